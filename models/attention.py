@@ -1,0 +1,145 @@
+"""Causal multi-head attention with channelized projections and head gates (DST §2.3, §2.6; PLS A.4)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from models import config as c
+from models.hooks import OnDemand, tap
+from models.projections import Projected
+from models.registry import module_for
+
+
+class HeadGate(nn.Module):
+    """g = σ(W s + b): one number (scalar) or d_h numbers (vector) per head (DST Eq. 14, PLS A.4.2).
+
+    From the query or the values W is per head, [H, d_h, 1 or d_h]; from the normed input it is
+    [D, H, 1 or d_h], so that every head sees the whole width.
+    """
+
+    def __init__(self, spec: c.Gate, d_model: int, n_heads: int) -> None:
+        super().__init__()
+        self.spec, self.n_heads = spec, n_heads
+        d_head = d_model // n_heads
+        width = d_head if spec.shape == "vector" else 1
+        wide = spec.source == "normed"
+        shape = (d_model, n_heads, width) if wide else (n_heads, d_head, width)
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.bias = nn.Parameter(torch.zeros(n_heads, width)) if spec.bias else None
+        self.formula = "btd,dho->btho" if wide else "bthi,hio->btho"
+
+    def init_weights(self, std: float) -> None:
+        """Zero (g = 1/2 everywhere) or N(0, std); biases 0."""
+        nn.init.normal_(self.weight, std=std if self.spec.init == "normal" else 0.0)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, q: Tensor, x: Tensor, x_v: Tensor) -> Float[Tensor, "B T H O"]:
+        """q [B,T,H,K], normed input x [B,T,D], what the values read x_v [B,T,D] -> g [B,T,H,1 or K]."""
+        source = {"query": q, "normed": x, "value": x_v.unflatten(-1, (self.n_heads, -1))}[self.spec.source]
+        logits = torch.einsum(self.formula, source, self.weight)
+        return torch.sigmoid(logits if self.bias is None else logits + self.bias)
+
+
+class Attention(Projected):
+    """Q, K from x, V from x_v, both [B, T, D] and already normed; returns the update [B, T, D].
+
+    A = softmax(Q K^T / sqrt(d_h)) over keys not after the query (DST Eq. 9); z = A V, gated where there is
+    a gate; update = z through the output projection (DST Eq. 10).
+    """
+
+    def __init__(self, config: c.ModelConfig) -> None:
+        super().__init__()
+        spec, d, self.n_heads = config.attention, config.d_model, config.n_heads
+        self.d_head, self.dropout = config.d_head, spec.dropout
+        self.positions = module_for(config.positions)(config.positions, self.d_head, self.n_heads, config.n_ctx)
+        for name in "qkv":
+            self.add_projection(name, getattr(spec, name), d, d, self.n_heads)
+            self.add_module(f"hook_{name}", HookPoint())
+        if config.positions.rotates:
+            self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint()
+        self.hook_attn_scores, self.hook_pattern = OnDemand(), OnDemand()
+        self.gate = HeadGate(spec.gate, d, self.n_heads) if spec.gate is not None else None
+        if self.gate is not None:
+            self.hook_z_ungated, self.hook_gate = HookPoint(), HookPoint()
+        self.hook_z = HookPoint()
+        self.add_projection("o", spec.o, d, d, self.n_heads)
+
+    def forward(self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        q, k, v = self._heads("q", x), self._heads("k", x), self._heads("v", x_v)
+        gate = self.gate(q, x, x_v) if self.gate is not None else None
+        z = self._attend(*self._rotated(q, k), v)
+        if gate is not None:
+            z = self.hook_z_ungated(z) * self.hook_gate(gate)
+        return self.project("o", self.hook_z(z).flatten(-2))
+
+    def _heads(self, name: str, x: Tensor) -> Float[Tensor, "B T H K"]:
+        y = self.project(name, x).unflatten(-1, (self.n_heads, self.d_head))
+        return tap(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
+
+    def _rotated(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        q, k = self.positions.rotate(q), self.positions.rotate(k)
+        if self.positions.spec.rotates:
+            q, k = self.hook_rot_q(q), self.hook_rot_k(k)
+        return q, k
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "B T H K"]:
+        """A V per head; scores and weights are written out only for who listens to them."""
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, T, K]
+        bias = self.positions.bias(q.shape[2])
+        dropout = self.dropout if self.training else 0.0
+        if self.hook_attn_scores.listening or self.hook_pattern.listening:
+            z = self._explicit(q, k, v, bias, dropout)
+        elif bias is None:
+            z = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        else:
+            mask = bias.masked_fill(_future(q.shape[2], q.device), -torch.inf).to(q.dtype)
+            z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        return z.transpose(1, 2)
+
+    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+        scores = q @ k.mT / math.sqrt(self.d_head)
+        if bias is not None:
+            scores = scores + bias
+        scores = self.hook_attn_scores(scores.masked_fill(_future(q.shape[2], q.device), -torch.inf))
+        pattern = self.hook_pattern(scores.softmax(-1))
+        return F.dropout(pattern, dropout).to(v.dtype) @ v
+
+    # TransformerLens' names for the weights, as matrices per head
+
+    @property
+    def W_Q(self) -> Float[Tensor, "H D K"]:
+        """Query weights."""
+        return self._in_weights("q")
+
+    @property
+    def W_K(self) -> Float[Tensor, "H D K"]:
+        """Key weights."""
+        return self._in_weights("k")
+
+    @property
+    def W_V(self) -> Float[Tensor, "H D K"]:
+        """Value weights."""
+        return self._in_weights("v")
+
+    @property
+    def W_O(self) -> Float[Tensor, "H K D"]:
+        """Output weights."""
+        return self.o.matrix().unflatten(0, (self.n_heads, self.d_head))
+
+    @property
+    def b_O(self) -> Float[Tensor, " D"]:
+        """Output bias; zeros where there is none."""
+        return self.o.bias if self.o.bias is not None else self.o.matrix().new_zeros(self.o.d_out)
+
+    def _in_weights(self, name: str) -> Tensor:
+        return self._modules[name].matrix().unflatten(1, (self.n_heads, self.d_head)).transpose(0, 1)  # type: ignore
+
+
+def _future(n: int, device: torch.device) -> Tensor:
+    """[T, T], True where the key lies after the query."""
+    return torch.ones(n, n, dtype=torch.bool, device=device).triu(1)

@@ -1,0 +1,225 @@
+"""Read activations, change activations, run prompts: on our models and on any HookedRootModule.
+
+    with capture(model, ["blocks.*.attn.hook_z"]) as found:      names or patterns with *
+        model(tokens)
+    found["blocks.3.attn.hook_z"]                                [B, T, H, K]
+
+    with edit(model, {"blocks.3.attn.hook_z": lambda z, hook: z * 0.5}):
+        model(tokens)
+
+    captures = run(model, Query.of(prompts_tokens, hooks=[...], logits=positions))
+
+A name that matches nothing, a hook that did not fire and an edit of an observe-only hook raise
+`InputError`. Hooks are removed on the way out, also after an exception.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.errors import InputError, unknown
+from models.hooks import ObservePoint, row_of
+
+Edit = Callable[[Tensor, Any], Tensor]
+"""function(activation, hook) -> new activation of the same shape; it must not change its argument."""
+Edits = Mapping[str, Edit]
+
+
+def match(model: Any, names: str | Sequence[str]) -> list[str]:
+    """The model's hooks that `names` (exact, or patterns with * and ?) mean, in the model's order."""
+    known = list(model.hook_dict)
+    chosen: set[str] = set()
+    for name in [names] if isinstance(names, str) else names:
+        found = [k for k in known if fnmatchcase(k, name)] if any(c in name for c in "*?") else []
+        if name in model.hook_dict:
+            found = [name]
+        if not found:
+            raise unknown("hook", name, known)
+        chosen.update(found)
+    return [k for k in known if k in chosen]
+
+
+class Captured(dict[str, Tensor]):
+    """Activations by hook name, filled by the forward passes inside `capture`."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise InputError(f"hook {name!r} was not captured; captured: {', '.join(self) or 'nothing yet'}")
+
+
+@contextmanager
+def capture(model: Any, names: str | Sequence[str], *, grad: bool = False) -> Iterator[Captured]:
+    """Collect the named activations of the forward passes in the block; the last one wins.
+
+    Copies, detached unless `grad` (then the live tensors, for `torch.autograd.grad`).
+    Raises `InputError` at the end if a hook never fired.
+    """
+    wanted = match(model, names)
+    found = Captured()
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(x: Tensor, hook: Any) -> None:
+            found[name] = x if grad else x.detach().clone()
+
+        return hook
+
+    with _attached(model, [(name, keep(name)) for name in wanted]):
+        yield found
+    silent = [name for name in wanted if name not in found]
+    if silent:
+        raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}; was the model run, and those layers with it?")
+
+
+@contextmanager
+def edit(model: Any, edits: Edits) -> Iterator[None]:
+    """Apply edits (name or pattern -> function) to the forward passes in the block.
+
+    Raises `InputError` for unknown names and observe-only hooks before anything runs, for an edit that
+    changes a shape or dtype or returns nothing, and at the end for an edit that never fired.
+    """
+    plan: list[tuple[str, Edit]] = [(name, fn) for key, fn in edits.items() for name in match(model, key)]
+    for name, _ in plan:
+        point = model.hook_dict[name]
+        if isinstance(point, ObservePoint):
+            raise InputError(f"{name} only shows the sum of the streams; edit {point.instead} instead")
+    fired: set[str] = set()
+
+    def checked(name: str, fn: Edit) -> Callable[..., Tensor]:
+        def hook(x: Tensor, hook: Any) -> Tensor:
+            fired.add(name)
+            y = fn(x, hook)
+            if not isinstance(y, Tensor):
+                raise InputError(f"the edit of {name} returned {type(y).__name__}; it must return the new activation")
+            if y.shape != x.shape or y.dtype != x.dtype:
+                raise InputError(
+                    f"the edit of {name} returned {list(y.shape)} {y.dtype}, the activation is {list(x.shape)} {x.dtype}"
+                )
+            return y
+
+        return hook
+
+    with _attached(model, [(name, checked(name, fn)) for name, fn in plan]):
+        yield
+    silent = [name for name, _ in plan if name not in fired]
+    if silent:
+        raise InputError(f"edits that did not fire: {', '.join(silent[:5])}; was the model run, and those layers with it?")
+
+
+@contextmanager
+def _attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterator[None]:
+    """TransformerLens hooks, removed whatever happens; hooks of an outer context stay."""
+    with torch.compiler.set_stance("force_eager"), model.hooks(fwd_hooks=hooks):
+        yield
+
+
+# ---- many prompts in few batches ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """What a probe wants from a model: prompts, activations, logits. Positions count from 0 (BOS)."""
+
+    tokens: Sequence[Sequence[int]]
+    """Token ids of each prompt, not padded."""
+    hooks: tuple[str, ...] = ()
+    """Names or patterns of the activations to return."""
+    positions: Sequence[Sequence[int]] | None = None
+    """Per prompt, the positions (the query axis of patterns) to keep; None keeps all."""
+    logits: Sequence[Sequence[int]] | None = None
+    """Per prompt, the positions at which logits are wanted; None asks for no logits."""
+
+    def __post_init__(self) -> None:
+        if not self.tokens or not all(self.tokens):
+            raise InputError("a query needs at least one prompt, and every prompt at least one token")
+        for name in ("positions", "logits"):
+            rows = getattr(self, name)
+            if rows is None:
+                continue
+            if len(rows) != len(self.tokens):
+                raise InputError(f"{name} for {len(rows)} prompts given, there are {len(self.tokens)} prompts")
+            for i, (row, ids) in enumerate(zip(rows, self.tokens, strict=True)):
+                if any(not 0 <= p < len(ids) for p in row):
+                    raise InputError(f"{name} {list(row)} of prompt {i} leave its {len(ids)} tokens")
+
+
+@dataclass(frozen=True)
+class Captures:
+    """Per prompt, in the order of the query: `hooks[name][i]` without batch axis, `logits[i]` [P, V]."""
+
+    hooks: dict[str, list[Tensor]]
+    logits: list[Tensor] | None
+
+
+def time_axes(name: str, ndim: int) -> tuple[int, ...]:
+    """The position axes of an activation without its batch axis, the query axis first."""
+    row = row_of(name)
+    letters = row.shape.split(" | ")[0].split()[1:] if row is not None else ["T", *"?" * (ndim - 1)]
+    return tuple(i for i, letter in enumerate(letters) if letter == "T")
+
+
+@torch.no_grad()
+def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: int = 8192) -> Captures:
+    """Run the prompts of `query` in few length-sorted batches, under `edits`, and return what it asks for.
+
+    Works on our models and on a `TransformerBridge`. The values of a prompt do not depend on its batch.
+    """
+    names = match(model, query.hooks) if query.hooks else []
+    kept: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in names}
+    logits: list[Any] = [None] * len(query.tokens)
+    for rows in _batches([len(t) for t in query.tokens], batch_tokens):
+        tokens = pad([query.tokens[i] for i in rows]).to(model.cfg.device)
+        with edit(model, edits or {}), capture(model, names) as found:
+            out = _forward(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
+        for b, i in enumerate(rows):
+            n = len(query.tokens[i])
+            for name in names:
+                kept[name][i] = _crop(name, found[name][b], n, query.positions[i] if query.positions else None)
+            if out is not None and query.logits is not None:
+                logits[i] = out[b][: len(query.logits[i])].clone()
+    return Captures(kept, logits if query.logits is not None else None)
+
+
+def pad(prompts: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
+    """[B, T] tokens, padded on the right; causal attention keeps padding from every real position."""
+    tokens = torch.full((len(prompts), max(map(len, prompts))), fill)
+    for i, ids in enumerate(prompts):
+        tokens[i, : len(ids)] = torch.as_tensor(ids)
+    return tokens
+
+
+def _batches(lengths: list[int], budget: int) -> Iterator[list[int]]:
+    """Indices in batches of like length, padded size at most `budget` tokens (one prompt at least)."""
+    rows: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if rows and lengths[i] * (len(rows) + 1) > budget:
+            yield rows
+            rows = []
+        rows.append(i)
+    yield rows
+
+
+def _forward(model: Any, tokens: Tensor, at: Sequence[Sequence[int]] | None) -> Tensor | None:
+    """Logits [B, P, V] at padded position lists, or None; only our models can skip the other positions."""
+    ours = hasattr(model, "segment")
+    if at is None:
+        model(tokens, return_type=None) if ours else model(tokens)
+        return None
+    where = pad([row or [0] for row in at]).to(tokens.device)
+    if ours:
+        return model(tokens, logits_at=where)
+    full = model(tokens)
+    return full.gather(1, where[..., None].expand(-1, -1, full.shape[-1]))
+
+
+def _crop(name: str, x: Tensor, n: int, positions: Sequence[int] | None) -> Tensor:
+    """One prompt's activation without padding, at the wanted positions."""
+    axes = time_axes(name, x.ndim)
+    for axis in axes:
+        x = x.narrow(axis, 0, n)
+    if positions is not None and axes:
+        x = x.index_select(axes[0], torch.as_tensor(positions, device=x.device, dtype=torch.long))
+    return x.clone()

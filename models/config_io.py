@@ -1,0 +1,157 @@
+"""Configurations as JSON, as dotted overrides, as mixing signatures. Unknown names raise.
+
+    to_dict(config) / from_dict(ModelConfig, data)          exact round trip
+    override(config, {"attention.v": "kron", "n_layers": 2, "mixing": "kron-kron/dns-dns"})
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any, TypeVar
+
+from models import config as c
+from models.errors import InputError, unknown
+
+T = TypeVar("T")
+
+
+def kinds(base: type[c.Part]) -> dict[str, type[c.Part]]:
+    """Every concrete part below `base`, by kind."""
+    found = {base.kind: base} if "kind" in vars(base) else {}
+    for sub in base.__subclasses__():
+        found |= kinds(sub)
+    return found
+
+
+def to_dict(value: Any) -> Any:
+    """A part (or any nesting of parts) as plain JSON data; parts carry their `kind`."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        data = {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"kind": value.kind, **data} if isinstance(value, c.Part) else data
+    return value
+
+
+def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
+    """The inverse of `to_dict`. Raises `InputError` on unknown or missing kinds and fields."""
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: expected an object, got {data!r}")
+    data = dict(data)
+    if issubclass(cls, c.Part):
+        kind = data.pop("kind", getattr(cls, "kind", None))
+        options = kinds(cls)
+        if kind not in options:
+            raise unknown(f"kind of {where}", str(kind), sorted(options))
+        cls = typing.cast(type[T], options[kind])
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for name in data:
+        if name not in names:
+            raise unknown(f"field of {where}", name, names)
+    return cls(**{n: _value(hints[n], v, f"{where}.{n}") for n, v in data.items()})
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type that a field declares."""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None or value in ("none", "null"):
+            return None
+        (hint,) = [a for a in typing.get_args(hint) if a is not type(None)]
+        return _value(hint, value, where)
+    if origin is typing.Literal:
+        if value not in typing.get_args(hint):
+            raise InputError(f"{where} must be one of {', '.join(map(str, typing.get_args(hint)))}, got {value!r}")
+        return value
+    if isinstance(hint, type) and issubclass(hint, c.Part):
+        return _part(hint, value, where)
+    return _scalar(hint, value, where)
+
+
+def _part(hint: type[c.Part], value: Any, where: str) -> c.Part:
+    """A part from a part, an object, or the name of a kind (`kron` works for `kronecker`)."""
+    if isinstance(value, hint):
+        return value
+    if isinstance(value, str):
+        names = kinds(hint)
+        shorts = {k.short: k for k in names.values() if issubclass(k, c.Projection)}
+        if value in shorts:
+            return shorts[value]()
+        if value not in names:
+            raise unknown(f"kind of {where}", value, sorted(names))
+        return names[value]()
+    return from_dict(hint, value, where)
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    """Numbers and flags, also from the command line's strings."""
+    words = {"true": True, "false": False}
+    try:
+        if hint is bool:
+            value = words.get(value.lower(), value) if isinstance(value, str) else value
+            if not isinstance(value, bool):
+                raise ValueError
+        elif hint is int:
+            if isinstance(value, bool) or (isinstance(value, float) and value != int(value)):
+                raise ValueError
+            value = int(value)
+        elif hint is float:
+            value = float(value)
+        elif not isinstance(value, hint):
+            raise ValueError
+    except (ValueError, TypeError):
+        raise InputError(f"{where} must be {hint.__name__}, got {value!r}") from None
+    return value
+
+
+def override(config: T, changes: dict[str, Any], where: str = "") -> T:
+    """`config` with some fields replaced, by dotted name. `mixing` sets v, o, up and down at once."""
+    changes = dict(changes)
+    if isinstance(config, c.ModelConfig) and "mixing" in changes:
+        changes = parse_mixing(changes.pop("mixing")) | changes
+    here: dict[str, Any] = {}
+    below: dict[str, dict[str, Any]] = {}
+    for name, value in changes.items():
+        head, _, rest = name.partition(".")
+        if rest:
+            below.setdefault(head, {})[rest] = value
+        else:
+            here[head] = value
+    hints = typing.get_type_hints(type(config))
+    names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
+    label = where or getattr(config, "kind", "model")
+    for name in [*here, *below]:
+        if name not in names:
+            raise unknown(f"field of {label}", name, names)
+    new = {n: _value(hints[n], v, f"{where}{n}") for n, v in here.items()}
+    for name, inner in below.items():
+        part = new.get(name, getattr(config, name))
+        if part is None:
+            raise InputError(f"{where}{name} is none: set {where}{name}=KIND before {where}{name}.{next(iter(inner))}")
+        if not isinstance(part, c.Part):
+            raise InputError(f"{where}{name} has no fields, got {where}{name}.{next(iter(inner))}")
+        new[name] = override(part, inner, f"{where}{name}.")
+    return dataclasses.replace(config, **new)  # type: ignore[type-var]
+
+
+def parse_mixing(signature: str) -> dict[str, str]:
+    """`kron-kron/dns-dns` as overrides of v, o, up, down (DST §2.7)."""
+    groups = [group.split("-") for group in signature.split("/")]
+    shorts = sorted(k.short for k in kinds(c.Projection).values() if issubclass(k, c.Projection))
+    if [len(g) for g in groups] != [2, 2]:
+        raise InputError(f"mixing {signature!r} is not <v>-<o>/<up>-<down>, for example kron-kron/dns-dns")
+    for word in groups[0] + groups[1]:
+        if word not in shorts:
+            raise unknown("mixing", word, shorts)
+    (v, o), (up, down) = groups
+    return {"attention.v": v, "attention.o": o, "mlp.up": up, "mlp.down": down}
+
+
+def parse_set(pairs: typing.Sequence[str]) -> dict[str, str]:
+    """`--set a.b=c` arguments as a dictionary."""
+    out = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"--set takes NAME=VALUE, got {pair!r}")
+        out[name] = value
+    return out

@@ -1,0 +1,86 @@
+"""Sampling text: greedy, temperature, top-k, top-p; in batches, seeded, under edits."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from models.capture import Edits, edit, pad
+from models.errors import InputError
+from models.transformer import StreamTransformer
+
+
+@torch.no_grad()
+def generate(
+    model: StreamTransformer,
+    prompts: str | Sequence[str] | Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int = 50,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    edits: Edits | None = None,
+    stop_at_bos: bool = True,
+) -> list[list[int]]:
+    """Continue each prompt (texts, or token ids) and return the ids of prompt and continuation.
+
+    temperature 0 is greedy. Every step runs the whole sequence, so that edits which look at positions
+    see what they would see in a forward pass; the state is not cached. A sequence ends early at the BOS
+    token, which starts the next document. Same seed, same prompts, same machine: same text.
+    Raises `InputError` when prompt and continuation would not fit the context.
+    """
+    if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+        raise InputError("sampling needs temperature >= 0, top_k >= 1 and 0 < top_p <= 1")
+    rows = _ids(model, prompts)
+    longest = max(map(len, rows)) + max_new_tokens
+    if longest > model.config.n_ctx:
+        raise InputError(
+            f"prompt and {max_new_tokens} new tokens are {longest} tokens, the context holds {model.config.n_ctx}"
+        )
+    bos = model.tokenizer.bos_id if model.tokenizer is not None and stop_at_bos else -1
+    generator = torch.Generator().manual_seed(seed)
+    done = [False] * len(rows)
+    for _ in range(max_new_tokens):
+        if all(done):
+            break
+        tokens = pad(rows).to(model.cfg.device)
+        last = torch.tensor([len(row) - 1 for row in rows], device=tokens.device)
+        with edit(model, edits or {}):
+            logits = model(tokens, logits_at=last)
+        chosen = _sample(logits[:, 0].float().cpu(), temperature, top_k, top_p, generator).tolist()
+        for i, token in enumerate(chosen):
+            if not done[i]:
+                done[i] = token == bos
+                if not done[i]:
+                    rows[i].append(token)
+    return rows
+
+
+def _ids(model: StreamTransformer, prompts: str | Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
+    """Prompts as lists of ids; texts get the tokenizer's BOS."""
+    items = [prompts] if isinstance(prompts, str) else list(prompts)
+    if not items:
+        raise InputError("nothing to continue: give at least one prompt")
+    rows = [model._text().encode(p) if isinstance(p, str) else [int(t) for t in p] for p in items]
+    if not all(rows):
+        raise InputError("a prompt without tokens cannot be continued; an empty text still has its BOS")
+    return rows
+
+
+def _sample(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator
+) -> Tensor:
+    """[B, V] logits -> [B] token ids."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits / temperature
+    if top_k is not None and top_k < logits.shape[-1]:
+        kth = logits.topk(top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, -torch.inf)
+    if top_p is not None and top_p < 1:
+        sorted_logits, order = logits.sort(descending=True)
+        p = sorted_logits.softmax(-1)
+        cut = p.cumsum(-1) - p >= top_p  # mass before a token already reaches top_p
+        logits = logits.masked_fill(cut.scatter(1, order, cut), -torch.inf)
+    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]

@@ -1,0 +1,261 @@
+"""THE hook table: every activation a model exposes, in the order in which it is computed.
+
+Names follow TransformerLens 4 wherever it has one. Shapes use B batch, T position, D width, H heads,
+K head width, M hidden width of the FFN; every hook carries the batch dimension.
+
+Three kinds of point behave differently from a plain `HookPoint`, so that no edit is lost in silence:
+
+- `tap`: what a reader takes from a stream. An edit changes that reader only, also when it is in place.
+- `observe`: a sum of streams that nothing reads back. An edit raises and names what to edit instead.
+- `OnDemand`: computed only when somebody listens (scores, patterns, mixing matrices, norm statistics).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from models.config import Dense, Identity, Independent, ModelConfig
+from models.errors import InputError
+
+Condition = Callable[[ModelConfig], bool]
+
+
+class OnDemand(HookPoint):
+    """A hook point whose activation is computed only when it is listened to.
+
+    TransformerLens hooks are noticed by themselves; `model.explicit()` asks for all of them (nnsight).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted = False
+
+    @property
+    def listening(self) -> bool:
+        """Whether the activation has to be computed."""
+        return self.wanted or bool(self._forward_hooks) or bool(self._backward_hooks)
+
+
+
+class ObservePoint(HookPoint):
+    """A point that cannot be edited; use it through `observe`."""
+
+    def __init__(self, instead: str) -> None:
+        super().__init__()
+        self.instead = instead
+
+
+def _hooked(point: HookPoint) -> bool:
+    return bool(point._forward_hooks) or bool(point._backward_hooks) or "forward" in point.__dict__
+
+
+def tap(point: HookPoint, x: Tensor) -> Tensor:
+    """`x` as one reader sees it: `x` itself when untouched, else the hook's value.
+
+    Hooks get a copy, so an edit in place cannot reach the stream or a cached state.
+    """
+    if not _hooked(point):
+        return point(x)
+    copy = x.clone()
+    y = point(copy)
+    if y is copy and not y.requires_grad and _same(copy, x):
+        return x
+    return y  # edited, or on the path of a gradient that somebody may ask for
+
+
+def observe(point: ObservePoint, readout: Callable[[], Tensor]) -> None:
+    """Show `readout()` to the hooks of an observe-only point, computed only when there are any.
+
+    Raises `InputError` if one of them edits it.
+    """
+    if not _hooked(point):
+        return
+    x = readout().detach()
+    if not _same(point(x.clone()), x):
+        raise InputError(f"{point.name} only shows the sum of the streams; edit {point.instead} instead")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hook:
+    """One row: a name (`L` stands for the layer), a shape, a meaning, and who has it."""
+
+    name: str
+    shape: str
+    meaning: str
+    when: Condition = lambda config: True
+    edit: Condition = lambda config: True
+    on_demand: bool = False
+
+
+def _multi(c: ModelConfig) -> bool:
+    return bool(c.residual.streams)
+
+
+def _stream(name: str) -> Condition:
+    return lambda c: name in c.residual.streams
+
+
+def _single(c: ModelConfig) -> bool:
+    return not c.residual.streams
+
+
+def _gated(c: ModelConfig) -> bool:
+    return c.attention.gate is not None
+
+
+def _gated_mlp(c: ModelConfig) -> bool:
+    return c.mlp.gate is not None
+
+
+def mixes(spec: object) -> bool:
+    """Whether a projection has a per-head mixing matrix that is worth a hook."""
+    return spec is not None and not isinstance(spec, Dense | Identity)
+
+
+def _mix(part: str, name: str) -> Hook:
+    def when(c: ModelConfig) -> bool:
+        return mixes(getattr(getattr(c, part), name))
+
+    folder = {"attention": "attn", "mlp": "mlp"}[part]
+    return Hook(
+        name=f"blocks.L.{folder}.hook_{name}_mix",
+        shape="B H H | B H in out",
+        meaning=f"mixing matrix of {name} in use: Kronecker W_kh, independent W_hio",
+        when=when,
+        on_demand=True,
+    )
+
+
+def _norm(path: str, when: Condition = lambda c: True) -> list[Hook]:
+    return [
+        Hook(name=f"{path}.hook_scale", shape="B T 1 | B T H 1", meaning="sqrt(var + eps)", when=when, on_demand=True),
+        Hook(
+            name=f"{path}.hook_normalized",
+            shape="B T D",
+            meaning="normalised, before γ and β",
+            when=when,
+            on_demand=True,
+        ),
+    ]
+
+
+def _streams(place: str) -> list[Hook]:
+    when = {"pre": "entering the layer", "mid": "after attention", "post": "leaving the layer"}[place]
+    return [
+        Hook(
+            name=f"blocks.L.hook_token_{place}", shape="B T D", meaning=f"token stream x_t {when}", when=_stream("token")
+        ),
+        Hook(
+            name=f"blocks.L.hook_context_{place}",
+            shape="B T D",
+            meaning=f"context stream x_e {when}",
+            when=_stream("context"),
+        ),
+        Hook(
+            name=f"blocks.L.hook_resid_{place}",
+            shape="B T D",
+            meaning=f"residual stream {when}; with several streams, their readout",
+            edit=_single,
+        ),
+    ]
+
+
+HOOKS: list[Hook] = [
+    Hook(name="hook_embed", shape="B T D", meaning="token embedding"),
+    Hook(name="hook_pos_embed", shape="B T D", meaning="position embedding", when=lambda c: c.positions.table),
+    *_streams("pre"),
+    Hook(name="blocks.L.hook_attn_in", shape="B T D", meaning="what Q and K read, before the norm"),
+    Hook(name="blocks.L.hook_attn_v_in", shape="B T D", meaning="what V reads, before its norm"),
+    *_norm("blocks.L.ln1"),
+    *_norm("blocks.L.ln1_v", lambda c: c.residual.value_path == "own"),
+    _mix("attention", "q"),
+    Hook(name="blocks.L.attn.hook_q", shape="B T H K", meaning="queries, before positions"),
+    _mix("attention", "k"),
+    Hook(name="blocks.L.attn.hook_k", shape="B T H K", meaning="keys, before positions"),
+    _mix("attention", "v"),
+    Hook(name="blocks.L.attn.hook_v", shape="B T H K", meaning="values"),
+    Hook(
+        name="blocks.L.attn.hook_rot_q",
+        shape="B T H K",
+        meaning="queries after RoPE",
+        when=lambda c: c.positions.rotates,
+    ),
+    Hook(
+        name="blocks.L.attn.hook_rot_k", shape="B T H K", meaning="keys after RoPE", when=lambda c: c.positions.rotates
+    ),
+    Hook(
+        name="blocks.L.attn.hook_attn_scores", shape="B H T T", meaning="scores, masked, before softmax", on_demand=True
+    ),
+    Hook(name="blocks.L.attn.hook_pattern", shape="B H T T", meaning="attention weights", on_demand=True),
+    Hook(name="blocks.L.attn.hook_z_ungated", shape="B T H K", meaning="A V before the gate", when=_gated),
+    Hook(name="blocks.L.attn.hook_gate", shape="B T H K | B T H 1", meaning="head gate g", when=_gated),
+    Hook(name="blocks.L.attn.hook_z", shape="B T H K", meaning="what the output projection consumes"),
+    _mix("attention", "o"),
+    Hook(name="blocks.L.hook_attn_out", shape="B T D", meaning="attention's update"),
+    *_streams("mid"),
+    Hook(name="blocks.L.hook_mlp_in", shape="B T D", meaning="what the FFN reads, before the norm"),
+    *_norm("blocks.L.ln2"),
+    _mix("mlp", "gate"),
+    _mix("mlp", "up"),
+    Hook(
+        name="blocks.L.mlp.hook_pre",
+        shape="B T M",
+        meaning="what the activation reads (the gate, in a gated FFN)",
+    ),
+    Hook(
+        name="blocks.L.mlp.hook_pre_linear",
+        shape="B T M",
+        meaning="the linear half of a gated FFN",
+        when=_gated_mlp,
+    ),
+    Hook(name="blocks.L.mlp.hook_post", shape="B T M", meaning="hidden activations"),
+    _mix("mlp", "down"),
+    Hook(name="blocks.L.hook_mlp_out", shape="B T D", meaning="the FFN's update"),
+    *_streams("post"),
+    *_norm("ln_final"),
+]
+"""In order of computation. A test holds every preset against it."""
+
+
+def expected_hooks(config: ModelConfig) -> Iterator[tuple[str, Hook]]:
+    """(full name, row) of every hook of a model, in the order in which they fire."""
+    rows = [row for row in HOOKS if row.when(config)]
+    layered = [row for row in rows if row.name.startswith("blocks.L.")]
+    first, last = rows.index(layered[0]), rows.index(layered[-1])
+    for row in rows[:first]:
+        yield row.name, row
+    for layer in range(config.n_layers):
+        for row in layered:
+            yield row.name.replace(".L.", f".{layer}."), row
+    for row in rows[last + 1 :]:
+        yield row.name, row
+
+
+def row_of(name: str) -> Hook | None:
+    """The table's row for a full hook name, or None for a name that is not in the table."""
+    parts = name.split(".")
+    if parts[0] == "blocks" and len(parts) > 1:
+        parts[1] = "L"
+    generic = ".".join(parts)
+    return next((row for row in HOOKS if row.name == generic), None)
+
+
+def resid_point(config: ModelConfig, place: str) -> HookPoint:
+    """`hook_resid_{place}`: editable with one stream, observe-only with several."""
+    if not _multi(config):
+        return HookPoint()
+    return ObservePoint(" or ".join(f"hook_{stream}_{place}" for stream in config.residual.streams))
+
+
+def mix_shape(spec: object) -> str:
+    """Shape of the mixing hook of a projection, for `describe`."""
+    return "B H in out" if isinstance(spec, Independent) else "B H H"

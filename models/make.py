@@ -1,0 +1,30 @@
+"""`build`: a model from a preset's name or a configuration."""
+
+from typing import Any
+
+from models.config import ModelConfig
+from models.config_io import override
+from models.presets import preset
+from models.text.tokenizer import Tokenizer
+from models.transformer import StreamTransformer
+
+
+def build(
+    name_or_config: str | ModelConfig,
+    scale: str = "paper",
+    *,
+    tokenizer: Tokenizer | None = None,
+    seed: int = 0,
+    **overrides: Any,
+) -> StreamTransformer:
+    """A freshly initialised model in evaluation mode.
+
+    build("lfa", scale="tiny"), build("pls", n_layers=4, **{"attention.v": "kron"}), build(config).
+    `scale` applies to preset names only. Raises `InputError` for unknown names and impossible parts.
+    """
+    config = (
+        preset(name_or_config, scale, **overrides)
+        if isinstance(name_or_config, str)
+        else override(name_or_config, overrides)
+    )
+    return StreamTransformer(config, tokenizer, seed=seed).eval()

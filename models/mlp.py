@@ -1,0 +1,55 @@
+"""The FFN: two channelized projections around an activation, optionally gated (DST Eq. 11–12)."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from models import config as c
+from models.projections import Projected
+
+ACTIVATIONS = {"gelu": F.gelu, "silu": F.silu}
+
+
+class Mlp(Projected):
+    """x [B, T, D], already normed -> down(act(up x)), or down(act(gate x) ⊙ up x) when gated."""
+
+    def __init__(self, config: c.ModelConfig) -> None:
+        super().__init__()
+        spec, d, m, heads = config.mlp, config.d_model, config.d_mlp, config.n_heads
+        self.act = ACTIVATIONS[spec.activation]
+        self.gated = spec.gate is not None
+        if spec.gate is not None:
+            self.add_projection("gate", spec.gate, d, m, heads)
+        self.add_projection("up", spec.up, d, m, heads)
+        self.hook_pre = HookPoint()
+        if self.gated:
+            self.hook_pre_linear = HookPoint()
+        self.hook_post = HookPoint()
+        self.add_projection("down", spec.down, m, d, heads)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """The FFN's update."""
+        if self.gated:
+            gate, up = self.project("gate", x), self.project("up", x)
+            hidden = self.act(self.hook_pre(gate)) * self.hook_pre_linear(up)
+        else:
+            hidden = self.act(self.hook_pre(self.project("up", x)))
+        return self.project("down", self.hook_post(hidden))
+
+    # TransformerLens' names for the weights
+
+    @property
+    def W_in(self) -> Float[Tensor, "D M"]:
+        """Input weights."""
+        return self.up.matrix()
+
+    @property
+    def W_out(self) -> Float[Tensor, "M D"]:
+        """Output weights."""
+        return self.down.matrix()
+
+    @property
+    def b_out(self) -> Float[Tensor, " D"]:
+        """Output bias; zeros where there is none."""
+        return self.down.bias if self.down.bias is not None else self.down.matrix().new_zeros(self.down.d_out)

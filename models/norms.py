@@ -1,0 +1,80 @@
+"""LayerNorm, ChannelLayerNorm (DST Eq. 13), RMSNorm: one formula, three ranges of statistics.
+
+    y = γ ⊙ (x − μ) / s + β,    s = sqrt(mean((x − μ)²) + eps)
+
+over all D (layer), over each head's d_h (channel), or with μ = 0 and no β (rms).
+`hook_scale` is s and `hook_normalized` is (x − μ)/s, as in TransformerLens 4; when nobody listens
+to either, a fused kernel computes y.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from models import config as c
+from models.hooks import OnDemand
+from models.registry import implements
+
+
+class Norm(nn.Module):
+    """Base. `groups` is H for a channel norm, 1 otherwise."""
+
+    centred = True
+
+    def __init__(self, spec: c.Norm, d_model: int, n_heads: int) -> None:
+        super().__init__()
+        self.eps, self.d_model, self.groups = spec.eps, d_model, 1
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model)) if self.centred else None
+        self.hook_scale = OnDemand()
+        self.hook_normalized = OnDemand()
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """[..., D] -> [..., D]."""
+        if not (self.hook_scale.listening or self.hook_normalized.listening):
+            return self.fused(x)
+        g = x.unflatten(-1, (self.groups, -1)) if self.groups > 1 else x
+        if self.centred:
+            g = g - g.mean(-1, keepdim=True)
+        scale = self.hook_scale((g.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        n = self.hook_normalized((g / scale).reshape(x.shape))
+        return n * self.weight if self.bias is None else n * self.weight + self.bias
+
+    def fused(self, x: Tensor) -> Tensor:
+        """The same without hooks."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return f"{self.d_model}, groups={self.groups}, eps={self.eps}"
+
+
+@implements(c.LayerNorm)
+class LayerNorm(Norm):
+    """Statistics over all D."""
+
+    def fused(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
+
+
+@implements(c.ChannelLayerNorm)
+class ChannelLayerNorm(Norm):
+    """Statistics over each head's d_h; γ, β are [D] = [H · d_h]."""
+
+    def __init__(self, spec: c.Norm, d_model: int, n_heads: int) -> None:
+        super().__init__(spec, d_model, n_heads)
+        self.groups = n_heads
+
+    def fused(self, x: Tensor) -> Tensor:
+        n = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d_model // self.groups,), eps=self.eps)
+        return torch.addcmul(self.bias, n.flatten(-2), self.weight)  # type: ignore[arg-type]
+
+
+@implements(c.RMSNorm)
+class RMSNorm(Norm):
+    """No centring, no β."""
+
+    centred = False
+
+    def fused(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (self.d_model,), self.weight, self.eps)

@@ -1,0 +1,97 @@
+"""Position encodings: rotary, ALiBi, learned, none. One interface, so attention has no branches.
+
+    embed(T)     [T, D] to add to the token embedding, or None
+    rotate(x)    queries or keys [B, T, H, K] -> the same shape
+    bias(T)      [H, T, T] to add to the scores, or None
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from models import config as c
+from models.registry import implements
+
+
+@implements(c.NoPositions)
+@implements(c.Learned)
+class Positions(nn.Module):
+    """No effect inside attention. A learned table is added by the model (`PositionTable`)."""
+
+    def __init__(self, spec: c.Positions, d_head: int, n_heads: int, n_ctx: int) -> None:
+        super().__init__()
+        self.spec = spec
+
+    def rotate(self, x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T H K"]:
+        """Identity."""
+        return x
+
+    def bias(self, n: int) -> Float[Tensor, "H T T"] | None:
+        """No bias."""
+        return None
+
+
+@implements(c.Rope)
+class Rope(Positions):
+    """x_t -> x_t cos(t θ) + rotate_half(x_t) sin(t θ), θ_i = base^(−2i/R) on the first R dimensions."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, spec: c.Rope, d_head: int, n_heads: int, n_ctx: int) -> None:
+        super().__init__(spec, d_head, n_heads, n_ctx)
+        self.rotated = int(d_head * spec.fraction)
+        theta = spec.base ** (-torch.arange(0, self.rotated, 2, dtype=torch.float64) / self.rotated)
+        angle = torch.outer(torch.arange(n_ctx, dtype=torch.float64), theta)
+        angle = torch.cat([angle, angle], -1)[:, None, :]  # [T, 1, R]
+        self.register_buffer("cos", angle.cos().float(), persistent=False)
+        self.register_buffer("sin", angle.sin().float(), persistent=False)
+
+    def rotate(self, x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T H K"]:
+        """Rotate queries or keys; position 0 is the first token."""
+        r, rest = x[..., : self.rotated], x[..., self.rotated :]
+        half = self.rotated // 2
+        n = x.shape[1]
+        turned = torch.cat([-r[..., half:], r[..., :half]], -1)
+        r = (r * self.cos[:n] + turned * self.sin[:n]).to(x.dtype)
+        return torch.cat([r, rest], -1) if rest.shape[-1] else r
+
+
+@implements(c.Alibi)
+class Alibi(Positions):
+    """score(q, k) − m_h (q − k); m_h = 2^(−8h/H), with the paper's rule for H not a power of two."""
+
+    slopes: Tensor
+
+    def __init__(self, spec: c.Positions, d_head: int, n_heads: int, n_ctx: int) -> None:
+        super().__init__(spec, d_head, n_heads, n_ctx)
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(n_heads)), persistent=False)
+
+    def bias(self, n: int) -> Float[Tensor, "H T T"] | None:
+        """−m_h (q − k), for k ≤ q."""
+        t = torch.arange(n, device=self.slopes.device)
+        return -self.slopes[:, None, None] * (t[:, None] - t[None, :]).clamp(min=0)
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """The geometric sequence of Press et al. (2022); the gap to a power of two is filled from the next."""
+
+    def powers(n: int) -> list[float]:
+        return [2.0 ** (-8.0 * (h + 1) / n) for h in range(n)]
+
+    below = 2 ** int(math.log2(n_heads))
+    return powers(below) + powers(2 * below)[0::2][: n_heads - below]
+
+
+class PositionTable(nn.Module):
+    """A learned table [n_ctx, D]."""
+
+    def __init__(self, n_ctx: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_ctx, d_model))
+
+    def forward(self, n: int, batch: int) -> Float[Tensor, "B T D"]:
+        """The first n rows, once per sequence of the batch."""
+        return (self.weight[:n] + 0.0).expand(batch, -1, -1)  # a copy: no hook can write into the table

@@ -1,0 +1,150 @@
+"""The models of the papers, by name and scale. Each preset is a few lines built with `replace`.
+
+    preset("lfa")                       as printed in the paper (SPEC §7 where it contradicts itself)
+    preset("lfa", "small", n_layers=4)  width 192, and one override
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from models.config import (
+    Attention,
+    ChannelLayerNorm,
+    Dense,
+    FrozenToken,
+    Gate,
+    Independent,
+    Kronecker,
+    Learned,
+    Mlp,
+    ModelConfig,
+    Readout,
+    Rope,
+    Single,
+    Supervision,
+    TokenFactor,
+)
+from models.config_io import override
+from models.errors import unknown
+
+SCALES: dict[str, dict[str, int]] = {
+    "paper": {},
+    "small": dict(n_layers=6, n_heads=6, d_model=192, d_vocab=4096, n_ctx=256),
+    "zoo": dict(n_layers=6, n_heads=6, d_model=96, d_vocab=2048, n_ctx=128),
+    "tiny": dict(n_layers=2, n_heads=4, d_model=32, d_vocab=256, n_ctx=32),
+}
+"""What each scale replaces. `tiny` is for tests."""
+
+PRESETS: dict[str, Callable[[], ModelConfig]] = {}
+
+
+def register(make: Callable[[], ModelConfig]) -> Callable[[], ModelConfig]:
+    """Add a preset under its function's name, `_` written as `-`."""
+    PRESETS[make.__name__.replace("_", "-")] = make
+    return make
+
+
+def preset(name: str, scale: str = "paper", **overrides: Any) -> ModelConfig:
+    """The configuration `name` at `scale`, with dotted overrides (`models.config_io.override`).
+
+    Raises `InputError` for an unknown preset, scale or field.
+    """
+    if name not in PRESETS:
+        raise unknown("preset", name, sorted(PRESETS))
+    if scale not in SCALES:
+        raise unknown("scale", scale, list(SCALES))
+    config = replace(PRESETS[name](), name=name)
+    if scale != "paper":  # the FFN keeps its ratio to the width
+        config = override(config, {**SCALES[scale], "mlp.d_mlp": config.d_mlp * SCALES[scale]["d_model"] // config.d_model})
+    return override(config, overrides)
+
+
+# ---- LFA §2.6, App. A: 6 layers, 6 heads, 384, GPT-2 BPE ---------------------------------------
+
+
+def _lfa_frame() -> ModelConfig:
+    return ModelConfig(n_layers=6, n_heads=6, d_model=384, d_vocab=50257, n_ctx=512)
+
+
+@register
+def std_t() -> ModelConfig:
+    """Std-T: one stream, dense everywhere, learned positions (GPT-2 style)."""
+    return replace(_lfa_frame(), residual=Single(), positions=Learned())
+
+
+@register
+def d_cas() -> ModelConfig:
+    """D-Cas: frozen token stream, raw values from x_t, dense attention and FFN."""
+    return replace(
+        _lfa_frame(), residual=FrozenToken(value_norm=False), norm=ChannelLayerNorm(), positions=Rope()
+    )
+
+
+@register
+def lfa() -> ModelConfig:
+    """LFA: D-Cas with independent V and O."""
+    return replace(d_cas(), attention=Attention(v=Independent(), o=Independent()))
+
+
+@register
+def cfm() -> ModelConfig:
+    """CFM: LFA with an independent FFN."""
+    return replace(lfa(), mlp=Mlp(up=Independent(), down=Independent()))
+
+
+# ---- DST §3.1: 6 layers, 6 heads, 516, 4K vocabulary -------------------------------------------
+
+
+@register
+def dst_dense() -> ModelConfig:
+    """dns-dns/dns-dns, token-factor."""
+    return ModelConfig(
+        n_layers=6,
+        n_heads=6,
+        d_model=516,
+        d_vocab=4096,
+        n_ctx=512,
+        residual=TokenFactor(),
+        norm=ChannelLayerNorm(),
+        readout=Readout(tied=False),
+    )
+
+
+@register
+def dst_kron() -> ModelConfig:
+    """kron-kron/dns-dns: the recommended configuration."""
+    return replace(dst_dense(), attention=Attention(v=Kronecker(), o=Kronecker()))
+
+
+@register
+def dst_ind() -> ModelConfig:
+    """ind-ind/dns-dns."""
+    return replace(dst_dense(), attention=Attention(v=Independent(), o=Independent()))
+
+
+@register
+def dst_full_ind() -> ModelConfig:
+    """ind-ind/ind-ind."""
+    return replace(dst_ind(), mlp=Mlp(up=Independent(), down=Independent()))
+
+
+# ---- PLS App. A: 6 layers, 6 heads, 384, GPT-2 BPE, gated, dropout 0.1 -------------------------
+
+
+@register
+def c2() -> ModelConfig:
+    """C2: CASCADE with vector gates, trained on the last layer alone (PLS §3.5)."""
+    return replace(
+        _lfa_frame(),
+        residual=FrozenToken(values="combined"),
+        attention=Attention(gate=Gate(shape="vector", bias=True), dropout=0.1),
+        mlp=Mlp(up=Dense(bias=True), down=Dense(bias=True)),
+        dropout=0.1,
+    )
+
+
+@register
+def pls() -> ModelConfig:
+    """PLS: C2 with per-layer supervision (PLS A.5)."""
+    return replace(c2(), readout=Readout(supervision=Supervision()))

@@ -1,0 +1,155 @@
+"""Linear maps between channels: identity, independent, Kronecker, dense (DST §2.2, Table 7).
+
+Every projection maps [B, T, d_in] to [B, T, d_out], has `matrix` [d_in, d_out] when it is linear in its
+input, and, where a per-head mixing matrix exists, computes with the matrix that its hook returns.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from models import config as c
+from models.hooks import OnDemand, mixes
+from models.registry import implements, module_for
+
+
+class Projection(nn.Module):
+    """Base. `spec` is the configuration, `heads` the number H of channels."""
+
+    def __init__(self, spec: c.Projection, d_in: int, d_out: int, n_heads: int) -> None:
+        super().__init__()
+        self.spec, self.d_in, self.d_out, self.n_heads = spec, d_in, d_out, n_heads
+        self.bias = nn.Parameter(torch.zeros(d_out)) if getattr(spec, "bias", False) else None
+
+    def init_weights(self, std: float) -> None:
+        """Weights N(0, std), biases 0."""
+        weight = getattr(self, "weight", None)
+        if weight is not None:
+            nn.init.normal_(weight, std=std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
+        """x [B, T, d_in] -> [B, T, d_out]; `mix` is the parent's hook on the mixing matrix."""
+        raise NotImplementedError
+
+    def matrix(self) -> Float[Tensor, "d_in d_out"]:
+        """The dense matrix this map is equal to, without its bias."""
+        raise NotImplementedError
+
+    def flops(self) -> int:
+        """Floating-point operations per token, a multiply-add counted as two."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return f"{self.d_in} -> {self.d_out}, {self.n_heads} heads"
+
+
+@implements(c.Identity)
+class IdentityProjection(Projection):
+    """y = x."""
+
+    like: Tensor
+
+    def __init__(self, spec: c.Identity, d_in: int, d_out: int, n_heads: int) -> None:
+        super().__init__(spec, d_in, d_out, n_heads)
+        self.register_buffer("like", torch.empty(0), persistent=False)  # knows dtype and device
+
+    def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
+        return x
+
+    def matrix(self) -> Float[Tensor, "d_in d_out"]:
+        return torch.eye(self.d_in, dtype=self.like.dtype, device=self.like.device)
+
+    def flops(self) -> int:
+        return 0
+
+
+@implements(c.Dense)
+class DenseProjection(Projection):
+    """y = x W (DST Eq. 6). `weight` is [d_out, d_in], as in `nn.Linear`."""
+
+    def __init__(self, spec: c.Dense, d_in: int, d_out: int, n_heads: int) -> None:
+        super().__init__(spec, d_in, d_out, n_heads)
+        self.weight = nn.Parameter(torch.empty(d_out, d_in))
+
+    def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def matrix(self) -> Float[Tensor, "d_in d_out"]:
+        return self.weight.T
+
+    def flops(self) -> int:
+        return 2 * self.d_in * self.d_out
+
+
+class MixedProjection(Projection):
+    """Base of the projections whose `weight` is a mixing matrix with a hook."""
+
+    weight: nn.Parameter
+    plain: str
+    batched: str
+
+    def _channels(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.n_heads, -1))
+
+    def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
+        x = self._channels(x)  # [B, T, H, i]
+        if mix is not None and mix.listening:
+            # cloned: a hook must not be able to write into the parameter through an expanded view
+            w = mix(self.weight.expand(x.shape[0], *self.weight.shape).clone())
+            y = torch.einsum(self.batched, x, w)
+        else:
+            y = torch.einsum(self.plain, x, self.weight)
+        y = y.flatten(-2)
+        return y if self.bias is None else y + self.bias
+
+
+@implements(c.Independent)
+class IndependentProjection(MixedProjection):
+    """y_btho = Σ_i x_bthi W_hio (DST Eq. 4). `weight` is [H, d_in/H, d_out/H]."""
+
+    plain, batched = "bthi,hio->btho", "bthi,bhio->btho"
+
+    def __init__(self, spec: c.Independent, d_in: int, d_out: int, n_heads: int) -> None:
+        super().__init__(spec, d_in, d_out, n_heads)
+        self.weight = nn.Parameter(torch.empty(n_heads, d_in // n_heads, d_out // n_heads))
+
+    def matrix(self) -> Float[Tensor, "d_in d_out"]:
+        return torch.block_diag(*self.weight)
+
+    def flops(self) -> int:
+        return 2 * self.d_in * self.d_out // self.n_heads
+
+
+@implements(c.Kronecker)
+class KroneckerProjection(MixedProjection):
+    """y_btki = Σ_h x_bthi W_kh (DST Eq. 5). `weight` is [H to, H from]."""
+
+    plain, batched = "bthi,kh->btki", "bthi,bkh->btki"
+
+    def __init__(self, spec: c.Kronecker, d_in: int, d_out: int, n_heads: int) -> None:
+        super().__init__(spec, d_in, d_out, n_heads)
+        self.weight = nn.Parameter(torch.empty(n_heads, n_heads))
+
+    def matrix(self) -> Float[Tensor, "d_in d_out"]:
+        eye = torch.eye(self.d_in // self.n_heads, dtype=self.weight.dtype, device=self.weight.device)
+        return torch.kron(self.weight.T.contiguous(), eye)
+
+    def flops(self) -> int:
+        return 2 * self.n_heads * self.d_in
+
+
+class Projected(nn.Module):
+    """A module that owns named projections and, beside each mixing one, its `hook_{name}_mix`."""
+
+    def add_projection(self, name: str, spec: c.Projection, d_in: int, d_out: int, n_heads: int) -> None:
+        """Create `self.{name}` and, where there is a mixing matrix, `self.hook_{name}_mix`."""
+        if mixes(spec):
+            self.add_module(f"hook_{name}_mix", OnDemand())
+        self.add_module(name, module_for(spec)(spec, d_in, d_out, n_heads))
+
+    def project(self, name: str, x: Tensor) -> Tensor:
+        """Apply the projection `name` to x [B, T, d_in]."""
+        return self._modules[name](x, self._modules.get(f"hook_{name}_mix"))  # type: ignore[misc]

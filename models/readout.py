@@ -1,0 +1,96 @@
+"""From the stream to losses and per-layer predictions, never holding [tokens, vocabulary].
+
+A chunk of rows is turned into logits, used, and dropped: the loss and its gradient cost one matrix
+product more than the forward pass and memory of [chunk, V].
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+IGNORE = -100
+"""Target of a position that has none (padding)."""
+
+
+def chunk_rows(d_vocab: int, budget: int = 2**23) -> int:
+    """Rows per chunk so that a chunk of logits stays near `budget` numbers (32 MiB in fp32)."""
+    return max(16, budget // d_vocab)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Sum of −log softmax(h W^T)[target] over the rows; gradients are formed in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, w: Tensor, target: Tensor, dtype: torch.dtype) -> Tensor:
+        wants_h, wants_w = ctx.needs_input_grad[:2]
+        total = torch.zeros((), dtype=torch.promote_types(h.dtype, torch.float32), device=h.device)
+        grad_h = torch.zeros_like(h) if wants_h else None
+        grad_w = torch.zeros_like(w) if wants_w else None
+        wd = w.to(dtype)
+        size = chunk_rows(w.shape[0])
+        for rows in (slice(i, i + size) for i in range(0, h.shape[0], size)):
+            hd, t = h[rows].to(dtype), target[rows]
+            real = t != IGNORE
+            logits = (hd @ wd.T).to(total.dtype)
+            lse = logits.logsumexp(-1)
+            hit = logits.gather(-1, t.clamp(min=0)[:, None])[:, 0]
+            total += torch.where(real, lse - hit, 0.0).sum()
+            if grad_h is None and grad_w is None:
+                continue
+            delta = logits.sub_(lse[:, None]).exp_()  # softmax − one-hot, zero where there is no target
+            delta.scatter_add_(-1, t.clamp(min=0)[:, None], -torch.ones_like(delta[:, :1]))
+            delta = (delta * real[:, None]).to(dtype)
+            if grad_h is not None:
+                grad_h[rows] = (delta @ wd).to(h.dtype)
+            if grad_w is not None:
+                grad_w += (delta.T @ hd).to(w.dtype)
+        ctx.save_for_backward(grad_h, grad_w)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        grad_h, grad_w = ctx.saved_tensors
+        (g,) = grads
+        return (None if grad_h is None else g * grad_h), (None if grad_w is None else g * grad_w), None, None
+
+
+def cross_entropy(
+    h: Float[Tensor, "*rows D"], w: Float[Tensor, "V D"], target: Int[Tensor, "*rows"]
+) -> Float[Tensor, ""]:
+    """Mean of −log softmax(h W^T)[target], in nats, over the targets that are not `IGNORE`.
+
+    Under autocast the matrix products are in its dtype; logits are reduced in fp32 (fp64 for fp64 input).
+    """
+    device = h.device.type
+    autocast = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(h.dtype, w.dtype)
+    n = (target != IGNORE).sum().clamp(min=1)
+    return _CrossEntropy.apply(h.reshape(-1, h.shape[-1]), w, target.reshape(-1), dtype) / n
+
+
+@torch.no_grad()
+def map_logits(
+    h: Float[Tensor, "N D"], w: Float[Tensor, "V D"], fn: Callable[[Tensor, slice], Tensor]
+) -> Float[Tensor, "N *out"]:
+    """Concatenate fn(logits [n, V], rows) over chunks of rows. `fn` must not keep the logits."""
+    size = chunk_rows(w.shape[0])
+    slices = [slice(i, min(i + size, h.shape[0])) for i in range(0, h.shape[0], size)]
+    return torch.cat([fn(h[rows] @ w.to(h.dtype).T, rows) for rows in slices])
+
+
+def token_losses(
+    h: Float[Tensor, "*rows D"], w: Float[Tensor, "V D"], target: Int[Tensor, "*rows"]
+) -> Float[Tensor, "*rows"]:
+    """−log softmax(h W^T)[target] per position, in nats; 0 where the target is `IGNORE`. No gradient."""
+    flat = target.reshape(-1)
+
+    def loss(logits: Tensor, rows: slice) -> Tensor:
+        t = flat[rows]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        hit = logits.gather(-1, t.clamp(min=0)[:, None])[:, 0]
+        return torch.where(t != IGNORE, logits.logsumexp(-1) - hit, 0.0)
+
+    return map_logits(h.reshape(-1, h.shape[-1]), w, loss).reshape(target.shape)

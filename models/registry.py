@@ -1,0 +1,32 @@
+"""Which module computes which part of a configuration.
+
+    @implements(config.Kronecker)
+    class KroneckerProjection(nn.Module): ...
+
+    module_for(spec)(spec, ...)     the class registered for the spec's type
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from models.config import Part
+
+_MODULES: dict[type[Part], Any] = {}
+M = TypeVar("M", bound=type)
+
+
+def implements(spec: type[Part]) -> Callable[[M], M]:
+    """Class decorator: this module computes the part `spec`."""
+
+    def register(module: M) -> M:
+        _MODULES[spec] = module
+        return module
+
+    return register
+
+
+def module_for(spec: Part) -> Any:
+    """The module class for a part. A part without a module is a programming error."""
+    if type(spec) not in _MODULES:
+        raise NotImplementedError(f"no module implements {type(spec).__name__}; import the file that does")
+    return _MODULES[type(spec)]

@@ -1,0 +1,247 @@
+"""StreamTransformer: embed, L blocks, readout. The same forward pass serves training and analysis.
+
+    model(tokens)                          logits [B, T, V]
+    model(tokens, logits_at=positions)     logits at those positions only
+    model.segment(state, start, stop)      layers start … stop−1 on a cached state
+    model.loss(tokens, targets)            training loss, with per-layer supervision where configured
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens import HookedRootModule
+from transformer_lens.hook_points import HookPoint
+
+from models import config as c
+from models import readout
+from models.attention import HeadGate
+from models.errors import InputError
+from models.lens import LensMixin
+from models.norms import Norm
+from models.positions import PositionTable
+from models.projections import Projection
+from models.registry import module_for
+from models.residual import Block, State
+from models.text.tokenizer import Tokenizer
+
+BlockCall = Callable[[State], State]
+
+
+class Embedding(nn.Module):
+    """A table [rows, D]; `weight` is W_E, or the transposed W_U of an untied head."""
+
+    def __init__(self, rows: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, d_model))
+
+    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Rows of the table."""
+        return F.embedding(tokens, self.weight)
+
+
+class StreamTransformer(LensMixin, HookedRootModule):
+    """A causal language model built from the parts of a `ModelConfig`.
+
+    Hooks are listed in `models.hooks`. `tokenizer` is None for a model without text.
+    """
+
+    def __init__(self, config: c.ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int = 0) -> None:
+        super().__init__()
+        self.config, self.tokenizer = config, tokenizer
+        self.embed = Embedding(config.d_vocab, config.d_model)
+        self.hook_embed = HookPoint()
+        self.pos_embed = PositionTable(config.n_ctx, config.d_model) if config.positions.table else None
+        if self.pos_embed is not None:
+            self.hook_pos_embed = HookPoint()
+        self.dropout = nn.Dropout(config.dropout)
+        block = module_for(config.residual)
+        self.blocks = nn.ModuleList([block(config) for _ in range(config.n_layers)])
+        norm, d, heads = config.readout.norm, config.d_model, config.n_heads
+        own = config.readout.layer_norms == "own"
+        make = module_for(norm)
+        self.layer_norms = nn.ModuleList([make(norm, d, heads) for _ in range(config.n_layers - 1)] if own else [])
+        self.ln_final = make(norm, d, heads)
+        self.unembed = None if config.readout.tied else Embedding(config.d_vocab, d)
+        self.init_weights(seed)
+        self.setup()
+
+    def init_weights(self, seed: int) -> None:
+        """N(0, init_std); output projections N(0, init_std / sqrt(2 L)); norms 1 and 0. Seeded, local."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            std = self.config.init_std
+            for name, module in self.named_modules():
+                if isinstance(module, Projection):
+                    writes = name.endswith(("attn.o", "mlp.down"))
+                    module.init_weights(std / math.sqrt(2 * self.config.n_layers) if writes else std)
+                elif isinstance(module, HeadGate):
+                    module.init_weights(std)
+                elif isinstance(module, Embedding | PositionTable):
+                    nn.init.normal_(module.weight, std=std)
+
+    # ---- the forward pass, in pieces -----------------------------------------------------------
+
+    @property
+    def head(self) -> Float[Tensor, "V D"]:
+        """The matrix that turns a normed stream into logits: logits = x W^T."""
+        return (self.unembed or self.embed).weight
+
+    def embed_tokens(self, tokens: Int[Tensor, "B T"]) -> State:
+        """The state before layer 0."""
+        x = self.hook_embed(self.embed(tokens))
+        if self.pos_embed is not None:
+            x = x + self.hook_pos_embed(self.pos_embed(tokens.shape[1], tokens.shape[0]))
+        return self._block(0).init(self.dropout(x))
+
+    def segment(
+        self, state: State, start: int = 0, stop: int | None = None, *, blocks: Sequence[BlockCall] | None = None
+    ) -> State:
+        """The state after layers start … stop−1. `blocks` replaces the modules (compiled ones, in training).
+
+        segment(segment(s, 0, l), l, L) equals segment(s, 0, L) bit for bit.
+        """
+        n = self.config.n_layers
+        stop = n if stop is None else stop
+        if not 0 <= start <= stop <= n:
+            raise InputError(f"segment {start}..{stop} does not lie in the {n} layers")
+        for layer in range(start, stop):
+            state = (blocks or self.blocks)[layer](state)  # type: ignore[index,operator]
+        return state
+
+    def readout(self, state: State) -> Float[Tensor, "B T D"]:
+        """The stream the head reads, before the final norm."""
+        return self._block(0).readout(state)
+
+    def logits(
+        self, state: State, logits_at: Int[Tensor, "B P"] | Int[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B P V"]:
+        """Final norm and head, at positions [B, P] or [B] (negative counts from the end) or everywhere."""
+        x = self.readout(state)
+        if logits_at is not None:
+            x = gather_positions(x, logits_at)
+        return F.linear(self.ln_final(x), self.head)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B T"],
+        logits_at: Int[Tensor, "B P"] | Int[Tensor, " B"] | None = None,
+        *,
+        return_type: Literal["logits", "loss"] | None = "logits",
+    ) -> Tensor | None:
+        """Logits [B, T, V], or [B, P, V] at `logits_at`; the mean next-token loss; or None (hooks only).
+
+        Raises `InputError` for tokens outside the vocabulary and sequences longer than the context.
+        """
+        self.check_tokens(tokens)
+        state = self.segment(self.embed_tokens(tokens))
+        if return_type == "logits":
+            return self.logits(state, logits_at)
+        if return_type == "loss":
+            return readout.cross_entropy(self.ln_final(self.readout(state))[:, :-1], self.head, tokens[:, 1:])
+        self.ln_final(self.readout(state))
+        return None
+
+    def check_tokens(self, tokens: Tensor) -> None:
+        """Raise `InputError` unless tokens are [B, T] with ids of the vocabulary and T within the context."""
+        if tokens.ndim != 2 or tokens.is_floating_point():
+            raise InputError(f"tokens must be integers of shape [batch, position], got {list(tokens.shape)} {tokens.dtype}")
+        if tokens.shape[1] > self.config.n_ctx:
+            raise InputError(f"sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}")
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.config.d_vocab:
+            worst = int(tokens.max()) if int(tokens.min()) >= 0 else int(tokens.min())
+            raise InputError(f"token id {worst} is outside the vocabulary of {self.config.d_vocab}")
+
+    # ---- losses --------------------------------------------------------------------------------
+
+    def loss(
+        self,
+        tokens: Int[Tensor, "B T"],
+        targets: Int[Tensor, "B T"],
+        *,
+        blocks: Sequence[BlockCall] | None = None,
+    ) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
+        """(training loss, its parts), in nats per target.
+
+        L = L_final + λ Σ_ℓ w_ℓ L^(ℓ) (DST Eq. 15, PLS A.5.2); without supervision L = L_final, the part `ce`.
+        """
+        state = self.embed_tokens(tokens)
+        supervision, n = self.config.readout.supervision, self.config.n_layers
+        weights = supervision.layer_weights(n) if supervision is not None else []
+        parts: dict[str, Tensor] = {}
+        total: Tensor | float = 0.0
+        for layer in range(n):
+            state = self.segment(state, layer, layer + 1, blocks=blocks)
+            if layer < len(weights):
+                x = self.layer_norm(layer)(self.readout(state))
+                parts[f"ce_L{layer}"] = readout.cross_entropy(x, self.head, targets)
+                total = total + weights[layer] * parts[f"ce_L{layer}"]
+        ce = readout.cross_entropy(self.ln_final(self.readout(state)), self.head, targets)
+        return ce + total, {"ce": ce, **parts}
+
+    @torch.no_grad()
+    def token_losses(self, tokens: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        """−log p(target) per position, in nats; 0 where the target is −100."""
+        return self.losses_from(self.segment(self.embed_tokens(tokens)), targets)
+
+    @torch.no_grad()
+    def losses_from(self, state: State, targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        """`token_losses` of a final state."""
+        return readout.token_losses(self.ln_final(self.readout(state)), self.head, targets)
+
+    # ---- every layer ---------------------------------------------------------------------------
+
+    def layer_norm(self, layer: int) -> Norm:
+        """The norm of layer `layer`'s readout: the final one unless `readout.layer_norms` is own."""
+        own = layer < len(self.layer_norms)
+        return self.layer_norms[layer] if own else self.ln_final  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def layer_logits(
+        self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B P"], layers: Sequence[int] | None = None
+    ) -> Float[Tensor, "B P l V"]:
+        """Logits of the chosen layers' outputs through the shared head (PLS A.5.1; logit lens otherwise)."""
+        self.check_tokens(tokens)
+        wanted = list(range(self.config.n_layers) if layers is None else layers)
+        for layer in wanted:
+            if not 0 <= layer < self.config.n_layers:
+                raise InputError(f"layer {layer} does not exist: the model has layers 0 to {self.config.n_layers - 1}")
+        found: dict[int, Tensor] = {}
+        state = self.embed_tokens(tokens)
+        for layer in range(max(wanted) + 1):
+            state = self.segment(state, layer, layer + 1)
+            if layer in wanted:
+                x = gather_positions(self.readout(state), positions)
+                found[layer] = F.linear(self.layer_norm(layer)(x), self.head)
+        return torch.stack([found[layer] for layer in wanted], dim=2)
+
+    def _block(self, layer: int) -> Block:
+        return self.blocks[layer]  # type: ignore[return-value]
+
+    def n_params(self) -> int:
+        """Parameters, a tied head counted once."""
+        return sum(p.numel() for p in self.parameters())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as JSON data."""
+        from models.config_io import to_dict
+
+        return to_dict(self.config)
+
+
+def gather_positions(
+    x: Float[Tensor, "B T D"], positions: Int[Tensor, "B P"] | Int[Tensor, " B"]
+) -> Float[Tensor, "B P D"]:
+    """Rows of x at each sequence's own positions; negative positions count from the end."""
+    p = torch.as_tensor(positions, device=x.device)
+    p = p[:, None] if p.ndim == 1 else p
+    n = x.shape[1]
+    if p.shape[0] != x.shape[0]:
+        raise InputError(f"positions for {p.shape[0]} sequences given, the batch has {x.shape[0]}")
+    if p.numel() and not -n <= int(p.min()) <= int(p.max()) < n:
+        raise InputError(f"position {int(p.max())} is outside a sequence of {n} tokens")
+    return x.gather(1, (p % n)[..., None].expand(-1, -1, x.shape[2]))
