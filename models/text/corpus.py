@@ -1,0 +1,254 @@
+"""Where training text comes from: files, folders, Hugging Face datasets, built-in stories.
+
+    for document in open_corpus("stories.txt").documents():
+        ...
+
+A source is one of
+
+- a file `.txt`, `.jsonl` or `.parquet` (the first two also `.gz`), or a folder of them;
+- `org/name`, a Hugging Face dataset, streamed; `hf:ID[:CONFIG][:SPLIT]` says more, and ID may be a
+  local dataset folder. A lone CONFIG named train, validation or test is the split;
+- `stories`, `stories:SEED` or `stories:SEED:N`, the built-in procedural stories (a folder that
+  happens to be called stories is `./stories`).
+
+Documents lose the whitespace around them, and empty ones are skipped. `<|endoftext|>` separates
+documents wherever it stands, so no document contains it. Memory is bounded by the largest document.
+"""
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from models.errors import InputError
+from models.text import END_OF_TEXT
+from models.text.readers import (
+    SUFFIXES,
+    checked_text,
+    digest,
+    first_line,
+    no_field,
+    read_file,
+    visible_files,
+)
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+SPLITS = ("train", "validation", "test")
+STORIES_SEED, STORIES_N = 0, 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus(ABC):
+    """A source of documents that can be read any number of times, always in the same order."""
+
+    kind: ClassVar[str]
+    source: str
+    text_field: str = "text"
+    max_documents: int | None = None
+
+    def documents(self) -> Iterator[str]:
+        """The documents, one at a time: stripped, none empty, at most `max_documents`.
+
+        Raises:
+            InputError: unreadable content (named by file, line or byte), or no document at all.
+        """
+        n = 0
+        for text in self._texts():
+            for document in map(str.strip, text.split(END_OF_TEXT)):
+                if document:
+                    yield document
+                    n += 1
+                    if n == self.max_documents:
+                        return
+        if n == 0:
+            raise InputError(f"{self.source}: no document in it, only empty text; give a source with text")
+
+    def fingerprint(self) -> str:
+        """Hexadecimal sha256 of what is read: two sources with one fingerprint give the same documents.
+
+        Files count by name and bytes (not by where they lie), a hub dataset by its revision. Digests
+        are taken once per `Corpus`.
+        """
+        identity = {"kind": self.kind, "max_documents": self.max_documents, **self._identity}
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's manifest records, ready for JSON: source, options, content and fingerprint."""
+        return {
+            "source": self.source,
+            "kind": self.kind,
+            "max_documents": self.max_documents,
+            **self._identity,
+            "fingerprint": self.fingerprint(),
+        }
+
+    @abstractmethod
+    def _texts(self) -> Iterator[str]:
+        """Raw texts in order, each of one document or of several with `<|endoftext|>` between them."""
+
+    @property
+    @abstractmethod
+    def _identity(self) -> dict[str, Any]:
+        """The content, and the options that change how it is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileCorpus(Corpus):
+    """Text, JSON Lines and Parquet files, in order of their paths below `root`."""
+
+    kind: ClassVar[str] = "files"
+    root: Path
+    files: tuple[Path, ...]
+
+    def _texts(self) -> Iterator[str]:
+        for path in self.files:
+            yield from read_file(path, self.text_field)
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        return {"text_field": self.text_field, "files": [digest(path, self.root) for path in self.files]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubCorpus(Corpus):
+    """One split of a Hugging Face dataset: streamed from the hub, or read from a local folder."""
+
+    kind: ClassVar[str] = "hub"
+    name: str
+    config: str | None = None
+    split: str = "train"
+
+    def _texts(self) -> Iterator[str]:
+        if not self._local:
+            _ = self._revision  # a wrong name or no network is told at once, before minutes of retries
+        try:
+            for row in self._rows():
+                if self.text_field not in row:
+                    raise no_field(self.source, self.text_field, row)
+                yield checked_text(row[self.text_field], self.source)
+        except InputError:
+            raise
+        except Exception as error:  # each builder, file format and network library raises its own
+            raise InputError(f"{self.source}: cannot be read ({first_line(error)})") from error
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        import datasets
+
+        folder = Path(self.name)
+        if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
+            saved = datasets.load_from_disk(self.name)
+            return iter(saved[self.split] if isinstance(saved, datasets.DatasetDict) else saved)
+        revision = None if self._local else self._revision
+        stream = datasets.load_dataset(
+            self.name, self.config, split=self.split, streaming=True, revision=revision
+        )
+        return cast(Iterator[dict[str, Any]], iter(stream))
+
+    @property
+    def _local(self) -> bool:
+        return Path(self.name).is_dir()
+
+    @cached_property
+    def _revision(self) -> str:
+        """The commit that is read, so that a run's manifest names its data exactly."""
+        import huggingface_hub
+
+        try:
+            return str(huggingface_hub.HfApi().dataset_info(self.name, timeout=20).sha)
+        except Exception as error:  # the network library is the hub client's choice
+            raise InputError(
+                f"{self.source}: neither a local path nor a dataset the hub answers for "
+                f"({first_line(error)}); check the name and the network, or give a file or a folder"
+            ) from error
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        named = {"text_field": self.text_field, "config": self.config, "split": self.split}
+        if self._local:
+            root = Path(self.name)
+            return named | {"files": [digest(path, root) for path in visible_files(root)]}
+        return named | {"id": self.name, "revision": self._revision}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoriesCorpus(Corpus):
+    """The built-in procedural stories: `n` documents, a pure function of `seed`."""
+
+    kind: ClassVar[str] = "stories"
+    seed: int = STORIES_SEED
+    n: int = STORIES_N
+
+    def _texts(self) -> Iterator[str]:
+        from models.text import stories
+
+        return stories.documents(self.seed, self.n)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        from models.text import stories
+
+        return {"stories": f"stories-v{stories.VERSION}-{self.seed}-{self.n}"}
+
+
+def open_corpus(source: str, *, text_field: str = "text", max_documents: int | None = None) -> Corpus:
+    """The corpus that `source` names (see the module); nothing is read yet but folder listings.
+
+    Args:
+        text_field: the JSON field or Parquet/dataset column that holds the text.
+        max_documents: stop after so many documents; None reads all.
+
+    Raises:
+        InputError: a path that does not exist, a file of another kind, a folder with no usable
+            file, a malformed `hf:` or `stories:` source, `max_documents` below 1.
+    """
+    if max_documents is not None and max_documents < 1:
+        raise InputError(f"max_documents={max_documents}: at least 1, or None for all")
+    common: dict[str, Any] = {"source": source, "text_field": text_field, "max_documents": max_documents}
+    if not source.strip():
+        raise InputError("the data source is empty: give a file, a folder, a dataset id or stories")
+    scheme, *rest = source.split(":")
+    if scheme == "stories":
+        return StoriesCorpus(**common, **_stories_options(source, rest))
+    if scheme == "hf" and rest:
+        return HubCorpus(**common, **_hub_options(source, rest))
+    path = Path(source).expanduser()
+    if path.is_dir():
+        files = tuple(p for p in visible_files(path) if p.name.endswith(SUFFIXES))
+        if not files:
+            raise InputError(f"{source}: no {', '.join(SUFFIXES)} file in this folder")
+        return FileCorpus(**common, root=path, files=files)
+    if path.exists():
+        if not path.name.endswith(SUFFIXES):
+            raise InputError(f"{source}: not a kind of file that is read here ({', '.join(SUFFIXES)})")
+        return FileCorpus(**common, root=path.parent, files=(path,))
+    if HUB_ID.fullmatch(source) and not source.endswith(SUFFIXES):
+        return HubCorpus(**common, name=source)
+    raise InputError(f"{source}: no such file or folder, nor a dataset id org/name, hf:ID or stories")
+
+
+def _stories_options(source: str, fields: list[str]) -> dict[str, Any]:
+    if len(fields) > 2 or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in fields):
+        raise InputError(f"{source}: write stories, stories:SEED or stories:SEED:N with whole numbers")
+    options: dict[str, Any] = dict(zip(("seed", "n"), map(int, fields), strict=False))
+    if options.get("n") == 0:
+        raise InputError(f"{source}: zero stories; ask for at least one")
+    return options
+
+
+def _hub_options(source: str, fields: list[str]) -> dict[str, Any]:
+    if len(fields) > 3 or not fields[0]:
+        raise InputError(f"{source}: write hf:ID, hf:ID:CONFIG, hf:ID:SPLIT or hf:ID:CONFIG:SPLIT")
+    name, config, split = (*fields, "", "")[:3]
+    if config in SPLITS and not split:
+        config, split = "", config
+    local = Path(name).expanduser()
+    if local.is_dir():
+        name = str(local)
+    elif not HUB_ID.fullmatch(name) and not re.fullmatch(r"[\w-]+", name):
+        raise InputError(f"{source}: {name} is neither a folder nor a dataset id org/name")
+    return {"name": name, "config": config or None, "split": split or "train"}

@@ -1,0 +1,175 @@
+"""Who a story is about, how it begins and how it ends: the cast, and facts told early that return late."""
+
+from random import Random
+
+from models.text.story_cases import agent_patient, tool_container
+from models.text.story_people import gender, number, possessor_possessed
+from models.text.story_plots import PLOTS, Plot
+from models.text.story_plots_more import MORE_PLOTS
+from models.text.story_text import Label, capital, expand, pick
+from models.text.story_words import BOYS, COLORS, ELDERS, GIRLS, LISTS, PET_NAMES, PETS, THINGS
+
+PASSAGES = {
+    "tool-container": tool_container,
+    "agent-patient": agent_patient,
+    "possessor-possessed": possessor_possessed,
+    "gender": gender,
+    "number": number,
+}
+ALL_PLOTS: tuple[Plot, ...] = PLOTS + MORE_PLOTS
+_PRONOUNS = {"f": ("she", "her", "her", "girl"), "m": ("he", "him", "his", "boy")}
+_THINGS = tuple(THINGS)
+
+OPENINGS = (
+    "Once upon a time, there was a {trait} {child} named {h}. {^hs} lived {home} with {e}.",
+    "{h} was a {trait} {child} who lived {home}.",
+    "{h} was {age} years old and lived {home} with {e}. {^hs} was a {trait} {child}.",
+    "This is a story about {h}, a {trait} {child} who lived {home}.",
+    "Long ago, a {trait} {child} named {h} lived {home}.",
+    "{home_cap} lived a {trait} {child}. {^hp} name was {h}.",
+)
+FRIENDS = (
+    "{^hp} best friend was {f}.",
+    "{f} lived next door, and the two were always together.",
+    "{h} and {f} loved to {fun} together.",
+    "Every day {hs} and {f} would {fun}.",
+    "{f}, a {trait2} {child2}, was {hp} best friend.",
+)
+# name -> what is told early, what comes back at the end
+FACTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "toy": (
+        ("{h} had a {toy} that {hs} loved very much.", "{e} had given {ho} a {toy}.",
+         "Of all {hp} toys, {h} liked the {toy} best."),
+        ("At bedtime {h} put the {toy} <beside the pillow|on the shelf> and fell asleep.",
+         "And the {toy}? It lay <next to|at the foot of> {h}'s bed, as it did every night."),
+    ),
+    "pet": (
+        ("{^hs} had a {pet} named {pet_name}.", "{h}'s {pet} was called {pet_name}."),
+        ("When {hs} came home, {pet_name} the {pet} was waiting at the door.",
+         "{h} told {pet_name} the {pet} all about it.", "{pet_name} was <asleep|fast asleep>. What a lazy {pet}!"),
+    ),
+    "food": (
+        ("{^hp} favorite food was {food}.", "There was nothing {h} liked more than {food}."),
+        ("For dinner there was {food}, {h}'s favorite.", "{e} made {food} that night, and {h} ate two bowls."),
+    ),
+    "job": (
+        ("{h} wanted to be a {dream} one day.", "When people asked, {h} always said, \"I will be a {dream}.\""),
+        ('"One day I will be a {dream}," said {h}, "but today I am just happy."',
+         "That night {h} dreamed of being a {dream}."),
+    ),
+    "charm": (
+        ("{^hs} always carried a lucky {charm} in {hp} pocket.", "{e} once gave {ho} a lucky {charm}."),
+        ("{h} felt the lucky {charm} in {hp} pocket and smiled.", '"It was my lucky {charm}," said {h}.'),
+    ),
+    "treat": (
+        ('"If all goes well, there will be {treat} tonight," {e} said.', "{e} had promised {ho} {treat}."),
+        ("{e} kept the promise: there was {treat}.", "And at the end of the day there was {treat}, just as {e} had said."),
+    ),
+    "color": (
+        ("{^hp} favorite color was {color}.", "{h} wore something {color} every day."),
+        ("That night {h} drew it all with a {color} pencil.", "Even the evening sky was {color}, {h}'s favorite color."),
+    ),
+    "rule": (
+        ('"Be home before {time}," said {e}.', "{e} told {ho} to be back before {time}."),
+        ("They were home before {time}, just as {e} had asked.", "{h} looked up. It was almost {time}, so {hs} ran home to {e}."),
+    ),
+}  # fmt: skip
+ENDINGS = (
+    "They were all very {#happy}.",
+    "It had been a {#good} day.",
+    "{h} and {f} stayed friends for many years.",
+    "{h} fell asleep with a smile.",
+    "{h} had learned something that day, and {hs} never forgot it.",
+    "And whenever they went to {place}, they remembered that day.",
+    '"What a {#good} day," said {f}. {h} thought so too.',
+    "From then on, they {#verb_go} to {place} every week.",
+    "The end.",
+)
+LINKS = {  # by the frame of a passage
+    "here": ("", "", "just then, ", "a little later, ", "before long, ", "after a while, ", "that same day, ", "soon, "),
+    "tale": ("in {e}'s old book, ", "in a tale that {f} knew, ", "in the puppet show, ", "in {f}'s dream, ",
+             "in a story {e} told, ", "on the farm down the road, ", "in a picture on the wall, "),
+    "play": ("in the school play, ", "at the village fair, ", "at a party that week, ", "in the circus tent, ",
+             "in a story {e} told, "),
+    "past": ("at school, ", "the day before, ", "last week, ", "once, ", "on another day, "),
+}  # fmt: skip
+QUIET = 0.12
+"""Part of the stories without a plot: an outing and what was seen there."""
+
+
+def cast(rng: Random) -> dict[str, str]:
+    """Two children of different gender, a grown-up, a pet, a thing with its color, and a plan for later."""
+    girl, boy = pick(rng, GIRLS), pick(rng, BOYS)
+    hero_is_girl = rng.random() < 0.5
+    elder = pick(rng, ELDERS)[0]
+    color, toy = pick(rng, COLORS), pick(rng, _THINGS)
+    env = {"h": girl, "f": boy, "e": elder, "color": color, "toy_noun": toy, "toy": f"{color} {toy}"}
+    if not hero_is_girl:
+        env["h"], env["f"] = boy, girl
+    for who, sex in (("h", "f" if hero_is_girl else "m"), ("f", "m" if hero_is_girl else "f")):
+        env[who + "s"], env[who + "o"], env[who + "p"], child = _PRONOUNS[sex]
+        env["child" if who == "h" else "child2"] = child
+    env["fs_cap"] = capital(env["fs"])
+    for slot, name in (("trait", "trait"), ("trait2", "trait"), ("home", "home"), ("age", "age"), ("fun", "fun"),
+                       ("food", "dish"), ("dream", "job"), ("charm", "charm"), ("treat", "treat"),
+                       ("time", "time")):  # fmt: skip
+        env[slot] = pick(rng, LISTS[name])
+    env["home_cap"] = capital(env["home"])
+    env["pet"], env["pet_name"] = pick(rng, PETS), pick(rng, PET_NAMES)
+    return env
+
+
+def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
+    """One story as marked text, with the labels of its cases."""
+    env = cast(rng)
+    plot = PLOTS[-1] if rng.random() < QUIET else pick(rng, ALL_PLOTS)
+    env["place"] = pick(rng, plot.places)
+    for slot, name in plot.binds:
+        env[slot] = expand(pick(rng, LISTS[name]), env, rng)
+    roll = rng.random()
+    n_passages = 0 if roll < 0.03 else 1 if roll < 0.36 else 2 if roll < 0.84 else 3
+    n_passages = min(n_passages, len(plot.stages))
+    gaps = rng.sample(range(len(plot.stages)), n_passages)
+    categories = rng.sample(sorted(PASSAGES), n_passages)
+    if categories and plot.likes and rng.random() < 0.3:
+        liked = pick(rng, plot.likes)
+        categories = [liked, *(c for c in categories if c != liked)][:n_passages]
+
+    facts = rng.sample(sorted(FACTS), 1 if n_passages > 2 or rng.random() < 0.6 else 2)
+    if any("{toy" in t for stage in plot.stages for t in stage) and "toy" not in facts:
+        facts[0] = "toy"
+    bound = {slot for slot, _ in plot.binds}
+    facts = [f for f in facts if not (f == "rule" and "time" in bound)]
+    opening = [expand(pick(rng, OPENINGS), env, rng)]
+    if rng.random() < 0.6:
+        opening.append(expand(pick(rng, FRIENDS), env, rng))
+    opening += [expand(pick(rng, FACTS[f][0]), env, rng) for f in facts]
+
+    paragraphs = [opening, []]
+    labels: list[Label] = []
+    stages = [expand(pick(rng, stage), env, rng) for stage in plot.stages]
+    waiting: list[list[str]] = []
+    for i, stage in enumerate(stages):
+        paragraphs[-1].append(stage)
+        if i in gaps:
+            k = str(gaps.index(i))
+            passage = PASSAGES[categories[int(k)]](rng, env, k, held_out, rng.random() < 0.5, False)
+            if passage is not None:
+                waiting.append([_lead(rng, env, passage[0], passage[2])])
+                labels += passage[1]
+        if waiting and (i + 1 == len(stages) or not stages[i + 1].startswith('"')):  # do not cut a dialogue
+            paragraphs += [*waiting, []]
+            waiting = []
+        elif rng.random() < 0.25:
+            paragraphs.append([])
+    closing = [expand(pick(rng, FACTS[f][1]), env, rng) for f in facts]
+    if not closing or rng.random() < 0.6:
+        closing.append(expand(pick(rng, ENDINGS), env, rng))
+    paragraphs.append(closing)
+    return "\n\n".join(" ".join(p) for p in paragraphs if p), labels
+
+
+def _lead(rng: Random, env: dict[str, str], text: str, frame: str) -> str:
+    """A passage with words that lead into it."""
+    link = "" if text.startswith('"') else expand(pick(rng, LINKS[frame]), env, rng)
+    return capital(link) + text if link else capital(text)

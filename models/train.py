@@ -1,0 +1,156 @@
+"""Train a model of the papers on a corpus, into a run folder.
+
+    python -m models.train lfa --data stories --scale zoo --out runs/lfa
+    python -m models.train lfa --data train.txt --valid valid.txt --scale small --out runs/lfa --epochs 4
+    python -m models.train pls --data corpus/ --tokenizer gpt2/ --scale paper --out runs/pls
+    python -m models.train --resume --out runs/lfa
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from models.cli import command, parse
+from models.config import ModelConfig
+from models.config_io import from_dict, override, parse_set, to_dict
+from models.errors import InputError
+from models.presets import preset
+from models.training.config import Options, Training, with_recipe
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, check everything, train."""
+    options = parse(Options, argv, __doc__)
+    if options.out is None:
+        raise InputError("--out RUN is missing: say where the run folder goes")
+    if options.resume:
+        _go_on(options.out)
+    else:
+        _start(options, options.out)
+
+
+def _start(options: Options, out: Path) -> None:
+    if not options.preset or options.data is None:
+        raise InputError("give a preset and --data SOURCE, for example: lfa --data stories --out runs/lfa")
+    changes = parse_set(options.set)
+    config = preset(options.preset, options.scale, **changes)
+    training = with_recipe(options.training, options.preset, options.scale)
+    training = replace(training, device=pick_device(training.device))
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} is not empty: choose another --out, or --resume to go on with the run in it")
+
+    from models.training.data import prepare
+
+    print(f"reading {options.data}", file=sys.stderr)
+    source = dict(data=options.data, valid=options.valid, text_field=options.text_field, max_documents=options.max_documents)
+    data = prepare(
+        options.data,
+        options.valid,
+        options.tokenizer,
+        config.d_vocab,
+        text_field=options.text_field,
+        max_documents=options.max_documents,
+    )
+    if data.tokenizer.d_vocab != config.d_vocab:
+        if "d_vocab" in changes and data.tokenizer.d_vocab > config.d_vocab:
+            raise InputError(f"the tokenizer has {data.tokenizer.d_vocab} entries, d_vocab is {config.d_vocab}")
+        if "d_vocab" not in changes:
+            config = override(config, {"d_vocab": data.tokenizer.d_vocab})
+    trainer = _trainer(config, training, data, out, source, options.scale)
+    _fit(trainer, data)
+
+
+def _go_on(out: Path) -> None:
+    from models.checkpoint import model_config, read_json, run_folder
+    from models.training.data import prepare
+
+    folder = run_folder(out)
+    config = model_config(folder)
+    saved = read_json(folder / "config.json")
+    training = from_dict(Training, saved["training"])
+    source: dict[str, Any] = saved["data"]
+    data = prepare(
+        source["data"],
+        source["valid"],
+        str(folder / "tokenizer.json"),
+        config.d_vocab,
+        text_field=source["text_field"],
+        max_documents=source["max_documents"],
+    )
+    manifest = read_json(folder / "manifest.json")
+    for part, now in (("train", data.train), ("valid", data.valid)):
+        was = manifest["data"][part]["corpus"]
+        if was != now.meta["corpus"]:
+            raise InputError(f"the {part} data changed since the run began: a resumed run would not be the same run")
+    trainer = _trainer(config, training, data, folder, source, None)
+    trainer.resume()
+    print(f"resuming at step {trainer.step} of {trainer.steps}", file=sys.stderr)
+    _fit(trainer, data)
+
+
+def _trainer(
+    config: ModelConfig, training: Training, data: Any, out: Path, source: dict[str, Any], scale: str | None
+) -> Any:
+    """Model, windows and run folder; the folder is created last, when nothing can be wrong any more."""
+    import torch
+
+    from models.text.shards import Windows
+    from models.training.loop import Trainer
+    from models.training.run import Run, provenance
+    from models.transformer import StreamTransformer
+
+    torch.manual_seed(training.seed)
+    model = StreamTransformer(config, data.tokenizer, seed=training.seed)
+    train = Windows(data.train, config.n_ctx, packing=training.packing)
+    valid = Windows(data.valid, config.n_ctx, packing=training.packing)
+    trainer = Trainer(model, training, train, valid, Run(out), training.device)
+    if scale is not None:
+        manifest = {
+            "preset": config.name,
+            "scale": scale,
+            "seed": training.seed,
+            "parameters": model.n_params(),
+            "data": data.description,
+            **provenance(training.device),
+        }
+        saved = {"model": to_dict(config), "training": asdict(training), "data": source}
+        trainer.run = Run.create(out, saved, data.tokenizer, manifest)
+    return trainer
+
+
+def _fit(trainer: Any, data: Any) -> None:
+    from models.training.loop import Stopped
+
+    model, folder = trainer.model, trainer.run.folder
+    print(
+        f"{model.config.name} {model.config.mixing}: {model.n_params():,} parameters; "
+        f"{data.train.n_tokens:,} training tokens in {data.train.n_documents:,} documents, "
+        f"{data.valid.n_tokens:,} for validation ({data.valid.meta['rule']}); "
+        f"{trainer.steps} steps of {trainer.batch} x {model.config.n_ctx} tokens -> {folder}",
+        file=sys.stderr,
+    )
+    try:
+        trainer.fit()
+    except Stopped as stop:
+        print(stop, file=sys.stderr)
+        sys.exit(1 if "not finite" in str(stop) else 130)
+    print(f"validation loss {trainer.best:.4f} at best -> {folder}")
+
+
+def pick_device(name: str) -> str:
+    """`auto` is CUDA when there is one; an unavailable device raises `InputError`."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device {name} was asked for, but torch sees no CUDA device; use --device cpu")
+    if name.split(":")[0] not in ("cpu", "cuda"):
+        raise InputError(f"device {name!r} is unknown: auto, cpu, cuda or cuda:N")
+    return name
+
+
+if __name__ == "__main__":
+    command(main)

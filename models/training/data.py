@@ -1,0 +1,70 @@
+"""From SOURCE names to token shards: the tokenizer, the training part, the validation part."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.errors import InputError
+from models.text.cache import cache_root, cached
+from models.text.corpus import Corpus, open_corpus
+from models.text.shards import TokenShards, pack
+from models.text.tokenizer import Tokenizer
+
+VALID_FRACTION = 0.05
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a run trains and evaluates on."""
+
+    tokenizer: Tokenizer
+    train: TokenShards
+    valid: TokenShards
+    description: dict[str, Any]
+
+
+def prepare(
+    source: str,
+    valid: str | None,
+    tokenizer: str | None,
+    d_vocab: int,
+    *,
+    text_field: str = "text",
+    max_documents: int | None = None,
+) -> Data:
+    """Open the corpora, train or load the tokenizer, tokenize; all of it is cached by content.
+
+    Without `valid`, documents are held out by a hash of their text (`models.text.shards.in_validation`).
+    """
+    corpus = open_corpus(source, text_field=text_field, max_documents=max_documents)
+    held_out = open_corpus(valid, text_field=text_field) if valid is not None else None
+    tok = Tokenizer.load(_tokenizer_path(tokenizer)) if tokenizer is not None else trained_bpe(corpus, d_vocab)
+    if held_out is not None:
+        train, val = pack(corpus, tok), pack(held_out, tok)
+    else:
+        train = pack(corpus, tok, part="train", valid_fraction=VALID_FRACTION)
+        val = pack(corpus, tok, part="valid", valid_fraction=VALID_FRACTION)
+    description = {
+        "train": {**train.meta, "n_tokens": train.n_tokens, "n_documents": train.n_documents},
+        "valid": {**val.meta, "n_tokens": val.n_tokens, "n_documents": val.n_documents},
+        "tokenizer": {"sha256": tok.sha256, "d_vocab": tok.d_vocab, "source": tokenizer or "BPE trained on the data"},
+    }
+    return Data(tok, train, val, description)
+
+
+def trained_bpe(corpus: Corpus, d_vocab: int) -> Tokenizer:
+    """A byte-level BPE of `d_vocab` entries trained on the corpus; cached by content."""
+    key = hashlib.sha256(f"bpe-1 {d_vocab} {corpus.fingerprint()}".encode()).hexdigest()
+
+    def build(folder: Path) -> None:
+        Tokenizer.train(corpus.documents(), d_vocab).save(folder / "tokenizer.json")
+
+    return cached(cache_root() / f"bpe-{key}", build, lambda folder: Tokenizer.load(folder / "tokenizer.json"))
+
+
+def _tokenizer_path(name: str) -> Path:
+    path = Path(name)
+    if not path.exists():
+        raise InputError(f"tokenizer {name} does not exist: give a tokenizer.json, a folder that holds one, or a run")
+    return path

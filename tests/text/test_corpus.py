@@ -1,0 +1,245 @@
+import gzip
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from models.errors import InputError
+from models.text.corpus import open_corpus
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data"
+END = "<|endoftext|>"
+
+
+def read(source: object, **options) -> list[str]:
+    return list(open_corpus(str(source), **options).documents())
+
+
+def parquet(path: Path, **columns: list) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+def jsonl(path: Path, rows: list) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+def test_text_file_is_cut_at_separators(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text(f"  one\n\nstill one \n{END}\n\n{END}\n two\n {END} \nthree{END}four", encoding="utf-8")
+    assert read(file) == ["one\n\nstill one", "two", "three", "four"]
+
+
+def test_text_file_without_separator_is_one_document(tmp_path):
+    file = tmp_path / "a.txt"
+    text = "\n".join(f"line {i}" for i in range(5000))
+    file.write_text(text, encoding="utf-8")
+    assert read(file) == [text]
+
+
+def test_windows_line_ends_and_byte_order_mark(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n<|endoftext|>\r\nthree\r\n")
+    assert read(file) == ["one\ntwo", "three"]
+
+
+def test_random_documents_come_back(tmp_path):
+    draw = random.Random(0)
+    alphabet = "ab \n\u00e9\u4e2d\U0001f600"
+    for trial in range(50):
+        lengths = draw.choices(range(60), k=draw.randrange(1, 9))
+        documents = ["".join(draw.choices(alphabet, k=length)) for length in lengths]
+        documents.append("never empty")
+        expected = [document.strip() for document in documents if document.strip()]
+        file = tmp_path / f"{trial}.txt"
+        file.write_text(f"\n{END}\n".join(documents), encoding="utf-8")
+        assert read(file) == expected
+        assert read(jsonl(tmp_path / f"{trial}.jsonl", [{"text": d} for d in documents])) == expected
+        assert read(parquet(tmp_path / f"{trial}.parquet", text=documents)) == expected
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+def test_the_byte_that_is_not_utf8_is_named(tmp_path, suffix):
+    draw = random.Random(1)
+    good = f"caf\u00e9 \U0001f600\r\n{END}\r\nword\n".encode() * 40
+    for bad in (b"\xff", b"\xc3", b"\xf0\x9f\x98", b"\xed\xa0\x80"):
+        for _ in range(10):
+            cut = good.index(b"o", draw.randrange(len(good) - 20))
+            raw = good[:cut] + bad + good[cut:]
+            with pytest.raises(UnicodeDecodeError) as whole:
+                raw.decode("utf-8")
+            file = tmp_path / f"a{suffix}"
+            file.write_bytes(gzip.compress(raw) if suffix.endswith("gz") else raw)
+            with pytest.raises(InputError, match=rf"a{suffix}: not UTF-8 at byte {whole.value.start};"):
+                read(file)
+
+
+def test_the_byte_of_a_character_cut_at_the_end(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"fine\n<|endoftext|>\nfine " + "\U0001f600".encode()[:3])
+    documents = open_corpus(str(file)).documents()
+    assert next(documents) == "fine"  # streamed: what is before the fault is read
+    with pytest.raises(InputError, match="not UTF-8 at byte 24;"):
+        next(documents)
+
+
+def test_jsonl(tmp_path):
+    rows = [{"text": " one ", "id": 1}, {"text": None}, {"text": "two\nlines"}]
+    assert read(jsonl(tmp_path / "a.jsonl", rows)) == ["one", "two\nlines"]
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"story": "caf\\u00e9"}\n\n{"story": "x"}\n'))
+    assert read(tmp_path / "b.jsonl.gz", text_field="story") == ["caf\u00e9", "x"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "cut', "a.jsonl:3: not a JSON value"),
+        ('{"body": "x", "id": 7}', "a.jsonl:3: no field 'text'; it has body, id"),
+        ("{}", "a.jsonl:3: no field 'text'; it has none"),
+        ('["text"]', "a.jsonl:3: a JSON list, not an object"),
+        ('{"text": 7}', "a.jsonl:3: the text is a int, not a string"),
+        ('{"text": "\\ud800"}', "a.jsonl:3: the text holds a lone surrogate"),
+    ],
+)
+def test_a_bad_jsonl_line_is_named(tmp_path, line, message):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n\n' + line + "\n")
+    with pytest.raises(InputError, match=message) as error:
+        read(tmp_path / "a.jsonl")
+    assert "\n" not in str(error.value)
+
+
+def test_jsonl_that_is_not_utf8(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n{"text": "\xff"}\n')
+    with pytest.raises(InputError, match="not UTF-8 at byte 26;"):
+        read(tmp_path / "a.jsonl")
+
+
+def test_parquet(tmp_path):
+    file = parquet(tmp_path / "a.parquet", story=["one", None, " ", "two"], n=[1, 2, 3, 4])
+    assert read(file, text_field="story") == ["one", "two"]
+    with pytest.raises(InputError, match="a.parquet: no field 'text'; it has story, n"):
+        read(file)
+    with pytest.raises(InputError, match="the text is a int"):
+        read(file, text_field="n")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(InputError, match="b.parquet: not a readable Parquet file"):
+        read(tmp_path / "b.parquet")
+
+
+def test_folder_is_read_in_order_of_path(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "z.txt").write_text("third")
+    (tmp_path / "a.txt").write_text(f"first\n{END}\nsecond")
+    parquet(tmp_path / "c.parquet", text=["fourth"])
+    (tmp_path / "notes.md").write_text("ignored")
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "a.txt").write_text("ignored")
+    corpus = open_corpus(str(tmp_path))
+    assert list(corpus.documents()) == ["first", "second", "third", "fourth"]
+    assert [file["name"] for file in corpus.describe()["files"]] == ["a.txt", "b/z.txt", "c.parquet"]
+
+
+def test_damaged_gzip(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"word " * 1000)[:-12])
+    (tmp_path / "b.txt.gz").write_bytes(b"plain text")
+    for name in ("a.txt.gz", "b.txt.gz"):
+        with pytest.raises(InputError, match=f"{name}: cannot be read"):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", ["", "  \n", f"{END}\n{END}\n"])
+def test_a_source_without_documents(tmp_path, content):
+    (tmp_path / "a.txt").write_text(content)
+    with pytest.raises(InputError, match="a.txt: no document in it"):
+        read(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", "the data source is empty"),
+        ("no such thing", "no such thing: no such file or folder"),
+        ("data/train.txt", "data/train.txt: no such file or folder"),
+        ("./missing", "no such file or folder"),
+        ("a/b/c", "no such file or folder"),
+        ("hf:", "write hf:ID"),
+        ("hf:a/b:c:d:e", "write hf:ID"),
+        ("hf:/no/such/folder", "neither a folder nor a dataset id"),
+        ("stories:x", "stories:SEED:N with whole numbers"),
+        ("stories:-1", "stories:SEED:N with whole numbers"),
+        ("stories:1:2:3", "stories:SEED:N with whole numbers"),
+        ("stories:1:0", "zero stories"),
+    ],
+)
+def test_a_source_that_names_nothing(source, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        open_corpus(source)
+
+
+def test_a_path_of_another_kind(tmp_path):
+    with pytest.raises(InputError, match="no .txt, .*file in this folder"):
+        open_corpus(str(tmp_path))
+    (tmp_path / "a.csv").write_text("x")
+    with pytest.raises(InputError, match="a.csv: not a kind of file that is read here"):
+        open_corpus(str(tmp_path / "a.csv"))
+    with pytest.raises(InputError, match="max_documents=0"):
+        open_corpus(str(tmp_path), max_documents=0)
+
+
+def test_two_passes_and_max_documents(tmp_path):
+    jsonl(tmp_path / "a.jsonl", [{"text": f" {i} " if i % 3 else ""} for i in range(30)])
+    corpus = open_corpus(str(tmp_path))
+    assert list(corpus.documents()) == list(corpus.documents()) == [str(i) for i in range(30) if i % 3]
+    assert read(tmp_path, max_documents=3) == ["1", "2", "4"]
+    assert read(tmp_path, max_documents=100) == read(tmp_path)
+
+
+def test_fingerprint_follows_the_content(tmp_path):
+    def fingerprint(**options) -> str:
+        return open_corpus(str(tmp_path / "here"), **options).fingerprint()
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "a.txt").write_text("one")
+    first = fingerprint()
+    assert first == fingerprint() and len(first) == 64
+    assert len({first, fingerprint(max_documents=5), fingerprint(text_field="body")}) == 3
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert open_corpus(str(tmp_path / "there")).fingerprint() == first  # where it lies does not matter
+    assert open_corpus(str(tmp_path / "there" / "a.txt")).fingerprint() == first
+    (tmp_path / "there" / "a.txt").write_text("two")
+    assert open_corpus(str(tmp_path / "there")).fingerprint() != first
+
+
+def test_describe_is_json(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    corpus = open_corpus(str(tmp_path / "a.txt"), max_documents=2)
+    record = json.loads(json.dumps(corpus.describe()))
+    assert record["kind"] == "files" and record["max_documents"] == 2
+    assert record["fingerprint"] == corpus.fingerprint()
+    assert record["files"] == [
+        {
+            "name": "a.txt",
+            "bytes": 3,
+            "sha256": "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed",
+        }
+    ]
+
+
+def test_importing_the_corpus_is_light():
+    heavy = "{'torch', 'datasets', 'pyarrow', 'pandas', 'numpy', 'huggingface_hub'}"
+    code = f"import sys, models.text.corpus; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="shared/data is not on this machine")
+def test_tinystories():
+    assert sum(1 for _ in open_corpus(str(DATA / "tinystories" / "valid.txt")).documents()) == 700

@@ -1,0 +1,115 @@
+"""Corpora that are no plain files: Hugging Face datasets and the built-in stories."""
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import models.text
+from models.errors import InputError
+from models.text.corpus import Corpus, HubCorpus, open_corpus
+
+
+def read(source: str, **options) -> list[str]:
+    return list(open_corpus(source, **options).documents())
+
+
+@pytest.fixture
+def dataset_folder(tmp_path) -> Path:
+    folder = tmp_path / "hub_like"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        rows = [json.dumps({"text": f"{split} {i}", "label": i}) for i in range(3)]
+        (folder / f"{split}.jsonl").write_text("\n".join(rows))
+    return folder
+
+
+def test_local_dataset_folder(dataset_folder):
+    assert read(f"hf:{dataset_folder}") == ["train 0", "train 1", "train 2"]
+    for source in (f"hf:{dataset_folder}:validation", f"hf:{dataset_folder}:default:validation"):
+        corpus = open_corpus(source)
+        assert list(corpus.documents()) == list(corpus.documents()) == [f"validation {i}" for i in range(3)]
+        assert corpus.describe()["split"] == "validation"
+    splits = {open_corpus(f"hf:{dataset_folder}:{split}").fingerprint() for split in ("train", "validation")}
+    assert len(splits) == 2
+
+
+def test_local_dataset_folder_with_a_wrong_name(dataset_folder):
+    for source, message in [
+        (f"hf:{dataset_folder}:test", "cannot be read .*test"),
+        (f"hf:{dataset_folder}:nothing", "cannot be read .*nothing"),
+    ]:
+        with pytest.raises(InputError, match=message) as error:
+            read(source)
+        assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="no field 'story'; it has text, label"):
+        read(f"hf:{dataset_folder}", text_field="story")
+
+
+def test_dataset_saved_to_disk(tmp_path):
+    import datasets
+
+    saved = datasets.Dataset.from_dict({"text": ["one", "two"]})
+    saved.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": saved}).save_to_disk(str(tmp_path / "dict"))
+    assert read(f"hf:{tmp_path / 'one'}") == read(f"hf:{tmp_path / 'dict'}") == ["one", "two"]
+
+
+class FakeApi:
+    def dataset_info(self, name: str, timeout: float) -> types.SimpleNamespace:
+        if name != "org/name":
+            raise OSError("404 Client Error\nnot found")
+        return types.SimpleNamespace(sha="c0ffee")
+
+
+def test_hub_dataset_is_streamed_at_its_revision(monkeypatch, tmp_path):
+    asked = []
+
+    def load_dataset(*args, **options):
+        asked.append((args, options))
+        return [{"text": "one"}, {"text": "two"}]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.HfApi", FakeApi)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    assert read("org/name") == read("hf:org/name:en") == ["one", "two"]
+    assert asked[0] == (("org/name", None), {"split": "train", "streaming": True, "revision": "c0ffee"})
+    assert asked[1][0] == ("org/name", "en")
+    assert open_corpus("org/name").describe()["revision"] == "c0ffee"
+    for call in (Corpus.describe, lambda corpus: list(corpus.documents())):
+        with pytest.raises(InputError, match=r"org/typo: neither a local path .*404 Client Error\)") as error:
+            call(open_corpus("org/typo"))
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "config", "split"),
+    [
+        ("hf:a/b", None, "train"),
+        ("hf:a/b:en", "en", "train"),
+        ("hf:a/b:test", None, "test"),
+        ("hf:a/b::odd", None, "odd"),
+        ("hf:squad:plain:validation", "plain", "validation"),
+    ],
+)
+def test_hub_source_grammar(source, config, split):
+    corpus = open_corpus(source)
+    assert isinstance(corpus, HubCorpus)
+    assert (corpus.config, corpus.split) == (config, split)
+
+
+def test_built_in_stories(monkeypatch):
+    fake = types.ModuleType("models.text.stories")
+    fake.VERSION = 3
+    fake.documents = lambda seed, n: (f"story {seed} {i}" for i in range(n))
+    monkeypatch.setitem(sys.modules, "models.text.stories", fake)
+    monkeypatch.setattr(models.text, "stories", fake, raising=False)
+    assert read("stories:7:2") == ["story 7 0", "story 7 1"]
+    assert len(read("stories")) == 20_000
+    assert open_corpus("stories").fingerprint() == open_corpus("stories:0:20000").fingerprint()
+    assert open_corpus("stories:7:2").describe()["stories"] == "stories-v3-7-2"
+    before = open_corpus("stories").fingerprint()
+    fake.VERSION = 4
+    assert open_corpus("stories").fingerprint() != before

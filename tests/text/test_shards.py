@@ -1,0 +1,224 @@
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.errors import InputError
+from models.text.corpus import open_corpus
+from models.text.shards import TokenShards, in_validation, pack
+from models.text.tokenizer import Tokenizer
+
+ROOT = Path(__file__).parents[2]
+DRAW = random.Random(0)
+WORDS = ["cat", "dog", "ran", "far", "\u00e9t\u00e9", "\U0001f600", "the", "end\n"]
+DOCUMENTS = [" ".join(DRAW.choices(WORDS, k=DRAW.randrange(1, 30))).strip() for _ in range(300)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(DOCUMENTS, 270)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> str:
+    return write(tmp_path_factory.mktemp("corpus") / "a.txt", DOCUMENTS)
+
+
+@pytest.fixture(scope="module")
+def shards(source, tokenizer, tmp_path_factory) -> TokenShards:
+    return pack(open_corpus(source), tokenizer, cache_dir=tmp_path_factory.mktemp("cache"))
+
+
+def write(path: Path, documents: list[str]) -> str:
+    path.write_text("\n<|endoftext|>\n".join(documents), encoding="utf-8")
+    return str(path)
+
+
+def texts(shards: TokenShards, tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.decode(shards.document(i)) for i in range(shards.n_documents)]
+
+
+def refuse_to_tokenize(*args, **options):
+    raise AssertionError("tokenized again")
+
+
+def test_documents_come_back_each_after_bos(shards, tokenizer):
+    assert shards.n_documents == len(DOCUMENTS)
+    for i, document in enumerate(DOCUMENTS):
+        assert shards.document(i).tolist() == tokenizer.encode(document)
+        assert shards.document(i).dtype == np.int64
+    assert shards.n_tokens == len(shards.tokens) == sum(map(len, tokenizer.encode_batch(DOCUMENTS)))
+    assert shards.lengths.tolist() == [len(ids) for ids in tokenizer.encode_batch(DOCUMENTS)]
+    assert int(shards.tokens.max()) < shards.d_vocab
+    for i in (-1, len(DOCUMENTS)):
+        with pytest.raises(IndexError):
+            shards.document(i)
+
+
+def test_meta_says_what_it_is(shards, source, tokenizer):
+    meta = json.loads((shards.folder / "meta.json").read_text())
+    corpus = open_corpus(source)
+    assert meta["source"] == corpus.describe() and meta["corpus"] == corpus.fingerprint()
+    assert meta["tokenizer"] == tokenizer.sha256
+    assert (meta["part"], meta["rule"], meta["dtype"]) == ("all", "every document", "uint16")
+    assert (meta["n_documents"], meta["n_tokens"]) == (shards.n_documents, shards.n_tokens)
+    assert (meta["d_vocab"], meta["bos_id"], meta["pad_id"]) == (270, 0, 0)
+
+
+def test_a_vocabulary_above_65536_takes_four_bytes(tmp_path):
+    vocabulary = {"type": "WordLevel", "vocab": {"<s>": 0, "cat": 70_000}, "unk_token": "<s>"}
+    content = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}}
+    tokenizer = Tokenizer.from_json(json.dumps({**content, "model": vocabulary}))
+    shards = pack(open_corpus(write(tmp_path / "a.txt", ["cat cat"])), tokenizer, cache_dir=tmp_path)
+    assert shards.meta["dtype"] == "uint32"
+    assert shards.document(0).tolist() == [0, 70_000, 70_000]
+
+
+def test_a_packed_corpus_is_not_tokenized_again(source, tokenizer, tmp_path, monkeypatch):
+    groups: list[int] = []
+    first = pack(open_corpus(source), tokenizer, cache_dir=tmp_path, progress=groups.append)
+    assert sum(groups) == len(DOCUMENTS)
+    assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]  # no scratch left
+    monkeypatch.setattr(Tokenizer, "encode_batch", refuse_to_tokenize)
+    again = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
+    assert again.folder == first.folder and np.array_equal(again.tokens, first.tokens)
+    with pytest.raises(AssertionError, match="tokenized again"):
+        pack(open_corpus(source, max_documents=5), tokenizer, cache_dir=tmp_path)
+
+
+def test_the_key_follows_everything_that_matters(source, tokenizer, tmp_path):
+    corpus = open_corpus(source)
+    other = Tokenizer.train(DOCUMENTS, 265)
+    folders = [
+        pack(corpus, tokenizer, cache_dir=tmp_path).folder,
+        pack(corpus, other, cache_dir=tmp_path).folder,
+        pack(open_corpus(source, max_documents=200), tokenizer, cache_dir=tmp_path).folder,
+        pack(corpus, tokenizer, cache_dir=tmp_path, part="train").folder,
+        pack(corpus, tokenizer, cache_dir=tmp_path, part="valid").folder,
+        pack(corpus, tokenizer, cache_dir=tmp_path, part="valid", valid_fraction=0.2).folder,
+    ]
+    assert len(set(folders)) == len(folders)
+    assert pack(corpus, tokenizer, cache_dir=tmp_path, valid_fraction=0.2).folder == folders[0]
+
+
+def test_the_cache_is_where_the_environment_says(source, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "new" / "cache"))
+    assert pack(open_corpus(source), tokenizer).folder.parent == tmp_path / "new" / "cache"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written .* set STREAMSCOPE_CACHE"):
+        pack(open_corpus(source), tokenizer, cache_dir=tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "starts.npy", "meta.json"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "empty"])
+def test_a_damaged_entry_is_built_again(source, tokenizer, tmp_path, name, damage):
+    sound = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
+    expected = np.array(sound.tokens)
+    file = sound.folder / name
+    content = file.read_bytes()
+    file.unlink()  # the memory map of `sound` keeps the old file
+    if damage != "gone":
+        file.write_bytes(content[:-2] if damage == "cut" else b"")
+    with pytest.raises(InputError, match="damaged or foreign token shards"):
+        TokenShards(sound.folder)
+    again = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
+    assert np.array_equal(again.tokens, expected)
+    assert [path.name for path in tmp_path.iterdir()] == [again.folder.name]
+
+
+def test_an_interrupted_run_leaves_nothing_behind(source, tokenizer, tmp_path):
+    def interrupt(n: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(open_corpus(source), tokenizer, cache_dir=tmp_path, progress=interrupt)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_finds_another_was_faster_takes_its_entry(source, tokenizer, tmp_path):
+    corpus = open_corpus(source)
+    faster: list[TokenShards] = []
+
+    def race(n: int) -> None:
+        faster.append(pack(corpus, tokenizer, cache_dir=tmp_path))
+
+    slower = pack(corpus, tokenizer, cache_dir=tmp_path, progress=race)
+    assert slower.folder == faster[0].folder and np.array_equal(slower.tokens, faster[0].tokens)
+    assert [path.name for path in tmp_path.iterdir()] == [slower.folder.name]
+
+
+PACK = """
+import os, sys
+from pathlib import Path
+from models.text.corpus import open_corpus
+from models.text.shards import pack
+from models.text.tokenizer import Tokenizer
+source, tokenizer, cache, kill = sys.argv[1:]
+progress = (lambda n: os._exit(9)) if kill == "kill" else None
+shards = pack(open_corpus(source), Tokenizer.load(tokenizer), cache_dir=Path(cache), progress=progress)
+print(shards.folder.name, int(shards.tokens.sum()))
+"""
+
+
+def test_killed_and_racing_processes_leave_one_sound_entry(source, tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", PACK, source, str(tmp_path), str(tmp_path / "cache"), mode],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for mode in ("kill", "live", "live")
+    ]
+    printed = [run.communicate(timeout=60)[0] for run in runs]
+    assert [run.returncode for run in runs[1:]] == [0, 0]
+    assert runs[0].returncode == 9 or printed[0] == printed[1]  # too late to be killed: it found the entry
+    shards = pack(open_corpus(source), tokenizer, cache_dir=tmp_path / "cache")
+    assert printed[1:] == [f"{shards.folder.name} {int(shards.tokens.sum())}\n"] * 2
+
+
+def test_the_split_is_disjoint_exhaustive_and_by_text(tokenizer, tmp_path):
+    documents = DOCUMENTS + DOCUMENTS[:100]  # duplicates must not straddle
+    corpus = open_corpus(write(tmp_path / "a.txt", documents))
+    train, valid = (
+        pack(corpus, tokenizer, cache_dir=tmp_path, part=part, valid_fraction=0.2)
+        for part in ("train", "valid")
+    )
+    kept, held = texts(train, tokenizer), texts(valid, tokenizer)
+    assert sorted(kept + held) == sorted(documents)
+    assert not set(kept) & set(held)
+    assert held == [document for document in documents if in_validation(document, 0.2)]
+    assert 0.1 < len(held) / len(documents) < 0.3
+    assert "is below 2000" in valid.meta["rule"] and "is not below 2000" in train.meta["rule"]
+    assert train.meta["n_documents"] == len(kept) and valid.meta["n_tokens"] == len(valid.tokens)
+
+
+def test_the_split_does_not_depend_on_order(tokenizer, tmp_path):
+    held = []
+    for name, documents in (("a.txt", DOCUMENTS), ("b.txt", DOCUMENTS[::-1])):
+        corpus = open_corpus(write(tmp_path / name, documents))
+        held.append(texts(pack(corpus, tokenizer, cache_dir=tmp_path, part="valid"), tokenizer))
+    assert held[0] == held[1][::-1] and held[0]
+
+
+def test_the_share_held_out_is_the_fraction():
+    for fraction in (0.05, 0.07, 0.5):
+        held = sum(in_validation(f"document {i}", fraction) for i in range(20_000)) / 20_000
+        assert abs(held - fraction) < 4 * (fraction * (1 - fraction) / 20_000) ** 0.5
+    assert not any(in_validation(f"document {i}", 0.0) for i in range(1000))
+
+
+def test_bad_parts_are_refused(source, tokenizer, tmp_path):
+    corpus = open_corpus(source)
+    with pytest.raises(InputError, match="unknown part 'validation'"):
+        pack(corpus, tokenizer, cache_dir=tmp_path, part="validation")
+    for fraction in (0.0, 1.0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="valid_fraction=.* between 0 and 1"):
+            pack(corpus, tokenizer, cache_dir=tmp_path, part="train", valid_fraction=fraction)
+    with pytest.raises(InputError, match="no document on this side of the split"):
+        pack(corpus, tokenizer, cache_dir=tmp_path, part="valid", valid_fraction=1e-9)

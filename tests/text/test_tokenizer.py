@@ -1,0 +1,277 @@
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+
+from models.errors import InputError
+from models.text import tokenizer as module
+from models.text.tokenizer import Tokenizer
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tokenizers"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="shared/data is not on this machine")
+
+DOCUMENTS = [
+    f"The {animal} sat on the {place}. \u201cHow odd,\u201d said Zo\u00eb to the {animal}.\n\nThe end."
+    for animal in ("cat", "dog", "owl", "fox")
+    for place in ("mat", "hill", "boat", "moon")
+]
+TEXTS = [
+    "The cat sat.",
+    "",
+    " ",
+    "caf\u00e9, na\u00efve, \u00dcbung",
+    "a \U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 b",
+    "line one\n\n\tline two\r\n  end  ",
+    "\u65e5\u672c\u8a9e and \u0627\u0644\u0639\u0631\u0628\u064a\u0629",
+    "before <|endoftext|> after",
+    "nul \x00 and bell \x07",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(DOCUMENTS, 308)
+
+
+def foreign(tokens: list[str], **parts: object) -> str:
+    """A word-level tokenizer.json as another tool would write it."""
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=tokens[0]))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    for name, part in parts.items():
+        setattr(backend, name, part)
+    return backend.to_str()
+
+
+def test_training_fills_the_vocabulary_exactly(tokenizer):
+    assert tokenizer.d_vocab == 308
+    assert tokenizer.bos_id == tokenizer.pad_id == 0
+    assert tokenizer.pieces([0]) == ["<|endoftext|>"]
+    assert len(tokenizer.encode("The cat", bos=False)) < len("The cat")
+
+
+def test_training_is_deterministic(tokenizer):
+    assert Tokenizer.train(iter(DOCUMENTS), 308).sha256 == tokenizer.sha256
+    assert Tokenizer.train(DOCUMENTS, 300).sha256 != tokenizer.sha256
+
+
+def test_training_says_how_far_a_small_corpus_reached():
+    with pytest.raises(InputError, match=r"vocabulary of 300: it reached 26\d"):
+        Tokenizer.train(["hello hello world"], 300)
+    with pytest.raises(InputError, match="d_vocab=100 .* at least 257"):
+        Tokenizer.train(DOCUMENTS, 100)
+    with pytest.raises(InputError, match="reached 257"):
+        Tokenizer.train([], 300)
+
+
+def test_errors_of_the_corpus_pass_through_training():
+    def documents():
+        yield "fine"
+        raise InputError("line 2 is bad")
+
+    with pytest.raises(InputError, match="line 2 is bad"):
+        Tokenizer.train(documents(), 300)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_round_trip(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert ids[0] == tokenizer.bos_id and tokenizer.bos_id not in ids[1:]
+    assert ids[1:] == tokenizer.encode(text, bos=False)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode(torch.tensor(ids)) == text
+
+
+def test_round_trip_of_random_characters(tokenizer):
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        points = torch.randint(0, 0x10FFFF, (12,), generator=draw).tolist()
+        text = "".join(chr(p) for p in points if not 0xD800 <= p < 0xE000)
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_special_token_cannot_be_typed(tokenizer):
+    ids = tokenizer.encode("<|endoftext|>", bos=False)
+    assert tokenizer.bos_id not in ids
+    assert "".join(tokenizer.pieces(ids)) == "<|endoftext|>"
+
+
+def test_encode_batch_is_encode(tokenizer):
+    assert tokenizer.encode_batch(TEXTS) == [tokenizer.encode(text) for text in TEXTS]
+    assert tokenizer.encode_batch([]) == []
+
+
+def test_what_utf8_cannot_hold_is_refused(tokenizer):
+    for call in (tokenizer.encode, tokenizer.spans):
+        with pytest.raises(InputError, match="lone surrogates"):
+            call("cat \ud800")
+
+
+def test_bos_policy_survives_the_file(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "new" / "tokenizer.json")
+    tokenizer.save(tmp_path)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["tokenizer.json"]  # no temporary left
+    for path in (tmp_path / "new" / "tokenizer.json", tmp_path / "new", str(tmp_path)):
+        again = Tokenizer.load(path)
+        assert again.sha256 == tokenizer.sha256
+        assert again.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
+    plain = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert plain.encode("The cat").ids == tokenizer.encode("The cat")  # another library agrees
+
+
+def test_pieces_are_the_text(tokenizer):
+    text = "The cat\n caf\u00e9 \U0001f600"
+    ids = tokenizer.encode(text)
+    pieces = tokenizer.pieces(ids)
+    assert pieces[:3] == ["<|endoftext|>", "The", " cat"]
+    assert "\\xf0" in pieces and "\\x80" in pieces
+    assert "".join(tokenizer.pieces(tokenizer.encode("The cat\nsat", bos=False))) == "The cat\nsat"
+
+
+def test_byte_alphabet_is_the_librarys():
+    assert set(module.BYTE_OF) == set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    assert sorted(module.BYTE_OF.values()) == list(range(256))
+
+
+@pytest.mark.parametrize("i", [-1, 308, 10**9])
+def test_ids_out_of_range_are_refused(tokenizer, i):
+    for call in (tokenizer.decode, tokenizer.pieces):
+        with pytest.raises(InputError, match=f"token id {i} is outside this tokenizer's 0 to 307"):
+            call([5, i])
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("bos", [True, False])
+def test_spans_cover_the_text(tokenizer, text, bos):
+    ids, spans = tokenizer.spans(text, bos=bos)
+    assert ids == tokenizer.encode(text, bos=bos)
+    if bos:
+        assert spans.pop(0) == (0, 0)
+        ids = ids[1:]
+    assert {i for start, end in spans for i in range(start, end)} == set(range(len(text)))
+    for piece, (start, end) in zip(tokenizer.pieces(ids), spans, strict=True):
+        if text.isascii():
+            assert piece == text[start:end]
+
+
+def test_align_finds_a_word_by_its_characters(tokenizer):
+    text = "The cat sat on the cat."
+    start = text.index("cat")
+    for span in [(start, start + 3), (start - 1, start + 4)]:  # spaces around it change nothing
+        positions = tokenizer.align(text, *span)
+        assert "".join(tokenizer.pieces([tokenizer.encode(text)[p] for p in positions])) == " cat"
+    without = tokenizer.align(text, start, start + 3, bos=False)
+    assert [p + 1 for p in without] == tokenizer.align(text, start, start + 3)
+    assert tokenizer.align(text, 0, len(text)) == list(range(1, len(tokenizer.encode(text))))
+
+
+def test_align_takes_every_token_of_an_emoji(tokenizer):
+    text = "a \U0001f600 b"
+    tokens = [tokenizer.encode(text)[p] for p in tokenizer.align(text, 2, 3)]
+    assert "\U0001f600" in tokenizer.decode(tokens)
+
+
+@pytest.mark.parametrize("span", [(3, 3), (3, 4), (50, 60), (5, 2)])
+def test_align_refuses_a_span_without_tokens(tokenizer, span):
+    with pytest.raises(InputError, match="no token covers characters"):
+        tokenizer.align("The cat", *span)
+
+
+def test_batch_pads_on_the_right(tokenizer):
+    texts = ["The cat sat on the mat.", "", "The dog"]
+    ids, mask = tokenizer.batch(texts)
+    assert ids.dtype == torch.int64 and mask.dtype == torch.bool and ids.shape == mask.shape
+    for row, real, text in zip(ids, mask, texts, strict=True):
+        n = int(real.sum())
+        assert row[:n].tolist() == tokenizer.encode(text)
+        assert real[:n].all() and (row[n:] == tokenizer.pad_id).all()
+    assert mask.shape[1] == mask.sum(1).max()
+    assert tokenizer.batch([""], bos=False)[0].shape == (1, 0)
+    with pytest.raises(InputError, match="at least one text"):
+        tokenizer.batch([])
+
+
+def test_truncation_and_padding_of_a_foreign_file_are_dropped():
+    backend = tokenizers.Tokenizer.from_str(foreign(["<s>", "a", "b"]))
+    backend.enable_truncation(2)
+    backend.enable_padding(length=7)
+    assert Tokenizer.from_json(backend.to_str()).encode("a b a") == [0, 1, 2, 1]
+
+
+def test_a_foreign_bos_is_kept_and_one_is_chosen_where_there_is_none():
+    template = tokenizers.processors.TemplateProcessing(single="[GO] $A", special_tokens=[("[GO]", 2)])
+    own = Tokenizer.from_json(foreign(["<s>", "a", "[GO]"], post_processor=template))
+    assert own.bos_id == 2 and own.encode("a a") == [2, 1, 1]
+    for name in module.BOS_NAMES:
+        chosen = Tokenizer.from_json(foreign(["a", "b", name]))
+        assert chosen.encode("b") == [2, 1]
+        assert chosen.decode([2, 1]) == "b"
+        assert Tokenizer.from_json(chosen.to_json()).sha256 == chosen.sha256
+
+
+def test_a_file_without_a_usable_bos_is_refused():
+    with pytest.raises(InputError, match=r"no BOS token in the vocabulary; add one of <\|endoftext\|>"):
+        Tokenizer.from_json(foreign(["a", "b"]))
+    template = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
+    )
+    with pytest.raises(InputError, match="more than one BOS in front"):
+        Tokenizer.from_json(foreign(["[CLS]", "[SEP]", "a"], post_processor=template))
+
+
+def test_gaps_in_the_ids_count_as_vocabulary():
+    vocabulary = json.loads(foreign(["<s>", "a"]))
+    vocabulary["model"]["vocab"]["a"] = 5
+    tokenizer = Tokenizer.from_json(json.dumps(vocabulary))
+    assert tokenizer.d_vocab == 6
+    assert tokenizer.pieces([0, 5, 3]) == ["<s>", "a", "<unused 3>"]
+
+
+def test_load_says_what_is_missing(tmp_path):
+    with pytest.raises(InputError, match="no such tokenizer file or folder"):
+        Tokenizer.load(tmp_path / "none")
+    with pytest.raises(InputError, match="expected tokenizer.json, encoder.json"):
+        Tokenizer.load(tmp_path)
+    for name, content in [("a.json", b"{}"), ("b.json", b"\xff\xfe"), ("c.json", b"")]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=name):
+            Tokenizer.load(tmp_path / name)
+    (tmp_path / "encoder.json").write_text("[]")
+    with pytest.raises(InputError, match="vocab.bpe: missing; .* belong in one folder"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\n")
+    with pytest.raises(InputError, match="not a BPE vocabulary"):
+        Tokenizer.load(tmp_path / "vocab.bpe")
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["", "encoder.json", "vocab.bpe"])
+def test_gpt2_files(name, tmp_path):
+    tokenizer = Tokenizer.load(DATA / name)
+    assert (tokenizer.d_vocab, tokenizer.bos_id) == (50257, 50256)
+    assert tokenizer.encode("Hello world", bos=False) == [15496, 995]
+    assert tokenizer.encode("Hello world") == [50256, 15496, 995]
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in TEXTS] == TEXTS
+    tokenizer.save(tmp_path)
+    assert Tokenizer.load(tmp_path).sha256 == tokenizer.sha256
+
+
+@needs_data
+def test_gpt2_pair_under_its_other_names(tmp_path):
+    for old, new in [("encoder.json", "vocab.json"), ("vocab.bpe", "merges.txt")]:
+        (tmp_path / new).write_bytes((DATA / old).read_bytes())
+    assert Tokenizer.load(tmp_path).encode("Hello world", bos=False) == [15496, 995]
+
+
+@needs_data
+def test_smollm2_file():
+    tokenizer = Tokenizer.load(DATA / "smollm2_tokenizer.json")
+    assert tokenizer.d_vocab == 49152
+    ids = tokenizer.encode("Once upon a time in 1984")
+    assert tokenizer.pieces(ids) == [
+        *("<|endoftext|>", "Once", " upon", " a", " time", " in"),
+        *(" ", "1", "9", "8", "4"),
+    ]
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in TEXTS] == TEXTS
