@@ -27,7 +27,7 @@ def parse(options: type[Options], argv: Sequence[str] | None, doc: str | None) -
         options,
         args=argv,
         description=(doc or "").strip(),
-        config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands),
     )
 
 
@@ -38,11 +38,12 @@ def command(main: Callable[[], None]) -> None:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # the reader of a pipe has gone, as in `| head`
+        sys.stderr.close()
+        sys.exit(0)
     except OSError as error:  # a full disk, a folder that may not be written
         print(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(0)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from models.config import Dense, Identity, Independent, ModelConfig
+from models.config import ChannelLayerNorm, Dense, Identity, Independent, ModelConfig
 from models.errors import InputError
 
 Condition = Callable[[ModelConfig], bool]
@@ -256,6 +256,27 @@ def resid_point(config: ModelConfig, place: str) -> HookPoint:
     return ObservePoint(" or ".join(f"hook_{stream}_{place}" for stream in config.residual.streams))
 
 
-def mix_shape(spec: object) -> str:
-    """Shape of the mixing hook of a projection, for `describe`."""
-    return "B H in out" if isinstance(spec, Independent) else "B H H"
+def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
+    """The row's shape in this model, with numbers for all but B and T."""
+    options = row.shape.split(" | ")
+    letters = options[0]
+    if name.endswith("_mix"):
+        _, _, part, hook = name.split(".")
+        owner = config.attention if part == "attn" else config.mlp
+        independent = isinstance(getattr(owner, hook.removeprefix("hook_").removesuffix("_mix")), Independent)
+        letters = options[1] if independent else options[0]
+    elif name.endswith("hook_gate") and config.attention.gate is not None:
+        letters = options[0] if config.attention.gate.shape == "vector" else options[1]
+    elif name.endswith("hook_scale"):
+        norm = config.readout.norm if name.startswith("ln_final") else config.norm
+        letters = options[1] if isinstance(norm, ChannelLayerNorm) else options[0]
+    wide = config.d_mlp // config.n_heads if ".mlp." in name else config.d_head
+    sizes = {
+        "D": config.d_model,
+        "H": config.n_heads,
+        "K": config.d_head,
+        "M": config.d_mlp,
+        "in": wide if name.endswith("hook_down_mix") else config.d_head,
+        "out": config.d_head if name.endswith("hook_down_mix") else wide,
+    }
+    return " ".join(str(sizes.get(letter, letter)) for letter in letters.split())

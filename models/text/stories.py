@@ -9,7 +9,6 @@ combinations (antecedent, competitor, verb) that no other story uses. See `datas
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -19,7 +18,8 @@ from models.text.story_text import Case, Span, Story, capital, parse, resolve
 from models.text.story_world import PASSAGES, cast, tell
 
 __all__ = [
-    "CATEGORIES", "HELD_OUT_PART", "RELATIONS", "VERSION", "Case", "MinimalPair", "PairSpans", "Span", "Story",
+    "CATEGORIES", "HELD_OUT_PART", "RELATIONS", "VERSION", "Case", "MinimalPair", "PairSpans", "Span",
+             "Story",
     "documents", "is_held_out", "labelled", "minimal_pairs", "story",
 ]  # fmt: skip
 
@@ -120,7 +120,8 @@ def _pair(seed: str, category: str, held_out: bool) -> MinimalPair | None:
         texts.append(text)
         cases.append(resolve(labels[0], spans))
     spans_of = [
-        PairSpans(c.antecedent, next(s for s in c.candidates if s != c.antecedent), c.pronoun, c.cue) for c in cases
+        PairSpans(c.antecedent, next(s for s in c.candidates if s != c.antecedent), c.pronoun, c.cue)
+        for c in cases
     ]
     target, competitor, _ = cases[0].combination
     return MinimalPair(
@@ -155,7 +156,7 @@ def statistics(stories: Sequence[Story]) -> str:
     cases = [(s, c) for s in stories for c in s.cases]
     lines = [
         f"stories              {len(stories)}  (distinct: {len(set(texts)) / len(texts):.2%})",
-        f"words per story      mean {sum(lengths) / len(lengths):.0f}, min {min(lengths)}, max {max(lengths)}",
+        f"words per story      {sum(lengths) / len(lengths):.0f}, from {min(lengths)} to {max(lengths)}",
         f"distinct words       {len({w for ws in words for w in ws})}",
         f"cases per story      {len(cases) / len(stories):.2f}",
         f"zlib ratio           {len(zlib.compress(raw, 9)) / len(raw):.3f}  ({len(raw)} bytes)",
@@ -172,14 +173,16 @@ def statistics(stories: Sequence[Story]) -> str:
         before = sum(c.cue_before for _, c in mine) / len(mine)
         three = 1 - len(two) / len(mine)
         gap = sum(len(s.text[c.antecedent.end : c.pronoun.start].split()) for s, c in mine) / len(mine)
-        lines.append(f"{category:20} {len(mine):6} {recent:6.1%} {first:6.1%} {before:10.0%} {three:12.1%} {gap:12.1f}")
+        shares = f"{recent:6.1%} {first:6.1%} {before:10.0%} {three:12.1%} {gap:12.1f}"
+        lines.append(f"{category:20} {len(mine):6} {shares}")
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     from models.errors import InputError
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--n", type=int, default=3, help="how many stories")
     parser.add_argument("--seed", type=int, default=0, help="0 train, 1 validation, 2 evaluation")
     parser.add_argument("--held-out", action="store_true", help="only combinations reserved for evaluation")
@@ -198,4 +201,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 if __name__ == "__main__":
     from models.cli import command
 
-    sys.exit(command(main))
+    command(main)

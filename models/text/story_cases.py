@@ -6,8 +6,9 @@ recent candidate and the first one are each right half of the time, whatever els
 
 A passage is a function (rng, env, key, held_out, first, pair) -> (marked text, labels, frame), or None when
 the combination wanted does not exist. The frame says how a story may lead into it: it happens "here", is a
-"tale" of animals, belongs to a "play" or party with other people, or happened in the "past". With `pair` it is a short form without follow-up in which nothing but
-the two noun phrases depends on `first`: the minimal pairs.
+"tale" of animals, belongs to a "play" or party with other people, happened in the "past", or is a "state".
+With `pair` it is a short form without follow-up in which nothing but the order of the two noun phrases
+depends on `first`: the minimal pairs.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,19 @@ from random import Random
 from zlib import crc32
 
 from models.text.story_text import Env, Label, expand, pick
-from models.text.story_words import ANIMALS, BOYS, CONTAINERS, GIRLS, HUNTED, HUNTERS, ITEMS, NEUTRAL_THINGS, TOOLS
+from models.text.story_words import (
+    ANIMALS,
+    BIG_PREY,
+    BOYS,
+    CONTAINERS,
+    GIRLS,
+    HUNTED,
+    HUNTERS,
+    ITEMS,
+    NEUTRAL_THINGS,
+    SMALL_HUNTERS,
+    TOOLS,
+)
 
 Passage = tuple[str, tuple[Label, ...], str]
 Combination = tuple[str, str, str]
@@ -95,6 +108,11 @@ def after(rng: Random, templates: tuple[str, ...], env: Env, pair: bool) -> str:
     return " " + expand(pick(rng, templates), env, rng)
 
 
+def after_animal(text: str, env: Env) -> tuple[str, ...]:
+    """What may follow about an animal; what it does is not told twice."""
+    return AFTER_ANIMAL[1:] if env["does"] in text else AFTER_ANIMAL
+
+
 def actor(rng: Random, env: Env) -> dict[str, str]:
     """The environment with a subject {s} (hero or friend) and the other child {o}."""
     a, b = ("h", "f") if rng.random() < 0.5 else ("f", "h")
@@ -160,13 +178,15 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
     things = [noun(rng, "a" + k, target, QUALITIES, pair), noun(rng, "b" + k, other, QUALITIES, pair)]
     if not first:
         things.reverse()
-    intros, keys = TWO_THINGS if pair or rng.random() < 0.6 else TWO_THINGS_APART, ("a" + k, "b" + k)
+    intros: tuple[str, ...] = TWO_THINGS if pair or rng.random() < 0.6 else TWO_THINGS_APART
+    keys: tuple[str, ...] = ("a" + k, "b" + k)
     if not pair and rng.random() < 0.12:
         intros, keys = THREE_THINGS, (*keys, "c" + k)
         things.insert(int(rng.random() * 3), noun(rng, "c" + k, pick(rng, NEUTRAL_THINGS), QUALITIES, pair))
         env["x3"] = things[2]
     close = "" if is_tool else pick(rng, CONTAINERS[target])
-    env.update(x1=things[0], x2=things[1], n=target, m=other, p="p" + k, u="u" + k, use=verb, items=verb, close=close)
+    env.update(x1=things[0], x2=things[1], n=target, m=other, p="p" + k, u="u" + k)
+    env.update(use=verb, items=verb, close=close)
     text = expand(pick(rng, intros), env, rng) + between(rng, BETWEEN_IT, env, pair)
     cue = expand(pick(rng, USE if is_tool else FILL), env, rng)
     text += f" {cue}" + after(rng, AFTER_THING, env, pair)
@@ -180,21 +200,25 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
 # what each then does)
 EVENTS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, str, str]] = {
     "help": ("helped", "helped", ("Glad to be of help", "Happy to lend a hand"),
-             ("Thankful for the help", "Grateful for the help"), "liked to help others", "was stuck in the mud",
+             ("Thankful for the help", "Grateful for the help"), "liked to help others",
+             "was stuck in the mud",
              "said it was nothing", "said thank you"),
     "rescue": ("rescued", "rescued", ("Proud of the brave rescue", "Feeling like a hero"),
                ("Grateful for the rescue", "Safe at last"), "was brave", "was in danger", "took a bow",
                "said thank you"),
     "trick": ("tricked", "tricked", ("Ashamed of the trick", "Sorry for the trick"),
-              ("Angry about the trick", "Tired of being tricked"), "loved to play jokes", "believed everything",
+              ("Angry about the trick", "Tired of being tricked"), "loved to play jokes",
+             "believed everything",
               "said sorry", "stomped away"),
-    "feed": ("fed", "fed", ("Glad to have shared", "Happy to share a meal"), ("Full at last", "No longer hungry"),
+    "feed": ("fed", "fed", ("Glad to have shared", "Proud of being so generous"), ("Full at last",
+             "No longer hungry"),
              "had plenty to share", "had nothing to eat", "packed up the rest", "ate up the last crumbs"),
     "wake": ("woke", "woken", ("Sorry for all the noise", "Sorry to be so loud"),
-             ("Still half asleep", "Still full of dreams"), "made too much noise", "slept too long",
+             ("Still half asleep", "Still full of dreams"), "had good news to tell", "had slept too long",
              "tried to be quiet", "yawned and stretched"),
     "frighten": ("frightened", "frightened", ("Sorry for being so scary", "Sorry for the fright"),
-                 ("Shaking with fear", "Trembling with fright"), "jumped out of the dark", "was easily scared",
+                 ("Shaking with fear", "Trembling with fright"), "jumped out of the dark",
+             "was easily scared",
                  "said sorry", "ran off to hide"),
     "thank": ("thanked", "thanked", ("Full of thanks", "Grateful for everything"),
               ("Happy to be thanked", "Glad to have been useful"), "was so grateful", "gave good advice",
@@ -208,7 +232,7 @@ EVENTS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, st
     "comfort": ("comforted", "comforted", ("Glad to have been a comfort", "Sorry to see such tears"),
                 ("No longer sad", "Feeling much better"), "hated to see tears", "cried so hard",
                 "told a funny story", "wiped away the tears"),
-    "beat": ("beat", "beaten", ("Proud of the victory", "Happy to have won"),
+    "outrun": ("outran", "outrun", ("Proud of the victory", "Happy to have won"),
              ("Sad about losing", "Hoping to win next time"), "ran faster", "ran too slowly",
              "jumped for joy", "went home to practice"),
     "warn": ("warned", "warned", ("Glad to have given a warning", "Having seen the danger first"),
@@ -218,17 +242,19 @@ EVENTS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, st
                 ("Glad to be forgiven", "Relieved to be forgiven"), "had a kind heart", "said sorry",
                 "said all was well", "promised to be good"),
 }  # fmt: skip
-CHASE = ("chased", "chased", ("Unable to catch any supper", "Hungry after such a chase"),
+CHASE = ("chased", "chased", ("Unable to catch any supper", "Left without any supper"),
          ("Afraid of being caught", "Glad to have got away"), "wanted some supper", "looked so tasty",
          "gave up and lay down", "ran even faster")  # fmt: skip
-HUNT = ("Hungry for a meal", "Hoping for some supper", "Ready to pounce", "Looking for a tasty dinner",
-        "Eager for fresh meat")  # fmt: skip
-FLEE = ("Afraid of being eaten", "In great danger", "Scared of those sharp claws", "Too small to fight back",
+HUNT = ("Hungry for fresh meat", "Hoping to catch some supper", "Ready to pounce", "Looking for some prey",
+        "Ready to attack")  # fmt: skip
+FLEE = ("Afraid of being eaten", "In great danger", "Scared for its life", "Too small to fight back",
         "Desperate to escape", "Not wanting to be eaten")  # fmt: skip
-STALK = ("crept closer and closer", "got ready to jump", "watched without a sound", "waited for the right moment")
+STALK = ("crept closer and closer", "got ready to jump", "watched without a sound",
+             "waited for the right moment")
 ESCAPE = ("ran away", "got away", "looked for a hiding place", "called for help")
 GLAD = frozenset("help rescue thank praise feed comfort forgive warn".split())
 """Events after which both sides are content, so that an animal may do what its kind likes to do."""
+BIG_HUNTERS = tuple(h for h in HUNTERS if h not in SMALL_HUNTERS)
 TWO_ANIMALS = (
     "{s} <saw|watched|met|spotted> {x1} and {x2}.",
     "in the <barn|field|woods|valley|meadow> lived {x1} and {x2}.",
@@ -243,7 +269,7 @@ TWO_ANIMALS_APART = (
 
 
 def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
-    """The one who acts and the one acted on: hunters and hunted, or an event told in active or passive voice."""
+    """The one who acts and the one acted on: hunter and hunted, or an event in active or passive voice."""
     is_agent = rng.random() < 0.5
     style = 0.0 if pair else rng.random()
     if style < 0.4:
@@ -259,7 +285,7 @@ def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pa
         verb = pick(rng, (*events, "chase"))
         agent, patient = rng.sample(animals, 2)
         if verb == "chase":
-            agent, patient = pick(rng, HUNTERS), pick(rng, tuple(HUNTED))
+            agent, patient = pick(rng, BIG_HUNTERS), pick(rng, tuple(HUNTED))
         return (agent, patient, verb) if is_agent else (patient, agent, verb)
 
     combination = draw("agent-patient", held_out, propose)
@@ -288,7 +314,7 @@ def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pa
             then = ANIMALS[target][1]
         text = expand(f"{event}.", env, rng)
         text += between(rng, BETWEEN_PEOPLE, env, pair) + f" [u{k} {cue}], [p{k} {pronoun}] {then}."
-    text += after(rng, AFTER_PERSON if people else AFTER_ANIMAL, env, pair)
+    text += after(rng, AFTER_PERSON if people else after_animal(text, env), env, pair)
     relation = "agent" if is_agent else "patient"
     label = Label("agent-patient", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
     return text, (label,), "past" if people else "tale"
@@ -301,6 +327,8 @@ def _hunt(
 
     def propose() -> Combination:
         hunter, hunted = pick(rng, HUNTERS), pick(rng, tuple(HUNTED))
+        while hunter in SMALL_HUNTERS and hunted in BIG_PREY:
+            hunted = pick(rng, tuple(HUNTED))
         return (hunter, hunted, pick(rng, HUNT)) if is_agent else (hunted, hunter, pick(rng, FLEE))
 
     combination = draw("agent-patient", held_out, propose)
@@ -314,8 +342,12 @@ def _hunt(
     env.update(x1=animals[0], x2=animals[1], n=target, m=other, does=ANIMALS[target][1])
     text = expand(pick(rng, TWO_ANIMALS if pair or rng.random() < 0.6 else TWO_ANIMALS_APART), env, rng)
     text += between(rng, BETWEEN_PEOPLE, env, pair)
-    then = pick(rng, STALK) if is_agent else pick(rng, ESCAPE) if pair or rng.random() < 0.3 else HUNTED[target]
-    text += f" [u{k} {cue}], [p{k} it] {then}." + after(rng, AFTER_ANIMAL, env, pair)
+    if is_agent:
+        then = pick(rng, STALK)
+    else:
+        then = pick(rng, ESCAPE) if pair or rng.random() < 0.3 else HUNTED[target]
+    text += f" [u{k} {cue}], [p{k} it] {then}."
+    text += after(rng, after_animal(text, env), env, pair)
     if pair:
         text += f" {PAIR_END} the"
     relation = "agent" if is_agent else "patient"

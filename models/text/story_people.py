@@ -3,7 +3,6 @@
 from random import Random
 
 from models.text.story_cases import (
-    AFTER_ANIMAL,
     AFTER_PERSON,
     AFTER_THING,
     BETWEEN_PEOPLE,
@@ -15,6 +14,7 @@ from models.text.story_cases import (
     Passage,
     actor,
     after,
+    after_animal,
     between,
     draw,
     is_held_out,
@@ -33,17 +33,18 @@ from models.text.story_words import (
     WISHES,
 )
 
-OWNERS = tuple("dog cat rabbit pony monkey parrot bear mouse elephant goat duck lion penguin donkey squirrel".split())
+OWNERS = tuple("dog cat rabbit pony monkey parrot bear mouse elephant goat duck lion penguin donkey "
+             "squirrel".split())
 # what was wrong with a thing -> what its owner did about it
 CARE = {"dirty": "washed", "wet": "dried", "dusty": "wiped", "missing": "looked for", "muddy": "cleaned",
         "sticky": "scrubbed", "precious": "guarded", "pretty": "admired", "sandy": "brushed"}  # fmt: skip
-PERSON_ACTS = ("smiled and clapped", "laughed out loud", "waved at everyone", "told a joke", "asked for some water",
+PERSON_ACTS = ("smiled and clapped", "laughed out loud", "waved at everyone", "told a joke",
+             "asked for some water",
                "went to get some {#snacks}", "sat down to rest", "began to sing", "talked about {#plants}",
                "counted to {#age}", "said hello", "thought about dinner")  # fmt: skip
 OWNER_FIRST = (
     "{s} <had|owned|loved|got|made|was given> {x2}.",
-    "{s} <played|sat|walked|went out> with {x2}.",
-    "{s} <carried|held|brought along|hugged> {x2}.",
+    "{s} <showed everyone|dreamed of|talked about|asked for> {x2}.",
 )
 OWNED_FIRST = (
     "{x1} was a present for {s}.",
@@ -51,7 +52,8 @@ OWNED_FIRST = (
     "{x1} lay next to {s}.",
     "{x1} stood right behind {s}.",
 )
-ANIMAL_MOODS = ("Hungry as ever", "Sleepy and warm", "Lonely and sad", "Wide awake", "Eager to play", "Full of joy",
+ANIMAL_MOODS = ("Hungry as ever", "Sleepy and warm", "Lonely and sad", "Wide awake", "Eager to play",
+             "Full of joy",
                 "Hoping for a treat", "Happy to have company")  # fmt: skip
 ANIMAL_CALM = ("looked around", "came a little closer", "went to the door", "lay there for an hour")
 ANIMAL_AND_THING = (
@@ -60,7 +62,9 @@ ANIMAL_AND_THING = (
 )
 
 
-def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+def possessor_possessed(
+    rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool
+) -> Passage | None:
     """Owner and owned: animacy decides between a person and a thing, or between an animal and its thing."""
     is_owner = rng.random() < 0.5
     style = 0.0 if pair else rng.random()
@@ -84,15 +88,16 @@ def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bo
     env["s"], env["m"] = f"[a{k} {owner}]", owner
     if double:  # "Anna's doll was dirty, so she washed it."
         owned_first = first != is_owner
-        subject = f"the [b{k} {thing}] that belonged to {env['s']}" if owned_first else f"{env['s']}'s [b{k} {thing}]"
+        owned = f"[b{k} {thing}]"
+        subject = f"the {owned} that belonged to {env['s']}" if owned_first else f"{env['s']}'s {owned}"
         text = f"{subject} was {verb}, so [p{k} {env['ss']}] {CARE[verb]} [q{k} it]."
         env.update(s=owner, n=thing)
         text += after(rng, AFTER_THING[:4], env, pair)
         swapped = (combination[1], combination[0], verb)
-        labels = (Label("possessor-possessed", "possessor", "p" + k, keys[0], keys, "p" + k, combination),)
-        if is_held_out("possessor-possessed", swapped) == held_out:
-            labels += (Label("possessor-possessed", "possessed", "q" + k, keys[1], keys, "q" + k, swapped),)
-        return text, labels, "here"
+        she = Label("possessor-possessed", "possessor", "p" + k, keys[0], keys, "p" + k, combination)
+        it = Label("possessor-possessed", "possessed", "q" + k, keys[1], keys, "q" + k, swapped)
+        both = is_held_out("possessor-possessed", swapped) == held_out
+        return text, (she, it) if both else (she,), "here"
     owner_first = first == is_owner
     env["x1" if not owner_first else "x2"] = noun(rng, keys[1], thing, QUALITIES, pair)
     text = expand(pick(rng, OWNER_FIRST if owner_first else OWNED_FIRST), env, rng)
@@ -105,7 +110,8 @@ def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bo
     else:
         text += after(rng, AFTER_THING[:4], env, pair)
     relation, antecedent = ("possessor", keys[0]) if is_owner else ("possessed", keys[1])
-    return text, (Label("possessor-possessed", relation, "p" + k, antecedent, keys, "p" + k, combination),), "here"
+    return text, (Label("possessor-possessed",
+             relation, "p" + k, antecedent, keys, "p" + k, combination),), "here"
 
 
 def _animal_and_thing(
@@ -127,7 +133,9 @@ def _animal_and_thing(
     if not first:
         nouns.reverse()
     env.update(x1=nouns[0], x2=nouns[1], n=target, m=other)
+    frame = "tale"
     if pair or rng.random() < 0.4:
+        frame = "here"
         text = expand(pick(rng, ANIMAL_AND_THING), env, rng)
     elif first == is_owner:
         text = expand("<{x1} had {x2}|{x1} loved to play with {x2}|{x1} sat beside {x2}>.", env, rng)
@@ -140,12 +148,12 @@ def _animal_and_thing(
     else:
         then = THINGS[target][1]
     text += f" [u{k} {cue}], [p{k} it] {then}."
-    text += after(rng, AFTER_ANIMAL if is_owner else AFTER_THING, env, pair)
+    text += after(rng, after_animal(text, env) if is_owner else AFTER_THING, env, pair)
     if pair:
         text += f" {PAIR_END} the"
     relation = "possessor" if is_owner else "possessed"
     label = Label("possessor-possessed", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
-    return text, (label,), "here"
+    return text, (label,), frame
 
 
 TWO_PEOPLE = (
@@ -177,9 +185,9 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
     if combination is None:
         return None
     verb = combination[2]
+    keys: tuple[str, ...] = ("a" + k, "b" + k)
     people = [f"[a{k} {env[a]}]", f"[b{k} {env[b]}]"]
-    keys = ("a" + k, "b" + k)
-    env = {**env, "n": env[a], "N": env[a]}
+    env, frame = {**env, "n": env[a], "N": env[a]}, "here" if style < 0.3 else "state"
     if style < 0.3:
         if not first:
             people.reverse()
@@ -216,7 +224,7 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
     text += f" [p{k} {capital(env[a + 's'])}] {expand(told, env, rng)}." + after(rng, AFTER_PERSON, env, pair)
     if pair:
         text += f" {PAIR_END}"
-    return text, (Label("gender", env[a + "s"], "p" + k, "a" + k, keys, "p" + k, combination),), "here"
+    return text, (Label("gender", env[a + "s"], "p" + k, "a" + k, keys, "p" + k, combination),), frame
 
 
 def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
@@ -231,7 +239,7 @@ def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
             one, many = rng.sample(kinds, 2)
             group, single = ANIMALS[many][0], one
         else:
-            group, single = pick(rng, GROUPS), pick(rng, SINGLES)[0]
+            group, single = pick(rng, GROUPS), pick(rng, tuple(SINGLES))
         state = pick(rng, tuple(states))
         return (group, single, state) if is_group else (single, group, state)
 
@@ -254,16 +262,16 @@ def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
         pair_of = [f"<some|two|three> [{group_key} {group}]", f"a [{single_key} {single}]"]
         if rng.random() < 0.5:
             pair_of.reverse()
-        place = "in the <yard|barn|field|garden|zoo>"
-        text = expand(f"{place} lived {pair_of[0]} and {pair_of[1]}. ", env, rng)
+        text = expand(f"there <lived|were once> {pair_of[0]} and {pair_of[1]}. ", env, rng)
     joint = pick(rng, JOINTS)
     text += capital(told[0]) if text else told[0]
     text += joint + (capital(told[1]) if joint == ". " else told[1]) + "."
     text += between(rng, BETWEEN_PEOPLE, env, pair)
-    pronoun = "They" if is_group else "It" if animals else {n: "She" if g == "f" else "He" for n, g in SINGLES}[single]
+    pronoun = "They" if is_group else SINGLES.get(single, "It")
     text += f" [p{k} {pronoun}] {expand(pick(rng, states[state][1]), env, rng)}."
     name = target if target in ("Grandma", "Grandpa", "Mom", "Dad") else "the " + target.removeprefix("the ")
-    text += after(rng, AFTER_PERSON[:1] if is_group or animals else AFTER_PERSON, {**env, "n": name, "N": name}, pair)
+    follow = AFTER_PERSON[:1] if is_group or animals else AFTER_PERSON
+    text += after(rng, follow, {**env, "n": name, "N": name}, pair)
     relation = "group" if is_group else "single"
     label = Label("number", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "p" + k, combination)
     return text, (label,), "tale" if animals else "play"

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a template a line, unbroken, is what a reader compares)
 """The plots: what happens, stage by stage, in the template language of `story_text`.
 
 A plot is a list of stages, each a choice of templates; labelled passages are told between stages. `binds`
@@ -24,22 +25,22 @@ INSIDE = ("the kitchen", "the attic", "the living room", "the cellar", "the clas
 PLOTS: tuple[Plot, ...] = (
     Plot("losing", OUTSIDE, (
         ("One {#day}, {h} took the {toy} to {place}. {^hs} <played with it all morning|ran and ran|was very {#happy}>.",
-         "One {#day}, {h} and {f} went to {place}. {h} <brought|carried> the {toy} <under one arm|with both hands>."),
+         "One {#day}, {h} and {f} went to {place}. {h} carried the {toy} <under one arm|with both hands>."),
         ("But when {hs} <looked down|sat down to rest|got to the gate>, the {toy_noun} was gone! {h} was {#sadly}.",
          'Then {h} stopped. "<Oh no|Oh dear>! Where is my {toy_noun}?" {hs} cried. {^hs} was {#sadly}.'),
-        ("{f} came to help. They looked {#hidden} and {#hidden}, but found <only leaves|nothing|only an old shoe>.",
+        ("{f} came to help. They looked {spot2} and {spot3}, but found <only leaves|nothing|only an old shoe>.",
          '"Do not worry, I will help you look," said {f}. They asked <a man with a dog|the children on the swings>.'),
-        ("At last {f} saw something {color} {#hidden}. It was the {toy_noun}!",
-         "Then {h} saw something {color} {#hidden}. \"There it is!\" {hs} <shouted|cried>."),
+        ("At last {f} saw something {color} {spot}. It was the {toy_noun}!",
+         "Then {h} saw something {color} {spot}. \"There it is!\" {hs} <shouted|cried>."),
         ("{h} hugged the {toy} and <promised to take better care of it|held it all the way home>.",
          '"Thank you, {f}," said {h}. From that day on {hs} always <held on to|kept an eye on> the {toy_noun}.'),
-    ), likes=("agent-patient", "gender")),
+    ), (("spot", "hidden"), ("spot2", "hidden"), ("spot3", "hidden")), ("agent-patient", "gender")),
     Plot("finding", OUTSIDE, (
         ("One {#day}, {h} {#verb_go} to {place}. {^hs} found a {#old} {found} {spot}.",
          "One {#day}, {h} was playing near {place} when {hs} saw a {#old} {found} {spot}."),
         ('"Whose {found} is this?" {hs} <asked|wondered>. {f} did not know. "<Let us find out|We must ask>," said {f}.',
          "{h} wanted to keep the {found}, but {f} said that someone might <miss it|be looking for it>."),
-        ("They asked the baker, but the baker shook his head. They asked the {job}, but it was not hers.",
+        ("They asked the baker, but the baker shook his head. They asked the mayor, but it was not hers.",
          "They <knocked on every door|asked everyone they met>. Nobody had lost a {found}."),
         ('Then an old {job} came along. "That is my {found}! I lost it years ago," the {job} said.',
          "At last they met a {job} who looked {#sadly}. \"My {found}! You found it!\" cried the {job}."),
@@ -79,7 +80,7 @@ PLOTS: tuple[Plot, ...] = (
          "{h} took the biggest bag of {crop}, and {f} took the rest. It was hard work."),
         ("When the work was done, {neighbor} <smiled from ear to ear|had tears of joy>.",
          '"You two are so kind," said {neighbor}. {h} and {f} were {#happy}.'),
-        ("The next day, {neighbor} brought them a big pot of {crop}. It tasted {#good}.",
+        ("The next day, {neighbor} brought them a big pot of {crop}. It was {#good}.",
          "{neighbor} gave them some {crop} to take home. {e} cooked them for dinner."),
     ), (("neighbor", "neighbor"), ("crop", "crop")), ("tool-container", "number")),
     Plot("sharing", OUTSIDE, (
@@ -95,7 +96,7 @@ PLOTS: tuple[Plot, ...] = (
          'Then {f} said, "Now I will share my {color2} {shared} with you." They were friends again.'),
     ), (("treats", "snacks"), ("shared", "things"), ("color2", "color")), ("gender", "possessor-possessed")),
     Plot("animal in trouble", OUTSIDE, (
-        ("One {#day}, {h} and {f} heard a tiny cry at {place}. A {#soft} {young} was stuck {spot}.",
+        ("One {#day}, {h} and {f} heard a tiny cry near {place}. A {#soft} {young} was stuck {spot}.",
          "One {#day}, {h} found a {#soft} {young} {spot}. It was all alone and could not get out."),
         ('"We must help the {young}," said {h}. {f} ran to get {e}.',
          "{h} wanted to pick up the {young}, but {f} said to wait and keep very quiet."),
@@ -117,19 +118,19 @@ PLOTS: tuple[Plot, ...] = (
          '"We can fix it," said {f}. They added more {crop} and {drink}, and it smelled {#good}.'),
         ("{e} ate two bowls. \"This is the best {dish} I have ever had,\" {e} said.",
          "At dinner everyone wanted more {dish}. {h} and {f} were {#happy}."),
-    ), (("dish", "dish"), ("crop", "crop"), ("drink", "drink")), ("tool-container", "tool-container")),
+    ), (("dish", "dish"), ("crop", "crop"), ("drink", "liquid")), ("tool-container",)),
     Plot("hide and seek", (*OUTSIDE, "the old barn", "the farm"), (
         ("One {#day}, {h} and {f} played hide and seek at {place}. {f} counted to {count}.",
          '"Let us play hide and seek," said {h}. {f} shut both eyes and began to count to {count}.'),
         ("{h} hid {spot} and kept very still. {^hs} could hear {f} walking about.",
          "{h} {#verb_go} away and hid {spot}. \"{f} will never find me here,\" {hs} thought."),
-        ("{f} looked {#hidden}. {f} looked {#hidden}. There was no sign of {h}.",
+        ("{f} looked {spot2}. {f} looked {spot3}. There was no sign of {h}.",
          '"Where are you?" called {f}. {h} tried not to <laugh|sneeze|giggle>.'),
         ("Then {pet_name} the {pet} came along, stopped {spot} and would not move. \"Found you!\" cried {f}.",
          "After a long time {h} sneezed. {f} looked {spot} and laughed. \"There you are!\""),
         ("Now it was {h}'s turn to count to {count}. They played until <the sun went down|dinner>.",
          '"Next time I will not hide {spot}," said {h}. They <laughed|walked home hand in hand>.'),
-    ), (("spot", "hidden"), ("count", "count")), ("gender", "agent-patient")),
+    ), (("spot", "hidden"), ("spot2", "hidden"), ("spot3", "hidden"), ("count", "count")), ("gender", "agent-patient")),
     Plot("journey", ("the castle", "the lighthouse", "the island", "the mountain", "the waterfall", "the cave"), (
         ("One {#day}, {h} and {f} set out for {place}. They packed {treats} and a map with a {color} line on it.",
          '"I want to see {place}," said {h}. {f} packed some {treats}, and off they went.'),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a template a line, unbroken, is what a reader compares)
 """More plots; the form is told in `story_plots`."""
 
 from models.text.story_plots import INSIDE, OUTSIDE, Plot
@@ -70,7 +71,7 @@ MORE_PLOTS: tuple[Plot, ...] = (
          "Something in {place} went {sound}. {h} pulled the blanket up to {hp} nose."),
         ("{f} came in with a {color2} light. \"Let us look together,\" said {f}.",
          "{h} thought of what {e} always said: \"Be brave and look.\" {^hs} took a {color2} light."),
-        ("It was only {pet_name} the {pet}, playing with some paper: {sound}, {sound}. They laughed.",
+        ("It was only {pet_name} the {pet}, playing with some paper: {sound}. They laughed.",
          "And what went {sound}? It was {pet_name} the {pet}, stuck behind the door!"),
         ("After that {h} was not so afraid of {fear}. {^hs} kept the {color2} light near the bed.",
          "{h} took {pet_name} to bed. {^hs} did not think of {fear} again that night."),
@@ -115,7 +116,7 @@ MORE_PLOTS: tuple[Plot, ...] = (
     Plot("night sky", ("the hill", "the roof", "the beach", "the field behind the house"), (
         ("One night, {h} could not sleep. {^hs} woke {f}, and they went to {place} to look at the stars.",
          '"Tonight there will be falling stars," said {e}. {h} and {f} went out to {place}.'),
-        ("They wrapped up in a {color2} blanket and drank hot {drink}. {f} counted {count} stars.",
+        ("They wrapped up in a {color2} blanket and drank some {drink}. {f} counted {count} stars.",
          "The grass was cold, so they sat on a {color2} blanket. {h} had brought some {drink}."),
         ("\"Make a wish,\" said {f}. {h} wished for a {wish}, but {hs} did not say it out loud.",
          "A star fell! {h} closed both eyes and wished for a {wish}."),

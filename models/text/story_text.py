@@ -134,7 +134,7 @@ def capital(text: str) -> str:
     return text[:at] + text[at : at + 1].upper() + text[at + 1 :]
 
 
-_ARTICLE = re.compile(r"\b([Aa]) (?=(?:\[\w+ )?[aeioAEIO](?!ne\b)|(?:\[\w+ )?[uU](?!ni|se|ku))")
+_ARTICLE = re.compile(r"\b([Aa]) (?=(?:\[\w+ )?(?:[aeioAEIO](?!ne\b)|hones|[uU](?!ni|se|ku)))")
 _MARK = re.compile(r"\[(\w+) ([^\]]*)\]")
 
 

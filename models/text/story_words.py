@@ -15,13 +15,13 @@ BOYS = tuple(
     "Peter Ravi Simon Theo Victor Yusuf Zach Felix George Henry Isaac Joel Kenji Mateo Oliver Pablo Rory "
     "David Anton".split()
 )
-ELDERS = (("Mom", "f"), ("Dad", "m"), ("Grandma", "f"), ("Grandpa", "m"), ("Aunt Rose", "f"), ("Uncle Joe", "m"))
+ELDERS = ("Mom", "Dad", "Grandma", "Grandpa", "Aunt Rose", "Uncle Joe")
 COLORS = tuple("red blue green yellow orange purple pink white brown golden silver".split())
 
 # tool -> what it is used for. No container in CONTAINERS could do any of these.
 TOOLS: dict[str, tuple[str, ...]] = {
     "hammer": ("knock in a nail", "fix the fence", "mend the old stool"),
-    "saw": ("cut the plank", "cut off a dead branch"),
+    "chisel": ("carve the wood", "carve a tiny horse"),
     "paintbrush": ("paint the door", "paint a rainbow", "paint the fence"),
     "broom": ("sweep the floor", "sweep the porch", "brush away the cobwebs"),
     "spoon": ("stir the soup", "stir the batter", "taste the stew"),
@@ -119,7 +119,9 @@ ANIMALS: dict[str, tuple[str, str]] = {
     "penguin": ("penguins", "waddled across the ice"),
     "camel": ("camels", "chewed and shook its hump"),
 }
-HUNTERS = ("fox", "wolf", "cat", "owl", "lion", "tiger", "eagle", "hawk", "snake", "bear", "dog")
+HUNTERS = ("fox", "wolf", "cat", "owl", "lion", "tiger", "eagle", "hawk", "snake", "bear")
+SMALL_HUNTERS = ("cat", "owl", "snake")
+BIG_PREY = ("lamb", "goose", "piglet")
 # hunted animal -> how it gets away
 HUNTED: dict[str, str] = {
     "mouse": "ran into a tiny hole",
@@ -213,18 +215,22 @@ ANIMAL_STATES: dict[str, tuple[str, tuple[str, ...]]] = {
     "naughty": ("naughty", ("stole a sandwich", "knocked over the milk")),
     "gentle": ("gentle", ("let the baby come near", "sat still for a hug")),
 }
-GROUPS = ("twins", "girls", "boys", "sisters", "brothers", "cousins", "neighbors", "visitors", "dancers", "sailors")
-SINGLES = (("Grandma", "f"), ("Grandpa", "m"), ("Mom", "f"), ("Dad", "m"), ("the queen", "f"), ("the king", "m"),
-           ("the princess", "f"), ("the prince", "m"))  # fmt: skip
+GROUPS = ("twins", "girls", "boys", "sisters", "brothers", "cousins", "neighbors", "visitors", "dancers",
+             "sailors")
+SINGLES = {  # with the pronoun
+    "Grandma": "She", "Mom": "She", "the queen": "She", "the princess": "She",
+    "Grandpa": "He", "Dad": "He", "the king": "He", "the prince": "He",
+}  # fmt: skip
 # wish -> (what is said before, what follows), o an option; the option said before comes back
 WISHES: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("color", COLORS, "liked {o} best", "picked the {o} one"),
-    ("fruit", tuple("apple pear banana peach plum mango melon orange".split()), "asked for a {o}", "ate the {o}"),
+    ("fruit", tuple("apple pear banana peach plum mango melon orange".split()), "asked for a {o}",
+     "ate the {o}"),
     ("music", tuple("drum flute piano violin guitar trumpet harp".split()), "practiced the {o}",
      "played the {o} at the show"),
     ("animal", tuple("lion tiger zebra giraffe penguin bear camel seal".split()), "wanted to see the {o}",
      "waved at the {o}"),
-    ("job", tuple("pilot baker doctor farmer painter singer teacher sailor".split()), "dreamed of being a {o}",
+    ("job", tuple("pilot baker doctor farmer painter singer sailor".split()), "dreamed of being a {o}",
      "dressed up as a {o}"),
     ("season", tuple("spring summer fall winter".split()), "loved {o} most of all", "told a story about {o}"),
     ("craft", tuple("paper clay wood wool sand".split()), "had some {o}", "made a castle out of {o}"),
@@ -234,35 +240,41 @@ WISHES: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
 LISTS: dict[str, tuple[str, ...]] = {
     "snacks": tuple("cookies pancakes sandwiches muffins buns waffles pies crackers dumplings".split()),
     "dish": tuple("soup rice pasta stew porridge beans salad noodles pudding curry".split()),
+    "liquid": ("milk", "water", "cream", "lemon juice", "oil"),
     "drink": tuple("milk water juice lemonade cocoa tea".split()),
     "color": COLORS,
-    "day": ("sunny day", "cold morning", "rainy afternoon", "windy day", "warm evening", "quiet Sunday", "bright day",
-            "summer day", "foggy morning", "Saturday morning", "spring day", "snowy day", "cloudy Monday"),
+    "day": ("sunny day", "cold morning", "rainy afternoon", "windy day", "warm evening", "quiet Sunday",
+            "bright day", "summer day", "foggy morning", "Saturday morning", "spring day", "snowy day",
+            "cloudy Monday"),
     "good": tuple("wonderful lovely great fine special beautiful splendid amazing perfect nice".split()),
     "happy": tuple("happy glad cheerful proud delighted thrilled".split()),
     "sadly": ("sad", "upset", "worried", "disappointed", "unhappy", "close to tears"),
-    "trait": tuple("kind brave clever shy curious gentle quiet cheerful careful funny patient stubborn dreamy lively "
-                   "honest thoughtful bold sleepy helpful playful".split()),
-    "home": ("in a little house by the sea", "on a farm at the end of the road", "in a tall house in the city",
-             "in a cottage near the woods", "in a house on a hill", "in a village in the mountains",
-             "in a flat above a bakery", "on a boat on the river", "in a white house with a blue door",
-             "in a small town by a lake", "in a cabin under the pines", "in a street full of shops"),
+    "trait": tuple("kind brave clever shy curious gentle quiet cheerful careful funny patient stubborn "
+                   "dreamy lively honest thoughtful bold sleepy helpful playful".split()),
+    "home": ("in a little house by the sea", "on a farm at the end of the road",
+             "in a tall house in the city", "in a cottage near the woods", "in a house on a hill",
+             "in a village in the mountains", "in a flat above a bakery", "on a boat on the river",
+             "in a white house with a blue door", "in a small town by a lake", "in a cabin under the pines",
+             "in a street full of shops"),
     "fun": ("climb trees", "read stories", "paint pictures", "sing songs", "build towers", "ride bikes",
             "catch butterflies", "play outside", "look at the stars", "make up games", "splash in puddles",
             "collect stones", "bake bread", "dance", "fish in the stream", "tell jokes"),
-    "fear": ("the dark", "thunder", "spiders", "deep water", "big dogs", "high places", "loud noises", "ghosts"),
-    "job": tuple("doctor baker pilot teacher painter farmer singer gardener dancer captain builder vet".split()),
+    "fear": ("the dark", "thunder", "spiders", "deep water", "big dogs", "high places", "loud noises",
+             "ghosts"),
+    "job": tuple("doctor baker pilot teacher painter farmer singer gardener dancer captain vet".split()),
     "charm": tuple("coin stone button shell ring feather marble".split()),
-    "treat": ("a chocolate cake", "a cherry pie", "a bedtime story", "a picnic by the river", "a trip to the zoo",
-              "a new song", "a pot of hot cocoa", "a game of cards", "a visit to the fair", "a plate of pancakes"),
+    "treat": ("a chocolate cake", "a cherry pie", "a bedtime story", "a picnic by the river",
+              "a trip to the zoo", "a new song", "a pot of hot cocoa", "a game of cards",
+              "a visit to the fair", "a plate of pancakes"),
     "age": tuple("four five six seven eight nine".split()),
-    "hidden": ("under a bush", "behind a big rock", "in the tall grass", "beneath the bridge", "next to the fountain",
-               "inside a hollow log", "behind a pile of wood", "between two benches"),
+    "hidden": ("under a bush", "behind a big rock", "in the tall grass", "beneath the bridge",
+               "next to the fountain", "inside a hollow log", "behind a pile of wood",
+               "between two benches"),
     "trees": tuple("oaks pines willows birches maples".split()),
     "verb_go": tuple("ran walked hurried skipped raced tiptoed marched wandered".split()),
     "say": tuple("said cried called shouted whispered".split()),
     "soft": tuple("soft fluffy warm tiny little furry".split()),
-    "old": tuple("old dusty broken rusty wooden heavy strange".split()),
+    "old": tuple("old dusty dirty strange small muddy pretty".split()),
     "plants": ("carrots", "beans", "pumpkins", "sunflowers", "tomatoes", "roses", "tulips", "strawberries"),
     "skill": ("sing", "dance", "whistle", "juggle", "tell stories", "play the violin", "do magic tricks",
               "walk on stilts", "recite poems"),
@@ -272,17 +284,18 @@ LISTS |= {
     "findable": tuple("coin ring book watch map hat letter glove medal necklace photo bracelet".split()),
     "made": tuple("castle rocket mask lamp garland kite crown puppet birdhouse picture boat card".split()),
     "gathered": tuple("gathered found fetched collected".split()),
-    "comfort": ("sang a song about the sea", "held {fp} hand", "told a story about a giant", "made shadow animals",
-                "counted the claps of thunder", "told {#age} silly jokes"),
-    "neighbor": ("Mr. Green", "Mrs. Baker", "Mr. Stone", "Miss Honey", "Mrs. Wood", "Mr. Lopez", "Miss Patel",
-                 "Mrs. Kim"),
+    "comfort": ("sang a song about the sea", "held {fp} hand", "told a story about a giant",
+                "made shadow animals", "counted the claps of thunder", "told {#age} silly jokes"),
+    "neighbor": ("Mr. Green", "Mrs. Baker", "Mr. Stone", "Miss Honey", "Mrs. Wood", "Mr. Lopez",
+                 "Miss Patel", "Mrs. Kim"),
     "crop": tuple("carrots potatoes tomatoes onions apples pears beans plums cherries mushrooms".split()),
     "young": tuple("kitten puppy lamb duckling calf fawn cub foal owlet".split()),
     "count": tuple("ten twenty thirty fifty twelve fifteen forty".split()),
     "flowers": tuple("daisies roses tulips poppies lilies violets sunflowers bluebells".split()),
     "treat_small": ("a shiny coin", "a warm bun", "two ripe peaches", "a bag of nuts", "a jar of honey"),
-    "task": ("feed the rabbits", "water the roses", "clean the windows", "bring the letter to the post office",
-             "read to the baby", "walk the dogs", "carry the wood inside", "pick the apples", "set the table"),
+    "task": ("feed the rabbits", "water the roses", "clean the windows",
+             "bring the letter to the post office", "read to the baby", "walk the dogs",
+             "carry the wood inside", "pick the apples", "set the table"),
     "time": tuple("noon lunch dark bedtime sunset dinner".split()),
     "breakable": tuple("vase lamp bowl plate cup teapot mirror clock".split()),
     "in_house": ("under the bed", "behind the sofa", "in the closet", "under the stairs", "in the coal bin"),

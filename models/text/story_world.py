@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a template a line, unbroken, is what a reader compares)
 """Who a story is about, how it begins and how it ends: the cast, and facts told early that return late."""
 
 from random import Random
@@ -50,7 +51,7 @@ FACTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "food": (
         ("{^hp} favorite food was {food}.", "There was nothing {h} liked more than {food}."),
-        ("For dinner there was {food}, {h}'s favorite.", "{e} made {food} that night, and {h} ate two bowls."),
+        ("They had {food} for dinner, {h}'s favorite.", "{e} made {food} that night, and {h} ate two bowls."),
     ),
     "job": (
         ("{h} wanted to be a {dream} one day.", "When people asked, {h} always said, \"I will be a {dream}.\""),
@@ -71,7 +72,7 @@ FACTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "rule": (
         ('"Be home before {time}," said {e}.', "{e} told {ho} to be back before {time}."),
-        ("They were home before {time}, just as {e} had asked.", "{h} looked up. It was almost {time}, so {hs} ran home to {e}."),
+        ("{^hs} was home before {time}, just as {e} had asked.", "{h} looked up. It was almost {time}, so {hs} ran home to {e}."),
     ),
 }  # fmt: skip
 ENDINGS = (
@@ -82,7 +83,7 @@ ENDINGS = (
     "{h} had learned something that day, and {hs} never forgot it.",
     "And whenever they went to {place}, they remembered that day.",
     '"What a {#good} day," said {f}. {h} thought so too.',
-    "From then on, they {#verb_go} to {place} every week.",
+    "From then on, they saw each other every day.",
     "The end.",
 )
 LINKS = {  # by the frame of a passage
@@ -91,6 +92,7 @@ LINKS = {  # by the frame of a passage
              "in a story {e} told, ", "on the farm down the road, ", "in a picture on the wall, "),
     "play": ("in the school play, ", "at the village fair, ", "at a party that week, ", "in the circus tent, ",
              "in a story {e} told, "),
+    "state": ("", "", "", "that day, ", "this time, ", "that week, ", "as so often, ", "all this time, "),
     "past": ("at school, ", "the day before, ", "last week, ", "once, ", "on another day, "),
 }  # fmt: skip
 QUIET = 0.12
@@ -101,7 +103,7 @@ def cast(rng: Random) -> dict[str, str]:
     """Two children of different gender, a grown-up, a pet, a thing with its color, and a plan for later."""
     girl, boy = pick(rng, GIRLS), pick(rng, BOYS)
     hero_is_girl = rng.random() < 0.5
-    elder = pick(rng, ELDERS)[0]
+    elder = pick(rng, ELDERS)
     color, toy = pick(rng, COLORS), pick(rng, _THINGS)
     env = {"h": girl, "f": boy, "e": elder, "color": color, "toy_noun": toy, "toy": f"{color} {toy}"}
     if not hero_is_girl:
@@ -125,11 +127,13 @@ def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
     plot = PLOTS[-1] if rng.random() < QUIET else pick(rng, ALL_PLOTS)
     env["place"] = pick(rng, plot.places)
     for slot, name in plot.binds:
-        env[slot] = expand(pick(rng, LISTS[name]), env, rng)
+        env[slot] = expand(pick(rng, [x for x in LISTS[name] if x not in env.values()]), env, rng)
     roll = rng.random()
     n_passages = 0 if roll < 0.03 else 1 if roll < 0.36 else 2 if roll < 0.84 else 3
-    n_passages = min(n_passages, len(plot.stages))
-    gaps = rng.sample(range(len(plot.stages)), n_passages)
+    if plot is PLOTS[-1]:
+        n_passages, gaps = 2, [0, 0]
+    else:
+        gaps = rng.sample(range(len(plot.stages) - 1), n_passages)
     categories = rng.sample(sorted(PASSAGES), n_passages)
     if categories and plot.likes and rng.random() < 0.3:
         liked = pick(rng, plot.likes)
@@ -141,7 +145,7 @@ def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
     bound = {slot for slot, _ in plot.binds}
     facts = [f for f in facts if not (f == "rule" and "time" in bound)]
     opening = [expand(pick(rng, OPENINGS), env, rng)]
-    if rng.random() < 0.6:
+    if rng.random() < 0.85:
         opening.append(expand(pick(rng, FRIENDS), env, rng))
     opening += [expand(pick(rng, FACTS[f][0]), env, rng) for f in facts]
 
@@ -151,8 +155,7 @@ def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
     waiting: list[list[str]] = []
     for i, stage in enumerate(stages):
         paragraphs[-1].append(stage)
-        if i in gaps:
-            k = str(gaps.index(i))
+        for k in (str(j) for j, gap in enumerate(gaps) if gap == i):
             passage = PASSAGES[categories[int(k)]](rng, env, k, held_out, rng.random() < 0.5, False)
             if passage is not None:
                 waiting.append([_lead(rng, env, passage[0], passage[2])])
@@ -171,5 +174,5 @@ def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
 
 def _lead(rng: Random, env: dict[str, str], text: str, frame: str) -> str:
     """A passage with words that lead into it."""
-    link = "" if text.startswith('"') else expand(pick(rng, LINKS[frame]), env, rng)
+    link = "" if text.startswith(('"', "here", "first", "there was")) else expand(pick(rng, LINKS[frame]), env, rng)
     return capital(link) + text if link else capital(text)

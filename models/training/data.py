@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models.checkpoint import read_json
 from models.errors import InputError
 from models.text.cache import cache_root, cached
 from models.text.corpus import Corpus, open_corpus
@@ -68,3 +69,22 @@ def _tokenizer_path(name: str) -> Path:
     if not path.exists():
         raise InputError(f"tokenizer {name} does not exist: give a tokenizer.json, a folder that holds one, or a run")
     return path
+
+
+def evaluation_shards(
+    folder: Path, tokenizer: Tokenizer, source: str | None, *, text_field: str = "text"
+) -> TokenShards:
+    """Documents to measure a run on: `source`, or what the run was validated on.
+
+    Raises `InputError` when the run's validation source is not there any more.
+    """
+    if source is not None:
+        return pack(open_corpus(source, text_field=text_field), tokenizer)
+    saved = read_json(folder / "config.json")["data"]
+    try:
+        if saved["valid"] is not None:
+            return pack(open_corpus(saved["valid"], text_field=saved["text_field"]), tokenizer)
+        corpus = open_corpus(saved["data"], text_field=saved["text_field"], max_documents=saved["max_documents"])
+    except InputError as error:
+        raise InputError(f"the run's own validation data cannot be read ({error}); give --data SOURCE") from None
+    return pack(corpus, tokenizer, part="valid", valid_fraction=VALID_FRACTION)

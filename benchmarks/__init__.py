@@ -1,0 +1,1 @@
+"""Speed against a named peer, as a ratio measured in one run."""

@@ -1,0 +1,1 @@
+"""Interventions: measurements that change the forward pass."""

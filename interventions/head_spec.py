@@ -1,0 +1,76 @@
+"""The head grammar: which heads a command means.
+
+    L5.H4        one head                    all          every head
+    L4.*         a layer                     random3:7    three heads drawn with seed 7
+    L4-5.H0-2    ranges, ends included       top3:NAME    the three heads with the largest score NAME
+    *.H2         head 2 of every layer       bottom3:NAME the three with the smallest
+"""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from models.errors import InputError, unknown
+
+Scores = Mapping[str, Mapping["Head", float]]
+"""Score name -> value of every head."""
+
+
+class Head(NamedTuple):
+    """A head by layer and index, both from 0."""
+
+    layer: int
+    head: int
+
+    @property
+    def label(self) -> str:
+        """The form used in columns: L5H4."""
+        return f"L{self.layer}H{self.head}"
+
+
+def parse_heads(
+    specs: str | Sequence[str], n_layers: int, n_heads: int, scores: Scores | None = None
+) -> list[Head]:
+    """Heads in order of layer and index, each once. Raises `InputError` for a head the model does not have."""
+    chosen: set[Head] = set()
+    for spec in [specs] if isinstance(specs, str) else specs:
+        chosen.update(_one(spec, n_layers, n_heads, scores or {}))
+    return sorted(chosen)
+
+
+def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
+    every = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    if spec == "all":
+        return every
+    if drawn := re.fullmatch(r"random(\d+):(\d+)", spec):
+        return random.Random(int(drawn[2])).sample(every, _count(spec, int(drawn[1]), len(every)))
+    if ranked := re.fullmatch(r"(top|bottom)(\d+):(\w+)", spec):
+        which, k, name = ranked[1], int(ranked[2]), ranked[3]
+        if name not in scores:
+            raise unknown(f"head score in {spec!r}", name, sorted(scores) or ["none: this command computed no scores"])
+        sign = -1.0 if which == "top" else 1.0
+        order = sorted(every, key=lambda head: (sign * scores[name][head], head))
+        return order[: _count(spec, k, len(every))]
+    places = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.(?:H(\d+)(?:-(\d+))?|\*)", spec)
+    if places is None:
+        raise InputError(f"{spec!r} names no head: write L5.H4, L4.*, L4-5.H0-2, all, random3:7 or top3:SCORE")
+    layers = _range(spec, "layer", places[1], places[2], n_layers)
+    heads = _range(spec, "head", places[3], places[4], n_heads)
+    return [Head(layer, head) for layer in layers for head in heads]
+
+
+def _count(spec: str, k: int, n: int) -> int:
+    if not 1 <= k <= n:
+        raise InputError(f"{spec!r} asks for {k} heads, the model has {n}")
+    return k
+
+
+def _range(spec: str, what: str, first: str | None, last: str | None, n: int) -> range:
+    if first is None:
+        return range(n)
+    low = int(first)
+    high = int(last) if last is not None else low
+    if not low <= high < n:
+        raise InputError(f"{spec!r}: {what}s go from 0 to {n - 1} in this model")
+    return range(low, high + 1)

@@ -1,0 +1,143 @@
+"""What a model is, before it is trained: parameters by part, mixing signature, FLOPs, hooks with shapes.
+
+    python -m models.describe lfa
+    python -m models.describe dst-kron --scale small --set residual.order=parallel
+    python -m models.describe --run runs/lfa
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from models.cli import command, parse
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    from models.config import ModelConfig
+    from models.transformer import StreamTransformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m models.describe`."""
+
+    preset: Annotated[str, tyro.conf.Positional] = ""
+    """A preset; leave it out to list them."""
+    scale: Literal["paper", "small", "zoo", "tiny"] = "paper"
+    """paper, small, zoo or tiny."""
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Change the model, for example --set mixing=kron-kron/dns-dns."""
+    run: Path | None = None
+    """Describe the model of a run folder instead."""
+    hooks: Literal["layer", "all", "none"] = "layer"
+    """Hook table: one layer stands for all, every hook, or none."""
+
+
+def parameters_by_part(model: "StreamTransformer") -> list[tuple[str, int]]:
+    """(part, parameters) with the layers summed; the rows add up to `model.n_params()`."""
+    rows: dict[str, int] = {}
+    for name, p in model.named_parameters():
+        parts = name.split(".")
+        if parts[0] == "blocks":
+            depth = 4 if parts[2] in ("attn", "mlp") else 3
+            part = "blocks.*." + ".".join(parts[2:depth])
+        else:
+            part = parts[0]
+        rows[part] = rows.get(part, 0) + p.numel()
+    return list(rows.items())
+
+
+def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
+    """Forward FLOPs per token in a sequence of n tokens (default: the context), a multiply-add as two.
+
+    Matrix products only: projections, gates, scores and A V over all n keys (4 n D per layer; the causal half
+    is not subtracted), and the head (2 D V). Training costs three times the forward pass.
+    """
+    from models.attention import HeadGate
+    from models.projections import Projection
+
+    c = model.config
+    n = n or c.n_ctx
+    projections = sum(m.flops() for m in model.modules() if isinstance(m, Projection))
+    gates = sum(2 * m.weight.numel() for m in model.modules() if isinstance(m, HeadGate))
+    out = {"projections": projections, "attention": 4 * n * c.d_model * c.n_layers, "head": 2 * c.d_model * c.d_vocab}
+    return {**out, **({"gates": gates} if gates else {})}
+
+
+def hook_rows(config: "ModelConfig", which: str) -> list[tuple[str, str, str, str]]:
+    """(name, shape with numbers, access, meaning) of the hooks; layer 0 stands for all with which="layer"."""
+    from models.hooks import Hook, concrete_shape, expected_hooks
+
+    def access(row: Hook) -> str:
+        words = ["edit" if row.edit(config) else "observe only"]
+        return ", ".join([*words, "on demand"] if row.on_demand else words)
+
+    rows = []
+    for name, row in expected_hooks(config):
+        if which == "layer" and name.startswith("blocks."):
+            if not name.startswith("blocks.0."):
+                continue
+            name = name.replace("blocks.0.", "blocks.L.", 1)
+        rows.append((name, concrete_shape(row, name, config), access(row), row.meaning))
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse and print."""
+    options = parse(Options, argv, __doc__)
+    from models.presets import PRESETS
+
+    if not options.preset and options.run is None:
+        for name, make in PRESETS.items():
+            print(f"{name:14s} {make.__doc__}")
+        return
+    if options.preset and options.run is not None:
+        raise InputError("give a preset or --run, not both")
+
+    from rich.console import Console
+    from rich.table import Table
+
+    model = _model(options)
+    config = model.config
+    console = Console(width=None if Console().is_terminal else 150)
+    total = model.n_params()
+    console.print(
+        f"{config.name}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model}, "
+        f"vocabulary {config.d_vocab:,}, context {config.n_ctx}\n"
+        f"mixing {config.mixing}   residual {config.residual.kind}   positions {config.positions.kind}",
+        highlight=False,
+    )
+    table = Table(title="parameters", title_justify="left")
+    table.add_column("part")
+    table.add_column("count", justify="right")
+    for part, count in [*parameters_by_part(model), ("total", total)]:
+        table.add_row(part, f"{count:,}")
+    console.print(table)
+    flops = flops_per_token(model)
+    parts = ", ".join(f"{name} {value:,}" for name, value in flops.items())
+    console.print(f"FLOPs per token, forward, {config.n_ctx} tokens: {sum(flops.values()):,} ({parts})\n", highlight=False)
+    if options.hooks != "none":
+        table = Table(title="hooks, in the order in which they fire", title_justify="left")
+        for column in ("name", "shape", "access", "meaning"):
+            table.add_column(column, no_wrap=column in ("name", "shape"))
+        for row in hook_rows(config, options.hooks):
+            table.add_row(*row)
+        console.print(table)
+
+
+def _model(options: Options) -> "StreamTransformer":
+    if options.run is not None:
+        from models.checkpoint import load
+
+        return load(options.run)
+    from models.config_io import parse_set
+    from models.make import build
+
+    return build(options.preset, options.scale, **parse_set(options.set))
+
+
+if __name__ == "__main__":
+    command(main)

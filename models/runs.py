@@ -1,0 +1,145 @@
+"""Read run folders: list them, show one, compare two.
+
+    python -m models.runs list runs/
+    python -m models.runs show runs/lfa
+    python -m models.runs diff runs/lfa runs/std-t
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from models.cli import command
+from models.errors import InputError
+
+
+@dataclass(frozen=True)
+class List:
+    """A line per run below a folder."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs")
+    """Where to look."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """One run: how it was made, its losses, its last sample."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder."""
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What differs between two runs: configuration, then final losses."""
+
+    first: tyro.conf.Positional[Path]
+    """Run folder."""
+    second: tyro.conf.Positional[Path]
+    """Run folder."""
+
+
+def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested JSON as dotted names."""
+    if not isinstance(data, dict):
+        return {prefix: data}
+    out: dict[str, Any] = {}
+    for name, value in data.items():
+        out |= flatten(value, f"{prefix}.{name}" if prefix else name)
+    return out
+
+
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    """The evaluation rows of a run's metrics."""
+    from models.training.run import read_metrics
+
+    return [row for row in read_metrics(folder) if row["kind"] == "eval"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse and print."""
+    options = tyro.cli(List | Show | Diff, args=argv, description=(__doc__ or "").strip())  # type: ignore[call-overload]
+    if isinstance(options, List):
+        _list(options.folder)
+    elif isinstance(options, Show):
+        _show(options.run)
+    else:
+        _diff(options.first, options.second)
+
+
+def _list(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder")
+    runs = sorted(path.parent for path in folder.rglob("manifest.json"))
+    if not runs:
+        raise InputError(f"no run folder below {folder}; train one with python -m models.train")
+    rows = []
+    for run in runs:
+        manifest, last = _manifest(run), (evaluations(run) or [{}])[-1]
+        rows.append(
+            {
+                "run": str(run.relative_to(folder)),
+                "preset": manifest["preset"],
+                "scale": manifest["scale"],
+                "parameters": f"{manifest['parameters']:,}",
+                "step": f"{manifest.get('step', 0)}/{manifest.get('steps', '?')}",
+                "validation loss": f"{last['loss']:.4f}" if last else "",
+                "outcome": manifest.get("outcome", "running or killed"),
+            }
+        )
+    _print(rows)
+
+
+def _show(run: Path) -> None:
+    from models.training.run import read_metrics
+
+    manifest, metrics = _manifest(run), read_metrics(run)
+    data = manifest["data"]["train"]
+    for name in ("preset", "scale", "parameters", "seed", "commit", "device", "started", "ended", "wall_seconds", "outcome"):
+        print(f"{name:13s} {manifest.get(name, '')}")
+    print(f"{'command':13s} {' '.join(manifest['argv'])}")
+    print(f"{'data':13s} {data['source']['source']}: {data['n_tokens']:,} tokens in {data['n_documents']:,} documents")
+    _print([{"step": r["step"], "loss": f"{r['loss']:.4f}", "perplexity": f"{r['perplexity']:.2f}"} for r in evaluations(run)])
+    samples = [row["text"] for row in metrics if row["kind"] == "sample"]
+    if samples:
+        print(f"last sample: {samples[-1]}")
+
+
+def _diff(first: Path, second: Path) -> None:
+    from models.checkpoint import read_json, run_folder
+
+    one, two = (flatten(read_json(run_folder(run) / "config.json")) for run in (first, second))
+    names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+    rows = [{"field": n, str(first): str(one.get(n, "-")), str(second): str(two.get(n, "-"))} for n in names]
+    ends = [(evaluations(run) or [{}])[-1].get("loss") for run in (first, second)]
+    rows.append({"field": "validation loss", str(first): _number(ends[0]), str(second): _number(ends[1])})
+    _print(rows)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _manifest(run: Path) -> dict[str, Any]:
+    from models.checkpoint import read_json, run_folder
+
+    return read_json(run_folder(run) / "manifest.json")
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for name in rows[0] if rows else ():
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    command(main)

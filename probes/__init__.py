@@ -1,0 +1,1 @@
+"""Probes: measurements that only observe."""

@@ -1,0 +1,62 @@
+"""Tidy tables on disk and on the screen: parquet with units and provenance in the schema metadata."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from models.errors import InputError
+
+
+def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], about: Mapping[str, Any]) -> None:
+    """Write parquet under a temporary name, then rename. Schema metadata: `units` and `about`, as JSON.
+
+    Raises `InputError` for a unit of a column that does not exist and for a path that cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    strange = sorted(set(units) - set(table.columns))
+    if strange:
+        raise InputError(f"units given for columns that the table lacks: {', '.join(strange)}")
+    schema = pa.Table.from_pandas(table, preserve_index=False)
+    meta = {**(schema.schema.metadata or {}), b"units": json.dumps(dict(units)), b"about": json.dumps(dict(about))}
+    write_atomically(path, lambda part: pq.write_table(schema.replace_schema_metadata(meta), part))
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """The `about` and `units` of a table written here."""
+    import pyarrow.parquet as pq
+
+    meta = pq.read_schema(path).metadata or {}
+    return {name: json.loads(meta[name.encode()]) for name in ("about", "units") if name.encode() in meta}
+
+
+def write_atomically(path: Path, write: Any) -> None:
+    """Call write(temporary path), then rename to `path`; nothing half-written under the final name."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(part)
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
+    """A table on the terminal; numbers right-aligned, floats with `digits` decimals."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    grid = Table(title=title, title_justify="left")
+    numeric = [pd.api.types.is_numeric_dtype(table[c]) for c in table.columns]
+    for name, right in zip(table.columns, numeric, strict=True):
+        grid.add_column(str(name), justify="right" if right else "left", no_wrap=True)
+    for row in table.itertuples(index=False):
+        grid.add_row(*(f"{v:.{digits}f}" if isinstance(v, float) else str(v) for v in row))
+    console.print(grid, width=None if console.is_terminal else 160)

@@ -1,0 +1,291 @@
+"""`capture` and `edit`: names, errors, cleaning up, nesting, copies."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.capture import capture, edit
+from models.errors import InputError
+from models.hooks import ObservePoint
+from models.make import build
+from models.transformer import StreamTransformer
+
+torch.set_num_threads(1)
+Z0, Z1 = "blocks.0.attn.hook_z", "blocks.1.attn.hook_z"
+
+
+@pytest.fixture(scope="module", params=["std-t", "lfa"])
+def model(request: pytest.FixtureRequest) -> StreamTransformer:
+    return build(request.param, "tiny", init_std=0.2)
+
+
+@pytest.fixture(scope="module")
+def lfa() -> StreamTransformer:
+    return build("lfa", "tiny", init_std=0.2)
+
+
+TOKENS = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(1))
+
+
+def halve(x: Tensor, hook: Any) -> Tensor:
+    return x * 0.5
+
+
+def no_hooks_left(model: StreamTransformer) -> bool:
+    """Neither TransformerLens' lists nor torch's own tables hold a hook, and no nesting level is open."""
+    points = model.hook_dict.values()
+    raw = [len(p._forward_hooks) + len(p._backward_hooks) + len(p.fwd_hooks) + len(p.bwd_hooks) for p in points]
+    return sum(raw) == 0 and model.context_level == 0
+
+
+# ---- names -------------------------------------------------------------------------------------
+
+
+def test_names_and_patterns(model: StreamTransformer) -> None:
+    """Exact names, * and ?, one string or several, in the order of computation, without duplicates."""
+    with capture(model, ["blocks.1.attn.hook_z", "blocks.?.attn.hook_q", Z1]) as found:
+        model(TOKENS)
+    assert sorted(found) == ["blocks.0.attn.hook_q", "blocks.1.attn.hook_q", Z1]
+    with capture(model, "*") as everything:
+        model(TOKENS)
+    assert set(everything) == set(model.hook_dict)
+
+
+def test_captured_values(model: StreamTransformer) -> None:
+    """What is captured is what TransformerLens caches."""
+    names = [Z0, "blocks.1.hook_resid_post", "blocks.0.attn.hook_pattern"]
+    with capture(model, names) as found:
+        model(TOKENS)
+    _, cache = model.run_with_cache(TOKENS, names_filter=names)
+    for name in names:
+        assert torch.equal(found[name], cache[name])
+        assert not found[name].requires_grad
+
+
+@pytest.mark.parametrize("context", [capture, lambda m, n: edit(m, {n: halve})], ids=["capture", "edit"])
+@pytest.mark.parametrize(
+    ("name", "near"), [("blocks.0.attn.hook_zz", Z0), ("blocks.0.hook_resid_prE", "hook_resid_pre")]
+)
+def test_misspelt(model: StreamTransformer, context: Callable[..., Any], name: str, near: str) -> None:
+    """A name that does not exist raises before anything runs, and names its neighbours."""
+    with pytest.raises(InputError, match=near.replace(".", r"\.")), context(model, name):
+        pytest.fail("the block ran")
+    with pytest.raises(InputError, match="unknown hook"), context(model, "blocks.*.attn.hook_zz"):
+        pytest.fail("the block ran")
+    assert no_hooks_left(model)
+
+
+def test_layer_that_does_not_exist(model: StreamTransformer) -> None:
+    """A layer beyond the last, and one good name beside a bad one, raise."""
+    with pytest.raises(InputError, match=r"blocks\.7"), capture(model, [Z0, "blocks.7.attn.hook_z"]):
+        pytest.fail("the block ran")
+    assert no_hooks_left(model)
+
+
+def test_reading_what_was_not_captured(model: StreamTransformer) -> None:
+    """A missing key says what there is."""
+    with capture(model, Z0) as found:
+        model(TOKENS)
+    with pytest.raises(InputError, match=r"hook_q.*captured: blocks\.0\.attn\.hook_z"):
+        found["blocks.0.attn.hook_q"]
+
+
+def test_did_not_fire(model: StreamTransformer) -> None:
+    """A layer that was skipped, or a model that was not run, raises on the way out."""
+    state = model.segment(model.embed_tokens(TOKENS), 0, 1)
+    for names in (Z0, [Z0, Z1]):
+        with pytest.raises(InputError, match=r"did not fire: blocks\.0\.attn\.hook_z;"), capture(model, names):
+            model.segment(state, 1)
+    with pytest.raises(InputError, match="did not fire"), edit(model, {Z0: halve}):
+        model.segment(state, 1)
+    with pytest.raises(InputError, match="did not fire"), capture(model, Z0):
+        pass
+    with pytest.raises(InputError, match="did not fire"), edit(model, {Z0: halve, Z1: halve}):
+        pass
+    assert no_hooks_left(model)
+    with capture(model, []), edit(model, {}):
+        pass
+
+
+# ---- observe-only ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["pre", "mid", "post"])
+def test_observe_only(lfa: StreamTransformer, place: str) -> None:
+    """Through `edit` before anything runs, through TransformerLens when it changes the value; streams named."""
+    name = f"blocks.1.hook_resid_{place}"
+    message = rf"hook_resid_{place}.*hook_token_{place} or hook_context_{place}"
+    with pytest.raises(InputError, match=message), edit(lfa, {name: halve}):
+        pytest.fail("the block ran")
+    with pytest.raises(InputError, match=message), edit(lfa, {f"blocks.*.hook_resid_{place}": halve}):
+        pytest.fail("the block ran")
+
+    def in_place(x: Tensor, hook: Any) -> None:
+        x[:, 2] = 0
+
+    for hook in (halve, in_place):
+        with pytest.raises(InputError, match=message):
+            lfa.run_with_hooks(TOKENS, fwd_hooks=[(name, hook)])
+    assert no_hooks_left(lfa)
+    seen = lfa.run_with_hooks(TOKENS, fwd_hooks=[(name, lambda x, hook: x.clone())])
+    assert torch.equal(seen, lfa(TOKENS))
+
+
+def test_single_stream_residual_is_editable() -> None:
+    """With one stream the residual is a plain point, as in TransformerLens."""
+    model = build("std-t", "tiny")
+    assert not any(isinstance(p, ObservePoint) for p in model.hook_dict.values())
+    with edit(model, {"blocks.1.hook_resid_pre": halve}):
+        assert not torch.equal(model(TOKENS), build("std-t", "tiny")(TOKENS))
+
+
+def test_backward_hooks_on_observe_only_points_are_not_silent(lfa: StreamTransformer) -> None:
+    """No gradient flows through a sum that nothing reads: asking for it must raise, not return nothing."""
+    seen: list[Tensor] = []
+    with pytest.raises(InputError):
+        lfa.add_hook("blocks.1.hook_resid_post", lambda g, hook: seen.append(g), dir="bwd")
+        lfa(TOKENS, return_type="loss").backward()
+    lfa.reset_hooks()
+    lfa.zero_grad()
+
+
+# ---- bad edits ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda x, hook: x[:, :-1], r"returned \[2, 5,"),
+        (lambda x, hook: x.double(), "float64"),
+        (lambda x, hook: None, "NoneType"),
+        (lambda x, hook: (x,), "tuple"),
+        (lambda x, hook: x.sum(), r"returned \[\]"),
+    ],
+    ids=["shape", "dtype", "none", "tuple", "scalar"],
+)
+def test_bad_edits(model: StreamTransformer, fn: Any, message: str) -> None:
+    """An edit returns a tensor of the activation's shape and dtype."""
+    with pytest.raises(InputError, match=message) as error, edit(model, {Z0: fn}):
+        model(TOKENS)
+    assert Z0 in str(error.value)
+    assert no_hooks_left(model)
+
+
+@pytest.mark.parametrize("where", ["block", "edit", "names", "interrupt"])
+def test_clean_after_an_exception(model: StreamTransformer, where: str) -> None:
+    """Whatever raises, no hook stays, and the model computes what it did before."""
+    plain = model(TOKENS)
+
+    def raising(x: Tensor, hook: Any) -> Tensor:
+        raise RuntimeError("inside an edit")
+
+    error: type[BaseException] = {"names": InputError, "interrupt": KeyboardInterrupt}.get(where, RuntimeError)
+    with pytest.raises(error), capture(model, [Z0, "*hook_pattern"]), edit(model, {Z0: halve}):
+        if where == "edit":
+            with edit(model, {Z1: raising}):
+                model(TOKENS)
+        if where == "names":
+            with capture(model, "nothing"):
+                pass
+        raise KeyboardInterrupt if where == "interrupt" else RuntimeError("inside the block")
+    assert no_hooks_left(model)
+    assert torch.equal(model(TOKENS), plain)
+
+
+def test_force_eager_ends_with_the_block(model: StreamTransformer) -> None:
+    """Compiled callables compile again once the block is left, also after an exception."""
+    counted: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        counted.append(1)
+        return graph.forward
+
+    with pytest.raises(RuntimeError, match="stop"), capture(model, Z0):
+        model(TOKENS)
+        raise RuntimeError("stop")
+    torch.compile(lambda x: x + 1, backend=backend)(TOKENS)
+    assert counted == [1]
+
+
+# ---- nesting -----------------------------------------------------------------------------------
+
+
+def test_nested_edits(model: StreamTransformer) -> None:
+    """Both apply, the outer first; leaving the inner one leaves the outer one."""
+    with edit(model, {Z0: lambda z, hook: z + 1.0}):
+        outer = model(TOKENS)
+        with edit(model, {Z0: lambda z, hook: z * 2.0, Z1: halve}):
+            both = model(TOKENS)
+        again = model(TOKENS)
+    with edit(model, {Z0: lambda z, hook: (z + 1.0) * 2.0, Z1: halve}):
+        expected = model(TOKENS)
+    assert torch.equal(outer, again)
+    assert torch.equal(both, expected)
+    assert not torch.equal(outer, both)
+
+
+def test_capture_sees_the_edits_of_the_blocks_around_it(model: StreamTransformer) -> None:
+    """Hooks of a point run from the outermost block to the innermost."""
+    with capture(model, Z0) as before, edit(model, {Z0: lambda z, hook: z * 0}), capture(model, Z0) as after:
+        model(TOKENS)
+    assert before[Z0].abs().max() > 0
+    assert after[Z0].abs().max() == 0
+
+
+def test_tools_inside_an_edit(model: StreamTransformer) -> None:
+    """run_with_cache and run_with_hooks inside `edit` see the edit and leave it in place."""
+    with edit(model, {Z0: lambda z, hook: z * 0}):
+        _, cache = model.run_with_cache(TOKENS)
+        model.run_with_hooks(TOKENS, fwd_hooks=[(Z0, halve)])
+        with capture(model, Z0) as found:
+            model(TOKENS)
+    assert cache[Z0].abs().max() == found[Z0].abs().max() == 0
+
+
+def test_hooks_of_the_user_survive(model: StreamTransformer) -> None:
+    """A hook that the user left on the model on purpose is there after our blocks."""
+    seen: list[str] = []
+
+    def note(x: Tensor, hook: Any) -> None:
+        seen.append(hook.name)
+
+    model.run_with_hooks(TOKENS, fwd_hooks=[(Z1, note)], reset_hooks_end=False)
+    with capture(model, Z0), edit(model, {Z0: halve}):
+        model(TOKENS)
+    seen.clear()
+    model(TOKENS)
+    model.reset_hooks()
+    assert seen == [Z1]
+
+
+def test_captured_tensors_are_copies(model: StreamTransformer) -> None:
+    """Later changes in place, by a hook or by the user, do not reach them; nor do they reach the model."""
+    names = list(model.hook_dict)
+    with torch.no_grad(), capture(model, names) as found:
+        model(TOKENS)
+        kept = {name: x.clone() for name, x in found.items()}
+    state = model.embed_tokens(TOKENS)
+    first = state if isinstance(state, Tensor) else state[0]
+    with torch.no_grad(), capture(model, names[:4]) as shown:
+        model.segment(model.embed_tokens(TOKENS))
+    for x in shown.values():
+        x.zero_()
+    assert first.abs().max() > 0
+    assert len({x.data_ptr() for x in found.values()}) == len(names)
+    for name, x in found.items():
+        assert torch.equal(x, kept[name])
+    weights = {p.data_ptr() for p in model.parameters()}
+    assert weights.isdisjoint(x.data_ptr() for x in found.values())
+
+
+def test_package_exports_are_functions_whatever_was_imported_first() -> None:
+    """`from models import capture, edit, generate` gives functions, also after their modules were imported."""
+    names = "build, capture, edit, generate, run"
+    code = f"import models.capture, models.generate; from models import {names}; assert all(map(callable, ({names})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr.splitlines()[-1]

@@ -1,0 +1,247 @@
+"""What an edit does: to its reader only, at every hook, in place or not, and to gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.capture import capture, edit
+from models.hooks import expected_hooks
+from models.make import build
+from models.presets import PRESETS
+from models.transformer import StreamTransformer
+
+torch.set_num_threads(1)
+TOKENS = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(1))
+IDENTITY = {"attention.v": "id", "attention.o": "id"}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in PRESETS}
+MODELS |= {
+    "identity-std-t": ("std-t", IDENTITY | {"attention.q": "id", "attention.k": "id"}),
+    "identity-lfa": ("lfa", IDENTITY),
+    "identity-ffn": ("std-t", {"positions": "rope", "mlp.d_mlp": 32, "mlp.gate": "id", "mlp.up": "id", "mlp.down": "id"}),
+    "values-token-own": ("lfa", {"residual.value_norm": True}),
+    "values-combined-raw": ("dst-kron", {"residual.values": "combined", "residual.value_norm": False}),
+    "parallel": ("dst-kron", {"residual.order": "parallel"}),
+    "alibi-rms": ("pls", {"positions": "alibi", "norm": "rms", "readout.norm": "rms"}),
+}
+
+
+def make(name: str) -> StreamTransformer:
+    preset, overrides = MODELS[name]
+    return build(preset, "tiny", init_std=0.3, **overrides).double()
+
+
+def editable(model: StreamTransformer) -> list[str]:
+    return [name for name, row in expected_hooks(model.config) if row.edit(model.config)]
+
+
+def on_demand(model: StreamTransformer) -> set[str]:
+    return {name for name, row in expected_hooks(model.config) if row.on_demand}
+
+
+# ---- readers -----------------------------------------------------------------------------------
+
+
+def normed(x: Tensor, model: StreamTransformer) -> Tensor:
+    """The normalisation written out; γ = 1 and β = 0 in a new model."""
+    x = x.unflatten(-1, (model.config.n_heads, -1)) if model.config.norm.kind == "channel" else x[..., None, :]
+    x = x if model.config.norm.kind == "rms" else x - x.mean(-1, keepdim=True)
+    return (x / (x.pow(2).mean(-1, keepdim=True) + model.config.norm.eps).sqrt()).flatten(-2)
+
+
+def bend(x: Tensor, hook: Any) -> Tensor:
+    return x.roll(1, -1) * 1.3 + 0.2
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("reader", ["hook_attn_in", "hook_attn_v_in", "hook_mlp_in"])
+@pytest.mark.parametrize("name", MODELS)
+def test_readers(name: str, reader: str, grad: bool) -> None:
+    """Q and K, V, and the FFN are computed from their own input; the streams do not see the edit."""
+    model = make(name)
+    block = model.blocks[1]
+    names = [f"blocks.1.{n}" for n in ("attn.hook_q", "attn.hook_k", "attn.hook_v", "hook_attn_out", "mlp.hook_pre")]
+    streams = model.config.residual.streams or ("resid",)
+    names += [f"blocks.1.hook_{s}_{place}" for s in (*streams, "resid") for place in ("pre", "mid")]
+    with torch.set_grad_enabled(grad), edit(model, {f"blocks.1.{reader}": bend}), capture(model, names) as found:
+        model(TOKENS)
+    x = {n.removeprefix("blocks.1."): v for n, v in found.items()}
+    spec, resid = model.config.residual, x["hook_resid_pre"]
+    from_token = bool(spec.streams) and spec.values == "token"  # type: ignore[attr-defined]
+    reads = {"hook_attn_in": resid, "hook_attn_v_in": x["hook_token_pre"] if from_token else resid}
+    reads["hook_mlp_in"] = resid if getattr(spec, "order", "") == "parallel" else x["hook_resid_mid"]
+    reads[reader] = bend(reads[reader], None)
+    qk, ffn = normed(reads["hook_attn_in"], model), normed(reads["hook_mlp_in"], model)
+    v = reads["hook_attn_v_in"] if spec.value_path == "raw" else normed(reads["hook_attn_v_in"], model)
+    attn, first = block.attn, block.mlp.gate if model.config.mlp.gate else block.mlp.up
+    expected = {"q": qk @ attn.q.matrix(), "k": qk @ attn.k.matrix(), "v": v @ attn.v.matrix()}
+    for letter, value in expected.items():
+        torch.testing.assert_close(x[f"attn.hook_{letter}"].flatten(-2), value.detach(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(x["mlp.hook_pre"], (ffn @ first.matrix()).detach(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(x["hook_resid_mid"], resid + x["hook_attn_out"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["std-t", "pls", "lfa"])
+@pytest.mark.parametrize("watched", ["hook_attn_in", "hook_attn_v_in"])
+def test_watching_a_reader_does_not_change_what_an_edit_means(name: str, watched: str) -> None:
+    """An edit of ln1 acts on the same readers whether or not somebody captures one of them (gradients on)."""
+    model = make(name)
+    edits = {"blocks.1.ln1.hook_normalized": bend}
+    with edit(model, edits):
+        alone = model(TOKENS)
+        with capture(model, f"blocks.1.{watched}"):
+            watched_too = model(TOKENS)
+    torch.testing.assert_close(watched_too, alone, rtol=0, atol=1e-9)
+
+
+# ---- every hook --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_editable_hook_is_live(name: str) -> None:
+    """Zero there changes the logits (a scale is doubled; a context that is zero so far becomes a ramp)."""
+    model = make(name)
+    ramp = torch.linspace(-1, 2, model.config.d_model, dtype=torch.float64).sin()
+    with torch.no_grad():
+        plain = model(TOKENS)
+        for hook in editable(model):
+
+            def change(x: Tensor, hook: Any) -> Tensor:
+                if hook.name.endswith("hook_scale"):
+                    return x * 2
+                return torch.zeros_like(x) if x.abs().max() > 0 else ramp.expand_as(x)
+
+            with edit(model, {hook: change}):
+                changed = model(TOKENS)
+            assert (changed - plain).abs().max() > 1e-6, hook
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_writing_the_same_value_back(name: str, grad: bool) -> None:
+    """Bit-equal logits; for on-demand points bit-equal to a run that only listens."""
+    model = make(name)
+    with torch.set_grad_enabled(grad):
+        plain = model(TOKENS)
+        for hook in editable(model):
+            reference = plain
+            if hook in on_demand(model):
+                with capture(model, hook):
+                    reference = model(TOKENS)
+            for same in (lambda x, hook: x, lambda x, hook: x.clone()):
+                with edit(model, {hook: same}):
+                    assert torch.equal(model(TOKENS), reference), hook
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_place_hooks_do_not_reach_parameters_or_cached_states(name: str) -> None:
+    """TransformerLens style, x[:] = 0; return x: weights and a state handed to `segment` stay as they were."""
+    model = make(name)
+
+    def wipe(x: Tensor, hook: Any) -> Tensor:
+        x[:] = 0
+        return x
+
+    with torch.no_grad():
+        start = model.embed_tokens(TOKENS)
+        middle = model.segment(start, 0, 1)
+        states = [(0, start), (1, middle)]
+        copies = [torch.stack([x for x in _tensors(s)]).clone() for _, s in states]
+        weights = {n: p.clone() for n, p in model.named_parameters()}
+        for hook in editable(model):
+            for layer, state in states:
+                with model.hooks(fwd_hooks=[(hook, wipe)]):
+                    model.logits(model.segment(state, layer))
+                    model(TOKENS)
+            for (_, state), copy in zip(states, copies, strict=True):
+                assert torch.equal(torch.stack(_tensors(state)), copy), hook
+            for n, p in model.named_parameters():
+                assert torch.equal(p, weights[n]), f"{hook} changed {n}"
+
+
+def _tensors(state: Any) -> list[Tensor]:
+    return [state] if isinstance(state, Tensor) else [x for x in state if x is not None]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_place_is_the_same_as_out_of_place(name: str) -> None:
+    """For one sequence of the batch and some of its numbers, at every editable hook, bit for bit."""
+    model = make(name)
+
+    def in_place(x: Tensor, hook: Any) -> Tensor:
+        x[0, ..., ::2] = 0.25
+        return x
+
+    def out_of_place(x: Tensor, hook: Any) -> Tensor:
+        return in_place(x.clone(memory_format=torch.contiguous_format), hook)
+
+    with torch.no_grad():
+        for hook in editable(model):
+            logits = []
+            for fn in (in_place, out_of_place):
+                with model.hooks(fwd_hooks=[(hook, fn)]):
+                    logits.append(model(TOKENS))
+            assert torch.equal(*logits), hook
+
+
+# ---- gradients ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_gradients_at_every_editable_hook(name: str) -> None:
+    """capture(grad=True) gives tensors for torch.autograd.grad, with a gradient that is not zero."""
+    model = make(name)
+    names = editable(model)
+    with capture(model, names, grad=True) as found:
+        loss = model(TOKENS, return_type="loss")
+    dead = [n for n in names if not found[n].requires_grad]
+    assert not dead, f"no gradient can be asked for at {dead}"
+    for n, g in zip(names, torch.autograd.grad(loss, [found[n] for n in names]), strict=True):
+        assert g.shape == found[n].shape
+        assert g.isfinite().all(), n
+        assert g.abs().max() > 0, n
+
+
+@pytest.mark.parametrize("name", ["std-t", "dst-kron", "lfa", "pls"])
+def test_a_gradient_does_not_depend_on_who_else_watches(name: str) -> None:
+    """The same gradient when a hook is captured alone and among all."""
+    model = make(name)
+    with capture(model, editable(model), grad=True) as found:
+        loss = model(TOKENS, return_type="loss")
+    names = [n for n in found if found[n].requires_grad]
+    together = torch.autograd.grad(loss, [found[n] for n in names])
+    different = []
+    for n, expected in zip(names, together, strict=True):
+        with capture(model, n, grad=True) as alone:
+            loss = model(TOKENS, return_type="loss")
+        (g,) = torch.autograd.grad(loss, alone[n])
+        if not torch.allclose(g, expected, rtol=1e-6, atol=1e-9):
+            different.append(n)
+    assert different == []
+
+
+@pytest.mark.parametrize("hook", ["hook_attn_in", "hook_attn_v_in", "hook_mlp_in", "attn.hook_z", "attn.hook_pattern"])
+@pytest.mark.parametrize("name", ["std-t", "lfa", "pls"])
+def test_gradients_agree_with_edits(name: str, hook: str) -> None:
+    """The gradient of a hook predicts what a small edit there does to the loss (central difference)."""
+    model, full = make(name), f"blocks.1.{hook}"
+    with capture(model, full, grad=True) as found:
+        loss = model(TOKENS, return_type="loss")
+    (g,) = torch.autograd.grad(loss, found[full])
+    direction, step = torch.randn(g.shape, dtype=g.dtype, generator=torch.Generator().manual_seed(2)), 1e-5
+    losses = []
+    for sign in (1, -1):
+        with torch.no_grad(), edit(model, {full: lambda x, hook, s=sign: x + s * step * direction}):
+            losses.append(model(TOKENS, return_type="loss"))
+    slope = (losses[0] - losses[1]) / (2 * step)
+    torch.testing.assert_close(slope, (g * direction).sum(), rtol=1e-5, atol=1e-8)
+
+
+def test_gradients_without_trainable_weights() -> None:
+    """Frozen weights do not take the gradients of activations away."""
+    model = make("std-t").requires_grad_(False)
+    with capture(model, "blocks.0.hook_resid_pre", grad=True) as found:
+        loss = model(TOKENS, return_type="loss")
+    (g,) = torch.autograd.grad(loss, found["blocks.0.hook_resid_pre"])
+    assert g.abs().max() > 0

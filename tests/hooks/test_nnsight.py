@@ -1,0 +1,279 @@
+"""nnsight on our models: reading and setting hook points, bit-equal to TransformerLens hooks.
+
+Importing nnsight adds a method to every Python object and changes torch's backward, so the checks run in a
+process of their own: each `check_*` function below is a test, and this file is also the script that runs them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PRESETS = ("std-t", "lfa", "pls", "dst-kron")
+
+
+def _setup(name: str, **overrides: Any) -> tuple[Any, Any, Any]:
+    """(model, nnsight's view of it, tokens)."""
+    import torch
+    from nnsight import NNsight
+
+    from models.make import build
+
+    model = build(name, "tiny", init_std=0.2, **overrides)
+    tokens = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(5))
+    return model, NNsight(model), tokens
+
+
+def _read(sight: Any, tokens: Any, names: list[str]) -> tuple[dict[str, Any], Any]:
+    """Outputs of hook points, given in the order of computation, and the logits."""
+    found = {}
+    with sight.trace(tokens):
+        for name in names:
+            found[name] = sight.get(name).output.save()
+        logits = sight.output.save()
+    return found, logits
+
+
+def check_reading() -> None:
+    """Every point that always fires, streams and observe-only sums included, is what TransformerLens caches."""
+    import torch
+
+    from models.hooks import expected_hooks
+
+    for preset in PRESETS:
+        model, sight, tokens = _setup(preset)
+        names = [n for n, row in expected_hooks(model.config) if not row.on_demand]
+        plain = model(tokens)
+        _, cache = model.run_with_cache(tokens, names_filter=names)
+        found, logits = _read(sight, tokens, names)
+        assert torch.equal(logits, plain), preset
+        for name in names:
+            assert torch.equal(found[name], cache[name]), (preset, name)
+
+
+def check_on_demand() -> None:
+    """Inside explicit_attention patterns and scores are there; mixing matrices and scales inside explicit."""
+    import torch
+
+    for preset, names, context in [
+        ("lfa", ["blocks.0.attn.hook_attn_scores", "blocks.0.attn.hook_pattern"], "attn.hook_pattern"),
+        ("dst-kron", ["blocks.0.attn.hook_v_mix", "blocks.0.attn.hook_o_mix"], "_mix"),
+        ("std-t", ["blocks.1.ln2.hook_scale", "ln_final.hook_scale"], "hook_scale"),
+    ]:
+        model, sight, tokens = _setup(preset)
+        with model.explicit(context):
+            found, _ = _read(sight, tokens, names)
+            _, cache = model.run_with_cache(tokens, names_filter=names)
+        for name in names:
+            assert torch.equal(found[name], cache[name]), name
+        assert not any(getattr(p, "wanted", False) for p in model.hook_dict.values())
+    model, sight, tokens = _setup("lfa")
+    with model.explicit_attention(), sight.trace(tokens):
+        sight.blocks[1].attn.hook_pattern.output = torch.eye(6).expand(2, 4, 6, 6)
+        logits = sight.output.save()
+    hook = [("blocks.1.attn.hook_pattern", lambda x, hook: torch.eye(6).expand(2, 4, 6, 6))]
+    with model.explicit_attention():
+        assert torch.equal(logits, model.run_with_hooks(tokens, fwd_hooks=hook))
+
+
+def check_on_demand_without_asking() -> None:
+    """Reading a pattern that nobody computed raises; it is never a stale or an empty value."""
+    _, sight, tokens = _setup("lfa")
+    try:
+        _read(sight, tokens, ["blocks.0.attn.hook_pattern"])
+    except Exception:  # noqa: BLE001 nnsight's own error
+        return
+    raise AssertionError("no error")
+
+
+def check_setting() -> None:
+    """Out of place and in place, at heads, readers and streams: bit-equal to the same TransformerLens hook."""
+    import torch
+
+    for preset in PRESETS:
+        model, sight, tokens = _setup(preset)
+        streams = model.config.residual.streams or ("resid",)
+        names = ["attn.hook_z", "attn.hook_q", "hook_attn_in", "hook_attn_v_in", "hook_mlp_in", "mlp.hook_post"]
+        names += [f"hook_{stream}_pre" for stream in streams] + [f"hook_{streams[-1]}_post"]
+        for name in (f"blocks.1.{n}" for n in names):
+            with sight.trace(tokens):
+                sight.get(name).output = sight.get(name).output * 0.5
+                out_of_place = sight.output.save()
+            with sight.trace(tokens):
+                sight.get(name).output[:] = 0
+                in_place = sight.output.save()
+            halved = model.run_with_hooks(tokens, fwd_hooks=[(name, lambda x, hook: x * 0.5)])
+            wiped = model.run_with_hooks(tokens, fwd_hooks=[(name, lambda x, hook: x * 0)])
+            assert torch.equal(out_of_place, halved), (preset, name)
+            assert torch.equal(in_place, wiped), (preset, name)
+            assert not torch.equal(halved, model(tokens)), (preset, name)
+
+
+def check_in_place_at_a_reader() -> None:
+    """output[:] = 0 at hook_mlp_in silences the FFN's input and leaves the streams as they were."""
+    import torch
+
+    for preset in PRESETS:
+        model, sight, tokens = _setup(preset)
+        stream = "context" if model.config.residual.streams else "resid"
+        before, mlp, after = (f"blocks.1.hook_{n}" for n in (f"{stream}_mid", "mlp_out", f"{stream}_post"))
+        _, cache = model.run_with_cache(tokens, names_filter=[before])
+        with torch.no_grad(), sight.trace(tokens):
+            x_mid = sight.get(before).output.save()
+            sight.blocks[1].hook_mlp_in.output[:] = 0
+            update = sight.get(mlp).output.save()
+            x_post = sight.get(after).output.save()
+        assert torch.equal(x_mid, cache[before]), preset
+        assert torch.equal(x_post, x_mid + update), preset
+        assert torch.equal(update, model.blocks[1].mlp(model.blocks[1].ln2(torch.zeros(2, 6, 32)))), preset
+
+
+def check_observe_only() -> None:
+    """Setting the sum of the streams raises our error with their names; reading it does not."""
+    import torch
+
+    from models.errors import InputError
+
+    model, sight, tokens = _setup("lfa")
+    plain = model(tokens)
+    for in_place in (False, True):
+        try:
+            with sight.trace(tokens):
+                if in_place:
+                    sight.blocks[1].hook_resid_post.output[:, 2] = 0
+                else:
+                    sight.blocks[1].hook_resid_post.output = torch.zeros(2, 6, 32)
+        except InputError as error:
+            assert "hook_token_post or hook_context_post" in str(error)
+        else:
+            raise AssertionError("no error")
+        assert torch.equal(model(tokens), plain)
+
+
+def check_gradients() -> None:
+    """Gradients at a reader and at the heads through nnsight are those of capture(grad=True)."""
+    import torch
+
+    from models.capture import capture
+
+    for preset in PRESETS:
+        model, sight, tokens = _setup(preset)
+        names = ["blocks.1.hook_attn_in", "blocks.1.attn.hook_z", "blocks.1.hook_mlp_in"]
+        with capture(model, names, grad=True) as found:
+            loss = model(tokens).sum()
+        expected = torch.autograd.grad(loss, [found[n] for n in names])
+        found, logits = _read(sight, tokens, names)
+        for name, a, b in zip(names, torch.autograd.grad(logits.sum(), [found[n] for n in names]), expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=f"{preset} {name}")
+
+
+def check_batched_invokes() -> None:
+    """An edit in one invoke does not reach the rows of another, at any point that always fires."""
+    import torch
+
+    from models.hooks import expected_hooks
+
+    for preset in PRESETS:
+        model, sight, tokens = _setup(preset)
+        rows = expected_hooks(model.config)
+        names = [n for n, row in rows if not row.on_demand and row.edit(model.config)]
+        plain = model(tokens)
+        for name in names:
+            with sight.trace() as tracer:
+                with tracer.invoke(tokens[:1]):
+                    sight.get(name).output[:] = 0.25
+                with tracer.invoke(tokens[1:]):
+                    other = sight.output.save()
+            torch.testing.assert_close(other, plain[1:], rtol=0, atol=1e-5, msg=f"{preset} {name}")
+
+
+def check_our_tools_after_wrapping() -> None:
+    """capture, edit, run and the observe-only error work on a model that nnsight has wrapped."""
+    import torch
+
+    from models.capture import Query, capture, edit, run
+    from models.errors import InputError
+    from models.make import build
+
+    for preset in PRESETS:
+        model, sight, tokens = _setup(preset)
+        other = build(preset, "tiny", init_std=0.2)
+        names = ["blocks.0.hook_mlp_in", "blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern"]
+        edits = {"blocks.0.attn.hook_z": lambda z, hook: z * 0.5, "blocks.1.hook_attn_in": lambda x, hook: x + 1}
+        for grad in (False, True):
+            results = []
+            for m in (model, other):
+                with torch.set_grad_enabled(grad), edit(m, edits), capture(m, names) as found:
+                    results.append([m(tokens), *(found[n] for n in names)])
+                query = Query(tokens=[[1, 2, 3], [4]], hooks=tuple(names), logits=[[2], [0]])
+                results[-1] += run(m, query, edits).logits
+            assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), preset
+        if model.config.residual.streams:
+            try:
+                model.run_with_hooks(tokens, fwd_hooks=[("blocks.0.hook_resid_mid", lambda x, hook: x * 2)])
+            except InputError:
+                continue
+            raise AssertionError("no error")
+
+
+def check_compile_after_wrapping() -> None:
+    """A block still compiles as one graph after nnsight has seen the model."""
+    import torch
+
+    model, _, tokens = _setup("lfa")
+    state = model.embed_tokens(tokens)
+    compiled = torch.compile(model.blocks[0].forward, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(state).x_e, model.blocks[0](state).x_e)
+
+
+# ---- the tests ---------------------------------------------------------------------------------
+
+
+CHECKS = sorted(name for name in globals() if name.startswith("check_"))
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[dict[str, str]]:
+    """Check -> error, "" for none; from one fresh process in which warnings are errors."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-W", "error", str(Path(__file__).resolve())]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    yield json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_nnsight(check: str, outcomes: dict[str, str]) -> None:
+    """One check; its docstring says what."""
+    assert outcomes[check] == ""
+
+
+def test_nnsight_was_not_imported_here() -> None:
+    """The checks leave this process alone."""
+    assert not hasattr(object(), "save")
+
+
+def main() -> None:
+    """Run every check and print the outcomes as JSON."""
+    import torch
+
+    torch.set_num_threads(1)
+    outcomes = {}
+    for name in CHECKS:
+        try:
+            globals()[name]()
+            outcomes[name] = ""
+        except Exception:  # noqa: BLE001 reported by the test
+            outcomes[name] = traceback.format_exc(limit=-4)
+    print(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    main()

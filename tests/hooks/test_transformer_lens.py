@@ -1,0 +1,253 @@
+"""TransformerLens' own tools on our models: caches, decompositions, patching, backward hooks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens import patching
+
+from models.capture import capture, edit
+from models.errors import InputError
+from models.make import build
+from models.transformer import StreamTransformer
+
+torch.set_num_threads(1)
+CLEAN = torch.randint(256, (2, 5), generator=torch.Generator().manual_seed(4))
+CORRUPTED = CLEAN.roll(1, 0)
+TIGHT = dict(rtol=0, atol=1e-10)
+
+
+def make(name: str) -> StreamTransformer:
+    return build(name, "tiny", init_std=0.2).double()
+
+
+@pytest.fixture(scope="module", params=["std-t", "lfa", "dst-kron", "pls"])
+def model(request: pytest.FixtureRequest) -> StreamTransformer:
+    return make(request.param)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No hook stays on a shared model."""
+    yield
+    if "model" in request.fixturenames:
+        points = request.getfixturevalue("model").hook_dict.values()
+        assert not any(p._forward_hooks or p._backward_hooks for p in points)
+
+
+# ---- caches ------------------------------------------------------------------------------------
+
+
+def test_run_with_cache(model: StreamTransformer) -> None:
+    """Every hook is cached; the output is the model's; short names and options work."""
+    logits, cache = model.run_with_cache(CLEAN)
+    assert set(cache.keys()) == set(model.hook_dict)
+    torch.testing.assert_close(logits, model(CLEAN), **TIGHT)
+    assert cache["pattern", 1].shape == (2, 4, 5, 5)
+    assert torch.equal(cache["z", 0], cache["blocks.0.attn.hook_z"])
+    _, one = model.run_with_cache(CLEAN[:1], names_filter=lambda n: n.endswith("hook_z"), remove_batch_dim=True)
+    assert sorted(one.keys()) == ["blocks.0.attn.hook_z", "blocks.1.attn.hook_z"]
+    torch.testing.assert_close(one["z", 1], cache["z", 1][0], **TIGHT)
+    _, plain = model.run_with_cache(CLEAN, return_cache_object=False)
+    assert type(plain) is dict
+
+
+def test_accumulated_resid(model: StreamTransformer) -> None:
+    """The residual states, computed by segments; with the final norm the last one gives the logits."""
+    logits, cache = model.run_with_cache(CLEAN)
+    states = [model.embed_tokens(CLEAN)]
+    for layer in range(model.config.n_layers):
+        states.append(model.segment(states[-1], layer, layer + 1))
+    stack, labels = cache.accumulated_resid(return_labels=True)
+    assert labels == ["0_pre", "1_pre", "final_post"]
+    torch.testing.assert_close(stack, torch.stack([model.readout(s) for s in states]), **TIGHT)
+    normed = cache.accumulated_resid(apply_ln=True)
+    torch.testing.assert_close(normed[-1] @ model.W_U, logits, **TIGHT)
+    layers = model.layer_logits(CLEAN, torch.arange(5).expand(2, -1))
+    torch.testing.assert_close(normed[1:] @ model.W_U, layers.movedim(2, 0), **TIGHT)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_layer_norm_of_a_middle_layer(model: StreamTransformer, layer: int) -> None:
+    """apply_ln at a layer gives what that layer's norm gives, or refuses; never another shape."""
+    _, cache = model.run_with_cache(CLEAN[:1].expand(4, -1)[:, :4])
+    try:
+        stack = cache.accumulated_resid(layer=layer, apply_ln=True)
+    except (InputError, NotImplementedError, KeyError):
+        return
+    expected = cache[f"blocks.{layer}.ln1.hook_normalized"]
+    assert stack.shape[1:] == expected.shape
+    torch.testing.assert_close(stack[-1], expected, **TIGHT)
+
+
+def test_decompose_resid(model: StreamTransformer) -> None:
+    """Embeddings and updates add up to the last residual state."""
+    _, cache = model.run_with_cache(CLEAN)
+    parts, labels = cache.decompose_resid(return_labels=True)
+    positions = ["pos_embed"] if model.config.positions.table else []
+    updates = ["0_attn_out", "0_mlp_out", "1_attn_out", "1_mlp_out"]
+    assert labels == ["embed", *positions, *updates]
+    torch.testing.assert_close(parts.sum(0), cache["resid_post", 1], **TIGHT)
+    full = cache.get_full_resid_decomposition(expand_neurons=False)
+    torch.testing.assert_close(full.sum(0), cache["resid_post", 1], **TIGHT)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("std-t", {}),
+        ("std-t", {"attention.o": "dense", "attention.o.bias": True}),
+        ("lfa", {}),
+        ("dst-kron", {}),
+        ("pls", {}),
+        ("lfa", {"attention.o": "id"}),
+    ],
+    ids=["dense", "bias", "independent", "kronecker", "gated", "identity"],
+)
+def test_head_results(name: str, overrides: dict[str, Any]) -> None:
+    """z through W_O, head by head, sums to attn_out (without its bias)."""
+    model = build(name, "tiny", init_std=0.2, **overrides).double()
+    torch.nn.init.normal_(model.blocks[1].attn.b_O.data, std=0.1)
+    _, cache = model.run_with_cache(CLEAN)
+    heads, labels = cache.stack_head_results(return_labels=True)
+    assert labels == [f"L{layer}H{h}" for layer in range(2) for h in range(4)]
+    for layer in range(2):
+        total = heads[4 * layer : 4 * layer + 4].sum(0) + model.blocks[layer].attn.b_O
+        torch.testing.assert_close(total, cache["attn_out", layer], **TIGHT)
+
+
+def test_logit_lens(model: StreamTransformer) -> None:
+    """logit_attrs with directions of W_U agrees with the logits when the final norm is applied."""
+    logits, cache = model.run_with_cache(CLEAN)
+    stack = cache.accumulated_resid()
+    attributed = cache.logit_attrs(stack, tokens=torch.tensor([7, 9]))
+    expected = torch.stack([logits[0, :, 7], logits[1, :, 9]])
+    torch.testing.assert_close(attributed[-1], expected, **TIGHT)
+
+
+@pytest.mark.parametrize("position", [-1, 2])
+def test_pos_slice(model: StreamTransformer, position: int) -> None:
+    """pos_slice cuts the position axis (the query axis of patterns) of every activation that has one."""
+    _, cache = model.run_with_cache(CLEAN)
+    _, cut = model.run_with_cache(CLEAN, pos_slice=[position])
+    for name, x in cut.items():
+        if name.endswith("_mix"):
+            expected = cache[name]
+        elif name.endswith(("pattern", "scores")):
+            expected = cache[name][:, :, [position]]
+        else:
+            expected = cache[name][:, [position]]
+        assert x.shape == expected.shape, name
+        torch.testing.assert_close(x, expected, **TIGHT, msg=name)
+
+
+# ---- patching ----------------------------------------------------------------------------------
+
+
+def metric(logits: Tensor) -> Tensor:
+    return logits[0, -1, 3] - logits[0, -1, 8]
+
+
+def patched(model: StreamTransformer, name: str, index: tuple[Any, ...], clean: Tensor) -> Tensor:
+    """The metric with one part of one activation copied from the clean run, out of place, through `edit`."""
+
+    def copy_part(x: Tensor, hook: Any) -> Tensor:
+        x = x.clone()
+        x[index] = clean[index]
+        return x
+
+    with torch.no_grad(), edit(model, {name: copy_part}):
+        return metric(model(CORRUPTED))
+
+
+ALL = slice(None)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "hook", "index"),
+    [
+        ("get_act_patch_attn_out", "hook_attn_out", (ALL, 3)),
+        ("get_act_patch_mlp_out", "hook_mlp_out", (ALL, 3)),
+        ("get_act_patch_attn_head_out_all_pos", "attn.hook_z", (ALL, ALL, 3)),
+        ("get_act_patch_attn_head_v_all_pos", "attn.hook_v", (ALL, ALL, 3)),
+        ("get_act_patch_attn_head_q_all_pos", "attn.hook_q", (ALL, ALL, 3)),
+        ("get_act_patch_attn_head_pattern_all_pos", "attn.hook_pattern", (ALL, 3)),
+        ("get_act_patch_resid_pre", "hook_resid_pre", (ALL, 3)),
+        ("get_act_patch_resid_mid", "hook_resid_mid", (ALL, 3)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_patching(model: StreamTransformer, sweep: str, hook: str, index: tuple[Any, ...]) -> None:
+    """A sweep runs; one of its numbers equals a patch made by hand; a sum of streams refuses, by name."""
+    _, clean = model.run_with_cache(CLEAN)
+    before = {n: p.clone() for n, p in model.named_parameters()}
+    if "resid" in hook and model.config.residual.streams:
+        streams = hook.replace("resid", "token") + " or " + hook.replace("resid", "context")
+        with pytest.raises(InputError, match=streams), torch.no_grad():
+            getattr(patching, sweep)(model, CORRUPTED, clean, metric)
+        return
+    with torch.no_grad():
+        result = getattr(patching, sweep)(model, CORRUPTED, clean, metric)
+        plain = metric(model(CORRUPTED))
+    assert list(result.shape) == [2, 5 if index[1:] == (3,) and "attn.hook" not in hook else 4]
+    name = f"blocks.1.{hook}"
+    expected = patched(model, name, index, clean[name])
+    torch.testing.assert_close(result[1, 3].double(), expected, rtol=1e-5, atol=1e-6)
+    assert (result - plain).abs().max() > 1e-4
+    for n, p in model.named_parameters():
+        assert torch.equal(p, before[n])
+
+
+def test_patching_with_gradients_on(model: StreamTransformer) -> None:
+    """The same sweep without no_grad: TransformerLens clones, our taps clone, nothing is shared."""
+    _, clean = model.run_with_cache(CLEAN)
+    result = patching.get_act_patch_attn_head_out_by_pos(model, CORRUPTED, clean, metric)
+    expected = patched(model, "blocks.0.attn.hook_z", (ALL, 2, 1), clean["z", 0])
+    torch.testing.assert_close(result[0, 2, 1].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+# ---- backward ----------------------------------------------------------------------------------
+
+
+def test_backward_hooks(model: StreamTransformer) -> None:
+    """run_with_cache(incl_bwd=True) has the gradients that autograd gives, at every editable hook."""
+    names = ["hook_embed", "blocks.1.attn.hook_z", "blocks.1.attn.hook_q", "blocks.1.hook_attn_out"]
+    names += ["blocks.1.hook_mlp_in", "blocks.1.hook_attn_in", "blocks.1.attn.hook_pattern", "ln_final.hook_scale"]
+    loss, cache = model.run_with_cache(CLEAN, return_type="loss", incl_bwd=True, names_filter=names)
+    model.zero_grad()
+    with capture(model, names, grad=True) as found:
+        again = model(CLEAN, return_type="loss")
+    assert torch.allclose(loss, again)
+    for name, g in zip(names, torch.autograd.grad(again, [found[n] for n in names]), strict=True):
+        torch.testing.assert_close(cache[f"{name}_grad"], g, **TIGHT, msg=name)
+
+
+def test_backward_hooks_of_everything(model: StreamTransformer) -> None:
+    """With no filter, every hook that can be edited has its gradient in the cache."""
+    _, cache = model.run_with_cache(CLEAN, return_type="loss", incl_bwd=True)
+    model.zero_grad()
+    resid = [n for n in model.hook_dict if "hook_resid" in n] if model.config.residual.streams else []
+    missing = [n for n in model.hook_dict if f"{n}_grad" not in cache.keys() and n not in resid]
+    assert missing == []
+
+
+def test_backward_hooks_that_stay(model: StreamTransformer) -> None:
+    """run_with_hooks(reset_hooks_end=False), then backward; a backward hook can also change the gradient."""
+    grads: list[Tensor] = []
+
+    def double(g: Tensor, hook: Any) -> Tensor:
+        grads.append(g.clone())
+        return g * 2
+
+    name, weight = "blocks.1.hook_attn_out", model.blocks[1].attn.q.weight
+    model(CLEAN, return_type="loss").backward()
+    plain = weight.grad.clone()
+    model.zero_grad()
+    bwd = [(name, double)]
+    model.run_with_hooks(CLEAN, return_type="loss", bwd_hooks=bwd, reset_hooks_end=False).backward()
+    model.reset_hooks()
+    torch.testing.assert_close(weight.grad, 2 * plain, **TIGHT)
+    assert [list(g.shape) for g in grads] == [[2, 5, 32]]
+    model.zero_grad()

@@ -1,0 +1,150 @@
+"""Parameter counts, by a formula that does not read the models' code."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from models import config as c
+from models.make import build
+from models.presets import PRESETS
+from models.registry import module_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What decides the number of parameters of a paper's model, as its text states it."""
+
+    d: int = 384
+    heads: int = 6
+    layers: int = 6
+    vocab: int = 50257
+    tied: bool = True
+    table: int = 0  # rows of a learned position table
+    v: str = "dense"
+    o: str = "dense"
+    up: str = "dense"
+    down: str = "dense"
+    ffn_bias: bool = False
+    norms: int = 2  # per layer
+    gate: bool = False  # vector gate with bias
+
+
+def mixing(kind: str, d_in: int, d_out: int, heads: int) -> int:
+    """DST Table 7, also for maps that change the width."""
+    return {
+        "identity": 0,
+        "independent": heads * (d_in // heads) * (d_out // heads),
+        "kronecker": heads * heads,
+        "dense": d_in * d_out,
+    }[kind]
+
+
+def expected(s: Shape) -> int:
+    d, m, head = s.d, 4 * s.d, s.d // s.heads
+    layer = 2 * d * d  # Q and K
+    layer += mixing(s.v, d, d, s.heads) + mixing(s.o, d, d, s.heads)
+    layer += mixing(s.up, d, m, s.heads) + mixing(s.down, m, d, s.heads)
+    layer += (m + d) * s.ffn_bias + s.norms * 2 * d  # γ and β
+    layer += s.heads * (head * head + head) * s.gate
+    return s.vocab * d * (1 if s.tied else 2) + s.table * d + s.layers * layer + 2 * d
+
+
+LFA = dict(v="independent", o="independent")
+FFN = dict(up="independent", down="independent")
+DST = dict(d=516, vocab=4096, tied=False, norms=3)  # values are read through a norm of their own
+PLS = Shape(ffn_bias=True, gate=True)
+SHAPES = {
+    "std-t": Shape(table=512),
+    "d-cas": Shape(),
+    "lfa": Shape(**LFA),
+    "cfm": Shape(**LFA, **FFN),
+    "dst-dense": Shape(**DST),
+    "dst-kron": Shape(**DST, v="kronecker", o="kronecker"),
+    "dst-ind": Shape(**DST, **LFA),
+    "dst-full-ind": Shape(**DST, **LFA, **FFN),
+    "c2": PLS,
+    "pls": PLS,
+}
+PRINTED = {"std-t": 30.12, "d-cas": 29.93, "lfa": 28.45, "cfm": 22.55, "dst-dense": 23.42}
+
+
+@pytest.fixture(scope="module")
+def counts() -> dict[str, int]:
+    """Parameters of every preset at paper scale, built without memory."""
+    with torch.device("meta"):
+        return {name: build(name).n_params() for name in SHAPES}
+
+
+def test_every_preset_has_a_formula() -> None:
+    papers = {name for name, make in PRESETS.items() if make().residual.kind in ("single", "token_factor", "frozen_token")}
+    assert set(SHAPES) <= papers
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_paper_scale_by_formula(name: str, counts: dict[str, int]) -> None:
+    assert counts[name] == expected(SHAPES[name])
+
+
+def test_pls_and_its_control_have_the_count_of_the_paper(counts: dict[str, int]) -> None:
+    assert counts["pls"] == counts["c2"] == 30_086_784
+    with torch.device("meta"):
+        assert build("pls", **{"attention.gate": None}).n_params() == 29_937_024
+
+
+@pytest.mark.parametrize(("name", "millions"), PRINTED.items())
+def test_millions(name: str, millions: float, counts: dict[str, int]) -> None:
+    assert abs(counts[name] / 1e6 - millions) < 0.01  # the table truncates
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [(c.Identity(), 0), (c.Independent(), 32_768), (c.Kronecker(), 64), (c.Dense(), 262_144)],
+    ids=lambda x: getattr(x, "kind", ""),
+)
+def test_one_projection(spec: c.Projection, count: int) -> None:
+    """DST Table 7: 512 -> 512 with 8 heads; a bias adds the width."""
+    projection = module_for(spec)(spec, 512, 512, 8)
+    assert sum(p.numel() for p in projection.parameters()) == count
+    if count:
+        biased = module_for(spec)(type(spec)(bias=True), 512, 512, 8)
+        assert sum(p.numel() for p in biased.parameters()) == count + 512
+
+
+def test_differences_between_the_models_of_lfa(counts: dict[str, int]) -> None:
+    """SPEC §7.1: V and O dense to independent save 1.475 M, the FFN 5.898 M, whatever the vocabulary."""
+    assert counts["d-cas"] - counts["lfa"] == 6 * 2 * (384**2 - 384**2 // 6) == 1_474_560
+    assert counts["lfa"] - counts["cfm"] == 6 * 8 * (384**2 - 384**2 // 6) == 5_898_240
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("shape", ["scalar", "vector"])
+@pytest.mark.parametrize("source", ["query", "normed", "value"])
+def test_gate(tied: bool, shape: str, source: str) -> None:
+    """A gate reads d_h numbers per head, or from the normed input all D of them."""
+    d, heads, vocab, layers = 32, 4, 256, 2
+    bare = build("d-cas", "tiny", **{"readout.tied": tied}).n_params()
+    gate = c.Gate(shape=shape, source=source, bias=True)  # type: ignore[arg-type]
+    gated = build("d-cas", "tiny", **{"readout.tied": tied, "attention.gate": gate}).n_params()
+    out = d // heads if shape == "vector" else 1
+    assert gated - bare == layers * heads * out * ((d if source == "normed" else d // heads) + 1)
+    assert bare == expected(Shape(d=d, heads=heads, vocab=vocab, layers=layers, tied=tied))
+
+
+@pytest.mark.parametrize("scale", ["small", "zoo", "tiny"])
+@pytest.mark.parametrize("name", ["lfa", "dst-kron", "pls"])
+def test_other_scales(name: str, scale: str) -> None:
+    from dataclasses import replace
+
+    sizes = {"small": (6, 6, 192, 4096), "zoo": (6, 6, 96, 2048), "tiny": (2, 4, 32, 256)}[scale]
+    layers, heads, d, vocab = sizes
+    shape = replace(SHAPES[name], layers=layers, heads=heads, d=d, vocab=vocab)
+    with torch.device("meta"):
+        assert build(name, scale).n_params() == expected(shape)
+
+
+def test_ffn_keeps_four_times_the_width_when_the_width_is_overridden_at_a_scale() -> None:
+    """`d_mlp` follows the width at every scale alike."""
+    with torch.device("meta"):
+        paper, small = build("lfa", d_model=96), build("lfa", "small", d_model=96)
+    assert paper.config.d_mlp == small.config.d_mlp == 4 * 96

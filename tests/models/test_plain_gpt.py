@@ -1,0 +1,238 @@
+"""The models against plain implementations that share no code with them: equal in float64.
+
+`PlainGPT` is a GPT of `nn.Linear`s. `algorithm` is DST Algorithm 1 with one loop per layer, position and
+head, written from the papers' equations; it knows the models only through their `state_dict`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.make import build
+
+LAYERS, H, D, V = 2, 4, 32, 256
+K = D // H
+EPS = 1e-5
+TOKENS = torch.randint(V, (2, 7), generator=torch.Generator().manual_seed(5))
+
+
+def shaken(name: str, **overrides: Any) -> Any:
+    """A tiny model in float64; every parameter is random: γ, β, gates and biases too."""
+    model = build(name, "tiny", **overrides).double()
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for path, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            gamma = ".ln" in f".{path}" and path.endswith("weight")
+            p.copy_(1 + 0.4 * noise if gamma else 0.25 * noise)
+    return model
+
+
+# ---- a plain GPT -------------------------------------------------------------------------------
+
+
+class PlainBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(D), nn.LayerNorm(D)
+        self.q, self.k, self.v, self.o = (nn.Linear(D, D, bias=False) for _ in range(4))
+        self.fc, self.proj = nn.Linear(D, 4 * D, bias=False), nn.Linear(4 * D, D, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t = x.shape[:2]
+        h = self.ln_1(x)
+        q, k, v = (p(h).view(n, t, H, K).permute(0, 2, 1, 3) for p in (self.q, self.k, self.v))
+        scores = q @ k.transpose(-1, -2) / K**0.5 + torch.full((t, t), -math.inf).triu(1)
+        z = (torch.softmax(scores, -1) @ v).permute(0, 2, 1, 3).reshape(n, t, D)
+        x = x + self.o(z)
+        return x + self.proj(nn.GELU()(self.fc(self.ln_2(x))))
+
+
+class PlainGPT(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(V, D), nn.Embedding(32, D)
+        self.h = nn.ModuleList(PlainBlock() for _ in range(LAYERS))
+        self.ln_f = nn.LayerNorm(D)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        for block in self.h:
+            x = block(x)
+        return self.ln_f(x) @ self.wte.weight.T
+
+
+def plain_names(name: str) -> str:
+    """Our parameter names as those of `PlainGPT`."""
+    pairs = ["pos_embed>wpe", "embed>wte", "blocks.>h.", "ln_final>ln_f", ".ln1>.ln_1", ".ln2>.ln_2", ".attn>", ".mlp.up>.fc"]
+    for pair in [*pairs, ".mlp.down>.proj"]:
+        old, new = pair.split(">")
+        name = name.replace(old, new)
+    return name
+
+
+def test_std_t_is_a_plain_gpt() -> None:
+    model, plain = shaken("std-t"), PlainGPT().double()
+    plain.load_state_dict({plain_names(n): p for n, p in model.named_parameters()})  # strict: all are copied
+    torch.testing.assert_close(model(TOKENS), plain(TOKENS), rtol=0, atol=1e-10)
+    model.loss(TOKENS, TOKENS)[0].backward()
+    F.cross_entropy(plain(TOKENS).flatten(0, 1), TOKENS.flatten()).backward()
+    theirs = dict(plain.named_parameters())
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, theirs[plain_names(name)].grad, rtol=1e-9, atol=1e-11, msg=name)
+
+
+# ---- DST Algorithm 1, loop by loop -------------------------------------------------------------
+
+
+def normed(kind: str, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    """LN over D, or DST Eq. 13 head by head. x [D]."""
+    parts = [x] if kind == "layer" else [x[h * K : (h + 1) * K] for h in range(H)]
+    flat = torch.cat([(p - p.mean()) / torch.sqrt(((p - p.mean()) ** 2).mean() + EPS) for p in parts])
+    return gamma * flat + beta
+
+
+def mixed(kind: str, x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
+    """One projection of one vector (DST Eq. 4–6)."""
+    if kind == "id":
+        y = x
+    elif kind == "dns":
+        y = w @ x  # type: ignore[operator]
+    elif kind == "ind":
+        y = torch.cat([x.view(H, -1)[h] @ w[h] for h in range(H)])  # type: ignore[index]
+    else:
+        heads = x.view(H, -1)
+        y = torch.cat([sum(w[k, h] * heads[h] for h in range(H)) for k in range(H)])  # type: ignore[index,misc]
+    return y if b is None else y + b
+
+
+def turned(x: Tensor, t: int) -> Tensor:
+    """RoPE of one head's vector at position t, as complex numbers."""
+    z = torch.complex(x[: K // 2], x[K // 2 :])
+    angle = torch.tensor([t * 10_000.0 ** (-2 * i / K) for i in range(K // 2)], dtype=torch.float64)
+    z = z * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat([z.real, z.imag])
+
+
+def algorithm(
+    p: dict[str, Tensor],
+    mixing: tuple[str, str, str, str],
+    *,
+    mode: str,
+    values: str,
+    order: str = "sequential",
+    norm: str = "channel",
+    rotary: bool = False,
+) -> tuple[Tensor, list[Tensor]]:
+    """(logits [B, T, V], the combined stream after every layer). `values`: normed token, token, combined."""
+    out, streams = [], [[] for _ in range(LAYERS)]  # type: ignore[var-annotated]
+    for row in TOKENS:
+        x_t = [p["embed.weight"][token] for token in row]  # 1
+        x_e = [torch.zeros(D, dtype=torch.float64) for _ in row]  # 2
+        for layer in range(LAYERS):  # 3
+
+            def w(name: str, layer: int = layer) -> Tensor | None:
+                return p.get(f"blocks.{layer}.{name}")
+
+            def ln(name: str, x: Tensor, w: Callable[[str], Any] = w) -> Tensor:
+                return normed(norm, x, w(f"{name}.weight"), w(f"{name}.bias"))
+
+            x = [a + b for a, b in zip(x_t, x_e, strict=True)]  # 4
+            n = [ln("ln1", v) for v in x]  # 6
+            read = {"normed token": lambda: [ln("ln1_v", v) for v in x_t], "token": lambda: x_t, "combined": lambda: n}
+            q, k = ([mixed("dns", v, w(f"attn.{m}.weight"), None).view(H, K) for v in n] for m in "qk")  # 8
+            v_ = [mixed(mixing[0], v, w("attn.v.weight"), None).view(H, K) for v in read[values]()]  # 7, 9
+            update = []
+            for t in range(len(row)):
+                heads = []
+                for h in range(H):
+                    here = turned(q[t][h], t) if rotary else q[t][h]
+                    keys = [turned(k[s][h], s) if rotary else k[s][h] for s in range(t + 1)]
+                    a = torch.softmax(torch.stack([here @ key for key in keys]) / math.sqrt(K), 0)  # 10
+                    z = sum(a[s] * v_[s][h] for s in range(t + 1))
+                    gate = w("attn.gate.weight")
+                    if gate is not None:  # PLS A.4.2
+                        z = torch.sigmoid(q[t][h] @ gate[h] + w("attn.gate.bias")[h]) * z  # type: ignore[index]
+                    heads.append(z)
+                update.append(mixed(mixing[1], torch.cat(heads), w("attn.o.weight"), None))  # 11
+            if mode == "token_factor":
+                x_t = [a + b for a, b in zip(x_t, update, strict=True)]  # 12
+            else:  # LFA Eq. 18–20
+                x_e = [a + b for a, b in zip(x_e, update, strict=True)]
+            if order == "sequential":
+                x = [a + b for a, b in zip(x_t, x_e, strict=True)]  # 14; in DST Eq. 3 x stays what it was
+            for t in range(len(row)):
+                hidden = mixed(mixing[2], ln("ln2", x[t]), w("mlp.up.weight"), w("mlp.up.bias"))  # 15, 16
+                hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
+                x_e[t] = x_e[t] + mixed(mixing[3], hidden, w("mlp.down.weight"), w("mlp.down.bias"))  # 17, 18
+            streams[layer].append(torch.stack([a + b for a, b in zip(x_t, x_e, strict=True)]))
+        final = [normed("layer", a + b, p["ln_final.weight"], p["ln_final.bias"]) for a, b in zip(x_t, x_e, strict=True)]
+        out.append(torch.stack([p.get("unembed.weight", p["embed.weight"]) @ x for x in final]))  # 20, 21
+    return torch.stack(out), [torch.stack(s) for s in streams]
+
+
+PLAIN = {"positions": "none"}  # what rotary positions add is tested apart, at the precision of their tables
+CASES: dict[str, tuple[str, dict[str, Any], tuple[str, str, str, str], dict[str, Any]]] = {
+    "DST Algorithm 1, dense": ("dst-dense", PLAIN, ("dns",) * 4, dict(mode="token_factor", values="normed token")),
+    "DST Algorithm 1, kronecker": (
+        "dst-kron",
+        PLAIN,
+        ("kron", "kron", "dns", "dns"),
+        dict(mode="token_factor", values="normed token"),
+    ),
+    "DST Algorithm 1, independent": ("dst-full-ind", PLAIN, ("ind",) * 4, dict(mode="token_factor", values="normed token")),
+    "DST Eq. 2-3": (
+        "dst-kron",
+        {**PLAIN, "residual.order": "parallel", "residual.value_norm": False},
+        ("kron", "kron", "dns", "dns"),
+        dict(mode="token_factor", values="token", order="parallel"),
+    ),
+    "LFA, D-Cas": ("d-cas", PLAIN, ("dns",) * 4, dict(mode="frozen", values="token")),
+    "LFA, independent": ("lfa", PLAIN, ("ind", "ind", "dns", "dns"), dict(mode="frozen", values="token")),
+    "LFA Eq. 16, 18-21, identity V and O": (
+        "lfa",
+        {**PLAIN, "mixing": "id-id/dns-dns", "residual.order": "parallel"},
+        ("id", "id", "dns", "dns"),
+        dict(mode="frozen", values="token", order="parallel"),
+    ),
+    "LFA, CFM": ("cfm", PLAIN, ("ind",) * 4, dict(mode="frozen", values="token")),
+    "PLS": ("pls", PLAIN, ("dns",) * 4, dict(mode="frozen", values="combined", norm="layer")),
+    "PLS Eq. 1-2": (
+        "pls",
+        {**PLAIN, "residual": "token_factor", "residual.values": "combined", "residual.order": "parallel"},
+        ("dns",) * 4,
+        dict(mode="token_factor", values="combined", norm="layer", order="parallel"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_equal_to_the_papers_equations(case: str) -> None:
+    name, overrides, mixing, how = CASES[case]
+    model = shaken(name, **overrides)
+    want, streams = algorithm(model.state_dict(), mixing, **how)
+    torch.testing.assert_close(model(TOKENS), want, rtol=0, atol=1e-10)
+    everywhere = torch.arange(TOKENS.shape[1]).expand(len(TOKENS), -1)
+    lens = model.layer_logits(TOKENS, everywhere)
+    for layer, x in enumerate(streams):  # PLS A.5.1: the shared head on every layer's combined stream
+        z = torch.nn.functional.layer_norm(x, (D,), model.ln_final.weight, model.ln_final.bias, EPS)
+        torch.testing.assert_close(lens[:, :, layer], z @ model.head.T, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", ["DST Algorithm 1, kronecker", "LFA, independent", "PLS"])
+@torch.no_grad()
+def test_equal_with_rotary_positions(case: str) -> None:
+    """The presets as they are: RoPE, with tables in fp32."""
+    name, _, mixing, how = CASES[case]
+    model = shaken(name)
+    if name == "pls":
+        model = shaken(name, positions="rope")
+    want, _ = algorithm(model.state_dict(), mixing, rotary=True, **how)
+    torch.testing.assert_close(model(TOKENS), want, rtol=0, atol=1e-6)
+    assert (algorithm(model.state_dict(), mixing, rotary=False, **how)[0] - want).abs().max() > 1e-3

@@ -1,0 +1,180 @@
+"""Identity, independent, Kronecker, dense: what each may mix, and what its hook does."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.functional import jacobian
+
+from models import config as c
+from models.capture import capture, edit
+from models.config_io import kinds
+from models.errors import InputError
+from models.make import build
+from models.presets import preset
+from models.projections import Projection
+from models.registry import module_for
+
+H = 3
+LINEAR = [k for k in kinds(c.Projection).values() if issubclass(k, c.Projection) and k.linear]
+SQUARE = (c.Identity, c.Kronecker)
+
+
+def make(spec: c.Projection, d_in: int, d_out: int) -> Projection:
+    torch.manual_seed(0)
+    module = module_for(spec)(spec, d_in, d_out, H).double()
+    for p in module.parameters():
+        torch.nn.init.normal_(p)
+    return module
+
+
+def slope(module: Projection) -> Tensor:
+    """∂y/∂x, [d_out, d_in], at a random point."""
+    x = torch.randn(module.d_in, dtype=torch.float64)
+    return jacobian(lambda v: module(v[None, None])[0, 0], x)
+
+
+@pytest.mark.parametrize("d_out", [12, 24, 6])
+def test_independent_is_block_diagonal(d_out: int) -> None:
+    module = make(c.Independent(), 12, d_out)
+    j, size = slope(module), d_out // H
+    for to in range(H):
+        for source in range(H):
+            block = j[to * size : (to + 1) * size, source * 4 : (source + 1) * 4]
+            if to == source:
+                torch.testing.assert_close(block, module.weight[to].T, rtol=0, atol=0)
+            else:
+                assert torch.equal(block, torch.zeros_like(block))
+
+
+def test_kronecker_is_k_times_identity() -> None:
+    module = make(c.Kronecker(), 12, 12)
+    j = slope(module)
+    for to in range(H):
+        for source in range(H):
+            block = j[to * 4 : (to + 1) * 4, source * 4 : (source + 1) * 4]
+            assert torch.equal(block, module.weight[to, source] * torch.eye(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bias", "d_out"),
+    [(k, bias, d) for k in LINEAR for bias in (0, 1) for d in (12, 24) if d == 12 or k not in SQUARE],
+    ids=lambda x: getattr(x, "kind", str(x)),
+)
+def test_matrix_is_the_jacobian(kind: type[c.Projection], bias: int, d_out: int) -> None:
+    has_bias = bool(bias) and kind is not c.Identity
+    module = make(kind(bias=True) if has_bias else kind(), 12, d_out)
+    torch.testing.assert_close(module.matrix(), slope(module).T, rtol=0, atol=1e-14)
+    at_zero = module(torch.zeros(1, 1, 12, dtype=torch.float64))[0, 0]
+    assert torch.equal(at_zero, module.bias if has_bias else torch.zeros_like(at_zero))
+
+
+def test_flops_count_a_multiply_add_as_two() -> None:
+    sizes = {c.Identity: 0, c.Independent: 2 * 12 * 12 // H, c.Kronecker: 2 * H * 12, c.Dense: 2 * 12 * 12}
+    for kind, flops in sizes.items():
+        assert make(kind(), 12, 12).flops() == flops
+
+
+MIXED = {
+    "blocks.0.attn.hook_q_mix": "ind",
+    "blocks.0.attn.hook_k_mix": "kron",
+    "blocks.1.attn.hook_v_mix": "kron",
+    "blocks.1.attn.hook_o_mix": "ind",
+    "blocks.0.mlp.hook_up_mix": "ind",
+    "blocks.1.mlp.hook_down_mix": "ind",
+}
+
+
+def mixed_model() -> Any:
+    changes = {"attention.q": "ind", "attention.k": "kron", "attention.v": "kron"}
+    torch.manual_seed(1)
+    model = build("cfm", "tiny", **changes).double()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    return model
+
+
+def weight_of(model: Any, hook: str) -> Tensor:
+    return model.get_parameter(hook.replace("hook_", "").replace("_mix", "") + ".weight")
+
+
+@pytest.mark.parametrize("name", MIXED)
+@torch.no_grad()
+def test_an_edit_of_the_matrix_is_a_changed_weight(name: str) -> None:
+    model, tokens = mixed_model(), torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(0))
+    plain, weight = model(tokens), weight_of(model, name)
+    new, old = torch.randn_like(weight), weight.clone()
+
+    def second_row_only(w: Tensor, hook: Any) -> Tensor:
+        assert w.shape == (2, *weight.shape)
+        return torch.stack([w[0], new])
+
+    with edit(model, {name: second_row_only}):
+        edited = model(tokens)
+    assert torch.equal(weight, old)
+    weight.copy_(new)
+    changed = model(tokens)
+    assert (changed - plain).abs().max() > 1e-3
+    torch.testing.assert_close(edited[0], plain[0], rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(edited[1], changed[1], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", MIXED)
+@torch.no_grad()
+def test_an_edit_in_place_never_reaches_the_parameter(name: str) -> None:
+    model, tokens = mixed_model(), torch.arange(8)[None].expand(2, -1)
+    plain, old = model(tokens), weight_of(model, name).clone()
+    with capture(model, name) as found, model.hooks(fwd_hooks=[(name, lambda w, hook: w.zero_())]):
+        emptied = model(tokens)
+    assert torch.equal(weight_of(model, name), old)
+    assert torch.equal(found[name], old.expand(2, *old.shape)), "capture, attached first, sees the unedited matrix"
+    assert not torch.allclose(emptied, plain)
+    assert torch.equal(model(tokens), plain)
+
+
+@pytest.mark.parametrize("name", MIXED)
+@torch.no_grad()
+def test_listening_does_not_change_the_output(name: str) -> None:
+    model, tokens = mixed_model(), torch.arange(8)[None]
+    plain = model(tokens)
+    with capture(model, name):
+        heard = model(tokens)
+    torch.testing.assert_close(heard, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_gradient_reaches_the_weight_through_its_hook() -> None:
+    model, tokens = mixed_model(), torch.arange(8)[None]
+    grads = []
+    for names in ([], list(MIXED)):
+        model.zero_grad()
+        with capture(model, names):
+            model.loss(tokens, tokens)[0].backward()
+        grads.append({n: p.grad.clone() for n, p in model.named_parameters()})
+    for name, grad in grads[0].items():
+        torch.testing.assert_close(grads[1][name], grad, rtol=1e-10, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mlp.up": "id"}, "mlp.up: identity mixing keeps the width, but this projection maps 32 to 128"),
+        ({"mlp.up": "kron"}, "mlp.up: kronecker mixing keeps the width, but this projection maps 32 to 128"),
+        ({"mlp.down": "kron"}, "mlp.down: kronecker mixing keeps the width, but this projection maps 128 to 32"),
+        ({"mlp.gate": "id"}, "mlp.gate: identity mixing keeps the width"),
+        ({"mlp.up": "ind", "mlp.d_mlp": 130}, "mlp.up: independent mixing needs both widths divisible by the 4 heads"),
+        ({"mlp.down": "ind", "mlp.d_mlp": 130}, "mlp.down: independent mixing needs .* got 130 -> 32"),
+        ({"n_heads": 6}, "6 heads do not divide the width 32; the nearest width that fits is 30"),
+        ({"n_heads": 32, "positions": "rope"}, "RoPE rotates pairs"),
+        ({"n_heads": 0}, "n_heads must be at least 1, got 0"),
+    ],
+)
+def test_impossible_shapes_say_why(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        preset("d-cas", "tiny", **changes)
+
+
+def test_square_kinds_fit_an_ffn_of_the_model_width() -> None:
+    model = build("d-cas", "tiny", **{"mlp.d_mlp": 32, "mlp.up": "kron", "mlp.down": "id"})
+    assert model.blocks[0].mlp.up.weight.shape == (4, 4)
+    assert model(torch.zeros(1, 3, dtype=torch.long)).shape == (1, 3, 256)
