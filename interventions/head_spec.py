@@ -1,9 +1,9 @@
 """The head grammar: which heads a command means.
 
-    L5.H4        one head                    all          every head
-    L4.*         a layer                     random3:7    three heads drawn with seed 7
-    L4-5.H0-2    ranges, ends included       top3:NAME    the three heads with the largest score NAME
-    *.H2         head 2 of every layer       bottom3:NAME the three with the smallest
+L5.H4        one head                    all          every head
+L4.*         a layer                     random3:7    three heads drawn with seed 7
+L4-5.H0-2    ranges, ends included       top3:NAME    the three heads with the largest score NAME
+*.H2         head 2 of every layer       bottom3:NAME the three with the smallest
 """
 
 import random
@@ -29,9 +29,7 @@ class Head(NamedTuple):
         return f"L{self.layer}H{self.head}"
 
 
-def parse_heads(
-    specs: str | Sequence[str], n_layers: int, n_heads: int, scores: Scores | None = None
-) -> list[Head]:
+def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores: Scores | None = None) -> list[Head]:
     """Heads in order of layer and index, each once. Raises `InputError` for a head the model does not have."""
     chosen: set[Head] = set()
     for spec in [specs] if isinstance(specs, str) else specs:

@@ -10,12 +10,12 @@ Names are imported on first use, so that commands answer `--help` without loadin
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from models.make import build
     from models.capture import Query, capture, edit, run
     from models.checkpoint import load
     from models.config import ModelConfig
     from models.errors import InputError
     from models.generate import generate
+    from models.make import build
     from models.presets import preset
     from models.transformer import StreamTransformer
 

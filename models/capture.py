@@ -71,7 +71,9 @@ def capture(model: Any, names: str | Sequence[str], *, grad: bool = False) -> It
         yield found
     silent = [name for name in wanted if name not in found]
     if silent:
-        raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}; was the model run, and those layers with it?")
+        raise InputError(
+            f"hooks that did not fire: {', '.join(silent[:5])}; was the model run, and those layers with it?"
+        )
 
 
 @contextmanager
@@ -106,7 +108,9 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
         yield
     silent = [name for name, _ in plan if name not in fired]
     if silent:
-        raise InputError(f"edits that did not fire: {', '.join(silent[:5])}; was the model run, and those layers with it?")
+        raise InputError(
+            f"edits that did not fire: {', '.join(silent[:5])}; was the model run, and those layers with it?"
+        )
 
 
 @contextmanager

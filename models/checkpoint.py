@@ -93,7 +93,9 @@ def run_folder(run_or_path: str | Path) -> Path:
     """The folder of a run, checked to be one."""
     path = Path(run_or_path)
     if not path.is_dir():
-        raise InputError(f"{path} is no run folder; train one with python -m models.train PRESET --data SOURCE --out {path}")
+        raise InputError(
+            f"{path} is no run folder; train one with python -m models.train PRESET --data SOURCE --out {path}"
+        )
     return path
 
 

@@ -6,225 +6,61 @@ norm, position encoding or residual topology is one class here and one class whe
 The docstring under each field is the help text of the command line.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from models.errors import InputError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """Base of all parts. `kind` is the name used in JSON files and in `--set`."""
-
-    kind: ClassVar[str]
-
-
-# ---- projections: the mixing strategies of DST §2.2 --------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Projection(Part):
-    """One linear map D_in -> D_out seen as H channels; how information crosses between channels."""
-
-    short: ClassVar[str]
-    linear: ClassVar[bool] = True
-
-    def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
-        """Raise `InputError` with the reason when this kind cannot map d_in to d_out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Identity(Projection):
-    """y = x. No parameters. Square maps only."""
-
-    kind: ClassVar[str] = "identity"
-    short: ClassVar[str] = "id"
-
-    def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
-        _square(self, name, d_in, d_out)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Independent(Projection):
-    """y_h = x_h W_h: block-diagonal, H · (d_in/H) · (d_out/H) parameters (DST Eq. 4)."""
-
-    kind: ClassVar[str] = "independent"
-    short: ClassVar[str] = "ind"
-    bias: bool = False
-    """Add a bias."""
-
-    def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
-        if d_in % n_heads or d_out % n_heads:
-            raise InputError(
-                f"{name}: independent mixing needs both widths divisible by the {n_heads} heads, "
-                f"got {d_in} -> {d_out}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kronecker(Projection):
-    """y_k = Σ_h W_kh x_h, that is W ⊗ I: H² parameters (DST Eq. 5). Square maps only."""
-
-    kind: ClassVar[str] = "kronecker"
-    short: ClassVar[str] = "kron"
-    bias: bool = False
-    """Add a bias."""
-
-    def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
-        _square(self, name, d_in, d_out)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dense(Projection):
-    """y = x W: any channel may reach any other, d_in · d_out parameters (DST Eq. 6)."""
-
-    kind: ClassVar[str] = "dense"
-    short: ClassVar[str] = "dns"
-    bias: bool = False
-    """Add a bias."""
-
-
-def _square(spec: Projection, name: str, d_in: int, d_out: int) -> None:
-    if d_in != d_out:
-        raise InputError(
-            f"{name}: {spec.kind} mixing keeps the width, but this projection maps {d_in} to {d_out}; "
-            "use independent or dense"
-        )
-
-
-# ---- norms -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Norm(Part):
-    """A normalisation over the model width."""
-
-    eps: float = 1e-5
-    """Added to the variance."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerNorm(Norm):
-    """γ (x − mean) / sqrt(var + eps) + β over all D."""
-
-    kind: ClassVar[str] = "layer"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChannelLayerNorm(Norm):
-    """LayerNorm of each head's d_h dimensions by themselves, with γ_h, β_h (DST Eq. 13)."""
-
-    kind: ClassVar[str] = "channel"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RMSNorm(Norm):
-    """γ x / sqrt(mean(x²) + eps)."""
-
-    kind: ClassVar[str] = "rms"
-
-
-# ---- positions ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Positions(Part):
-    """How a model knows the order of its tokens."""
-
-    table: ClassVar[bool] = False  # has a learned table that is added to the embedding
-    rotates: ClassVar[bool] = False  # changes q and k
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rope(Positions):
-    """Rotary positions, half-rotate layout."""
-
-    kind: ClassVar[str] = "rope"
-    rotates: ClassVar[bool] = True
-    base: float = 10_000.0
-    """Wavelength base θ."""
-    fraction: float = 1.0
-    """Share of each head's width that is rotated (Canon recommends 0.25)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alibi(Positions):
-    """Linear biases −m_h (q − k) added to the scores, m_h by the rule of the ALiBi paper."""
-
-    kind: ClassVar[str] = "alibi"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learned(Positions):
-    """A learned table [n_ctx, D] added to the token embedding."""
-
-    kind: ClassVar[str] = "learned"
-    table: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoPositions(Positions):
-    """No position information but the causal mask."""
-
-    kind: ClassVar[str] = "none"
-
-
-# ---- residual topologies -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Residual(Part):
-    """What flows between the branches. `streams` are the names in the hooks, () for one stream."""
-
-    streams: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def value_path(self) -> Literal["shared", "own", "raw"]:
-        """What normalises the values' input: the norm of Q and K, a norm of their own, or nothing."""
-        return "shared"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Single(Residual):
-    """One residual stream: a standard pre-norm transformer."""
-
-    kind: ClassVar[str] = "single"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DualStream(Residual):
-    """x = x_t + x_e (DST Eq. 1)."""
-
-    streams: ClassVar[tuple[str, ...]] = ("token", "context")
-    values: Literal["token", "combined"] = "token"
-    """What the values read: x_t (DST Eq. 8) or x_t + x_e (PLS Eq. 5)."""
-    value_norm: bool = True
-    """Normalise what the values read (DST Eq. 8) or take it raw (DST Eq. 2, LFA Eq. 14)."""
-    order: Literal["sequential", "parallel"] = "sequential"
-    """sequential: the FFN sees the attention's update of its layer (DST Alg. 1); parallel: DST Eq. 3."""
-
-    @property
-    def value_path(self) -> Literal["shared", "own", "raw"]:
-        if not self.value_norm:
-            return "raw"
-        return "own" if self.values == "token" else "shared"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenFactor(DualStream):
-    """Attention writes x_t, the FFN writes x_e (DST §2.1)."""
-
-    kind: ClassVar[str] = "token_factor"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FrozenToken(DualStream):
-    """x_t stays the embedding; attention and FFN write x_e (DST §2.1, LFA Eq. 18–21, CASCADE)."""
-
-    kind: ClassVar[str] = "frozen_token"
-    detach_token: bool = False
-    """Stop gradients into the embedding through x_t (LFA "no gradient flow into X_T")."""
-
+from models.parts import (
+    Alibi,
+    ChannelLayerNorm,
+    Dense,
+    DualStream,
+    FrozenToken,
+    Identity,
+    Independent,
+    Kronecker,
+    LayerNorm,
+    Learned,
+    NoPositions,
+    Norm,
+    Part,
+    Positions,
+    Projection,
+    Residual,
+    RMSNorm,
+    Rope,
+    Single,
+    TokenFactor,
+)
+
+__all__ = [
+    "Alibi",
+    "Attention",
+    "ChannelLayerNorm",
+    "Dense",
+    "DualStream",
+    "FrozenToken",
+    "Gate",
+    "Identity",
+    "Independent",
+    "Kronecker",
+    "LayerNorm",
+    "Learned",
+    "Mlp",
+    "ModelConfig",
+    "NoPositions",
+    "Norm",
+    "Part",
+    "Positions",
+    "Projection",
+    "RMSNorm",
+    "Readout",
+    "Residual",
+    "Rope",
+    "Single",
+    "Supervision",
+    "TokenFactor",
+]
 
 # ---- attention, FFN, readout -------------------------------------------------------------------
 
@@ -400,8 +236,3 @@ class ModelConfig:
         signature = f"{a.v.short}-{a.o.short}/{m.up.short}-{m.down.short}"
         plain = isinstance(a.q, Dense) and isinstance(a.k, Dense)
         return signature if plain else f"{signature} (q-k {a.q.short}-{a.k.short})"
-
-
-def field_names(part: object) -> list[str]:
-    """Names of the fields of a part, for error messages."""
-    return [f.name for f in fields(part)]  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Configurations as JSON, as dotted overrides, as mixing signatures. Unknown names raise.
 
-    to_dict(config) / from_dict(ModelConfig, data)          exact round trip
-    override(config, {"attention.v": "kron", "n_layers": 2, "mixing": "kron-kron/dns-dns"})
+to_dict(config) / from_dict(ModelConfig, data)          exact round trip
+override(config, {"attention.v": "kron", "n_layers": 2, "mixing": "kron-kron/dns-dns"})
 """
 
 import dataclasses

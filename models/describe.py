@@ -1,8 +1,8 @@
 """What a model is, before it is trained: parameters by part, mixing signature, FLOPs, hooks with shapes.
 
-    python -m models.describe lfa
-    python -m models.describe dst-kron --scale small --set residual.order=parallel
-    python -m models.describe --run runs/lfa
+python -m models.describe lfa
+python -m models.describe dst-kron --scale small --set residual.order=parallel
+python -m models.describe --run runs/lfa
 """
 
 from collections.abc import Sequence
@@ -118,7 +118,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     console.print(table)
     flops = flops_per_token(model)
     parts = ", ".join(f"{name} {value:,}" for name, value in flops.items())
-    console.print(f"FLOPs per token, forward, {config.n_ctx} tokens: {sum(flops.values()):,} ({parts})\n", highlight=False)
+    console.print(
+        f"FLOPs per token, forward, {config.n_ctx} tokens: {sum(flops.values()):,} ({parts})\n", highlight=False
+    )
     if options.hooks != "none":
         table = Table(title="hooks, in the order in which they fire", title_justify="left")
         for column in ("name", "shape", "access", "meaning"):

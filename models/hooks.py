@@ -38,7 +38,6 @@ class OnDemand(HookPoint):
         return self.wanted or bool(self._forward_hooks) or bool(self._backward_hooks)
 
 
-
 class ObservePoint(HookPoint):
     """A point that cannot be edited; use it through `observe`."""
 
@@ -152,7 +151,10 @@ def _streams(place: str) -> list[Hook]:
     when = {"pre": "entering the layer", "mid": "after attention", "post": "leaving the layer"}[place]
     return [
         Hook(
-            name=f"blocks.L.hook_token_{place}", shape="B T D", meaning=f"token stream x_t {when}", when=_stream("token")
+            name=f"blocks.L.hook_token_{place}",
+            shape="B T D",
+            meaning=f"token stream x_t {when}",
+            when=_stream("token"),
         ),
         Hook(
             name=f"blocks.L.hook_context_{place}",

@@ -1,8 +1,8 @@
 """Position encodings: rotary, ALiBi, learned, none. One interface, so attention has no branches.
 
-    embed(T)     [T, D] to add to the token embedding, or None
-    rotate(x)    queries or keys [B, T, H, K] -> the same shape
-    bias(T)      [H, T, T] to add to the scores, or None
+embed(T)     [T, D] to add to the token embedding, or None
+rotate(x)    queries or keys [B, T, H, K] -> the same shape
+bias(T)      [H, T, T] to add to the scores, or None
 """
 
 import math

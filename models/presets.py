@@ -1,7 +1,7 @@
 """The models of the papers, by name and scale. Each preset is a few lines built with `replace`.
 
-    preset("lfa")                       as printed in the paper (SPEC §7 where it contradicts itself)
-    preset("lfa", "small", n_layers=4)  width 192, and one override
+preset("lfa")                       as printed in the paper (SPEC §7 where it contradicts itself)
+preset("lfa", "small", n_layers=4)  width 192, and one override
 """
 
 from collections.abc import Callable
@@ -56,7 +56,9 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> ModelConfig:
         raise unknown("scale", scale, list(SCALES))
     config = replace(PRESETS[name](), name=name)
     if scale != "paper":  # the FFN keeps its ratio to the width
-        config = override(config, {**SCALES[scale], "mlp.d_mlp": config.d_mlp * SCALES[scale]["d_model"] // config.d_model})
+        config = override(
+            config, {**SCALES[scale], "mlp.d_mlp": config.d_mlp * SCALES[scale]["d_model"] // config.d_model}
+        )
     return override(config, overrides)
 
 
@@ -76,9 +78,7 @@ def std_t() -> ModelConfig:
 @register
 def d_cas() -> ModelConfig:
     """D-Cas: frozen token stream, raw values from x_t, dense attention and FFN."""
-    return replace(
-        _lfa_frame(), residual=FrozenToken(value_norm=False), norm=ChannelLayerNorm(), positions=Rope()
-    )
+    return replace(_lfa_frame(), residual=FrozenToken(value_norm=False), norm=ChannelLayerNorm(), positions=Rope())
 
 
 @register

@@ -73,7 +73,7 @@ def cross_entropy(
 
 @torch.no_grad()
 def map_logits(
-    h: Float[Tensor, "N D"], w: Float[Tensor, "V D"], fn: Callable[[Tensor, slice], Tensor]
+    h: Float[Tensor, "rows D"], w: Float[Tensor, "V D"], fn: Callable[[Tensor, slice], Tensor]
 ) -> Float[Tensor, "N *out"]:
     """Concatenate fn(logits [n, V], rows) over chunks of rows. `fn` must not keep the logits."""
     size = chunk_rows(w.shape[0])

@@ -1,9 +1,9 @@
 """Which module computes which part of a configuration.
 
-    @implements(config.Kronecker)
-    class KroneckerProjection(nn.Module): ...
+@implements(config.Kronecker)
+class KroneckerProjection(nn.Module): ...
 
-    module_for(spec)(spec, ...)     the class registered for the spec's type
+module_for(spec)(spec, ...)     the class registered for the spec's type
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Read run folders: list them, show one, compare two.
 
-    python -m models.runs list runs/
-    python -m models.runs show runs/lfa
-    python -m models.runs diff runs/lfa runs/std-t
+python -m models.runs list runs/
+python -m models.runs show runs/lfa
+python -m models.runs diff runs/lfa runs/std-t
 """
 
 from collections.abc import Sequence
@@ -98,11 +98,27 @@ def _show(run: Path) -> None:
 
     manifest, metrics = _manifest(run), read_metrics(run)
     data = manifest["data"]["train"]
-    for name in ("preset", "scale", "parameters", "seed", "commit", "device", "started", "ended", "wall_seconds", "outcome"):
+    for name in (
+        "preset",
+        "scale",
+        "parameters",
+        "seed",
+        "commit",
+        "device",
+        "started",
+        "ended",
+        "wall_seconds",
+        "outcome",
+    ):
         print(f"{name:13s} {manifest.get(name, '')}")
     print(f"{'command':13s} {' '.join(manifest['argv'])}")
     print(f"{'data':13s} {data['source']['source']}: {data['n_tokens']:,} tokens in {data['n_documents']:,} documents")
-    _print([{"step": r["step"], "loss": f"{r['loss']:.4f}", "perplexity": f"{r['perplexity']:.2f}"} for r in evaluations(run)])
+    _print(
+        [
+            {"step": r["step"], "loss": f"{r['loss']:.4f}", "perplexity": f"{r['perplexity']:.2f}"}
+            for r in evaluations(run)
+        ]
+    )
     samples = [row["text"] for row in metrics if row["kind"] == "sample"]
     if samples:
         print(f"last sample: {samples[-1]}")

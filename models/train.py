@@ -1,9 +1,9 @@
 """Train a model of the papers on a corpus, into a run folder.
 
-    python -m models.train lfa --data stories --scale zoo --out runs/lfa
-    python -m models.train lfa --data train.txt --valid valid.txt --scale small --out runs/lfa --epochs 4
-    python -m models.train pls --data corpus/ --tokenizer gpt2/ --scale paper --out runs/pls
-    python -m models.train --resume --out runs/lfa
+python -m models.train lfa --data stories --scale zoo --out runs/lfa
+python -m models.train lfa --data train.txt --valid valid.txt --scale small --out runs/lfa --epochs 4
+python -m models.train pls --data corpus/ --tokenizer gpt2/ --scale paper --out runs/pls
+python -m models.train --resume --out runs/lfa
 """
 
 import sys
@@ -44,7 +44,9 @@ def _start(options: Options, out: Path) -> None:
     from models.training.data import prepare
 
     print(f"reading {options.data}", file=sys.stderr)
-    source = dict(data=options.data, valid=options.valid, text_field=options.text_field, max_documents=options.max_documents)
+    source = dict(
+        data=options.data, valid=options.valid, text_field=options.text_field, max_documents=options.max_documents
+    )
     data = prepare(
         options.data,
         options.valid,

@@ -1,9 +1,9 @@
 """StreamTransformer: embed, L blocks, readout. The same forward pass serves training and analysis.
 
-    model(tokens)                          logits [B, T, V]
-    model(tokens, logits_at=positions)     logits at those positions only
-    model.segment(state, start, stop)      layers start … stop−1 on a cached state
-    model.loss(tokens, targets)            training loss, with per-layer supervision where configured
+model(tokens)                          logits [B, T, V]
+model(tokens, logits_at=positions)     logits at those positions only
+model.segment(state, start, stop)      layers start … stop−1 on a cached state
+model.loss(tokens, targets)            training loss, with per-layer supervision where configured
 """
 
 import math
@@ -149,7 +149,9 @@ class StreamTransformer(LensMixin, HookedRootModule):
     def check_tokens(self, tokens: Tensor) -> None:
         """Raise `InputError` unless tokens are [B, T] with ids of the vocabulary and T within the context."""
         if tokens.ndim != 2 or tokens.is_floating_point():
-            raise InputError(f"tokens must be integers of shape [batch, position], got {list(tokens.shape)} {tokens.dtype}")
+            raise InputError(
+                f"tokens must be integers of shape [batch, position], got {list(tokens.shape)} {tokens.dtype}"
+            )
         if tokens.shape[1] > self.config.n_ctx:
             raise InputError(f"sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}")
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.config.d_vocab:

@@ -41,11 +41,15 @@ def is_held_out(category: str, combination: Combination) -> bool:
     return crc32("|".join((category, *combination)).encode()) % HELD_OUT_PART == 0
 
 
-def draw(category: str, held_out: bool, propose: Callable[[], Combination]) -> Combination | None:
+def draw(
+    category: str, held_out: bool, propose: Callable[[], Combination], both_ways: bool = False
+) -> Combination | None:
+    """A combination on the wanted side; `both_ways` when the passage labels the competitor too."""
     for _ in range(200):
-        combination = propose()
+        a, b, verb = combination = propose()
         if is_held_out(category, combination) == held_out:
-            return combination
+            if not both_ways or is_held_out(category, (b, a, verb)) == held_out:
+                return combination
     return None
 
 
@@ -83,9 +87,9 @@ AFTER_THING = (
 AFTER_ANIMAL = (
     "The {n} {does}.",
     "Everyone looked at the {n}.",
-    '"<Poor|Good|Clever|Dear> little {n}," said {o}.',
+    '"<Poor|Good|Clever|Dear> {n}," said {o}.',
     "{s} <pointed at|waved at|felt sorry for> the {n}.",
-    "{^ss} never forgot the {n}.",
+    "{s} never forgot the {n}.",
 )
 AFTER_PERSON = (
     "Everyone <looked at|smiled at|talked about|was proud of> {n}.",
@@ -124,8 +128,8 @@ def noun(rng: Random, key: str, word: str, adjectives: tuple[str, ...], pair: bo
     return f"a {adjective}[{key} {word}]"
 
 
-QUALITIES = tuple("old new big small shiny heavy plain pretty strong little blue green red yellow".split())
-LOOKS = tuple("big small brown old young white black gray thin fat".split())
+QUALITIES = tuple(["old", "new", "big", "small", "shiny", "heavy", "plain", "pretty", "strong", "little", "blue", "green", "red", "yellow"])
+LOOKS = tuple(["big", "small", "brown", "old", "young", "white", "black", "gray", "thin", "fat"])
 
 TWO_THINGS = (
     "{s} <had|found|saw|noticed|spotted|came upon|was given> {x1} and {x2}.",
@@ -249,10 +253,10 @@ HUNT = ("Hungry for fresh meat", "Hoping to catch some supper", "Ready to pounce
         "Ready to attack")  # fmt: skip
 FLEE = ("Afraid of being eaten", "In great danger", "Scared for its life", "Too small to fight back",
         "Desperate to escape", "Not wanting to be eaten")  # fmt: skip
-STALK = ("crept closer and closer", "got ready to jump", "watched without a sound",
+STALK = ("crept closer and closer", "bent low and kept still", "watched without a sound",
              "waited for the right moment")
 ESCAPE = ("ran away", "got away", "looked for a hiding place", "called for help")
-GLAD = frozenset("help rescue thank praise feed comfort forgive warn".split())
+GLAD = frozenset(["help", "rescue", "thank", "praise", "feed", "comfort", "forgive", "warn"])
 """Events after which both sides are content, so that an animal may do what its kind likes to do."""
 BIG_HUNTERS = tuple(h for h in HUNTERS if h not in SMALL_HUNTERS)
 TWO_ANIMALS = (

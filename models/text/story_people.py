@@ -17,7 +17,6 @@ from models.text.story_cases import (
     after_animal,
     between,
     draw,
-    is_held_out,
     noun,
 )
 from models.text.story_text import Env, Label, capital, expand, pick
@@ -33,8 +32,7 @@ from models.text.story_words import (
     WISHES,
 )
 
-OWNERS = tuple("dog cat rabbit pony monkey parrot bear mouse elephant goat duck lion penguin donkey "
-             "squirrel".split())
+OWNERS = tuple(["dog", "cat", "rabbit", "pony", "monkey", "parrot", "bear", "mouse", "elephant", "goat", "duck", "lion", "penguin", "donkey", "squirrel"])
 # what was wrong with a thing -> what its owner did about it
 CARE = {"dirty": "washed", "wet": "dried", "dusty": "wiped", "missing": "looked for", "muddy": "cleaned",
         "sticky": "scrubbed", "precious": "guarded", "pretty": "admired", "sandy": "brushed"}  # fmt: skip
@@ -79,7 +77,7 @@ def possessor_possessed(
         verb = pick(rng, tuple(CARE)) if double else pick(rng, PERSON_ACTS) if is_owner else THINGS[thing][1]
         return (env["s"], thing, verb) if double or is_owner else (thing, env["s"], verb)
 
-    combination = draw("possessor-possessed", held_out, propose)
+    combination = draw("possessor-possessed", held_out, propose, both_ways=double)
     if combination is None:
         return None
     owner, verb = env["s"], combination[2]
@@ -96,8 +94,7 @@ def possessor_possessed(
         swapped = (combination[1], combination[0], verb)
         she = Label("possessor-possessed", "possessor", "p" + k, keys[0], keys, "p" + k, combination)
         it = Label("possessor-possessed", "possessed", "q" + k, keys[1], keys, "q" + k, swapped)
-        both = is_held_out("possessor-possessed", swapped) == held_out
-        return text, (she, it) if both else (she,), "here"
+        return text, (she, it), "here"
     owner_first = first == is_owner
     env["x1" if not owner_first else "x2"] = noun(rng, keys[1], thing, QUALITIES, pair)
     text = expand(pick(rng, OWNER_FIRST if owner_first else OWNED_FIRST), env, rng)
@@ -148,7 +145,7 @@ def _animal_and_thing(
     else:
         then = THINGS[target][1]
     text += f" [u{k} {cue}], [p{k} it] {then}."
-    text += after(rng, after_animal(text, env) if is_owner else AFTER_THING, env, pair)
+    text += after(rng, after_animal(text, env) if is_owner else AFTER_THING[:4], env, pair)
     if pair:
         text += f" {PAIR_END} the"
     relation = "possessor" if is_owner else "possessed"

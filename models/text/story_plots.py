@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (a template a line, unbroken, is what a reader compares)
+
 """The plots: what happens, stage by stage, in the template language of `story_text`.
 
 A plot is a list of stages, each a choice of templates; labelled passages are told between stages. `binds`

@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (a template a line, unbroken, is what a reader compares)
+
 """More plots; the form is told in `story_plots`."""
 
 from models.text.story_plots import INSIDE, OUTSIDE, Plot

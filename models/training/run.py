@@ -85,9 +85,7 @@ class Run:
         meta = {"step": str(step), "config": json.dumps(config, sort_keys=True), "state": json.dumps(state)}
         write_tensors(self.folder / "checkpoint.safetensors", tensors, meta)
 
-    def load_checkpoint(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[int, dict[str, Any]]:
+    def load_checkpoint(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]]:
         """(step, state) after restoring weights, optimiser and random state, bit for bit."""
         from models.checkpoint import load_weights
 
@@ -145,10 +143,12 @@ def now() -> str:
 def provenance(device: str) -> dict[str, Any]:
     """Who computed this: arguments, commit, versions, machine."""
     return {
-        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "argv": ["python", *sys.orig_argv[1:]],
         "commit": commit(),
         "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
-        "device": torch.cuda.get_device_name() if device.startswith("cuda") else f"cpu, {torch.get_num_threads()} threads",
+        "device": torch.cuda.get_device_name()
+        if device.startswith("cuda")
+        else f"cpu, {torch.get_num_threads()} threads",
         "cores": os.cpu_count(),
         "started": now(),
     }

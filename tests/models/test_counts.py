@@ -1,13 +1,13 @@
 """Parameter counts, by a formula that does not read the models' code."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from models import config as c
 from models.make import build
-from models.presets import PRESETS
+from models.presets import PRESETS, SCALES, preset
 from models.registry import module_for
 
 
@@ -77,7 +77,11 @@ def counts() -> dict[str, int]:
 
 
 def test_every_preset_has_a_formula() -> None:
-    papers = {name for name, make in PRESETS.items() if make().residual.kind in ("single", "token_factor", "frozen_token")}
+    papers = {
+        name
+        for name, make in PRESETS.items()
+        if make().residual.kind in ("single", "token_factor", "frozen_token")
+    }
     assert set(SHAPES) <= papers
 
 
@@ -134,8 +138,6 @@ def test_gate(tied: bool, shape: str, source: str) -> None:
 @pytest.mark.parametrize("scale", ["small", "zoo", "tiny"])
 @pytest.mark.parametrize("name", ["lfa", "dst-kron", "pls"])
 def test_other_scales(name: str, scale: str) -> None:
-    from dataclasses import replace
-
     sizes = {"small": (6, 6, 192, 4096), "zoo": (6, 6, 96, 2048), "tiny": (2, 4, 32, 256)}[scale]
     layers, heads, d, vocab = sizes
     shape = replace(SHAPES[name], layers=layers, heads=heads, d=d, vocab=vocab)
@@ -148,3 +150,15 @@ def test_ffn_keeps_four_times_the_width_when_the_width_is_overridden_at_a_scale(
     with torch.device("meta"):
         paper, small = build("lfa", d_model=96), build("lfa", "small", d_model=96)
     assert paper.config.d_mlp == small.config.d_mlp == 4 * 96
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_scales_are_what_they_say(scale: str) -> None:
+    sizes = {
+        "paper": (384, 50257, 512),
+        "small": (192, 4096, 256),
+        "zoo": (96, 2048, 128),
+        "tiny": (32, 256, 32),
+    }[scale]
+    config = preset("lfa", scale)
+    assert (config.d_model, config.d_vocab, config.n_ctx) == sizes and config.d_mlp == 4 * sizes[0]

@@ -69,7 +69,16 @@ class PlainGPT(nn.Module):
 
 def plain_names(name: str) -> str:
     """Our parameter names as those of `PlainGPT`."""
-    pairs = ["pos_embed>wpe", "embed>wte", "blocks.>h.", "ln_final>ln_f", ".ln1>.ln_1", ".ln2>.ln_2", ".attn>", ".mlp.up>.fc"]
+    pairs = [
+        "pos_embed>wpe",
+        "embed>wte",
+        "blocks.>h.",
+        "ln_final>ln_f",
+        ".ln1>.ln_1",
+        ".ln2>.ln_2",
+        ".attn>",
+        ".mlp.up>.fc",
+    ]
     for pair in [*pairs, ".mlp.down>.proj"]:
         old, new = pair.split(">")
         name = name.replace(old, new)
@@ -144,9 +153,10 @@ def algorithm(
 
             x = [a + b for a, b in zip(x_t, x_e, strict=True)]  # 4
             n = [ln("ln1", v) for v in x]  # 6
-            read = {"normed token": lambda: [ln("ln1_v", v) for v in x_t], "token": lambda: x_t, "combined": lambda: n}
+            read = x_t if values == "token" else n  # 7
+            read = [ln("ln1_v", v) for v in x_t] if values == "normed token" else read
             q, k = ([mixed("dns", v, w(f"attn.{m}.weight"), None).view(H, K) for v in n] for m in "qk")  # 8
-            v_ = [mixed(mixing[0], v, w("attn.v.weight"), None).view(H, K) for v in read[values]()]  # 7, 9
+            v_ = [mixed(mixing[0], v, w("attn.v.weight"), None).view(H, K) for v in read]  # 9
             update = []
             for t in range(len(row)):
                 heads = []
@@ -171,21 +181,34 @@ def algorithm(
                 hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
                 x_e[t] = x_e[t] + mixed(mixing[3], hidden, w("mlp.down.weight"), w("mlp.down.bias"))  # 17, 18
             streams[layer].append(torch.stack([a + b for a, b in zip(x_t, x_e, strict=True)]))
-        final = [normed("layer", a + b, p["ln_final.weight"], p["ln_final.bias"]) for a, b in zip(x_t, x_e, strict=True)]
+        final = [
+            normed("layer", a + b, p["ln_final.weight"], p["ln_final.bias"])
+            for a, b in zip(x_t, x_e, strict=True)
+        ]
         out.append(torch.stack([p.get("unembed.weight", p["embed.weight"]) @ x for x in final]))  # 20, 21
     return torch.stack(out), [torch.stack(s) for s in streams]
 
 
 PLAIN = {"positions": "none"}  # what rotary positions add is tested apart, at the precision of their tables
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, str, str, str], dict[str, Any]]] = {
-    "DST Algorithm 1, dense": ("dst-dense", PLAIN, ("dns",) * 4, dict(mode="token_factor", values="normed token")),
+    "DST Algorithm 1, dense": (
+        "dst-dense",
+        PLAIN,
+        ("dns",) * 4,
+        dict(mode="token_factor", values="normed token"),
+    ),
     "DST Algorithm 1, kronecker": (
         "dst-kron",
         PLAIN,
         ("kron", "kron", "dns", "dns"),
         dict(mode="token_factor", values="normed token"),
     ),
-    "DST Algorithm 1, independent": ("dst-full-ind", PLAIN, ("ind",) * 4, dict(mode="token_factor", values="normed token")),
+    "DST Algorithm 1, independent": (
+        "dst-full-ind",
+        PLAIN,
+        ("ind",) * 4,
+        dict(mode="token_factor", values="normed token"),
+    ),
     "DST Eq. 2-3": (
         "dst-kron",
         {**PLAIN, "residual.order": "parallel", "residual.value_norm": False},
@@ -221,7 +244,7 @@ def test_equal_to_the_papers_equations(case: str) -> None:
     everywhere = torch.arange(TOKENS.shape[1]).expand(len(TOKENS), -1)
     lens = model.layer_logits(TOKENS, everywhere)
     for layer, x in enumerate(streams):  # PLS A.5.1: the shared head on every layer's combined stream
-        z = torch.nn.functional.layer_norm(x, (D,), model.ln_final.weight, model.ln_final.bias, EPS)
+        z = F.layer_norm(x, (D,), model.ln_final.weight, model.ln_final.bias, EPS)
         torch.testing.assert_close(lens[:, :, layer], z @ model.head.T, rtol=0, atol=1e-10)
 
 
@@ -231,8 +254,7 @@ def test_equal_with_rotary_positions(case: str) -> None:
     """The presets as they are: RoPE, with tables in fp32."""
     name, _, mixing, how = CASES[case]
     model = shaken(name)
-    if name == "pls":
-        model = shaken(name, positions="rope")
+    assert model.config.positions.kind == "rope"
     want, _ = algorithm(model.state_dict(), mixing, rotary=True, **how)
     torch.testing.assert_close(model(TOKENS), want, rtol=0, atol=1e-6)
     assert (algorithm(model.state_dict(), mixing, rotary=False, **how)[0] - want).abs().max() > 1e-3

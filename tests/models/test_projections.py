@@ -128,7 +128,9 @@ def test_an_edit_in_place_never_reaches_the_parameter(name: str) -> None:
     with capture(model, name) as found, model.hooks(fwd_hooks=[(name, lambda w, hook: w.zero_())]):
         emptied = model(tokens)
     assert torch.equal(weight_of(model, name), old)
-    assert torch.equal(found[name], old.expand(2, *old.shape)), "capture, attached first, sees the unedited matrix"
+    assert torch.equal(found[name], old.expand(2, *old.shape)), (
+        "capture, attached first, sees the unedited matrix"
+    )
     assert not torch.allclose(emptied, plain)
     assert torch.equal(model(tokens), plain)
 
@@ -160,9 +162,15 @@ def test_gradient_reaches_the_weight_through_its_hook() -> None:
     [
         ({"mlp.up": "id"}, "mlp.up: identity mixing keeps the width, but this projection maps 32 to 128"),
         ({"mlp.up": "kron"}, "mlp.up: kronecker mixing keeps the width, but this projection maps 32 to 128"),
-        ({"mlp.down": "kron"}, "mlp.down: kronecker mixing keeps the width, but this projection maps 128 to 32"),
+        (
+            {"mlp.down": "kron"},
+            "mlp.down: kronecker mixing keeps the width, but this projection maps 128 to 32",
+        ),
         ({"mlp.gate": "id"}, "mlp.gate: identity mixing keeps the width"),
-        ({"mlp.up": "ind", "mlp.d_mlp": 130}, "mlp.up: independent mixing needs both widths divisible by the 4 heads"),
+        (
+            {"mlp.up": "ind", "mlp.d_mlp": 130},
+            "mlp.up: independent mixing needs both widths divisible by the 4 heads",
+        ),
         ({"mlp.down": "ind", "mlp.d_mlp": 130}, "mlp.down: independent mixing needs .* got 130 -> 32"),
         ({"n_heads": 6}, "6 heads do not divide the width 32; the nearest width that fits is 30"),
         ({"n_heads": 32, "positions": "rope"}, "RoPE rotates pairs"),

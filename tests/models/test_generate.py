@@ -1,0 +1,208 @@
+"""Sampling text."""
+
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import models
+from models.errors import InputError
+from models.generate import generate
+from models.make import build
+
+PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [3], [5, 8, 9]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """Weights large enough that the next token depends on all before it."""
+    model = build("lfa", "tiny")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.5 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    return model
+
+
+def support(monkeypatch: pytest.MonkeyPatch, probabilities: list[float], **options: Any) -> dict[int, float]:
+    """Share of each token among many samples from a model with these probabilities."""
+    model = build("std-t", "tiny", n_ctx=64)
+    row = torch.tensor(probabilities).log()
+    monkeypatch.setattr(
+        type(model), "forward", lambda self, t, logits_at=None, **kw: row.expand(len(t), 1, -1)
+    )
+    rows = generate(model, [[0]] * 100, max_new_tokens=20, **options)
+    drawn = torch.tensor([r[1:] for r in rows]).flatten()
+    return {i: n / len(drawn) for i, n in enumerate(drawn.bincount().tolist()) if n}
+
+
+@torch.no_grad()
+def test_greedy_is_the_argmax_loop(model: Any) -> None:
+    for prompt in PROMPTS:
+        row = list(prompt)
+        for _ in range(10):
+            row.append(int(model(torch.tensor([row]))[0, -1].argmax()))
+        assert generate(model, [prompt], max_new_tokens=10, temperature=0) == [row]
+        assert len(set(row)) > 3, "a model that repeats itself would not test much"
+
+
+def test_top_1_is_greedy(model: Any) -> None:
+    greedy = generate(model, PROMPTS, max_new_tokens=8, temperature=0)
+    assert generate(model, PROMPTS, max_new_tokens=8, top_k=1, seed=5) == greedy
+    assert generate(model, PROMPTS, max_new_tokens=8, top_p=1e-6, seed=6) == greedy
+    assert generate(model, PROMPTS, max_new_tokens=8, seed=5) != greedy
+
+
+def test_a_batch_of_different_lengths_is_one_by_one(model: Any) -> None:
+    together = generate(model, PROMPTS, max_new_tokens=12, temperature=0)
+    assert together == [generate(model, [p], max_new_tokens=12, temperature=0)[0] for p in PROMPTS]
+    assert [len(r) for r in together] == [len(p) + 12 for p in PROMPTS]
+
+
+def test_prompts_are_not_changed(model: Any) -> None:
+    prompts = [list(p) for p in PROMPTS]
+    generate(model, prompts, max_new_tokens=2)
+    assert prompts == PROMPTS
+
+
+def test_seeded(model: Any) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    a = generate(model, PROMPTS, max_new_tokens=8, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(9)
+    assert generate(model, PROMPTS, max_new_tokens=8, seed=1) == a
+    assert generate(model, PROMPTS, max_new_tokens=8, seed=2) != a
+
+
+P = [0.05, 0.4, 0.1, 0.3, 0.15]
+
+
+def test_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    for temperature in (1.0, 0.5, 2.0):
+        share = support(monkeypatch, P, temperature=temperature)
+        weights = torch.tensor(P) ** (1 / temperature)
+        for token, p in enumerate((weights / weights.sum()).tolist()):
+            assert abs(share.get(token, 0) - p) < 0.04  # 2000 draws: 3.5 standard errors at p = 1/2
+
+
+@pytest.mark.parametrize(
+    ("k", "kept"), [(1, [1]), (2, [1, 3]), (3, [1, 3, 4]), (5, [0, 1, 2, 3, 4]), (99, [0, 1, 2, 3, 4])]
+)
+def test_top_k(monkeypatch: pytest.MonkeyPatch, k: int, kept: list[int]) -> None:
+    share = support(monkeypatch, P, top_k=k)
+    assert sorted(share) == kept
+    for token in kept:
+        assert abs(share[token] - P[token] / sum(P[t] for t in kept)) < 0.04
+
+
+@pytest.mark.parametrize(
+    ("p", "kept"),
+    [
+        (0.3, [1]),
+        (0.39, [1]),
+        (0.5, [1, 3]),
+        (0.69, [1, 3]),
+        (0.8, [1, 3, 4]),
+        (0.9, [1, 2, 3, 4]),
+        (1.0, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_top_p_keeps_the_smallest_set_that_reaches_p(
+    monkeypatch: pytest.MonkeyPatch, p: float, kept: list[int]
+) -> None:
+    share = support(monkeypatch, P, top_p=p)
+    assert sorted(share) == kept
+    for token in kept:
+        assert abs(share[token] - P[token] / sum(P[t] for t in kept)) < 0.04
+
+
+def test_top_k_before_top_p(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the two best (4/7 and 3/7) the first already has half of the mass."""
+    assert sorted(support(monkeypatch, P, top_k=2, top_p=0.5)) == [1]
+    assert sorted(support(monkeypatch, P, top_p=0.5)) == [1, 3]
+
+
+def test_top_k_keeps_k_tokens_of_a_tie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ties are common in bf16; k tokens means k, and the best one means the one that greedy takes."""
+    assert len(support(monkeypatch, [0.3, 0.3, 0.3, 0.1], top_k=2)) == 2
+    assert sorted(support(monkeypatch, [0.1, 0.3, 0.3, 0.3], top_k=1)) == sorted(
+        support(monkeypatch, [0.1, 0.3, 0.3, 0.3], temperature=0)
+    )
+
+
+def test_edits_are_seen_at_every_step(model: Any) -> None:
+    plain = generate(model, PROMPTS, max_new_tokens=8, temperature=0)
+    calls: list[tuple[int, ...]] = []
+
+    def off(z: Tensor, hook: Any) -> Tensor:
+        calls.append(tuple(z.shape))
+        return z * 0.0
+
+    edited = generate(model, PROMPTS, max_new_tokens=8, temperature=0, edits={"blocks.*.attn.hook_z": off})
+    assert edited != plain
+    assert calls == [(4, 6 + step, 4, 8) for step in range(8) for _ in range(2)]
+    assert generate(model, PROMPTS, max_new_tokens=8, temperature=0) == plain, "nothing stays behind"
+
+
+def test_an_edit_of_one_position(model: Any) -> None:
+    """Whole sequences are run, so an edit at a position of the prompt finds it at every step."""
+    push = torch.randn(32, generator=torch.Generator().manual_seed(0)) * 5
+
+    def steer(x: Tensor, hook: Any) -> Tensor:
+        y = x.clone()
+        y[:, 0] += push
+        return y
+
+    row = [3, 1, 4]
+    with torch.no_grad(), model.hooks(fwd_hooks=[("blocks.0.hook_context_pre", steer)]):
+        for _ in range(6):
+            row.append(int(model(torch.tensor([row]))[0, -1].argmax()))
+    edits = {"blocks.0.hook_context_pre": steer}
+    assert generate(model, [[3, 1, 4]], max_new_tokens=6, temperature=0, edits=edits) == [row]
+    assert generate(model, [[3, 1, 4]], max_new_tokens=6, temperature=0) != [row]
+
+
+def test_the_context_may_be_filled_and_not_exceeded(model: Any) -> None:
+    assert len(generate(model, [[1] * 30], max_new_tokens=2)[0]) == 32
+    with pytest.raises(InputError, match="prompt and 3 new tokens are 33 tokens, the context holds 32"):
+        generate(model, [[1] * 30], max_new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "message"),
+    [
+        ([], {}, "nothing to continue"),
+        ([[1], []], {}, "a prompt without tokens cannot be continued"),
+        (["Once"], {}, "no tokenizer"),
+        ("Once", {}, "no tokenizer"),
+        ([[999]], {}, "token id 999 is outside the vocabulary of 256"),
+        ([[1]], {"temperature": -1.0}, "temperature >= 0"),
+        ([[1]], {"temperature": float("nan")}, "temperature >= 0"),
+        ([[1]], {"top_k": 0}, "top_k >= 1"),
+        ([[1]], {"top_p": 0.0}, "0 < top_p <= 1"),
+        ([[1]], {"top_p": 1.5}, "0 < top_p <= 1"),
+        (
+            [[1]],
+            {"edits": {"blocks.0.attn.hook_zz": lambda x, hook: x}},
+            "unknown hook 'blocks.0.attn.hook_zz'",
+        ),
+        (
+            [[1]],
+            {"edits": {"blocks.0.hook_resid_pre": lambda x, hook: x}},
+            "only shows the sum of the streams",
+        ),
+        ([[1]], {"max_new_tokens": -1}, "max_new_tokens"),
+        ([1, 2, 3], {}, "prompt"),
+    ],
+)
+def test_bad_input(model: Any, prompts: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        generate(model, prompts, **{"max_new_tokens": 2, **options})
+
+
+@pytest.mark.parametrize("name", models.__all__)
+def test_the_package_exports_what_it_promises(name: str) -> None:
+    """Also once a submodule of the same name is imported."""
+    assert not isinstance(getattr(models, name), types.ModuleType)

@@ -1,0 +1,298 @@
+"""What holds for every architecture: causality, padding, segments, the frozen stream, configurations."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models import config as c
+from models.capture import capture, edit
+from models.config_io import from_dict, kinds, override, parse_mixing, to_dict
+from models.errors import InputError
+from models.make import build
+from models.presets import PRESETS, preset
+from models.residual import Streams
+
+VECTOR = c.Gate(shape="vector", source="normed", bias=True, init="normal")
+SWIGLU = c.Mlp(gate=c.Independent(), activation="silu")
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in PRESETS}
+for kind, order, values, raw in itertools.product(
+    ("token_factor", "frozen_token"), ("sequential", "parallel"), ("token", "combined"), (False, True)
+):
+    part = kinds(c.Residual)[kind](order=order, values=values, value_norm=not raw)
+    VARIANTS[f"{kind} {order} {values}{' raw' if raw else ''}"] = ("dst-kron", {"residual": part})
+for positions in ("rope", "alibi", "learned", "none"):
+    VARIANTS[f"positions {positions}"] = ("lfa", {"positions": positions})
+for mixing in ("id-id/dns-dns", "kron-ind/ind-dns", "ind-kron/dns-ind", "dns-id/ind-ind"):
+    VARIANTS[f"mixing {mixing}"] = ("lfa", {"mixing": mixing})
+VARIANTS |= {
+    "q kron, k ind": ("lfa", {"attention.q": "kron", "attention.k": "ind"}),
+    "gate vector, normed": ("dst-ind", {"attention.gate": VECTOR}),
+    "gate scalar, value": ("std-t", {"attention.gate": c.Gate(source="value", init="normal")}),
+    "swiglu, rms": ("std-t", {"mlp": SWIGLU, "norm": "rms", "readout.norm": "rms"}),
+    "partial rope": ("std-t", {"positions": c.Rope(fraction=0.25)}),
+    "untied": ("lfa", {"readout.tied": False}),
+    "own layer norms": ("pls", {"readout.layer_norms": "own"}),
+    "detached token stream": ("lfa", {"residual.detach_token": True}),
+}
+FROZEN = [
+    name
+    for name, (base, over) in VARIANTS.items()
+    if preset(base, "tiny", **over).residual.kind == "frozen_token"
+]
+every = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def make(variant: str, **more: Any) -> Any:
+    """A tiny model in float64, its weights large enough that every part matters, γ and β included."""
+    name, overrides = VARIANTS[variant]
+    model = build(name, "tiny", **overrides, **more).double()
+    generator = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator, dtype=torch.float64))
+    return model
+
+
+def tokens(batch: int = 2, length: int = 12, seed: int = 0) -> Tensor:
+    return torch.randint(256, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def flat(state: Any) -> list[Tensor]:
+    return [t for t in state if t is not None] if isinstance(state, tuple) else [state]
+
+
+@every
+@torch.no_grad()
+def test_a_later_token_never_changes_an_earlier_logit(variant: str) -> None:
+    model, x = make(variant), tokens(1, 12)
+    before = model(x)
+    for position in (1, 6, 11):
+        y = x.clone()
+        y[0, position] = (y[0, position] + 1) % 256
+        after = model(y)
+        torch.testing.assert_close(after[:, :position], before[:, :position], rtol=0, atol=1e-10)
+        assert (after[:, position] - before[:, position]).abs().max() > 1e-4, "and it does change its own"
+
+
+@every
+@torch.no_grad()
+def test_padding_on_the_right_changes_no_real_position(variant: str) -> None:
+    model, x = make(variant), tokens(2, 9)
+    padded = torch.cat([x, torch.zeros(2, 5, dtype=torch.long)], 1)
+    torch.testing.assert_close(model(padded)[:, :9], model(x), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        model(x)[1:], model(x[1:]), rtol=0, atol=1e-10
+    )  # nor does the rest of the batch
+
+
+@pytest.mark.parametrize("variant", FROZEN)
+@torch.no_grad()
+def test_the_frozen_stream_is_the_embedding_bit_for_bit(variant: str) -> None:
+    model, x = make(variant, n_layers=4), tokens()
+    with capture(model, ["hook_embed", "blocks.*.hook_token_*", "blocks.*.hook_context_post"]) as found:
+        model(x)
+    start = model.embed_tokens(x)
+    assert torch.equal(model.segment(start).x_t, start.x_t)
+    for name in [n for n in found if "token" in n]:
+        assert torch.equal(found[name], start.x_t), name
+    if not model.config.positions.table:
+        assert torch.equal(start.x_t, found["hook_embed"])
+    assert all(found[f"blocks.{layer}.hook_context_post"].abs().min() > 0 for layer in range(4))
+
+
+@torch.no_grad()
+def test_the_token_factor_stream_moves_with_attention_alone() -> None:
+    model = make("dst-kron")
+    with capture(model, "*") as found:
+        model(tokens())
+    for layer in range(2):
+        at = {
+            n.removeprefix(f"blocks.{layer}.hook_"): t
+            for n, t in found.items()
+            if n.startswith(f"blocks.{layer}.hook")
+        }
+        assert torch.equal(at["token_mid"], at["token_pre"] + at["attn_out"])
+        assert torch.equal(at["context_post"], at["context_pre"] + at["mlp_out"])
+        assert torch.equal(at["token_post"], at["token_mid"]) and torch.equal(
+            at["context_mid"], at["context_pre"]
+        )
+        assert torch.equal(at["resid_post"], at["token_post"] + at["context_post"])
+
+
+@every
+@torch.no_grad()
+def test_segments_compose_bit_for_bit(variant: str) -> None:
+    model, x = make(variant, n_layers=3), tokens()
+    whole = model.segment(model.embed_tokens(x))
+    for stop in range(4):
+        halves = model.segment(model.segment(model.embed_tokens(x), 0, stop), stop)
+        assert all(torch.equal(a, b) for a, b in zip(flat(halves), flat(whole), strict=True))
+    assert torch.equal(model.logits(whole), model(x))
+    prefix = model.segment(model.embed_tokens(x), 0, 1)
+    kept = [t.clone() for t in flat(prefix)]
+    model.segment(prefix, 1)
+    assert all(torch.equal(a, b) for a, b in zip(kept, flat(prefix), strict=True)), (
+        "a cached state stays as it was"
+    )
+    repeated = [t.repeat(3, 1, 1) for t in flat(prefix)]
+    state = Streams(*repeated) if isinstance(prefix, tuple) else repeated[0]
+    torch.testing.assert_close(
+        model.logits(model.segment(state, 1)), model(x).repeat(3, 1, 1), rtol=0, atol=1e-10
+    )
+
+
+@every
+@torch.no_grad()
+def test_logits_at_are_a_slice_of_all_logits(variant: str) -> None:
+    model, x = make(variant), tokens()
+    full, at = model(x), torch.tensor([[3, 0, -1], [11, -12, 5]])
+    for row in range(2):
+        torch.testing.assert_close(model(x, logits_at=at)[row], full[row, at[row]], rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        model(x, logits_at=torch.tensor([4, -2])), full[[0, 1], [4, 10]][:, None], rtol=0, atol=1e-10
+    )
+
+
+@every
+@torch.no_grad()
+def test_explicit_attention_and_norms_equal_the_fused_path(variant: str) -> None:
+    model, x = make(variant), tokens(2, 32)
+    fused = model(x)
+    with model.explicit():
+        torch.testing.assert_close(model(x), fused, rtol=0, atol=1e-10)
+    pattern = model.patterns(x)
+    torch.testing.assert_close(pattern.sum(-1), torch.ones(2, 2, 4, 32, dtype=torch.float64))
+    assert torch.equal(pattern.triu(1), torch.zeros_like(pattern))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("variant", ["std-t", "lfa", "dst-kron", "pls"])
+def test_listening_and_empty_edits_change_nothing(variant: str, grad: bool) -> None:
+    """With an edit of a norm in place, a listener (or an edit that returns what it got) has no effect."""
+    model, x = make(variant), tokens()
+    scale = {"blocks.0.ln1.hook_normalized": lambda n, hook: n * 3.0}
+    with torch.set_grad_enabled(grad), edit(model, scale):
+        alone = model(x)
+        for name in ("blocks.0.hook_attn_in", "blocks.0.hook_attn_v_in", "blocks.0.hook_mlp_in"):
+            with capture(model, name):
+                torch.testing.assert_close(model(x), alone, rtol=0, atol=1e-10, msg=f"capture of {name}")
+            with edit(model, {name: lambda t, hook: t.clone()}):
+                torch.testing.assert_close(model(x), alone, rtol=0, atol=1e-10, msg=f"edit of {name}")
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if "detach" not in v])
+def test_every_parameter_gets_a_gradient(variant: str) -> None:
+    model = make(variant).train()
+    model.loss(tokens(), tokens(seed=1))[0].backward()
+    dead = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    if model.config.positions.table:
+        assert not model.pos_embed.weight.grad[12:].any(), "positions that were not used"
+    assert not dead
+
+
+def test_detaching_the_token_stream_leaves_the_head_to_train_the_embedding() -> None:
+    model, x = make("detached token stream"), tokens()
+    model.loss(x, x)[0].backward()
+    detached = model.embed.weight.grad.clone()
+    model = make("lfa")
+    model.loss(x, x)[0].backward()
+    assert detached.any() and not torch.allclose(detached, model.embed.weight.grad)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_and_untied_heads(tied: bool) -> None:
+    model = build("lfa", "tiny", **{"readout.tied": tied})
+    assert (model.head is model.embed.weight) == tied
+    assert ("unembed.weight" in model.state_dict()) == (not tied)
+    assert torch.equal(model.W_U, model.head.T)
+
+
+@every
+def test_the_seed_decides_the_weights_and_nothing_else(variant: str) -> None:
+    name, overrides = VARIANTS[variant]
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    a = build(name, "tiny", seed=3, **overrides).state_dict()
+    assert torch.equal(torch.get_rng_state(), before), "the global generator is left alone"
+    torch.manual_seed(2)
+    b = build(name, "tiny", seed=3, **overrides).state_dict()
+    other = build(name, "tiny", seed=4, **overrides).state_dict()
+    assert list(a) == list(b) and all(torch.equal(a[k], b[k]) for k in a)
+    assert not torch.equal(a["embed.weight"], other["embed.weight"])
+
+
+# ---- configurations ----------------------------------------------------------------------------
+
+
+@every
+def test_configurations_survive_json(variant: str) -> None:
+    name, overrides = VARIANTS[variant]
+    config = preset(name, "tiny", **overrides)
+    assert from_dict(c.ModelConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    "signature", ["/".join(p) for p in itertools.product(["id-kron", "ind-dns"], ["ind-dns", "dns-ind"])]
+)
+def test_signatures_parse_and_print(signature: str) -> None:
+    config = preset("lfa", "tiny", mixing=signature)
+    assert config.mixing == signature
+    assert override(config, parse_mixing(config.mixing)) == config
+
+
+@pytest.mark.parametrize("words", [*itertools.product(["id", "ind", "kron", "dns"], repeat=4)])
+def test_every_signature(words: tuple[str, str, str, str]) -> None:
+    signature = f"{words[0]}-{words[1]}/{words[2]}-{words[3]}"
+    if set(words[2:]) & {"id", "kron"}:  # no square map from D to 4 D
+        with pytest.raises(InputError, match="keeps the width"):
+            preset("lfa", "tiny", mixing=signature)
+    else:
+        assert preset("lfa", "tiny", mixing=signature).mixing == signature
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_signature_of_a_preset_gives_the_preset_back(name: str) -> None:
+    """Setting the mixing that a model already has changes nothing: a bias of its FFN stays."""
+    config = preset(name, "tiny")
+    assert preset(name, "tiny", mixing=config.mixing) == config
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: preset("lfaa"), "unknown preset 'lfaa': did you mean lfa"),
+        (lambda: preset("lfa", "huge"), "unknown scale 'huge': known: paper, small, zoo, tiny"),
+        (lambda: preset("lfa", n_layer=2), "unknown field of model 'n_layer': did you mean n_layers"),
+        (lambda: preset("lfa", **{"attention.w": "dns"}), "unknown field of attention 'w'"),
+        (
+            lambda: preset("lfa", **{"attention.v": "krone"}),
+            "unknown kind of attention.v 'krone': did you mean kronecker",
+        ),
+        (
+            lambda: preset("lfa", **{"attention.gate.shape": "vector"}),
+            "attention.gate is none: set attention.gate=KIND",
+        ),
+        (lambda: preset("lfa", **{"n_layers.x": 1}), "n_layers has no fields"),
+        (
+            lambda: preset("lfa", **{"residual.values": "both"}),
+            "residual.values must be one of token, combined",
+        ),
+        (lambda: preset("lfa", n_layers="two"), "n_layers must be int, got 'two'"),
+        (lambda: preset("lfa", dropout=1.0), r"dropout must lie in \[0, 1\), got 1.0"),
+        (lambda: preset("lfa", mixing="kron/dns"), "mixing 'kron/dns' is not <v>-<o>/<up>-<down>"),
+        (lambda: preset("lfa", mixing="kron-krn/dns-dns"), "unknown mixing 'krn': did you mean kron"),
+        (lambda: from_dict(c.ModelConfig, {"layers": 2}), "unknown field of config 'layers'"),
+        (
+            lambda: from_dict(c.ModelConfig, {"norm": {"kind": "batch"}}),
+            "unknown kind of config.norm 'batch'",
+        ),
+        (lambda: from_dict(c.ModelConfig, [1]), r"config: expected an object, got \[1\]"),
+    ],
+)
+def test_unknown_names_say_what_exists(call: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()

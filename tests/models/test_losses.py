@@ -1,0 +1,235 @@
+"""Chunked losses against `F.cross_entropy`, per-layer supervision by hand, and the memory they use."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models import config as c
+from models import readout
+from models.errors import InputError
+from models.make import build
+
+V, D = 50, 12
+
+
+@pytest.fixture(params=[1, 7, 16, 1000])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Rows per chunk: divisors of the number of rows, and others."""
+    monkeypatch.setattr(readout, "chunk_rows", lambda d_vocab: request.param)
+    return int(request.param)
+
+
+def rows(n: int = 33, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states with a batch axis, a head, targets of which some are ignored."""
+    g = torch.Generator().manual_seed(0)
+    h = torch.randn(3, n // 3, D, generator=g, dtype=dtype).requires_grad_()
+    w = torch.randn(V, D, generator=g, dtype=dtype).requires_grad_()
+    target = torch.randint(V, (3, n // 3), generator=g)
+    target[0, 0] = target[0, -1] = target[2, 3] = readout.IGNORE
+    return h, w, target
+
+
+def naive(h: Tensor, w: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy((h @ w.T).flatten(0, -2), target.flatten(), ignore_index=-100)
+
+
+def test_value_and_both_gradients(chunk: int) -> None:
+    h, w, target = rows()
+    ours, theirs = readout.cross_entropy(h, w, target), naive(h, w, target)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    for a, b in zip(
+        torch.autograd.grad(3 * ours, (h, w)), torch.autograd.grad(3 * theirs, (h, w)), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_gradient_of_one_of_the_two(wanted: int, chunk: int) -> None:
+    h, w, target = rows()
+    pair = [h.detach(), w.detach()]
+    pair[wanted].requires_grad_()
+    (ours,) = torch.autograd.grad(readout.cross_entropy(*pair, target), pair[wanted])
+    (theirs,) = torch.autograd.grad(naive(*pair, target), pair[wanted])
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_large_logits_do_not_overflow(chunk: int) -> None:
+    h, w, target = rows(dtype=torch.float32)
+    h = (h * 1e4).detach().requires_grad_()
+    torch.testing.assert_close(readout.cross_entropy(h, w, target), naive(h, w, target))
+    readout.cross_entropy(h, w, target).backward()
+    assert h.grad is not None and torch.isfinite(h.grad).all()
+
+
+def test_no_targets_cost_nothing(chunk: int) -> None:
+    h, w, target = rows()
+    loss = readout.cross_entropy(h, w, torch.full_like(target, readout.IGNORE))
+    loss.backward()
+    assert loss.item() == 0 and not h.grad.any() and not w.grad.any()
+
+
+@pytest.mark.parametrize("bad", [-1, -101, V])
+def test_a_target_that_is_no_token_raises(bad: int) -> None:
+    """Only −100 means "none"; −1 is a mistake, not token 0."""
+    h, w, target = rows()
+    target[1, 1] = bad
+    with pytest.raises((InputError, RuntimeError, IndexError)):
+        readout.cross_entropy(h, w, target)
+    with pytest.raises((InputError, RuntimeError, IndexError)):
+        readout.token_losses(h, w, target)
+
+
+def test_under_autocast_close_to_fp32(chunk: int) -> None:
+    h, w, target = rows(dtype=torch.float32)
+    exact = readout.cross_entropy(h, w, target)
+    exact_grads = torch.autograd.grad(exact, (h, w))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = readout.cross_entropy(h, w, target)
+    grads = torch.autograd.grad(loss, (h, w))
+    assert loss.dtype == torch.float32 and abs(loss - exact) < 0.01 * exact
+    assert loss.item() != exact.item(), "the products are in bf16"
+    for a, b in zip(grads, exact_grads, strict=True):
+        assert a.dtype == torch.float32 and (a - b).norm() < 0.02 * b.norm()
+
+
+def test_token_losses(chunk: int) -> None:
+    h, w, target = rows()
+    want = F.cross_entropy((h @ w.T).flatten(0, 1), target.flatten(), reduction="none").reshape(target.shape)
+    got = readout.token_losses(h, w, target)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+    assert torch.equal(got == 0, target == readout.IGNORE) and not got.requires_grad
+
+
+# ---- supervision -------------------------------------------------------------------------------
+
+SIXTHS = [1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1.0]
+WEIGHTS = {  # L = 6, before λ
+    ("linear", False): SIXTHS,  # PLS A.5.2
+    ("linear", True): [1 / 21, 2 / 21, 3 / 21, 4 / 21, 5 / 21, 6 / 21],
+    ("uniform", False): [1.0] * 6,
+    ("uniform", True): [1 / 6] * 6,
+    ("exponential", False): [1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0],
+    ("exponential", True): [1 / 63, 2 / 63, 4 / 63, 8 / 63, 16 / 63, 32 / 63],
+}
+
+
+@pytest.mark.parametrize(("weights", "normalise"), WEIGHTS)
+@pytest.mark.parametrize("include_last", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_per_layer_supervision(weights: Any, normalise: bool, include_last: bool, own: bool) -> None:
+    supervision = c.Supervision(weights=weights, strength=0.3, normalise=normalise, include_last=include_last)
+    change = {"readout.supervision": supervision, "readout.layer_norms": "own" if own else "shared"}
+    model = build("pls", "tiny", n_layers=6, **change).double()
+    with torch.no_grad():
+        for i, p in enumerate(model.parameters()):
+            p.add_(
+                0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+            )
+    g = torch.Generator().manual_seed(1)
+    tokens, targets = (torch.randint(256, (2, 9), generator=g) for _ in range(2))
+    targets[1, 5:] = readout.IGNORE
+
+    total, parts = model.loss(tokens, targets)
+    total.backward()
+    grads = {n: p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad()
+
+    x, want = model.embed_tokens(tokens), torch.zeros((), dtype=torch.float64)
+    for layer in range(6):
+        x = model.blocks[layer](x)
+        norm = model.layer_norms[layer] if own and layer < 5 else model.ln_final
+        z = F.layer_norm(x.x_t + x.x_e, (32,), norm.weight, norm.bias, 1e-5) @ model.embed.weight.T
+        ce = F.cross_entropy(z.flatten(0, 1), targets.flatten())
+        if layer < 5 or include_last:
+            torch.testing.assert_close(parts[f"ce_L{layer}"], ce, rtol=0, atol=1e-10)
+            want = want + 0.3 * WEIGHTS[weights, normalise][layer] * ce
+    torch.testing.assert_close(parts["ce"], ce, rtol=0, atol=1e-10)
+    torch.testing.assert_close(total, want + ce, rtol=0, atol=1e-10)
+    assert len(parts) == 6 + include_last
+    (want + ce).backward()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(grads[name], p.grad, rtol=0, atol=1e-10, msg=name)
+
+
+def test_without_supervision_the_loss_is_the_last_layers() -> None:
+    model, tokens = build("c2", "tiny"), torch.arange(16).reshape(2, 8)
+    total, parts = model.loss(tokens[:, :-1], tokens[:, 1:])
+    assert total.item() == parts["ce"].item() and list(parts) == ["ce"]
+    torch.testing.assert_close(model(tokens, return_type="loss"), total)
+    want = model.token_losses(tokens[:, :-1], tokens[:, 1:]).mean()
+    torch.testing.assert_close(want, total)
+
+
+@pytest.mark.parametrize("positions", ["alibi", "none", "rope", "learned"])
+def test_every_way_into_the_model_knows_the_length_of_the_context(positions: str) -> None:
+    """Nothing else stops ALiBi from training on what `forward` then refuses."""
+    model, tokens = build("std-t", "tiny", positions=positions), torch.zeros(1, 33, dtype=torch.long)
+    for call in (model.loss, model.token_losses):
+        with pytest.raises(InputError, match="sequence of 33 tokens is longer than the context of 32"):
+            call(tokens, tokens)
+
+
+@torch.no_grad()
+def test_layer_logits_choose_layers_and_positions() -> None:
+    model = build("pls", "tiny", n_layers=3)
+    tokens, at = torch.arange(16).reshape(2, 8), torch.tensor([[7, 0], [-1, 3]])
+    everything = model.layer_logits(tokens, torch.arange(8).expand(2, -1))
+    torch.testing.assert_close(everything[:, :, 2], model(tokens), rtol=0, atol=1e-6)
+    assert not torch.allclose(everything[:, :, 0], everything[:, :, 1])
+    some = model.layer_logits(tokens, at, layers=[2, 0])
+    assert some.shape == (2, 2, 2, 256)
+    torch.testing.assert_close(some[1, 0], everything[1, 7, [2, 0]], rtol=0, atol=1e-6)
+    for layers in ([3], [-1]):
+        with pytest.raises(InputError, match="does not exist: the model has layers 0 to 2"):
+            model.layer_logits(tokens, at, layers=layers)
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+class Widest(TorchDispatchMode):
+    """Records, over all operations, the most rows of logits in one tensor, and products of the head's shape."""
+
+    def __init__(self, vocab: int, d_model: int) -> None:
+        super().__init__()
+        self.vocab, self.table, self.rows, self.head_products = vocab, vocab * d_model, 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(t, Tensor) and self.vocab in t.shape:
+                if t.numel() != self.table:  # the head, and its gradient
+                    self.rows = max(self.rows, t.numel() // self.vocab)
+                elif func is torch.ops.aten.mm.default:
+                    self.head_products += 1
+        return out
+
+
+@pytest.mark.parametrize("name", ["std-t", "pls"])
+def test_never_more_logits_than_a_chunk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readout, "chunk_rows", lambda d_vocab: 24)
+    model, tokens = build(name, "tiny", d_vocab=251).train(), torch.arange(32).expand(8, -1)
+    with Widest(251, 32) as widest:
+        model.loss(tokens, tokens)[0].backward()
+    assert widest.rows == 24 and widest.head_products > 0
+    for call in (model.token_losses, model.loss):
+        with torch.no_grad(), Widest(251, 32) as widest:
+            call(tokens, tokens)
+        assert widest.rows == 24
+
+
+def test_without_grad_no_gradient_is_formed() -> None:
+    """Evaluation costs one product with the head, not three."""
+    model, tokens = build("std-t", "tiny", d_vocab=251), torch.arange(32).expand(8, -1)
+    with torch.no_grad(), Widest(251, 32) as widest:
+        model.loss(tokens, tokens)
+    assert widest.head_products == 0
+
+
+def test_chunks_are_near_the_budget() -> None:
+    assert readout.chunk_rows(50257) == 2**23 // 50257
+    assert readout.chunk_rows(10**9) == 16
