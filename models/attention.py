@@ -10,7 +10,7 @@ from transformer_lens.hook_points import HookPoint
 
 from models import config as c
 from models.hooks import OnDemand, tap
-from models.projections import Projected
+from models.projections import Projected, Projection
 from models.registry import module_for
 
 
@@ -51,6 +51,8 @@ class Attention(Projected):
     A = softmax(Q K^T / sqrt(d_h)) over keys not after the query (DST Eq. 9); z = A V, gated where there is
     a gate; update = z through the output projection (DST Eq. 10).
     """
+
+    o: Projection
 
     def __init__(self, config: c.ModelConfig) -> None:
         super().__init__()

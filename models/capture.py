@@ -98,7 +98,7 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
                 raise InputError(f"the edit of {name} returned {type(y).__name__}; it must return the new activation")
             if y.shape != x.shape or y.dtype != x.dtype:
                 raise InputError(
-                    f"the edit of {name} returned {list(y.shape)} {y.dtype}, the activation is {list(x.shape)} {x.dtype}"
+                    f"the edit of {name} returned {list(y.shape)} {y.dtype}, not {list(x.shape)} {x.dtype}"
                 )
             return y
 

@@ -137,8 +137,9 @@ def _model(options: Options) -> "StreamTransformer":
         return load(options.run)
     from models.config_io import parse_set
     from models.make import build
+    from models.presets import preset
 
-    return build(options.preset, options.scale, **parse_set(options.set))
+    return build(preset(options.preset, options.scale, **parse_set(options.set)))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def generate(
 
 def _ids(model: StreamTransformer, prompts: str | Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
     """Prompts as lists of ids; texts get the tokenizer's BOS."""
-    items = [prompts] if isinstance(prompts, str) else list(prompts)
+    items: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
     if not items:
         raise InputError("nothing to continue: give at least one prompt")
     rows = [model._text().encode(p) if isinstance(p, str) else [int(t) for t in p] for p in items]

@@ -1,18 +1,23 @@
 """The FFN: two channelized projections around an activation, optionally gated (DST Eq. 11–12)."""
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from models import config as c
-from models.projections import Projected
+from models.projections import Projected, Projection
 
-ACTIVATIONS = {"gelu": F.gelu, "silu": F.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
 
 
 class Mlp(Projected):
     """x [B, T, D], already normed -> down(act(up x)), or down(act(gate x) ⊙ up x) when gated."""
+
+    up: Projection
+    down: Projection
 
     def __init__(self, config: c.ModelConfig) -> None:
         super().__init__()

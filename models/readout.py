@@ -74,7 +74,7 @@ def cross_entropy(
 @torch.no_grad()
 def map_logits(
     h: Float[Tensor, "rows D"], w: Float[Tensor, "V D"], fn: Callable[[Tensor, slice], Tensor]
-) -> Float[Tensor, "N *out"]:
+) -> Float[Tensor, "rows ..."]:
     """Concatenate fn(logits [n, V], rows) over chunks of rows. `fn` must not keep the logits."""
     size = chunk_rows(w.shape[0])
     slices = [slice(i, min(i + size, h.shape[0])) for i in range(0, h.shape[0], size)]

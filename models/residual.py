@@ -94,6 +94,10 @@ class Block(nn.Module):
 class SingleBlock(Block):
     """x ← x + attn(x); x ← x + mlp(x)."""
 
+    hook_resid_pre: HookPoint
+    hook_resid_mid: HookPoint
+    hook_resid_post: HookPoint
+
     def init(self, embedding: Tensor) -> Tensor:
         return embedding
 

@@ -61,7 +61,7 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse and print."""
-    options = tyro.cli(List | Show | Diff, args=argv, description=(__doc__ or "").strip())  # type: ignore[call-overload]
+    options = tyro.cli(List | Show | Diff, args=argv, description=(__doc__ or "").strip())
     if isinstance(options, List):
         _list(options.folder)
     elif isinstance(options, Show):

@@ -110,7 +110,7 @@ class StreamTransformer(LensMixin, HookedRootModule):
         if not 0 <= start <= stop <= n:
             raise InputError(f"segment {start}..{stop} does not lie in the {n} layers")
         for layer in range(start, stop):
-            state = (blocks or self.blocks)[layer](state)  # type: ignore[index,operator]
+            state = (blocks or self.blocks)[layer](state)
         return state
 
     def readout(self, state: State) -> Float[Tensor, "B T D"]:
