@@ -7,6 +7,7 @@ override(config, {"attention.v": "kron", "n_layers": 2, "mixing": "kron-kron/dns
 import dataclasses
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from models import config as c
@@ -146,7 +147,7 @@ def parse_mixing(signature: str) -> dict[str, str]:
     return {"attention.v": v, "attention.o": o, "mlp.up": up, "mlp.down": down}
 
 
-def parse_set(pairs: typing.Sequence[str]) -> dict[str, str]:
+def parse_set(pairs: Sequence[str]) -> dict[str, str]:
     """`--set a.b=c` arguments as a dictionary."""
     out = {}
     for pair in pairs:

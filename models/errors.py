@@ -1,7 +1,7 @@
 """The errors a user can cause, told in one line that says what to change."""
 
 
-class InputError(ValueError):
+class InputError(Exception):
     """Bad input: a name, a file, an option, a configuration.
 
     The message is one line that names the thing and the remedy. Commands print it and exit

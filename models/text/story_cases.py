@@ -28,6 +28,7 @@ from models.text.story_words import (
     NEUTRAL_THINGS,
     SMALL_HUNTERS,
     TOOLS,
+    words,
 )
 
 Passage = tuple[str, tuple[Label, ...], str]
@@ -47,9 +48,9 @@ def draw(
     """A combination on the wanted side; `both_ways` when the passage labels the competitor too."""
     for _ in range(200):
         a, b, verb = combination = propose()
-        if is_held_out(category, combination) == held_out:
-            if not both_ways or is_held_out(category, (b, a, verb)) == held_out:
-                return combination
+        other_way = is_held_out(category, (b, a, verb)) if both_ways else held_out
+        if is_held_out(category, combination) == other_way == held_out:
+            return combination
     return None
 
 
@@ -128,8 +129,8 @@ def noun(rng: Random, key: str, word: str, adjectives: tuple[str, ...], pair: bo
     return f"a {adjective}[{key} {word}]"
 
 
-QUALITIES = tuple(["old", "new", "big", "small", "shiny", "heavy", "plain", "pretty", "strong", "little", "blue", "green", "red", "yellow"])
-LOOKS = tuple(["big", "small", "brown", "old", "young", "white", "black", "gray", "thin", "fat"])
+QUALITIES = words("old new big small shiny heavy plain pretty strong little blue green red yellow")
+LOOKS = words("big small brown old young white black gray thin fat")
 
 TWO_THINGS = (
     "{s} <had|found|saw|noticed|spotted|came upon|was given> {x1} and {x2}.",
@@ -256,7 +257,7 @@ FLEE = ("Afraid of being eaten", "In great danger", "Scared for its life", "Too 
 STALK = ("crept closer and closer", "bent low and kept still", "watched without a sound",
              "waited for the right moment")
 ESCAPE = ("ran away", "got away", "looked for a hiding place", "called for help")
-GLAD = frozenset(["help", "rescue", "thank", "praise", "feed", "comfort", "forgive", "warn"])
+GLAD = frozenset(words("help rescue thank praise feed comfort forgive warn"))
 """Events after which both sides are content, so that an animal may do what its kind likes to do."""
 BIG_HUNTERS = tuple(h for h in HUNTERS if h not in SMALL_HUNTERS)
 TWO_ANIMALS = (

@@ -30,9 +30,12 @@ from models.text.story_words import (
     STATES,
     THINGS,
     WISHES,
+    words,
 )
 
-OWNERS = tuple(["dog", "cat", "rabbit", "pony", "monkey", "parrot", "bear", "mouse", "elephant", "goat", "duck", "lion", "penguin", "donkey", "squirrel"])
+OWNERS = words(
+    "dog cat rabbit pony monkey parrot bear mouse elephant goat duck lion penguin donkey squirrel"
+)
 # what was wrong with a thing -> what its owner did about it
 CARE = {"dirty": "washed", "wet": "dried", "dusty": "wiped", "missing": "looked for", "muddy": "cleaned",
         "sticky": "scrubbed", "precious": "guarded", "pretty": "admired", "sandy": "brushed"}  # fmt: skip

@@ -144,7 +144,7 @@ PLOTS: tuple[Plot, ...] = (
          'That night {h} told {e} about {place}, the {number} {trees} and the {flowers}. "What a trip!" said {e}.'),
     ), (("treats", "snacks"), ("trees", "trees"), ("number", "count"), ("flowers", "flowers")),
         ("agent-patient", "number")),
-    Plot("a quiet day", OUTSIDE + ("the farm", "the zoo", "the market"), (
+    Plot("a quiet day", (*OUTSIDE, "the farm", "the zoo", "the market"), (
         ("One {#day}, {h} and {f} {#verb_go} to {place}.", '"Let us go to {place}," said {h}. {f} came along.',
          "One {#day}, there was nothing to do, so {h} went to see {f} at {place}."),
         ("When the sun went down, they walked home.", "They told {e} all about it at dinner.",

@@ -5,14 +5,23 @@ of being shut, an animal its own way of fleeing, a state its own consequence. So
 depends on what the pronoun refers to, and a language model gains by finding it.
 """
 
-GIRLS = tuple(
-    ["Lily", "Anna", "Mia", "Sara", "Emma", "Rosie", "Ella", "Nora", "Lucy", "Zoe", "Amy", "Ruby", "Maya", "Clara", "Molly", "Hana", "Nina", "Eva", "Tess", "Jane", "Kate", "Leah", "Mary", "Penny", "Sophie", "Alice", "Bella", "Carmen", "Dora", "Fatima", "Greta", "Lena", "Priya", "Julia", "Maria", "Wendy", "Tina", "Sally", "Polly", "Grace"]
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+GIRLS = words(
+    "Lily Anna Mia Sara Emma Rosie Ella Nora Lucy Zoe Amy Ruby Maya Clara Molly Hana Nina Eva Tess "
+    "Jane Kate Leah Mary Penny Sophie Alice Bella Carmen Dora Fatima Greta Lena Priya Julia Maria "
+    "Wendy Tina Sally Polly Grace"
 )
-BOYS = tuple(
-    ["Tom", "Ben", "Max", "Leo", "Jack", "Tim", "Dan", "Noah", "Omar", "Luke", "Adam", "Finn", "Eric", "Hugo", "Ivan", "Jake", "Karl", "Liam", "Nick", "Oscar", "Paul", "Peter", "Ravi", "Simon", "Theo", "Victor", "Yusuf", "Zach", "Felix", "George", "Henry", "Isaac", "Joel", "Kenji", "Mateo", "Oliver", "Pablo", "Rory", "David", "Anton"]
+BOYS = words(
+    "Tom Ben Max Leo Jack Tim Dan Noah Omar Luke Adam Finn Eric Hugo Ivan Jake Karl Liam Nick Oscar "
+    "Paul Peter Ravi Simon Theo Victor Yusuf Zach Felix George Henry Isaac Joel Kenji Mateo Oliver "
+    "Pablo Rory David Anton"
 )
 ELDERS = ("Mom", "Dad", "Grandma", "Grandpa", "Aunt Rose", "Uncle Joe")
-COLORS = tuple(["red", "blue", "green", "yellow", "orange", "purple", "pink", "white", "brown", "golden", "silver"])
+COLORS = words("red blue green yellow orange purple pink white brown golden silver")
 
 # tool -> what it is used for. No container in CONTAINERS could do any of these.
 TOOLS: dict[str, tuple[str, ...]] = {
@@ -70,10 +79,12 @@ CONTAINERS: dict[str, tuple[str, ...]] = {
     "purse": ("clicked the clasp shut", "closed the tiny clasp"),
     "wheelbarrow": ("pushed everything along the path", "tipped everything out at the gate"),
 }
-ITEMS = tuple(  # plural on purpose: the pronoun is singular, so these never compete with the candidates
-    ["apples", "pears", "shells", "pebbles", "coins", "buttons", "cookies", "marbles", "ribbons", "plums", "acorns", "eggs", "feathers", "stickers", "nuts", "berries", "seeds", "socks", "cards", "beads", "carrots", "peaches", "lemons", "stones", "cherries", "potatoes", "onions", "toys", "pinecones", "walnuts"]
+ITEMS = words(
+    "apples pears shells pebbles coins buttons cookies marbles ribbons plums acorns eggs feathers "
+    "stickers nuts berries seeds socks cards beads carrots peaches lemons stones cherries potatoes "
+    "onions toys pinecones walnuts"
 )
-NEUTRAL_THINGS = tuple(["leaf", "pebble", "stamp", "photo", "poster", "statue", "painting", "sticker", "candle", "pillow"])
+NEUTRAL_THINGS = words("leaf pebble stamp photo poster statue painting sticker candle pillow")
 
 # animal -> (plural, what only this animal does)
 ANIMALS: dict[str, tuple[str, str]] = {
@@ -159,8 +170,9 @@ THINGS: dict[str, tuple[str, str]] = {
     "flag": ("Sewn from cloth", "flapped on its pole"),
 }
 PETS = ("dog", "cat", "rabbit", "pony", "goat", "duck", "parrot", "monkey", "donkey", "lamb", "piglet", "hen")
-PET_NAMES = tuple(
-    ["Biscuit", "Pepper", "Muffin", "Button", "Ginger", "Spot", "Patch", "Snowy", "Pickle", "Waffles", "Clover", "Bubbles", "Rusty", "Nugget", "Whiskers", "Peanut", "Cocoa", "Buddy", "Sunny", "Pebbles"]
+PET_NAMES = words(
+    "Biscuit Pepper Muffin Button Ginger Spot Patch Snowy Pickle Waffles Clover Bubbles Rusty Nugget "
+    "Whiskers Peanut Cocoa Buddy Sunny Pebbles"
 )
 
 # state -> (group, consequences); states of one group are never set against each other.
@@ -217,32 +229,35 @@ SINGLES = {  # with the pronoun
 # wish -> (what is said before, what follows), o an option; the option said before comes back
 WISHES: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("color", COLORS, "liked {o} best", "picked the {o} one"),
-    ("fruit", tuple(["apple", "pear", "banana", "peach", "plum", "mango", "melon", "orange"]), "asked for a {o}",
+    ("fruit", words("apple pear banana peach plum mango melon orange"), "asked for a {o}",
      "ate the {o}"),
-    ("music", tuple(["drum", "flute", "piano", "violin", "guitar", "trumpet", "harp"]), "practiced the {o}",
+    ("music", words("drum flute piano violin guitar trumpet harp"), "practiced the {o}",
      "played the {o} at the show"),
-    ("animal", tuple(["lion", "tiger", "zebra", "giraffe", "penguin", "bear", "camel", "seal"]), "wanted to see the {o}",
+    ("animal", words("lion tiger zebra giraffe penguin bear camel seal"), "wanted to see the {o}",
      "waved at the {o}"),
-    ("job", tuple(["pilot", "baker", "doctor", "farmer", "painter", "singer", "sailor"]), "dreamed of being a {o}",
+    ("job", words("pilot baker doctor farmer painter singer sailor"), "dreamed of being a {o}",
      "dressed up as a {o}"),
-    ("season", tuple(["spring", "summer", "fall", "winter"]), "loved {o} most of all", "told a story about {o}"),
-    ("craft", tuple(["paper", "clay", "wood", "wool", "sand"]), "had some {o}", "made a castle out of {o}"),
+    ("season", words("spring summer fall winter"), "loved {o} most of all", "told a story about {o}"),
+    ("craft", words("paper clay wood wool sand"), "had some {o}", "made a castle out of {o}"),
 )  # fmt: skip
 
 # Lists that a template draws from with {#name}.
 LISTS: dict[str, tuple[str, ...]] = {
-    "snacks": tuple(["cookies", "pancakes", "sandwiches", "muffins", "buns", "waffles", "pies", "crackers", "dumplings"]),
-    "dish": tuple(["soup", "rice", "pasta", "stew", "porridge", "beans", "salad", "noodles", "pudding", "curry"]),
+    "snacks": words("cookies pancakes sandwiches muffins buns waffles pies crackers dumplings"),
+    "dish": words("soup rice pasta stew porridge beans salad noodles pudding curry"),
     "liquid": ("milk", "water", "cream", "lemon juice", "oil"),
-    "drink": tuple(["milk", "water", "juice", "lemonade", "cocoa", "tea"]),
+    "drink": words("milk water juice lemonade cocoa tea"),
     "color": COLORS,
     "day": ("sunny day", "cold morning", "rainy afternoon", "windy day", "warm evening", "quiet Sunday",
             "bright day", "summer day", "foggy morning", "Saturday morning", "spring day", "snowy day",
             "cloudy Monday"),
-    "good": tuple(["wonderful", "lovely", "great", "fine", "special", "beautiful", "splendid", "amazing", "perfect", "nice"]),
-    "happy": tuple(["happy", "glad", "cheerful", "proud", "delighted", "thrilled"]),
+    "good": words("wonderful lovely great fine special beautiful splendid amazing perfect nice"),
+    "happy": words("happy glad cheerful proud delighted thrilled"),
     "sadly": ("sad", "upset", "worried", "disappointed", "unhappy", "close to tears"),
-    "trait": tuple(["kind", "brave", "clever", "shy", "curious", "gentle", "quiet", "cheerful", "careful", "funny", "patient", "stubborn", "dreamy", "lively", "honest", "thoughtful", "bold", "sleepy", "helpful", "playful"]),
+    "trait": words(
+        "kind brave clever shy curious gentle quiet cheerful careful funny patient stubborn dreamy lively "
+        "honest thoughtful bold sleepy helpful playful"
+    ),
     "home": ("in a little house by the sea", "on a farm at the end of the road",
              "in a tall house in the city", "in a cottage near the woods", "in a house on a hill",
              "in a village in the mountains", "in a flat above a bakery", "on a boat on the river",
@@ -253,45 +268,46 @@ LISTS: dict[str, tuple[str, ...]] = {
             "collect stones", "bake bread", "dance", "fish in the stream", "tell jokes"),
     "fear": ("the dark", "thunder", "spiders", "deep water", "big dogs", "high places", "loud noises",
              "ghosts"),
-    "job": tuple(["doctor", "baker", "pilot", "teacher", "painter", "farmer", "singer", "gardener", "dancer", "captain", "vet"]),
-    "charm": tuple(["coin", "stone", "button", "shell", "ring", "feather", "marble"]),
+    "job": words("doctor baker pilot teacher painter farmer singer gardener dancer captain vet"),
+    "charm": words("coin stone button shell ring feather marble"),
     "treat": ("a chocolate cake", "a cherry pie", "a bedtime story", "a picnic by the river",
               "a trip to the zoo", "a new song", "a pot of hot cocoa", "a game of cards",
               "a visit to the fair", "a plate of pancakes"),
-    "age": tuple(["four", "five", "six", "seven", "eight", "nine"]),
+    "age": words("four five six seven eight nine"),
     "hidden": ("under a bush", "behind a big rock", "in the tall grass", "beneath the bridge",
                "next to the fountain", "inside a hollow log", "behind a pile of wood",
                "between two benches"),
-    "trees": tuple(["oaks", "pines", "willows", "birches", "maples"]),
-    "verb_go": tuple(["ran", "walked", "hurried", "skipped", "raced", "tiptoed", "marched", "wandered"]),
-    "say": tuple(["said", "cried", "called", "shouted", "whispered"]),
-    "soft": tuple(["soft", "fluffy", "warm", "tiny", "little", "furry"]),
-    "old": tuple(["old", "dusty", "dirty", "strange", "small", "muddy", "pretty"]),
+    "trees": words("oaks pines willows birches maples"),
+    "verb_go": words("ran walked hurried skipped raced tiptoed marched wandered"),
+    "say": words("said cried called shouted whispered"),
+    "soft": words("soft fluffy warm tiny little furry"),
+    "old": words("old dusty dirty strange small muddy pretty"),
     "plants": ("carrots", "beans", "pumpkins", "sunflowers", "tomatoes", "roses", "tulips", "strawberries"),
     "skill": ("sing", "dance", "whistle", "juggle", "tell stories", "play the violin", "do magic tricks",
               "walk on stilts", "recite poems"),
 }  # fmt: skip
 LISTS |= {
     "things": tuple(THINGS),
-    "findable": tuple(["coin", "ring", "book", "watch", "map", "hat", "letter", "glove", "medal", "necklace", "photo", "bracelet"]),
-    "made": tuple(["castle", "rocket", "mask", "lamp", "garland", "kite", "crown", "puppet", "birdhouse", "picture", "boat", "card"]),
-    "gathered": tuple(["gathered", "found", "fetched", "collected"]),
+    "findable": words("coin ring book watch map hat letter glove medal necklace photo bracelet"),
+    "made": words("castle rocket mask lamp garland kite crown puppet birdhouse picture boat card"),
+    "gathered": words("gathered found fetched collected"),
     "comfort": ("sang a song about the sea", "held {fp} hand", "told a story about a giant",
                 "made shadow animals", "counted the claps of thunder", "told {#age} silly jokes"),
     "neighbor": ("Mr. Green", "Mrs. Baker", "Mr. Stone", "Miss Honey", "Mrs. Wood", "Mr. Lopez",
                  "Miss Patel", "Mrs. Kim"),
-    "crop": tuple(["carrots", "potatoes", "tomatoes", "onions", "apples", "pears", "beans", "plums", "cherries", "mushrooms"]),
-    "young": tuple(["kitten", "puppy", "lamb", "duckling", "calf", "fawn", "cub", "foal", "owlet"]),
-    "count": tuple(["ten", "twenty", "thirty", "fifty", "twelve", "fifteen", "forty"]),
-    "flowers": tuple(["daisies", "roses", "tulips", "poppies", "lilies", "violets", "sunflowers", "bluebells"]),
+    "crop": words("carrots potatoes tomatoes onions apples pears beans plums cherries mushrooms"),
+    "young": words("kitten puppy lamb duckling calf fawn cub foal owlet"),
+    "count": words("ten twenty thirty fifty twelve fifteen forty"),
+    "flowers": words("daisies roses tulips poppies lilies violets sunflowers bluebells"),
     "treat_small": ("a shiny coin", "a warm bun", "two ripe peaches", "a bag of nuts", "a jar of honey"),
     "task": ("feed the rabbits", "water the roses", "clean the windows",
              "bring the letter to the post office", "read to the baby", "walk the dogs",
              "carry the wood inside", "pick the apples", "set the table"),
-    "time": tuple(["noon", "lunch", "dark", "bedtime", "sunset", "dinner"]),
-    "breakable": tuple(["vase", "lamp", "bowl", "plate", "cup", "teapot", "mirror", "clock"]),
-    "in_house": ("under the bed", "behind the sofa", "behind the curtain", "under the stairs", "beneath the rug"),
+    "time": words("noon lunch dark bedtime sunset dinner"),
+    "breakable": words("vase lamp bowl plate cup teapot mirror clock"),
+    "in_house": ("under the bed", "behind the sofa", "behind the curtain", "under the stairs",
+                 "beneath the rug"),
     "sound": ("tap, tap", "scratch, scratch", "bump, bump", "creak, creak", "rustle, rustle", "click, click"),
-    "girl": tuple(["Amina", "Ingrid", "Yuki", "Sofia", "Ana", "Mei", "Noor", "Freya", "Chloe", "Vera"]),
+    "girl": words("Amina Ingrid Yuki Sofia Ana Mei Noor Freya Chloe Vera"),
     "far": ("Norway", "Brazil", "Japan", "Egypt", "India", "Peru", "Canada", "Italy", "Kenya", "Iceland"),
 }  # fmt: skip

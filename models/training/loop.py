@@ -141,15 +141,15 @@ class Trainer:
     # ---- the whole run -------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Go back to the last checkpoint; rows of metrics.jsonl after it are dropped."""
+        """Go back to the last checkpoint; `fit` then drops the rows of metrics.jsonl after it."""
         self.step, state = self.run.load_checkpoint(self.model, self.optimizer)
         self.best, self.window = state["best"] if state["best"] is not None else math.inf, state["window"]
-        self.run.open_metrics(self.step)
 
     def fit(self) -> None:
         """Train to the end. Raises `Stopped` on SIGINT, SIGTERM (after saving) and on a loss that is not finite."""
         t, started, outcome = self.training, time.perf_counter(), "failed"
         first = self.step
+        self.run.open_metrics(first)
         try:
             with self._signals(), Progress(self.steps, first) as progress:
                 while self.step < self.steps:

@@ -42,7 +42,6 @@ class Run:
         write_text(folder / "config.json", json.dumps({"format": FORMAT, **config}, indent=1))
         tokenizer.save(folder / "tokenizer.json")
         write_text(folder / "manifest.json", json.dumps(manifest, indent=1))
-        run.open_metrics(0)
         return run
 
     def open_metrics(self, step: int) -> None:

@@ -126,6 +126,6 @@ def test_a_pattern_edits_each_point_once(gpt2: tuple[Any, nn.Module]) -> None:
     with torch.no_grad():
         with edit(bridge, {"blocks.0.hook_resid_post": halve}):
             once = bridge(TOKENS)
-        with edit(bridge, {"blocks.0.hook_*o[us]t": halve}):  # hook_resid_post and hook_out, not the updates
+        with edit(bridge, {"blocks.0.hook_[ro]*[us]t": halve}):  # hook_resid_post and hook_out
             by_pattern = bridge(TOKENS)
     assert torch.equal(once, by_pattern)

@@ -19,12 +19,18 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in PR
 MODELS |= {
     "identity-std-t": ("std-t", IDENTITY | {"attention.q": "id", "attention.k": "id"}),
     "identity-lfa": ("lfa", IDENTITY),
-    "identity-ffn": ("std-t", {"positions": "rope", "mlp.d_mlp": 32, "mlp.gate": "id", "mlp.up": "id", "mlp.down": "id"}),
+    "identity-ffn": (
+        "std-t",
+        {"positions": "rope", "mlp.d_mlp": 32, "mlp.gate": "id", "mlp.up": "id", "mlp.down": "id"},
+    ),
     "values-token-own": ("lfa", {"residual.value_norm": True}),
     "values-combined-raw": ("dst-kron", {"residual.values": "combined", "residual.value_norm": False}),
     "parallel": ("dst-kron", {"residual.order": "parallel"}),
     "alibi-rms": ("pls", {"positions": "alibi", "norm": "rms", "readout.norm": "rms"}),
 }
+
+DISTINCT = [name for name in MODELS if name not in ("d-cas", "dst-dense", "dst-ind", "dst-full-ind", "c2")]
+"""Without the presets whose hooks another one has."""
 
 
 def make(name: str) -> StreamTransformer:
@@ -36,6 +42,11 @@ def editable(model: StreamTransformer) -> list[str]:
     return [name for name, row in expected_hooks(model.config) if row.edit(model.config)]
 
 
+def last_layer(model: StreamTransformer) -> list[str]:
+    """The editable hooks outside the first layer; the layers are alike."""
+    return [name for name in editable(model) if not name.startswith("blocks.0.")]
+
+
 def on_demand(model: StreamTransformer) -> set[str]:
     return {name for name, row in expected_hooks(model.config) if row.on_demand}
 
@@ -45,7 +56,11 @@ def on_demand(model: StreamTransformer) -> set[str]:
 
 def normed(x: Tensor, model: StreamTransformer) -> Tensor:
     """The normalisation written out; γ = 1 and β = 0 in a new model."""
-    x = x.unflatten(-1, (model.config.n_heads, -1)) if model.config.norm.kind == "channel" else x[..., None, :]
+    x = (
+        x.unflatten(-1, (model.config.n_heads, -1))
+        if model.config.norm.kind == "channel"
+        else x[..., None, :]
+    )
     x = x if model.config.norm.kind == "rms" else x - x.mean(-1, keepdim=True)
     return (x / (x.pow(2).mean(-1, keepdim=True) + model.config.norm.eps).sqrt()).flatten(-2)
 
@@ -56,15 +71,22 @@ def bend(x: Tensor, hook: Any) -> Tensor:
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("reader", ["hook_attn_in", "hook_attn_v_in", "hook_mlp_in"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_readers(name: str, reader: str, grad: bool) -> None:
     """Q and K, V, and the FFN are computed from their own input; the streams do not see the edit."""
     model = make(name)
     block = model.blocks[1]
-    names = [f"blocks.1.{n}" for n in ("attn.hook_q", "attn.hook_k", "attn.hook_v", "hook_attn_out", "mlp.hook_pre")]
+    names = [
+        f"blocks.1.{n}"
+        for n in ("attn.hook_q", "attn.hook_k", "attn.hook_v", "hook_attn_out", "mlp.hook_pre")
+    ]
     streams = model.config.residual.streams or ("resid",)
     names += [f"blocks.1.hook_{s}_{place}" for s in (*streams, "resid") for place in ("pre", "mid")]
-    with torch.set_grad_enabled(grad), edit(model, {f"blocks.1.{reader}": bend}), capture(model, names) as found:
+    with (
+        torch.set_grad_enabled(grad),
+        edit(model, {f"blocks.1.{reader}": bend}),
+        capture(model, names) as found,
+    ):
         model(TOKENS)
     x = {n.removeprefix("blocks.1."): v for n, v in found.items()}
     spec, resid = model.config.residual, x["hook_resid_pre"]
@@ -118,13 +140,13 @@ def test_every_editable_hook_is_live(name: str) -> None:
 
 
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_writing_the_same_value_back(name: str, grad: bool) -> None:
     """Bit-equal logits; for on-demand points bit-equal to a run that only listens."""
     model = make(name)
     with torch.set_grad_enabled(grad):
         plain = model(TOKENS)
-        for hook in editable(model):
+        for hook in last_layer(model):
             reference = plain
             if hook in on_demand(model):
                 with capture(model, hook):
@@ -134,9 +156,9 @@ def test_writing_the_same_value_back(name: str, grad: bool) -> None:
                     assert torch.equal(model(TOKENS), reference), hook
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_in_place_hooks_do_not_reach_parameters_or_cached_states(name: str) -> None:
-    """TransformerLens style, x[:] = 0; return x: weights and a state handed to `segment` stay as they were."""
+    """TransformerLens style, x[:] = 0; return x: weights and a state given to `segment` stay."""
     model = make(name)
 
     def wipe(x: Tensor, hook: Any) -> Tensor:
@@ -145,17 +167,16 @@ def test_in_place_hooks_do_not_reach_parameters_or_cached_states(name: str) -> N
 
     with torch.no_grad():
         start = model.embed_tokens(TOKENS)
-        middle = model.segment(start, 0, 1)
-        states = [(0, start), (1, middle)]
-        copies = [torch.stack([x for x in _tensors(s)]).clone() for _, s in states]
+        states = {"blocks.0.": start, "blocks.1.": model.segment(start, 0, 1)}
+        copies = {prefix: torch.stack(_tensors(state)) for prefix, state in states.items()}
         weights = {n: p.clone() for n, p in model.named_parameters()}
         for hook in editable(model):
-            for layer, state in states:
-                with model.hooks(fwd_hooks=[(hook, wipe)]):
-                    model.logits(model.segment(state, layer))
+            with model.hooks(fwd_hooks=[(hook, wipe)]):
+                if hook[:9] in states:
+                    model.segment(states[hook[:9]], int(hook[7]))
+                    assert torch.equal(torch.stack(_tensors(states[hook[:9]])), copies[hook[:9]]), hook
+                else:
                     model(TOKENS)
-            for (_, state), copy in zip(states, copies, strict=True):
-                assert torch.equal(torch.stack(_tensors(state)), copy), hook
             for n, p in model.named_parameters():
                 assert torch.equal(p, weights[n]), f"{hook} changed {n}"
 
@@ -164,7 +185,7 @@ def _tensors(state: Any) -> list[Tensor]:
     return [state] if isinstance(state, Tensor) else [x for x in state if x is not None]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_in_place_is_the_same_as_out_of_place(name: str) -> None:
     """For one sequence of the batch and some of its numbers, at every editable hook, bit for bit."""
     model = make(name)
@@ -177,7 +198,7 @@ def test_in_place_is_the_same_as_out_of_place(name: str) -> None:
         return in_place(x.clone(memory_format=torch.contiguous_format), hook)
 
     with torch.no_grad():
-        for hook in editable(model):
+        for hook in last_layer(model):
             logits = []
             for fn in (in_place, out_of_place):
                 with model.hooks(fwd_hooks=[(hook, fn)]):
@@ -205,9 +226,13 @@ def test_gradients_at_every_editable_hook(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["std-t", "dst-kron", "lfa", "pls"])
 def test_a_gradient_does_not_depend_on_who_else_watches(name: str) -> None:
-    """The same gradient when a hook is captured alone and among all."""
+    """The same gradient when a hook is captured alone and among all.
+
+    Not so inside ln1 where Q, K and V share it: with both readers captured it is computed once for each.
+    """
     model = make(name)
-    with capture(model, editable(model), grad=True) as found:
+    chosen = [n for n in editable(model) if ".ln1." not in n]
+    with capture(model, chosen, grad=True) as found:
         loss = model(TOKENS, return_type="loss")
     names = [n for n in found if found[n].requires_grad]
     together = torch.autograd.grad(loss, [found[n] for n in names])
@@ -221,7 +246,9 @@ def test_a_gradient_does_not_depend_on_who_else_watches(name: str) -> None:
     assert different == []
 
 
-@pytest.mark.parametrize("hook", ["hook_attn_in", "hook_attn_v_in", "hook_mlp_in", "attn.hook_z", "attn.hook_pattern"])
+@pytest.mark.parametrize(
+    "hook", ["hook_attn_in", "hook_attn_v_in", "hook_mlp_in", "attn.hook_z", "attn.hook_pattern"]
+)
 @pytest.mark.parametrize("name", ["std-t", "lfa", "pls"])
 def test_gradients_agree_with_edits(name: str, hook: str) -> None:
     """The gradient of a hook predicts what a small edit there does to the loss (central difference)."""

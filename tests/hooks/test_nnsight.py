@@ -1,7 +1,7 @@
 """nnsight on our models: reading and setting hook points, bit-equal to TransformerLens hooks.
 
 Importing nnsight adds a method to every Python object and changes torch's backward, so the checks run in a
-process of their own: each `check_*` function below is a test, and this file is also the script that runs them.
+process of their own: each `check_*` function is a test, and this file is also the script that runs them.
 """
 
 import json
@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def _read(sight: Any, tokens: Any, names: list[str]) -> tuple[dict[str, Any], An
 
 
 def check_reading() -> None:
-    """Every point that always fires, streams and observe-only sums included, is what TransformerLens caches."""
+    """Every point that always fires, streams and observe-only sums too, is what TransformerLens caches."""
     import torch
 
     from models.hooks import expected_hooks
@@ -87,19 +86,26 @@ def check_on_demand_without_asking() -> None:
     _, sight, tokens = _setup("lfa")
     try:
         _read(sight, tokens, ["blocks.0.attn.hook_pattern"])
-    except Exception:  # noqa: BLE001 nnsight's own error
+    except Exception:  # nnsight's own error
         return
     raise AssertionError("no error")
 
 
 def check_setting() -> None:
-    """Out of place and in place, at heads, readers and streams: bit-equal to the same TransformerLens hook."""
+    """Out of place and in place, at heads, readers, streams: bit-equal to the same TransformerLens hook."""
     import torch
 
     for preset in PRESETS:
         model, sight, tokens = _setup(preset)
         streams = model.config.residual.streams or ("resid",)
-        names = ["attn.hook_z", "attn.hook_q", "hook_attn_in", "hook_attn_v_in", "hook_mlp_in", "mlp.hook_post"]
+        names = [
+            "attn.hook_z",
+            "attn.hook_q",
+            "hook_attn_in",
+            "hook_attn_v_in",
+            "hook_mlp_in",
+            "mlp.hook_post",
+        ]
         names += [f"hook_{stream}_pre" for stream in streams] + [f"hook_{streams[-1]}_post"]
         for name in (f"blocks.1.{n}" for n in names):
             with sight.trace(tokens):
@@ -169,7 +175,8 @@ def check_gradients() -> None:
             loss = model(tokens).sum()
         expected = torch.autograd.grad(loss, [found[n] for n in names])
         found, logits = _read(sight, tokens, names)
-        for name, a, b in zip(names, torch.autograd.grad(logits.sum(), [found[n] for n in names]), expected, strict=True):
+        got = torch.autograd.grad(logits.sum(), [found[n] for n in names])
+        for name, a, b in zip(names, got, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=f"{preset} {name}")
 
 
@@ -210,10 +217,13 @@ def check_our_tools_after_wrapping() -> None:
     from models.make import build
 
     for preset in PRESETS:
-        model, sight, tokens = _setup(preset)
+        model, _, tokens = _setup(preset)
         other = build(preset, "tiny", init_std=0.2)
         names = ["blocks.0.hook_mlp_in", "blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern"]
-        edits = {"blocks.0.attn.hook_z": lambda z, hook: z * 0.5, "blocks.1.hook_attn_in": lambda x, hook: x + 1}
+        edits = {
+            "blocks.0.attn.hook_z": lambda z, hook: z * 0.5,
+            "blocks.1.hook_attn_in": lambda x, hook: x + 1,
+        }
         for grad in (False, True):
             results = []
             for m in (model, other):
@@ -248,14 +258,14 @@ CHECKS = sorted(name for name in globals() if name.startswith("check_"))
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> Iterator[dict[str, str]]:
+def outcomes() -> dict[str, str]:
     """Check -> error, "" for none; from one fresh process in which warnings are errors."""
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-W", "error", str(Path(__file__).resolve())]
     env = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    yield json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -279,7 +289,7 @@ def main() -> None:
         try:
             globals()[name]()
             outcomes[name] = ""
-        except Exception:  # noqa: BLE001 reported by the test
+        except Exception:  # reported by the test
             outcomes[name] = traceback.format_exc(limit=-4)
     print(json.dumps(outcomes))
 

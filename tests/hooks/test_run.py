@@ -38,7 +38,9 @@ def halve(x: Tensor, hook: Any) -> Tensor:
     return x * 0.5
 
 
-def one_by_one(model: Any, names: tuple[str, ...], edits: Any = None) -> tuple[list[dict[str, Tensor]], list[Tensor]]:
+def one_by_one(
+    model: Any, names: tuple[str, ...], edits: Any = None
+) -> tuple[list[dict[str, Tensor]], list[Tensor]]:
     """Activations without batch axis and logits at all positions, prompt by prompt."""
     found, logits = [], []
     for prompt in PROMPTS:
@@ -168,4 +170,6 @@ def test_tokens_as_tensors(model: StreamTransformer) -> None:
     result = run(model, Query(tokens=tokens, hooks=("blocks.0.attn.hook_z",)))
     with capture(model, "blocks.0.attn.hook_z") as found:
         model(tokens)
-    torch.testing.assert_close(torch.stack(result.hooks["blocks.0.attn.hook_z"]), found["blocks.0.attn.hook_z"], **TIGHT)
+    torch.testing.assert_close(
+        torch.stack(result.hooks["blocks.0.attn.hook_z"]), found["blocks.0.attn.hook_z"], **TIGHT
+    )

@@ -26,7 +26,10 @@ VARIANTS |= {
     "swiglu": ("std-t", {"mlp.gate": "dense", "mlp.activation": "silu"}),
     "swiglu-ind": ("lfa", {"mlp.gate": "ind", "mlp.up": "ind", "mlp.down": "ind", "mlp.activation": "silu"}),
     "all-ind": ("std-t", all_of("ind") | {"mlp.up": "ind", "mlp.down": "ind"}),
-    "all-kron": ("lfa", all_of("kron") | {"mlp.d_mlp": 32, "mlp.up": "kron", "mlp.down": "kron", "mlp.gate": "kron"}),
+    "all-kron": (
+        "lfa",
+        all_of("kron") | {"mlp.d_mlp": 32, "mlp.up": "kron", "mlp.down": "kron", "mlp.gate": "kron"},
+    ),
     "all-identity": ("dst-dense", all_of("id")),
     "learned": ("lfa", {"positions": "learned"}),
     "alibi": ("lfa", {"positions": "alibi"}),

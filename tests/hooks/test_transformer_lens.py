@@ -47,7 +47,9 @@ def test_run_with_cache(model: StreamTransformer) -> None:
     torch.testing.assert_close(logits, model(CLEAN), **TIGHT)
     assert cache["pattern", 1].shape == (2, 4, 5, 5)
     assert torch.equal(cache["z", 0], cache["blocks.0.attn.hook_z"])
-    _, one = model.run_with_cache(CLEAN[:1], names_filter=lambda n: n.endswith("hook_z"), remove_batch_dim=True)
+    _, one = model.run_with_cache(
+        CLEAN[:1], names_filter=lambda n: n.endswith("hook_z"), remove_batch_dim=True
+    )
     assert sorted(one.keys()) == ["blocks.0.attn.hook_z", "blocks.1.attn.hook_z"]
     torch.testing.assert_close(one["z", 1], cache["z", 1][0], **TIGHT)
     _, plain = model.run_with_cache(CLEAN, return_cache_object=False)
@@ -214,7 +216,12 @@ def test_patching_with_gradients_on(model: StreamTransformer) -> None:
 def test_backward_hooks(model: StreamTransformer) -> None:
     """run_with_cache(incl_bwd=True) has the gradients that autograd gives, at every editable hook."""
     names = ["hook_embed", "blocks.1.attn.hook_z", "blocks.1.attn.hook_q", "blocks.1.hook_attn_out"]
-    names += ["blocks.1.hook_mlp_in", "blocks.1.hook_attn_in", "blocks.1.attn.hook_pattern", "ln_final.hook_scale"]
+    names += [
+        "blocks.1.hook_mlp_in",
+        "blocks.1.hook_attn_in",
+        "blocks.1.attn.hook_pattern",
+        "ln_final.hook_scale",
+    ]
     loss, cache = model.run_with_cache(CLEAN, return_type="loss", incl_bwd=True, names_filter=names)
     model.zero_grad()
     with capture(model, names, grad=True) as found:
@@ -229,7 +236,7 @@ def test_backward_hooks_of_everything(model: StreamTransformer) -> None:
     _, cache = model.run_with_cache(CLEAN, return_type="loss", incl_bwd=True)
     model.zero_grad()
     resid = [n for n in model.hook_dict if "hook_resid" in n] if model.config.residual.streams else []
-    missing = [n for n in model.hook_dict if f"{n}_grad" not in cache.keys() and n not in resid]
+    missing = [n for n in model.hook_dict if f"{n}_grad" not in cache and n not in resid]
     assert missing == []
 
 

@@ -118,12 +118,11 @@ WEIGHTS = {  # L = 6, before λ
 
 
 @pytest.mark.parametrize(("weights", "normalise"), WEIGHTS)
-@pytest.mark.parametrize("include_last", [False, True])
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("include_last", "own"), [(False, False), (True, True)])
 def test_per_layer_supervision(weights: Any, normalise: bool, include_last: bool, own: bool) -> None:
     supervision = c.Supervision(weights=weights, strength=0.3, normalise=normalise, include_last=include_last)
     change = {"readout.supervision": supervision, "readout.layer_norms": "own" if own else "shared"}
-    model = build("pls", "tiny", n_layers=6, **change).double()
+    model = build("pls", "tiny", n_layers=6, n_ctx=16, **change).double()
     with torch.no_grad():
         for i, p in enumerate(model.parameters()):
             p.add_(
@@ -192,7 +191,7 @@ def test_layer_logits_choose_layers_and_positions() -> None:
 
 
 class Widest(TorchDispatchMode):
-    """Records, over all operations, the most rows of logits in one tensor, and products of the head's shape."""
+    """Records, over all operations, the most rows of logits in a tensor, and products of the head's shape."""
 
     def __init__(self, vocab: int, d_model: int) -> None:
         super().__init__()

@@ -199,15 +199,17 @@ def test_gate_starts_as_configured(source: Any) -> None:
             assert 0.2 < model.blocks[0].attn.gate.weight.std() < 0.4
 
 
+@pytest.mark.parametrize("source", ["query", "normed", "value"])
 @torch.no_grad()
-def test_gate_multiplies_the_heads_output_before_the_output_projection() -> None:
-    config = build("pls", "tiny").config
+def test_gate_multiplies_the_heads_output_before_the_output_projection(source: Any) -> None:
+    config = build("pls", "tiny", **{"attention.gate.source": source}).config
     attn = shake(Attention(config)).eval()
     x, x_v = random(2, 5, 32), random(2, 5, 32, seed=9)
     seen: dict[str, Tensor] = {}
     for name in ("z_ungated", "gate", "z", "q"):
         getattr(attn, f"hook_{name}").add_hook(lambda t, hook, name=name: seen.update({name: t}))
     y = attn(x, x_v)
+    torch.testing.assert_close(seen["gate"], attn.gate(seen["q"], x, x_v), rtol=0, atol=0)
     torch.testing.assert_close(seen["z"], seen["gate"] * seen["z_ungated"], rtol=0, atol=0)
     torch.testing.assert_close(y, seen["z"].flatten(2) @ attn.o.weight.T, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(seen["q"].flatten(2), x @ attn.q.weight.T, rtol=1e-12, atol=1e-12)

@@ -116,7 +116,7 @@ def mixed(kind: str, x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
         y = torch.cat([x.view(H, -1)[h] @ w[h] for h in range(H)])  # type: ignore[index]
     else:
         heads = x.view(H, -1)
-        y = torch.cat([sum(w[k, h] * heads[h] for h in range(H)) for k in range(H)])  # type: ignore[index,misc]
+        y = torch.cat([sum(w[k, h] * heads[h] for h in range(H)) for k in range(H)])  # type: ignore
     return y if b is None else y + b
 
 
@@ -138,7 +138,7 @@ def algorithm(
     norm: str = "channel",
     rotary: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """(logits [B, T, V], the combined stream after every layer). `values`: normed token, token, combined."""
+    """(logits [B, T, V], the combined stream after each layer). `values`: normed token, token, combined."""
     out, streams = [], [[] for _ in range(LAYERS)]  # type: ignore[var-annotated]
     for row in TOKENS:
         x_t = [p["embed.weight"][token] for token in row]  # 1
@@ -167,7 +167,7 @@ def algorithm(
                     z = sum(a[s] * v_[s][h] for s in range(t + 1))
                     gate = w("attn.gate.weight")
                     if gate is not None:  # PLS A.4.2
-                        z = torch.sigmoid(q[t][h] @ gate[h] + w("attn.gate.bias")[h]) * z  # type: ignore[index]
+                        z = torch.sigmoid(q[t][h] @ gate[h] + w("attn.gate.bias")[h]) * z  # type: ignore
                     heads.append(z)
                 update.append(mixed(mixing[1], torch.cat(heads), w("attn.o.weight"), None))  # 11
             if mode == "token_factor":
@@ -175,7 +175,7 @@ def algorithm(
             else:  # LFA Eq. 18–20
                 x_e = [a + b for a, b in zip(x_e, update, strict=True)]
             if order == "sequential":
-                x = [a + b for a, b in zip(x_t, x_e, strict=True)]  # 14; in DST Eq. 3 x stays what it was
+                x = [a + b for a, b in zip(x_t, x_e, strict=True)]  # 14; in DST Eq. 3 x stays
             for t in range(len(row)):
                 hidden = mixed(mixing[2], ln("ln2", x[t]), w("mlp.up.weight"), w("mlp.up.bias"))  # 15, 16
                 hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2

@@ -1,0 +1,166 @@
+"""Bad input: one line that names the thing and the remedy, exit code 2, nothing written."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.training.conftest import arguments
+
+from interventions.ablate import main as ablate
+from models.checkpoint import load
+from models.describe import main as describe
+from models.errors import InputError
+from models.runs import main as runs
+from models.train import main as train
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def replaced(argv: list[str], option: str, value: str) -> list[str]:
+    i = argv.index(option)
+    return [*argv[: i + 1], value, *argv[i + 2 :]]
+
+
+def write(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return str(path)
+
+
+CASES: list[tuple[str, Callable[[list[str], Path], list[str]], str]] = [
+    ("missing corpus", lambda a, t: replaced(a, "--data", str(t / "no.txt")), "no.txt"),
+    ("empty corpus", lambda a, t: replaced(a, "--data", write(t / "e.txt", b"")), "e.txt"),
+    ("bad bytes", lambda a, t: replaced(a, "--data", write(t / "b.txt", b"good \xff bad")), r"b.txt.*5"),
+    ("too short", lambda a, t: replaced(a, "--valid", write(t / "s.txt", b"the cat")), "32"),
+    ("vocabulary too large", lambda a, t: replaced(a, "--set", "d_vocab=90000"), "90000"),
+    ("unknown preset", lambda a, t: ["lfaa", *a[1:]], "unknown preset 'lfaa': did you mean lfa"),
+    ("unknown field", lambda a, t: [*a, "--set", "n_layer=2"], "unknown field .*'n_layer': did you mean n_layers"),
+    ("no value", lambda a, t: [*a, "--set", "n_layers"], "--set takes NAME=VALUE"),
+    ("heads", lambda a, t: [*a, "--set", "n_heads=5"], "5 heads do not divide the width 32"),
+    ("identity", lambda a, t: [*a, "--set", "mlp.up=identity"], "mlp.up: identity mixing keeps the width"),
+    ("batch", lambda a, t: replaced(a, "--batch-size", "100000"), "one batch needs 100000"),
+    ("micro-batches", lambda a, t: [*a, "--accumulate", "3"], "do not divide a batch of 4"),
+    ("rate", lambda a, t: [*a, "--lr", "-1"], "lr must be positive"),
+    ("device", lambda a, t: replaced(a, "--device", "tpu"), "device 'tpu' is unknown"),
+    ("tokenizer", lambda a, t: [*a, "--tokenizer", str(t / "none")], "none does not exist"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_training_refuses_and_writes_nothing(corpus, tmp_path: Path, change, message: str) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=message) as caught:
+        train(change(arguments(corpus, out), tmp_path))
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+
+
+def test_a_used_folder_is_not_overwritten(corpus, tiny_run: Path) -> None:
+    before = {p: p.read_bytes() for p in tiny_run.iterdir() if p.is_file()}
+    with pytest.raises(InputError, match="is not empty"):
+        train(arguments(corpus, tiny_run))
+    assert {p: p.read_bytes() for p in before} == before
+
+
+@pytest.fixture
+def copied(tiny_run: Path, tmp_path: Path) -> Path:
+    """A copy of the run that a test may damage."""
+    import shutil
+
+    return Path(shutil.copytree(tiny_run, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_missing_and_truncated_files_are_named(copied: Path, name: str) -> None:
+    data = (copied / name).read_bytes()
+    (copied / name).write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match=name):
+        load(copied)
+    (copied / name).unlink()
+    with pytest.raises(InputError, match=f"{name} is missing"):
+        load(copied)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "metrics.jsonl", "manifest.json", "tokenizer.json"])
+def test_resume_names_what_is_missing(copied: Path, name: str) -> None:
+    (copied / name).unlink()
+    if name == "metrics.jsonl":  # the curve is lost, the run is not
+        train(["--resume", "--out", str(copied)])
+        return
+    with pytest.raises(InputError, match=name):
+        train(["--resume", "--out", str(copied)])
+
+
+def test_another_configuration_is_refused(copied: Path) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    config["model"]["n_layers"] = 3
+    (copied / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="belongs to another configuration: it lacks blocks.2"):
+        load(copied)
+    with pytest.raises(InputError, match="checkpoint of another configuration"):
+        train(["--resume", "--out", str(copied)])
+
+
+def test_changed_data_is_refused_on_resume(corpus, tmp_path: Path) -> None:
+    texts = [tmp_path / "t.txt", tmp_path / "v.txt"]
+    for text, original in zip(texts, corpus, strict=True):
+        text.write_bytes(original.read_bytes())
+    train(arguments((texts[0], texts[1]), tmp_path / "run"))
+    texts[0].write_text(texts[0].read_text() + " more")
+    with pytest.raises(InputError, match="the train data changed"):
+        train(["--resume", "--out", str(tmp_path / "run")])
+
+
+def test_tokens_and_sequences(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    with pytest.raises(InputError, match="token id 300 is outside the vocabulary of 300"):
+        model(torch.tensor([[1, 300]]))
+    with pytest.raises(InputError, match="33 tokens is longer than the context of 32"):
+        model(torch.zeros(1, 33, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("call", "argv", "message"),
+    [
+        (ablate, ["RUN", "--heads", "L9.H0"], "layers go from 0 to 1"),
+        (ablate, ["RUN", "--heads", "L0.H7"], "heads go from 0 to 3"),
+        (ablate, ["RUN", "--heads", "X"], "names no head"),
+        (ablate, ["RUN", "--heads", "top3:pds"], "unknown head score"),
+        (ablate, ["RUN", "--heads", "random99:1"], "asks for 99 heads"),
+        (ablate, ["RUN", "--scale", "nan"], "not a finite number"),
+        (ablate, ["RUN", "--out", "table.csv"], "the table is parquet"),
+        (ablate, ["RUN", "--data", "nowhere.txt"], "nowhere.txt"),
+        (ablate, ["nowhere"], "nowhere is no run folder"),
+        (ablate, [], "give a run folder"),
+        (describe, ["lfaa"], "unknown preset"),
+        (describe, ["lfa", "--run", "RUN"], "not both"),
+        (runs, ["show", "nowhere"], "nowhere is no run folder"),
+        (runs, ["list", "nowhere"], "nowhere is no folder"),
+    ],
+)
+def test_commands_name_the_remedy(tiny_run: Path, call, argv: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call([str(tiny_run) if a == "RUN" else a for a in argv])
+
+
+def test_the_process_prints_one_line_and_exits_2() -> None:
+    argv = [sys.executable, "-m", "models.train", "lfaa", "--data", "x", "--out", "y"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown preset 'lfaa'")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", ["models.train", "models.describe", "models.runs", "interventions.ablate"])
+def test_help_does_not_load_torch(module: str) -> None:
+    code = (
+        "import sys, runpy; sys.argv=['x','--help']\n"
+        f"try: runpy.run_module('{module}', run_name='__main__')\n"
+        "except SystemExit as e: code = e.code\n"
+        "assert code == 0 and 'torch' not in sys.modules and 'transformer_lens' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

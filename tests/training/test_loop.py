@@ -1,0 +1,168 @@
+"""The parts of a training step: schedule, decay, accumulation, stops, what is kept."""
+
+import errno
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.training.conftest import arguments
+
+import models.checkpoint
+from models import build
+from models.checkpoint import load
+from models.errors import InputError
+from models.text.shards import Windows
+from models.train import main
+from models.training.config import Training, with_recipe
+from models.training.data import prepare
+from models.training.loop import Stopped, Trainer
+from models.training.optim import lr_factor, make_optimizer
+from models.training.run import Run, read_metrics
+
+
+def trainer(corpus, out: Path, **changes) -> Trainer:
+    """A trainer of a tiny model in fp32."""
+    train, valid = map(str, corpus)
+    data = prepare(train, valid, None, 300)
+    training = with_recipe(Training(**{"batch_size": 8, "steps": 12, "device": "cpu", **changes}), "lfa", "tiny")
+    model = build("lfa", "tiny", tokenizer=data.tokenizer, d_vocab=300)
+    run = Run.create(out, {"model": {}, "training": {}, "data": {}}, data.tokenizer, {})
+    return Trainer(model, training, Windows(data.train, 32), Windows(data.valid, 32), run, "cpu")
+
+
+def test_schedule_by_hand() -> None:
+    factors = [lr_factor(step, 100, 10, 0.1) for step in range(100)]
+    assert factors[0] == pytest.approx(0.1)
+    assert factors[9] == 1.0
+    assert factors[10] == 1.0
+    assert factors[99] == pytest.approx(0.1)
+    assert lr_factor(10 + 89 // 2, 100, 10, 0.0) == pytest.approx(0.5 * (1 + math.cos(math.pi * 44 / 89)))
+    assert lr_factor(0, 20, 1000, 0.1) == 0.5, "a warm-up longer than a tenth of the run is cut to a tenth"
+
+
+def test_decay_on_matrices_only() -> None:
+    model = build("pls", "tiny")
+    groups = make_optimizer(model, with_recipe(Training(), "pls", "tiny")).param_groups
+    assert [g["weight_decay"] for g in groups] == [0.1, 0.0]
+    assert {p.ndim >= 2 for p in groups[0]["params"]} == {True}
+    assert {p.ndim >= 2 for p in groups[1]["params"]} == {True, False} - {True}
+    assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(corpus, tmp_path: Path) -> None:
+    whole = trainer(corpus, tmp_path / "a", clip=0.0)
+    parts = trainer(corpus, tmp_path / "b", clip=0.0, accumulate=4)
+    for t in (whole, parts):
+        t.optimizer.step = lambda: None  # look at the gradients of one step
+        t.optimizer.zero_grad = lambda set_to_none=True: None
+        t.update()
+    for (name, p), q in zip(whole.model.named_parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_evaluation_is_the_mean_over_tokens(corpus, tmp_path: Path) -> None:
+    t = trainer(corpus, tmp_path / "a")
+    tokens, targets = t.valid.batch(range(len(t.valid)))
+    with torch.no_grad():
+        logits = t.model.eval()(tokens)
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+    assert t.evaluate()["loss"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(corpus, tmp_path: Path) -> None:
+    t = trainer(corpus, tmp_path / "a", checkpoint_every=2, sample_every=0)
+    step, good = t.update, {}
+
+    def poisoned() -> dict:
+        if t.step == 5:
+            with torch.no_grad():
+                t.model.embed.weight[0, 0] = math.nan
+        elif t.step == 4:
+            good.update({k: v.clone() for k, v in t.model.state_dict().items()})
+        return step()
+
+    t.update = poisoned
+    with pytest.raises(Stopped, match="step 6: loss nan.*last good state"):
+        t.fit()
+    assert json.loads((tmp_path / "a" / "manifest.json").read_text())["outcome"].startswith("step 6")
+    fresh = trainer(corpus, tmp_path / "b")
+    fresh.run.folder = tmp_path / "a"
+    assert fresh.run.load_checkpoint(fresh.model, fresh.optimizer)[0] == 4
+    assert all(torch.equal(v, good[k]) for k, v in fresh.model.state_dict().items())
+
+
+def test_keep_best_holds_the_weights_of_the_best_evaluation(corpus, tmp_path: Path) -> None:
+    t = trainer(corpus, tmp_path / "a", keep="best", eval_every=1, sample_every=0, steps=4)
+    losses = iter([3.0, 1.0, 2.0, 4.0])
+    seen = []
+
+    def evaluate() -> dict:
+        seen.append(t.model.embed.weight.detach().clone())
+        return {"loss": next(losses)}
+
+    t.evaluate = evaluate
+    t.fit()
+    saved, _ = models.checkpoint.read_tensors(tmp_path / "a" / "model.safetensors")
+    assert torch.equal(saved["embed.weight"], seen[1])
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(corpus, tmp_path: Path, monkeypatch) -> None:
+    t = trainer(corpus, tmp_path / "a", checkpoint_every=2, sample_every=0)
+    write = models.checkpoint.save_file
+
+    def full(tensors, path, metadata) -> None:
+        if t.step >= 4:
+            Path(path).write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(tensors, path, metadata)
+
+    monkeypatch.setattr(models.checkpoint, "save_file", full)
+    with pytest.raises(InputError, match="cannot write .*checkpoint.safetensors: No space left on device"):
+        t.fit()
+    assert not list((tmp_path / "a").glob("*.part"))
+    assert models.checkpoint.read_tensors(tmp_path / "a" / "checkpoint.safetensors")[1]["step"] == "2"
+
+
+def test_compiled_training_reaches_the_eager_weights_and_analysis_is_eager(corpus, tmp_path: Path) -> None:
+    eager, compiled = trainer(corpus, tmp_path / "a", steps=3), trainer(corpus, tmp_path / "b", steps=3)
+    compiled.blocks = [torch.compile(b.forward, backend="aot_eager") for b in compiled.model.blocks]
+    for t in (eager, compiled):
+        for _ in range(3):
+            t.update()
+    for p, q in zip(eager.model.parameters(), compiled.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+    from models.capture import edit
+
+    tokens = torch.randint(0, 300, (1, 8))
+    model = compiled.model.eval()
+    before = model(tokens)
+    with edit(model, {"blocks.1.attn.hook_z": lambda z, hook: z * 0.0}):
+        assert not torch.equal(model(tokens), before)
+
+
+def test_recipes_fill_only_what_is_open() -> None:
+    t = with_recipe(Training(lr=0.5), "pls", "paper")
+    assert (t.lr, t.batch_size, t.warmup) == (0.5, 64, 1000)
+    assert with_recipe(Training(), "dst-kron", "paper").lr == 5e-4
+    assert with_recipe(replace(t, steps=3), "pls", "paper").steps == 3
+
+
+def test_run_folder_is_complete_and_loads(tiny_run: Path, corpus) -> None:
+    names = {p.name for p in tiny_run.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "metrics.jsonl", "manifest.json", "tb"} <= names
+    manifest = json.loads((tiny_run / "manifest.json").read_text())
+    assert manifest["data"]["train"]["source"]["files"][0]["sha256"]
+    assert {"argv", "commit", "versions", "device", "seed", "preset", "wall_seconds"} <= manifest.keys()
+    kinds = [row["kind"] for row in read_metrics(tiny_run)]
+    assert (kinds.count("train"), kinds.count("eval"), kinds.count("sample")) == (4, 2, 2)
+    model = load(tiny_run)
+    assert not model.training
+    assert model.to_string(model.to_tokens("the cat")[0]) == "the cat"
+
+
+def test_document_packing_trains(corpus, tmp_path: Path) -> None:
+    main(arguments(corpus, tmp_path / "a", "--packing", "document", "--accumulate", "2", "--keep", "best"))
+    assert load(tmp_path / "a").config.name == "lfa"

@@ -1,0 +1,78 @@
+"""A killed run goes on to the same weights, bit for bit, and its metrics have no row twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.training.conftest import arguments
+
+from models.train import main
+from models.training.run import read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMES = ("tokens_per_second",)
+
+
+def rows(folder: Path) -> list[dict]:
+    """Metrics without what depends on the clock."""
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in read_metrics(folder)]
+
+
+def weights_equal(a: Path, b: Path) -> bool:
+    one, two = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+def kill_after(folder: Path, step: int, argv: list[str], number: int) -> int:
+    """Run the command in a process of its own and signal it when its metrics have reached `step`."""
+    env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    process = subprocess.Popen([sys.executable, "-m", "models.train", *argv], cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if (folder / "metrics.jsonl").exists() and any(r["step"] >= step for r in read_metrics(folder, strict=False)):
+            process.send_signal(number)
+            break
+        time.sleep(0.005)
+    return process.wait(60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
+def test_killed_and_resumed_equals_uninterrupted(corpus, tmp_path: Path, number: int) -> None:
+    # pls has dropout, so the random state matters; 200 steps, so that the signal hits the middle
+    long = ["--steps", "200", "--checkpoint-every", "7"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    main(arguments(corpus, whole, *long, preset="pls"))
+    code = kill_after(cut, 30, arguments(corpus, cut, *long, preset="pls"), number)
+    assert code == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+    reached = max(r["step"] for r in read_metrics(cut, strict=False))
+    assert 30 <= reached < 200, "the signal came too late to test anything"
+    main(["--resume", "--out", str(cut)])
+    assert weights_equal(whole, cut)
+    assert rows(whole) == rows(cut)
+    manifest = json.loads((cut / "manifest.json").read_text())
+    assert manifest["outcome"] == "completed"
+    assert manifest["step"] == 200
+
+
+def test_a_torn_row_is_repaired(corpus, tmp_path: Path) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    for out in (whole, torn):
+        main(arguments(corpus, out))
+    with (torn / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 99, "ki')
+    main(["--resume", "--out", str(torn)])
+    assert rows(torn) == rows(whole)
+
+
+def test_two_runs_of_one_command_are_equal(corpus, tiny_run: Path, tmp_path: Path) -> None:
+    main(arguments(corpus, tmp_path / "again"))
+    assert weights_equal(tiny_run, tmp_path / "again")
+    main(arguments(corpus, tmp_path / "seed", "--seed", "1"))
+    assert not weights_equal(tiny_run, tmp_path / "seed")
