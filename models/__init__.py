@@ -3,6 +3,7 @@
     from models import build, load
     model = build("lfa", scale="small")
     model = load("runs/lfa")
+    from models.capture import capture, edit, run
 
 Names are imported on first use, so that commands answer `--help` without loading torch.
 """
@@ -10,11 +11,10 @@ Names are imported on first use, so that commands answer `--help` without loadin
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from models.capture import Query, capture, edit, run
+    from models.capture import Query, edit, run
     from models.checkpoint import load
     from models.config import ModelConfig
     from models.errors import InputError
-    from models.generate import generate
     from models.make import build
     from models.presets import preset
     from models.transformer import StreamTransformer
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 _HOME = {
     "build": "make",
     "Query": "capture",
-    "capture": "capture",
-    "edit": "edit",
+    "edit": "capture",
     "run": "capture",
     "load": "checkpoint",
     "ModelConfig": "config",
     "InputError": "errors",
-    "generate": "generate",
     "preset": "presets",
     "StreamTransformer": "transformer",
 }
@@ -48,9 +46,7 @@ __all__ = [
     "Query",
     "StreamTransformer",
     "build",
-    "capture",
     "edit",
-    "generate",
     "load",
     "preset",
     "run",

@@ -10,7 +10,7 @@ from transformer_lens.hook_points import HookPoint
 
 from models import config as c
 from models.hooks import OnDemand, tap
-from models.projections import Projected, Projection
+from models.projections import Projected, Projection, residual_scale
 from models.registry import module_for
 
 
@@ -32,9 +32,9 @@ class HeadGate(nn.Module):
         self.bias = nn.Parameter(torch.zeros(n_heads, width)) if spec.bias else None
         self.formula = "btd,dho->btho" if wide else "bthi,hio->btho"
 
-    def init_weights(self, std: float) -> None:
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
         """Zero (g = 1/2 everywhere) or N(0, std); biases 0."""
-        nn.init.normal_(self.weight, std=std if self.spec.init == "normal" else 0.0)
+        nn.init.normal_(self.weight, std=std if self.spec.init == "normal" else 0.0, generator=generator)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -61,7 +61,7 @@ class Attention(Projected):
         self.positions = module_for(config.positions)(config.positions, self.d_head, self.n_heads, config.n_ctx)
         for name in "qkv":
             self.add_projection(name, getattr(spec, name), d, d, self.n_heads)
-            self.add_module(f"hook_{name}", HookPoint())
+        self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         if config.positions.rotates:
             self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint()
         self.hook_attn_scores, self.hook_pattern = OnDemand(), OnDemand()
@@ -69,18 +69,19 @@ class Attention(Projected):
         if self.gate is not None:
             self.hook_z_ungated, self.hook_gate = HookPoint(), HookPoint()
         self.hook_z = HookPoint()
-        self.add_projection("o", spec.o, d, d, self.n_heads)
+        self.add_projection("o", spec.o, d, d, self.n_heads, init_scale=residual_scale(config))
 
     def forward(self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        q, k, v = self._heads("q", x), self._heads("k", x), self._heads("v", x_v)
+        q, k, v = self.project("q", x), self.project("k", x), self.project("v", x_v)
+        q, k, v = self._heads("q", q), self._heads("k", k), self._heads("v", v)
         gate = self.gate(q, x, x_v) if self.gate is not None else None
         z = self._attend(*self._rotated(q, k), v)
         if gate is not None:
             z = self.hook_z_ungated(z) * self.hook_gate(gate)
         return self.project("o", self.hook_z(z).flatten(-2))
 
-    def _heads(self, name: str, x: Tensor) -> Float[Tensor, "B T H K"]:
-        y = self.project(name, x).unflatten(-1, (self.n_heads, self.d_head))
+    def _heads(self, name: str, y: Tensor) -> Float[Tensor, "B T H K"]:
+        y = y.unflatten(-1, (self.n_heads, self.d_head))
         return tap(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
 
     def _rotated(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

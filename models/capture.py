@@ -59,6 +59,10 @@ def capture(model: Any, names: str | Sequence[str], *, grad: bool = False) -> It
     Raises `InputError` at the end if a hook never fired.
     """
     wanted = match(model, names)
+    for name in wanted if grad else ():
+        point = model.hook_dict[name]
+        if isinstance(point, ObservePoint):
+            raise InputError(f"{name} only shows the sum of the streams and has no gradient; ask for {point.instead}")
     found = Captured()
 
     def keep(name: str) -> Callable[..., None]:

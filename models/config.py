@@ -200,15 +200,22 @@ class ModelConfig:
         if self.d_model % self.n_heads:
             raise InputError(
                 f"{self.n_heads} heads do not divide the width {self.d_model}; "
-                f"the nearest width that fits is {round(self.d_model / self.n_heads) * self.n_heads}"
+                f"the nearest width that fits is {max(1, round(self.d_model / self.n_heads)) * self.n_heads}"
             )
         for name, rate in (("dropout", self.dropout), ("attention.dropout", self.attention.dropout)):
             if not 0.0 <= rate < 1.0:
                 raise InputError(f"{name} must lie in [0, 1), got {rate}")
         if isinstance(self.positions, Rope):
             rotated = self.d_head * self.positions.fraction
-            if rotated != int(rotated) or int(rotated) % 2 or rotated <= 0:
+            if rotated != int(rotated) or int(rotated) % 2 or not 0 < rotated <= self.d_head:
                 raise InputError(f"RoPE rotates pairs: {rotated:g} of {self.d_head} head dimensions is no even number")
+        if self.init_std < 0 or self.mlp.d_mlp < 0:
+            raise InputError("init_std and mlp.d_mlp must not be negative")
+        readout, residual = self.readout, self.residual
+        if isinstance(residual, FrozenToken) and residual.detach_token and not readout.tied:
+            raise InputError("residual.detach_token with an untied head never trains the embedding; tie the head")
+        if readout.layer_norms == "own" and readout.supervision is None:
+            raise InputError("readout.layer_norms=own without readout.supervision would leave those norms untrained")
         for name, spec, d_in, d_out in self.projections():
             spec.check(name, d_in, d_out, self.n_heads)
 

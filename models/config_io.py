@@ -119,11 +119,11 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
             here[head] = value
     hints = typing.get_type_hints(type(config))
     names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
-    label = where or getattr(config, "kind", "model")
+    label = where.rstrip(".") or getattr(config, "kind", "model")
     for name in [*here, *below]:
         if name not in names:
             raise unknown(f"field of {label}", name, names)
-    new = {n: _value(hints[n], v, f"{where}{n}") for n, v in here.items()}
+    new = {n: _kept(getattr(config, n), v, _value(hints[n], v, f"{where}{n}")) for n, v in here.items()}
     for name, inner in below.items():
         part = new.get(name, getattr(config, name))
         if part is None:
@@ -134,17 +134,28 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
     return dataclasses.replace(config, **new)  # type: ignore[type-var]
 
 
+def _kept(old: Any, given: Any, new: Any) -> Any:
+    """A part chosen by the name of its kind keeps the fields it has in common with the part before."""
+    if not (isinstance(given, str) and isinstance(old, c.Part) and isinstance(new, c.Part)):
+        return new
+    shared = {f.name for f in dataclasses.fields(old)} & {f.name for f in dataclasses.fields(new)}
+    return dataclasses.replace(new, **{name: getattr(old, name) for name in shared})
+
+
 def parse_mixing(signature: str) -> dict[str, str]:
     """`kron-kron/dns-dns` as overrides of v, o, up, down (DST §2.7)."""
+    signature, _, qk = signature.removesuffix(")").partition(" (q-k ")
     groups = [group.split("-") for group in signature.split("/")]
     shorts = sorted(k.short for k in kinds(c.Projection).values() if issubclass(k, c.Projection))
     if [len(g) for g in groups] != [2, 2]:
         raise InputError(f"mixing {signature!r} is not <v>-<o>/<up>-<down>, for example kron-kron/dns-dns")
-    for word in groups[0] + groups[1]:
+    query_key = qk.split("-") if qk else []
+    for word in groups[0] + groups[1] + query_key:
         if word not in shorts:
             raise unknown("mixing", word, shorts)
     (v, o), (up, down) = groups
-    return {"attention.v": v, "attention.o": o, "mlp.up": up, "mlp.down": down}
+    extra = dict(zip(("attention.q", "attention.k"), query_key, strict=bool(query_key)))
+    return {"attention.v": v, "attention.o": o, "mlp.up": up, "mlp.down": down, **extra}
 
 
 def parse_set(pairs: Sequence[str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Sampling text: greedy, temperature, top-k, top-p; in batches, seeded, under edits."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -27,10 +28,14 @@ def generate(
 
     temperature 0 is greedy. Every step runs the whole sequence, so that edits which look at positions
     see what they would see in a forward pass; the state is not cached. A sequence ends early at the BOS
-    token, which starts the next document. Same seed, same prompts, same machine: same text.
+    token, which starts the next document. Prompt i draws from a generator seeded `seed + i`, so its text
+    does not depend on the other prompts.
     Raises `InputError` when prompt and continuation would not fit the context.
     """
-    if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+    if max_new_tokens < 0:
+        raise InputError(f"max_new_tokens must be at least 0, got {max_new_tokens}")
+    good = 0 <= temperature < math.inf and (top_k is None or top_k >= 1) and (top_p is None or 0 < top_p <= 1)
+    if not good:
         raise InputError("sampling needs temperature >= 0, top_k >= 1 and 0 < top_p <= 1")
     rows = _ids(model, prompts)
     longest = max(map(len, rows)) + max_new_tokens
@@ -39,7 +44,7 @@ def generate(
             f"prompt and {max_new_tokens} new tokens are {longest} tokens, the context holds {model.config.n_ctx}"
         )
     bos = model.tokenizer.bos_id if model.tokenizer is not None and stop_at_bos else -1
-    generator = torch.Generator().manual_seed(seed)
+    generators = [torch.Generator().manual_seed(seed + i) for i in range(len(rows))]
     done = [False] * len(rows)
     for _ in range(max_new_tokens):
         if all(done):
@@ -48,7 +53,7 @@ def generate(
         last = torch.tensor([len(row) - 1 for row in rows], device=tokens.device)
         with edit(model, edits or {}):
             logits = model(tokens, logits_at=last)
-        chosen = _sample(logits[:, 0].float().cpu(), temperature, top_k, top_p, generator).tolist()
+        chosen = _sample(logits[:, 0].float().cpu(), temperature, top_k, top_p, generators).tolist()
         for i, token in enumerate(chosen):
             if not done[i]:
                 done[i] = token == bos
@@ -62,6 +67,8 @@ def _ids(model: StreamTransformer, prompts: str | Sequence[str] | Sequence[Seque
     items: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
     if not items:
         raise InputError("nothing to continue: give at least one prompt")
+    if any(isinstance(p, int) for p in items):
+        raise InputError("prompts are texts or lists of token ids: wrap a single list of ids in a list")
     rows = [model._text().encode(p) if isinstance(p, str) else [int(t) for t in p] for p in items]
     if not all(rows):
         raise InputError("a prompt without tokens cannot be continued; an empty text still has its BOS")
@@ -69,18 +76,19 @@ def _ids(model: StreamTransformer, prompts: str | Sequence[str] | Sequence[Seque
 
 
 def _sample(
-    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generators: list[torch.Generator]
 ) -> Tensor:
     """[B, V] logits -> [B] token ids."""
     if temperature == 0:
         return logits.argmax(-1)
     logits = logits / temperature
     if top_k is not None and top_k < logits.shape[-1]:
-        kth = logits.topk(top_k).values[:, -1:]
-        logits = logits.masked_fill(logits < kth, -torch.inf)
+        best = logits.argsort(dim=-1, descending=True, stable=True)[:, :top_k]  # k tokens, also of a tie
+        logits = torch.full_like(logits, -torch.inf).scatter(1, best, logits.gather(1, best))
     if top_p is not None and top_p < 1:
         sorted_logits, order = logits.sort(descending=True)
         p = sorted_logits.softmax(-1)
         cut = p.cumsum(-1) - p >= top_p  # mass before a token already reaches top_p
         logits = logits.masked_fill(cut.scatter(1, order, cut), -torch.inf)
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    draws = zip(logits.softmax(-1), generators, strict=True)
+    return torch.cat([torch.multinomial(p, 1, generator=generator) for p, generator in draws])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from models.config import ChannelLayerNorm, Dense, Identity, Independent, ModelConfig
+from models.config import ChannelLayerNorm, ModelConfig
 from models.errors import InputError
 
 Condition = Callable[[ModelConfig], bool]
@@ -115,14 +115,10 @@ def _gated_mlp(c: ModelConfig) -> bool:
     return c.mlp.gate is not None
 
 
-def mixes(spec: object) -> bool:
-    """Whether a projection has a per-head mixing matrix that is worth a hook."""
-    return spec is not None and not isinstance(spec, Dense | Identity)
-
-
 def _mix(part: str, name: str) -> Hook:
     def when(c: ModelConfig) -> bool:
-        return mixes(getattr(getattr(c, part), name))
+        spec = getattr(getattr(c, part), name)
+        return spec is not None and spec.mix is not None
 
     folder = {"attention": "attn", "mlp": "mlp"}[part]
     return Hook(
@@ -177,13 +173,13 @@ HOOKS: list[Hook] = [
     *_streams("pre"),
     Hook(name="blocks.L.hook_attn_in", shape="B T D", meaning="what Q and K read, before the norm"),
     Hook(name="blocks.L.hook_attn_v_in", shape="B T D", meaning="what V reads, before its norm"),
-    *_norm("blocks.L.ln1"),
     *_norm("blocks.L.ln1_v", lambda c: c.residual.value_path == "own"),
+    *_norm("blocks.L.ln1"),
     _mix("attention", "q"),
-    Hook(name="blocks.L.attn.hook_q", shape="B T H K", meaning="queries, before positions"),
     _mix("attention", "k"),
-    Hook(name="blocks.L.attn.hook_k", shape="B T H K", meaning="keys, before positions"),
     _mix("attention", "v"),
+    Hook(name="blocks.L.attn.hook_q", shape="B T H K", meaning="queries, before positions"),
+    Hook(name="blocks.L.attn.hook_k", shape="B T H K", meaning="keys, before positions"),
     Hook(name="blocks.L.attn.hook_v", shape="B T H K", meaning="values"),
     Hook(
         name="blocks.L.attn.hook_rot_q",
@@ -265,8 +261,7 @@ def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
     if name.endswith("_mix"):
         _, _, part, hook = name.split(".")
         owner = config.attention if part == "attn" else config.mlp
-        independent = isinstance(getattr(owner, hook.removeprefix("hook_").removesuffix("_mix")), Independent)
-        letters = options[1] if independent else options[0]
+        letters = getattr(owner, hook.removeprefix("hook_").removesuffix("_mix")).mix
     elif name.endswith("hook_gate") and config.attention.gate is not None:
         letters = options[0] if config.attention.gate.shape == "vector" else options[1]
     elif name.endswith("hook_scale"):

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from models import config as c
-from models.projections import Projected, Projection
+from models.projections import Projected, Projection, residual_scale
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
 
@@ -31,7 +31,7 @@ class Mlp(Projected):
         if self.gated:
             self.hook_pre_linear = HookPoint()
         self.hook_post = HookPoint()
-        self.add_projection("down", spec.down, m, d, heads)
+        self.add_projection("down", spec.down, m, d, heads, init_scale=residual_scale(config))
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """The FFN's update."""

@@ -41,6 +41,12 @@ class Norm(nn.Module):
         n = self.hook_normalized((g / scale).reshape(x.shape))
         return n * self.weight if self.bias is None else n * self.weight + self.bias
 
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        """γ = 1, β = 0."""
+        nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
     def fused(self, x: Tensor) -> Tensor:
         """The same without hooks."""
         raise NotImplementedError

@@ -21,7 +21,8 @@ class Projection(Part):
     """One linear map D_in -> D_out seen as H channels; how information crosses between channels."""
 
     short: ClassVar[str]
-    linear: ClassVar[bool] = True
+    mix: ClassVar[str | None] = None
+    """Shape of the mixing matrix that gets a hook, None for kinds without one."""
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         """Raise `InputError` with the reason when this kind cannot map d_in to d_out."""
@@ -44,6 +45,7 @@ class Independent(Projection):
 
     kind: ClassVar[str] = "independent"
     short: ClassVar[str] = "ind"
+    mix: ClassVar[str | None] = "B H in out"
     bias: bool = False
     """Add a bias."""
 
@@ -60,6 +62,7 @@ class Kronecker(Projection):
 
     kind: ClassVar[str] = "kronecker"
     short: ClassVar[str] = "kron"
+    mix: ClassVar[str | None] = "B H H"
     bias: bool = False
     """Add a bias."""
 

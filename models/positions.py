@@ -6,6 +6,7 @@ bias(T)      [H, T, T] to add to the scores, or None
 """
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -43,11 +44,24 @@ class Rope(Positions):
     def __init__(self, spec: c.Rope, d_head: int, n_heads: int, n_ctx: int) -> None:
         super().__init__(spec, d_head, n_heads, n_ctx)
         self.rotated = int(d_head * spec.fraction)
-        theta = spec.base ** (-torch.arange(0, self.rotated, 2, dtype=torch.float64) / self.rotated)
-        angle = torch.outer(torch.arange(n_ctx, dtype=torch.float64), theta)
-        angle = torch.cat([angle, angle], -1)[:, None, :]  # [T, 1, R]
-        self.register_buffer("cos", angle.cos().float(), persistent=False)
-        self.register_buffer("sin", angle.sin().float(), persistent=False)
+        self.base, self.n_ctx = spec.base, n_ctx
+        for name, table in self._tables(torch.float32).items():
+            self.register_buffer(name, table, persistent=False)
+
+    def _tables(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """cos and sin of t θ_i, [T, 1, R], computed in fp64."""
+        theta = self.base ** (-torch.arange(0, self.rotated, 2, dtype=torch.float64) / self.rotated)
+        angle = torch.outer(torch.arange(self.n_ctx, dtype=torch.float64), theta)
+        angle = torch.cat([angle, angle], -1)[:, None, :]
+        return {"cos": angle.cos().to(dtype), "sin": angle.sin().to(dtype)}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Rope":
+        """`.to`, `.double`, …: the tables are computed anew in the new dtype, fp32 at least."""
+        super()._apply(fn, recurse)
+        device, dtype = self.cos.device, torch.promote_types(self.cos.dtype, torch.float32)
+        for name, table in self._tables(dtype).items():
+            setattr(self, name, table.to(device))
+        return self
 
     def rotate(self, x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T H K"]:
         """Rotate queries or keys; position 0 is the first token."""
@@ -91,6 +105,10 @@ class PositionTable(nn.Module):
     def __init__(self, n_ctx: int, d_model: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n_ctx, d_model))
+
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        """N(0, std)."""
+        nn.init.normal_(self.weight, std=std, generator=generator)
 
     def forward(self, n: int, batch: int) -> Float[Tensor, "B T D"]:
         """The first n rows, once per sequence of the batch."""

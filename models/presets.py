@@ -56,9 +56,8 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> ModelConfig:
         raise unknown("scale", scale, list(SCALES))
     config = replace(PRESETS[name](), name=name)
     if scale != "paper":  # the FFN keeps its ratio to the width
-        config = override(
-            config, {**SCALES[scale], "mlp.d_mlp": config.d_mlp * SCALES[scale]["d_model"] // config.d_model}
-        )
+        ratio = {"mlp.d_mlp": config.mlp.d_mlp * SCALES[scale]["d_model"] // config.d_model}  # 0 stays: four widths
+        config = override(config, {**SCALES[scale], **ratio})
     return override(config, overrides)
 
 

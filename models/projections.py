@@ -4,13 +4,15 @@ Every projection maps [B, T, d_in] to [B, T, d_out], has `matrix` [d_in, d_out] 
 input, and, where a per-head mixing matrix exists, computes with the matrix that its hook returns.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from models import config as c
-from models.hooks import OnDemand, mixes
+from models.hooks import OnDemand
 from models.registry import implements, module_for
 
 
@@ -20,13 +22,14 @@ class Projection(nn.Module):
     def __init__(self, spec: c.Projection, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__()
         self.spec, self.d_in, self.d_out, self.n_heads = spec, d_in, d_out, n_heads
+        self.init_scale = 1.0
         self.bias = nn.Parameter(torch.zeros(d_out)) if getattr(spec, "bias", False) else None
 
-    def init_weights(self, std: float) -> None:
-        """Weights N(0, std), biases 0."""
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        """Weights N(0, std · init_scale), biases 0."""
         weight = getattr(self, "weight", None)
         if weight is not None:
-            nn.init.normal_(weight, std=std)
+            nn.init.normal_(weight, std=std * self.init_scale, generator=generator)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -141,14 +144,23 @@ class KroneckerProjection(MixedProjection):
         return 2 * self.n_heads * self.d_in
 
 
+def residual_scale(config: c.ModelConfig) -> float:
+    """Initial scale of the projections that write to the residual: 1 / sqrt(2 L), as in GPT-2."""
+    return 1.0 / math.sqrt(2 * config.n_layers)
+
+
 class Projected(nn.Module):
     """A module that owns named projections and, beside each mixing one, its `hook_{name}_mix`."""
 
-    def add_projection(self, name: str, spec: c.Projection, d_in: int, d_out: int, n_heads: int) -> None:
+    def add_projection(
+        self, name: str, spec: c.Projection, d_in: int, d_out: int, n_heads: int, *, init_scale: float = 1.0
+    ) -> None:
         """Create `self.{name}` and, where there is a mixing matrix, `self.hook_{name}_mix`."""
-        if mixes(spec):
+        if spec.mix is not None:
             self.add_module(f"hook_{name}_mix", OnDemand())
-        self.add_module(name, module_for(spec)(spec, d_in, d_out, n_heads))
+        projection = module_for(spec)(spec, d_in, d_out, n_heads)
+        projection.init_scale = init_scale
+        self.add_module(name, projection)
 
     def project(self, name: str, x: Tensor) -> Tensor:
         """Apply the projection `name` to x [B, T, d_in]."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 IGNORE = -100
 """Target of a position that has none (padding)."""
@@ -36,12 +37,13 @@ class _CrossEntropy(torch.autograd.Function):
             real = t != IGNORE
             logits = (hd @ wd.T).to(total.dtype)
             lse = logits.logsumexp(-1)
-            hit = logits.gather(-1, t.clamp(min=0)[:, None])[:, 0]
+            t = torch.where(real, t, 0)
+            hit = logits.gather(-1, t[:, None])[:, 0]
             total += torch.where(real, lse - hit, 0.0).sum()
             if grad_h is None and grad_w is None:
                 continue
             delta = logits.sub_(lse[:, None]).exp_()  # softmax − one-hot, zero where there is no target
-            delta.scatter_add_(-1, t.clamp(min=0)[:, None], -torch.ones_like(delta[:, :1]))
+            delta.scatter_add_(-1, t[:, None], -torch.ones_like(delta[:, :1]))
             delta = (delta * real[:, None]).to(dtype)
             if grad_h is not None:
                 grad_h[rows] = (delta @ wd).to(h.dtype)
@@ -51,6 +53,7 @@ class _CrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         grad_h, grad_w = ctx.saved_tensors
         (g,) = grads
@@ -64,6 +67,8 @@ def cross_entropy(
 
     Under autocast the matrix products are in its dtype; logits are reduced in fp32 (fp64 for fp64 input).
     """
+    if not torch.is_grad_enabled():  # inside the Function grad mode is always off
+        h, w = h.detach(), w.detach()
     device = h.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(h.dtype, w.dtype)
@@ -90,7 +95,7 @@ def token_losses(
     def loss(logits: Tensor, rows: slice) -> Tensor:
         t = flat[rows]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        hit = logits.gather(-1, t.clamp(min=0)[:, None])[:, 0]
+        hit = logits.gather(-1, torch.where(t != IGNORE, t, 0)[:, None])[:, 0]
         return torch.where(t != IGNORE, logits.logsumexp(-1) - hit, 0.0)
 
     return map_logits(h.reshape(-1, h.shape[-1]), w, loss).reshape(target.shape)

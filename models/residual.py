@@ -3,15 +3,17 @@
     init(embedding) -> state       around_attn(state, attn) -> state
     readout(state) -> [B, T, D]    around_mlp(state, mlp)   -> state
 
-A block is those two calls (DST Algorithm 1). `attn(x, x_v)` and `mlp(x)` are the block's branches: norm,
-module, dropout, hooks. States are tensors or named tuples of tensors, so they can be cached, repeated along
-the batch and handed to `model.segment`.
+The first column belongs to the model (`Topology`, one per model), the second to every layer (`Block`). A block
+is those two calls (DST Algorithm 1); `attn(x, x_v)` and `mlp(x)` are its branches: norm, module, dropout, hooks.
+States are tensors or tuples of tensors, so they can be cached, repeated along the batch (`map_state`) and
+handed to `model.segment`.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils._pytree
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
@@ -28,11 +30,35 @@ State = Any
 """What flows from layer to layer: a tensor [B, T, D], or a named tuple of them."""
 
 
-class Block(nn.Module):
-    """One layer. Subclasses are the topologies; branches and hooks common to all are here."""
+def map_state(fn: Callable[[Tensor], Tensor], state: State) -> State:
+    """`fn` applied to every tensor of a state, for example `lambda x: x.repeat_interleave(8, dim=0)`."""
+    return torch.utils._pytree.tree_map(fn, state)
+
+
+class Topology(nn.Module):
+    """What a model has once: how a state begins and how it is read. `block` is its class of layers."""
+
+    block: type["Block"]
 
     def __init__(self, config: c.ModelConfig) -> None:
         super().__init__()
+        self.spec = config.residual
+
+    def init(self, embedding: Float[Tensor, "B T D"]) -> State:
+        """The state before layer 0."""
+        raise NotImplementedError
+
+    def readout(self, state: State) -> Float[Tensor, "B T D"]:
+        """The stream that the final norm and the head read."""
+        raise NotImplementedError
+
+
+class Block(nn.Module):
+    """One layer. Subclasses say what the branches read and write; what is common to all is here."""
+
+    def __init__(self, config: c.ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
         spec, d, heads = config.residual, config.d_model, config.n_heads
         for place in ("pre", "mid", "post"):
             for stream in spec.streams:
@@ -60,22 +86,22 @@ class Block(nn.Module):
     def attend(self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """The attention branch: Q, K read x, V reads x_v; returns attention's update."""
         x_read, x_v_read = tap(self.hook_attn_in, x), tap(self.hook_attn_v_in, x_v)
+        v_norm = self._value_input(x_v_read, x_read)
         x_norm = self.ln1(x_read)
+        return self.hook_attn_out(self.dropout(self.attn(x_norm, x_norm if v_norm is None else v_norm)))
+
+    def _value_input(self, x_v: Tensor, x: Tensor) -> Tensor | None:
+        """What V reads after its norm; None when that is what Q and K read, so the norm is computed once."""
         if self.value_path == "own":
-            v_norm = self.ln1_v(x_v_read)
-        elif self.value_path == "raw":
-            v_norm = x_v_read
-        else:  # the norm is computed once unless somebody edited one of the two readers
-            v_norm = x_norm if x_v_read is x_read else self.ln1.fused(x_v_read)
-        return self.hook_attn_out(self.dropout(self.attn(x_norm, v_norm)))
+            return self.ln1_v(x_v)
+        if self.value_path == "raw":
+            return x_v
+        # before Q and K's own pass through ln1, so that captures of ln1 end on what those read
+        return None if x_v is x else self.ln1(x_v)
 
     def feed_forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """The FFN branch; returns the FFN's update."""
         return self.hook_mlp_out(self.dropout(self.mlp(self.ln2(tap(self.hook_mlp_in, x)))))
-
-    def init(self, embedding: Float[Tensor, "B T D"]) -> State:
-        """The state before layer 0."""
-        raise NotImplementedError
 
     def around_attn(self, state: State, attn: AttentionBranch) -> State:
         """What attention reads, and where its update goes."""
@@ -85,21 +111,13 @@ class Block(nn.Module):
         """What the FFN reads, and where its update goes."""
         raise NotImplementedError
 
-    def readout(self, state: State) -> Float[Tensor, "B T D"]:
-        """The stream that the final norm and the head read."""
-        raise NotImplementedError
 
-
-@implements(c.Single)
 class SingleBlock(Block):
     """x ← x + attn(x); x ← x + mlp(x)."""
 
     hook_resid_pre: HookPoint
     hook_resid_mid: HookPoint
     hook_resid_post: HookPoint
-
-    def init(self, embedding: Tensor) -> Tensor:
-        return embedding
 
     def around_attn(self, x: Tensor, attn: AttentionBranch) -> Tensor:
         x = tap(self.hook_resid_pre, x)
@@ -108,16 +126,33 @@ class SingleBlock(Block):
     def around_mlp(self, x: Tensor, mlp: MlpBranch) -> Tensor:
         return self.hook_resid_post(x + mlp(x))
 
-    def readout(self, x: Tensor) -> Tensor:
-        return x
+
+@implements(c.Single)
+class SingleStream(Topology):
+    """The state is x, [B, T, D]."""
+
+    block = SingleBlock
+
+    def init(self, embedding: Tensor) -> Tensor:
+        return embedding
+
+    def readout(self, state: Tensor) -> Tensor:
+        return state
 
 
 class Streams(NamedTuple):
-    """x = x_t + x_e (DST Eq. 1). `x_ffn` is set between the branches when the FFN is parallel."""
+    """x = x_t + x_e (DST Eq. 1)."""
 
     x_t: Tensor
     x_e: Tensor
-    x_ffn: Tensor | None = None
+
+
+class MidStreams(NamedTuple):
+    """The streams between the branches of a layer, with what the FFN reads when it is parallel: x^(ℓ)."""
+
+    x_t: Tensor
+    x_e: Tensor
+    x_ffn: Tensor | None
 
 
 class DualStreamBlock(Block):
@@ -127,32 +162,24 @@ class DualStreamBlock(Block):
     hook_resid_mid: ObservePoint
     hook_resid_post: ObservePoint
 
-    def __init__(self, config: c.ModelConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: c.ModelConfig, layer: int) -> None:
+        super().__init__(config, layer)
         assert isinstance(config.residual, c.DualStream)
         self.spec = config.residual
 
-    def init(self, embedding: Tensor) -> Streams:
-        """x_t = embedding, x_e = 0 (DST Alg. 1, lines 1–2)."""
-        return Streams(embedding, torch.zeros_like(embedding))
-
-    def around_attn(self, state: Streams, attn: AttentionBranch) -> Streams:
+    def around_attn(self, state: Streams, attn: AttentionBranch) -> MidStreams:
         """Lines 4–12 of DST Algorithm 1."""
         x_t, x_e = self._shown(state.x_t, state.x_e, "pre")
         x = x_t + x_e
         a = attn(x, x_t if self.spec.values == "token" else x)
         x_t, x_e = self._shown(*self.write_attn(x_t, x_e, a), "mid")
-        return Streams(x_t, x_e, x if self.spec.order == "parallel" else None)
+        return MidStreams(x_t, x_e, x if self.spec.order == "parallel" else None)
 
-    def around_mlp(self, state: Streams, mlp: MlpBranch) -> Streams:
+    def around_mlp(self, state: MidStreams, mlp: MlpBranch) -> Streams:
         """Lines 14–18 of DST Algorithm 1; in parallel order the FFN reads x^(ℓ) (DST Eq. 3)."""
         x_t, x_e, x_ffn = state
         x_e = x_e + mlp(x_t + x_e if x_ffn is None else x_ffn)
         return Streams(*self._shown(x_t, x_e, "post"))
-
-    def readout(self, state: Streams) -> Tensor:
-        """x_t + x_e (LFA Eq. 3)."""
-        return state.x_t + state.x_e
 
     def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         """Where attention's update goes."""
@@ -166,7 +193,6 @@ class DualStreamBlock(Block):
         return x_t, x_e
 
 
-@implements(c.TokenFactor)
 class TokenFactorBlock(DualStreamBlock):
     """x_t ← x_t + attn, x_e ← x_e + mlp (DST Eq. 2–3)."""
 
@@ -174,14 +200,32 @@ class TokenFactorBlock(DualStreamBlock):
         return x_t + a, x_e
 
 
-@implements(c.FrozenToken)
 class FrozenTokenBlock(DualStreamBlock):
     """x_t is the embedding in every layer; x_e ← x_e + attn, x_e ← x_e + mlp (LFA Eq. 18–21)."""
 
-    def init(self, embedding: Tensor) -> Streams:
-        """As the base, with gradients through x_t stopped when `detach_token` is set."""
-        x_t, x_e, _ = super().init(embedding)
-        return Streams(x_t.detach() if self.spec.detach_token else x_t, x_e)  # type: ignore[attr-defined]
-
     def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         return x_t, x_e + a
+
+
+@implements(c.TokenFactor)
+class TokenFactorStreams(Topology):
+    """x_t begins as the embedding, x_e as 0 (DST Alg. 1, lines 1–2); both are read as their sum (LFA Eq. 3)."""
+
+    block: type[Block] = TokenFactorBlock
+
+    def init(self, embedding: Tensor) -> Streams:
+        return Streams(embedding, torch.zeros_like(embedding))
+
+    def readout(self, state: Streams) -> Tensor:
+        return state.x_t + state.x_e
+
+
+@implements(c.FrozenToken)
+class FrozenTokenStreams(TokenFactorStreams):
+    """The same, with gradients through x_t stopped when `detach_token` is set."""
+
+    block: type[Block] = FrozenTokenBlock
+
+    def init(self, embedding: Tensor) -> Streams:
+        assert isinstance(self.spec, c.FrozenToken)
+        return super().init(embedding)._replace(x_t=embedding.detach() if self.spec.detach_token else embedding)

@@ -6,7 +6,6 @@ model.segment(state, start, stop)      layers start … stop−1 on a cached sta
 model.loss(tokens, targets)            training loss, with per-layer supervision where configured
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -19,14 +18,12 @@ from transformer_lens.hook_points import HookPoint
 
 from models import config as c
 from models import readout
-from models.attention import HeadGate
 from models.errors import InputError
 from models.lens import LensMixin
 from models.norms import Norm
 from models.positions import PositionTable
-from models.projections import Projection
 from models.registry import module_for
-from models.residual import Block, State
+from models.residual import State, Topology
 from models.text.tokenizer import Tokenizer
 
 BlockCall = Callable[[State], State]
@@ -38,6 +35,10 @@ class Embedding(nn.Module):
     def __init__(self, rows: int, d_model: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(rows, d_model))
+
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        """N(0, std)."""
+        nn.init.normal_(self.weight, std=std, generator=generator)
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Rows of the table."""
@@ -59,8 +60,8 @@ class StreamTransformer(LensMixin, HookedRootModule):
         if self.pos_embed is not None:
             self.hook_pos_embed = HookPoint()
         self.dropout = nn.Dropout(config.dropout)
-        block = module_for(config.residual)
-        self.blocks = nn.ModuleList([block(config) for _ in range(config.n_layers)])
+        self.residual: Topology = module_for(config.residual)(config)
+        self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
         norm, d, heads = config.readout.norm, config.d_model, config.n_heads
         own = config.readout.layer_norms == "own"
         make = module_for(norm)
@@ -71,18 +72,21 @@ class StreamTransformer(LensMixin, HookedRootModule):
         self.setup()
 
     def init_weights(self, seed: int) -> None:
-        """N(0, init_std); output projections N(0, init_std / sqrt(2 L)); norms 1 and 0. Seeded, local."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            std = self.config.init_std
-            for name, module in self.named_modules():
-                if isinstance(module, Projection):
-                    writes = name.endswith(("attn.o", "mlp.down"))
-                    module.init_weights(std / math.sqrt(2 * self.config.n_layers) if writes else std)
-                elif isinstance(module, HeadGate):
-                    module.init_weights(std)
-                elif isinstance(module, Embedding | PositionTable):
-                    nn.init.normal_(module.weight, std=std)
+        """Every module with an `init_weights(std, generator)` sets its own weights, in the model's order.
+
+        N(0, init_std); output projections N(0, init_std / sqrt(2 L)); norms 1 and 0; gates by their spec.
+        """
+        generator = torch.Generator().manual_seed(seed)
+
+        def visit(module: nn.Module) -> None:
+            for child in module.children():
+                own = getattr(child, "init_weights", None)
+                if callable(own):
+                    own(self.config.init_std, generator)
+                else:
+                    visit(child)
+
+        visit(self)
 
     # ---- the forward pass, in pieces -----------------------------------------------------------
 
@@ -93,10 +97,12 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
     def embed_tokens(self, tokens: Int[Tensor, "B T"]) -> State:
         """The state before layer 0."""
+        if tokens.shape[1] > self.config.n_ctx:
+            raise InputError(f"sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}")
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
             x = x + self.hook_pos_embed(self.pos_embed(tokens.shape[1], tokens.shape[0]))
-        return self._block(0).init(self.dropout(x))
+        return self.residual.init(self.dropout(x))
 
     def segment(
         self, state: State, start: int = 0, stop: int | None = None, *, blocks: Sequence[BlockCall] | None = None
@@ -115,12 +121,15 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
     def readout(self, state: State) -> Float[Tensor, "B T D"]:
         """The stream the head reads, before the final norm."""
-        return self._block(0).readout(state)
+        return self.residual.readout(state)
 
     def logits(
         self, state: State, logits_at: Int[Tensor, "B P"] | Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B P V"]:
-        """Final norm and head, at positions [B, P] or [B] (negative counts from the end) or everywhere."""
+        """Final norm and head, at positions [B, P] or [B], or everywhere.
+
+        Negative positions count from the end of the padded row: with right padding, −1 may be a pad.
+        """
         x = self.readout(state)
         if logits_at is not None:
             x = gather_positions(x, logits_at)
@@ -142,21 +151,27 @@ class StreamTransformer(LensMixin, HookedRootModule):
         if return_type == "logits":
             return self.logits(state, logits_at)
         if return_type == "loss":
+            if tokens.shape[1] < 2:
+                raise InputError("a next-token loss needs sequences of at least two tokens")
             return readout.cross_entropy(self.ln_final(self.readout(state))[:, :-1], self.head, tokens[:, 1:])
         self.ln_final(self.readout(state))
         return None
 
     def check_tokens(self, tokens: Tensor) -> None:
-        """Raise `InputError` unless tokens are [B, T] with ids of the vocabulary and T within the context."""
-        if tokens.ndim != 2 or tokens.is_floating_point():
+        """Raise `InputError` unless tokens are [B, T] with ids of the vocabulary."""
+        if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
             raise InputError(
                 f"tokens must be integers of shape [batch, position], got {list(tokens.shape)} {tokens.dtype}"
             )
-        if tokens.shape[1] > self.config.n_ctx:
-            raise InputError(f"sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}")
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.config.d_vocab:
             worst = int(tokens.max()) if int(tokens.min()) >= 0 else int(tokens.min())
             raise InputError(f"token id {worst} is outside the vocabulary of {self.config.d_vocab}")
+
+    def generate(self, prompts: Any, **options: Any) -> list[list[int]]:
+        """Sample continuations; see `models.generate.generate`."""
+        from models.generate import generate
+
+        return generate(self, prompts, **options)
 
     # ---- losses --------------------------------------------------------------------------------
 
@@ -209,6 +224,8 @@ class StreamTransformer(LensMixin, HookedRootModule):
         """Logits of the chosen layers' outputs through the shared head (PLS A.5.1; logit lens otherwise)."""
         self.check_tokens(tokens)
         wanted = list(range(self.config.n_layers) if layers is None else layers)
+        if not wanted:
+            raise InputError("layer_logits needs at least one layer")
         for layer in wanted:
             if not 0 <= layer < self.config.n_layers:
                 raise InputError(f"layer {layer} does not exist: the model has layers 0 to {self.config.n_layers - 1}")
@@ -220,9 +237,6 @@ class StreamTransformer(LensMixin, HookedRootModule):
                 x = gather_positions(self.readout(state), positions)
                 found[layer] = F.linear(self.layer_norm(layer)(x), self.head)
         return torch.stack([found[layer] for layer in wanted], dim=2)
-
-    def _block(self, layer: int) -> Block:
-        return self.blocks[layer]  # type: ignore[return-value]
 
     def n_params(self) -> int:
         """Parameters, a tied head counted once."""
@@ -245,5 +259,6 @@ def gather_positions(
     if p.shape[0] != x.shape[0]:
         raise InputError(f"positions for {p.shape[0]} sequences given, the batch has {x.shape[0]}")
     if p.numel() and not -n <= int(p.min()) <= int(p.max()) < n:
-        raise InputError(f"position {int(p.max())} is outside a sequence of {n} tokens")
+        worst = int(p.max()) if int(p.max()) >= n else int(p.min())
+        raise InputError(f"position {worst} is outside a sequence of {n} tokens")
     return x.gather(1, (p % n)[..., None].expand(-1, -1, x.shape[2]))

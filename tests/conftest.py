@@ -5,8 +5,10 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
+import tests.typecheck  # noqa: F401  found by name below
+
 # before any test module imports the rooms
-jaxtyping.install_import_hook(["models", "probes", "interventions", "benchmarks"], "beartype.beartype")
+jaxtyping.install_import_hook(["models", "probes", "interventions", "benchmarks"], "tests.typecheck.checked")
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"

@@ -4,6 +4,7 @@ A cached folder is built aside and renamed into place, so neither a killed run n
 leave half of one; a folder that does not open (a truncated file, a full disk) is built again.
 """
 
+import contextlib
 import errno
 import os
 import tempfile
@@ -64,10 +65,8 @@ def _install(built: Path, folder: Path, read: Callable[[Path], object]) -> None:
         return
     except InputError:
         pass
-    try:
+    with contextlib.suppress(FileNotFoundError):  # there was none, or another run moved it first
         os.rename(folder, built.parent / "damaged")
-    except FileNotFoundError:
-        pass  # there was none, or another run moved it first
     try:
         os.rename(built, folder)
     except OSError as error:

@@ -46,10 +46,9 @@ VARIANTS |= {
     "untied": ("pls", {"readout.tied": False}),
     "own-layer-norms": ("pls", {"readout.layer_norms": "own"}),
 }
-for _shape in ("scalar", "vector"):
-    for _source in ("query", "normed", "value"):
-        _gate = {"attention.gate": "gate", "attention.gate.shape": _shape, "attention.gate.source": _source}
-        VARIANTS[f"gate-{_shape}-{_source}"] = ("lfa", _gate)
+for _shape, _source in [("scalar", "query"), ("scalar", "value"), ("vector", "normed"), ("vector", "value")]:
+    _gate = {"attention.gate": "gate", "attention.gate.shape": _shape, "attention.gate.source": _source}
+    VARIANTS[f"gate-{_shape}-{_source}"] = ("lfa", _gate)
 
 
 def make(variant: str) -> StreamTransformer:

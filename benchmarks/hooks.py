@@ -1,0 +1,132 @@
+"""What hooks cost when nobody uses them, and how fast we train beside a plain GPT.
+
+    python -m benchmarks.hooks
+    python -m benchmarks.hooks --compile --device cuda --batch 64
+
+1. Forward and backward of a preset at scale small, against the same modules with every hook point replaced by a
+   bare identity (peer "no hooks").
+2. One training step of `std-t` at scale small (forward, backward, clipping, AdamW), against a plain GPT of the same
+   shape (`benchmarks/plain_gpt.py`), same dtype, same compile setting.
+
+Each figure is a ratio of times measured in one run, pair by pair; state the shape printed with it.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from models.cli import command, parse
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from models.transformer import StreamTransformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.hooks`."""
+
+    presets: tuple[str, ...] = ("std-t", "lfa", "pls")
+    """Presets of the first comparison."""
+    batch: int = 16
+    """Sequences of 256 tokens per step."""
+    rounds: int = 15
+    """Timed pairs."""
+    device: str = "cpu"
+    """cpu or cuda."""
+    compile: bool = False
+    """torch.compile the blocks of both sides of the second comparison."""
+
+
+def without_hooks(model: "StreamTransformer") -> "StreamTransformer":
+    """A copy whose hook points are bare identities and whose taps return their argument."""
+    from transformer_lens.hook_points import HookPoint
+
+    class Bare:
+        listening = False
+        _forward_hooks = _backward_hooks = ()
+
+        def __call__(self, x: Any) -> Any:
+            return x
+
+    bare = copy.deepcopy(model)
+    for module in bare.modules():
+        for name, child in list(module.named_children()):
+            if isinstance(child, HookPoint):
+                del module._modules[name]
+                object.__setattr__(module, name, Bare())
+    return bare
+
+
+def train_step(model: "nn.Module", loss: Callable[[], Any], device: str) -> Callable[[], None]:
+    """A whole step: bf16 autocast, backward, clipping to 1, AdamW, zeroing."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return step
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, print."""
+    options = parse(Options, argv, __doc__)
+    import torch
+
+    from benchmarks.plain_gpt import PlainGPT
+    from benchmarks.timing import paired
+    from models import build
+
+    device = options.device
+    c = build("std-t", "small").config
+    tokens = torch.randint(0, c.d_vocab, (options.batch, c.n_ctx + 1), generator=torch.Generator().manual_seed(0))
+    x, y = tokens[:, :-1].to(device), tokens[:, 1:].to(device)
+    print(
+        f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads; width {c.d_model}, {c.n_layers} layers, "
+        f"{c.n_heads} heads, vocabulary {c.d_vocab}, {options.batch} x {c.n_ctx} tokens"
+    )
+
+    def forward_backward(model: "StreamTransformer") -> Callable[[], None]:
+        def run() -> None:
+            model.loss(x, y)[0].backward()
+            model.zero_grad(set_to_none=True)
+            if device == "cuda":
+                torch.cuda.synchronize()
+
+        return run
+
+    for name in options.presets:
+        model = build(name, "small", dropout=0.0, **{"attention.dropout": 0.0}).to(device).train()
+        result = paired(forward_backward(model), forward_backward(without_hooks(model)), rounds=options.rounds)
+        print(result.line(f"{name} forward+backward fp32", "no hooks"))
+
+    ours = build("std-t", "small").to(device).train()
+    plain = PlainGPT(
+        d_vocab=c.d_vocab, n_ctx=c.n_ctx, d=c.d_model, heads=c.n_heads, layers=c.n_layers, d_mlp=c.d_mlp
+    ).to(device)
+    assert sum(p.numel() for p in plain.parameters()) == ours.n_params()
+    blocks = [[torch.compile(b.forward) for b in m.blocks] if options.compile else None for m in (ours, plain)]
+    result = paired(
+        train_step(plain, lambda: plain.loss(x, y, blocks=blocks[1]), device),
+        train_step(ours, lambda: ours.loss(x, y, blocks=blocks[0])[0], device),
+        rounds=options.rounds,
+    )
+    kind = "bf16 autocast, " + ("compiled" if options.compile else "eager")
+    speed = options.batch * c.n_ctx / result.second
+    print(result.line(f"plain GPT training step {kind}", "std-t"))
+    print(f"std-t trains at {speed:,.0f} tokens/s, {result.ratio:.3f} times the plain GPT")
+
+
+if __name__ == "__main__":
+    command(main)

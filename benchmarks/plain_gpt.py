@@ -1,0 +1,48 @@
+"""The peer: a GPT as one would write it with no thought of looking inside. Shape of `std-t`."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class PlainBlock(nn.Module):
+    """Pre-norm block with a fused QKV projection."""
+
+    def __init__(self, d: int, heads: int, d_mlp: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.o = nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
+        self.up, self.down = nn.Linear(d, d_mlp, bias=False), nn.Linear(d_mlp, d, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = (y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(self.ln1(x)).split(d, dim=-1))
+        z = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, d)
+        x = x + self.o(z)
+        return x + self.down(F.gelu(self.up(self.ln2(x))))
+
+
+class PlainGPT(nn.Module):
+    """Learned positions, tied head, loss by `F.cross_entropy` over all logits at once."""
+
+    def __init__(self, *, d_vocab: int, n_ctx: int, d: int, heads: int, layers: int, d_mlp: int) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(d_vocab, d), nn.Embedding(n_ctx, d)
+        self.blocks = nn.ModuleList([PlainBlock(d, heads, d_mlp) for _ in range(layers)])
+        self.ln_f = nn.LayerNorm(d)
+        for p in self.parameters():
+            if p.ndim == 2:
+                nn.init.normal_(p, std=0.02)
+
+    def hidden(self, tokens: Tensor, blocks: list | None = None) -> Tensor:
+        """The normed stream after all layers."""
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in blocks or self.blocks:
+            x = block(x)
+        return self.ln_f(x)
+
+    def loss(self, tokens: Tensor, targets: Tensor, *, blocks: list | None = None) -> Tensor:
+        """Mean cross-entropy in nats per token."""
+        logits = F.linear(self.hidden(tokens, blocks), self.wte.weight)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

@@ -1,0 +1,39 @@
+"""Two computations timed in turn, in one process, so that a drifting machine cannot favour either."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import NamedTuple
+
+
+class Paired(NamedTuple):
+    """Seconds per call (medians) and the median, smallest and largest of the ratios first/second, pair by pair."""
+
+    first: float
+    second: float
+    ratio: float
+    low: float
+    high: float
+
+    def line(self, name: str, peer: str) -> str:
+        """One line for a report."""
+        return (
+            f"{name}: {1e3 * self.first:.1f} ms; {peer}: {1e3 * self.second:.1f} ms; "
+            f"ratio {self.ratio:.3f} (pairs {self.low:.3f} to {self.high:.3f})"
+        )
+
+
+def paired(first: Callable[[], object], second: Callable[[], object], *, rounds: int = 15, warmup: int = 3) -> Paired:
+    """Time both `rounds` times, alternating which goes first, after `warmup` calls of each."""
+    for _ in range(warmup):
+        first()
+        second()
+    a: list[float] = []
+    b: list[float] = []
+    for i in range(rounds):
+        for fn, times in ((first, a), (second, b)) if i % 2 == 0 else ((second, b), (first, a)):
+            start = time.perf_counter()
+            fn()
+            times.append(time.perf_counter() - start)
+    ratios = sorted(x / y for x, y in zip(a, b, strict=True))
+    return Paired(median(a), median(b), median(ratios), ratios[0], ratios[-1])
