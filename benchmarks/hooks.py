@@ -86,15 +86,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from benchmarks.plain_gpt import PlainGPT
     from benchmarks.timing import paired
-    from models import build
+    from models import build, preset
 
     device = options.device
     c = build("std-t", "small").config
     tokens = torch.randint(0, c.d_vocab, (options.batch, c.n_ctx + 1), generator=torch.Generator().manual_seed(0))
     x, y = tokens[:, :-1].to(device), tokens[:, 1:].to(device)
     print(
-        f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads; width {c.d_model}, {c.n_layers} layers, "
-        f"{c.n_heads} heads, vocabulary {c.d_vocab}, {options.batch} x {c.n_ctx} tokens"
+        f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads; width {c.d_model}, "
+        f"{c.n_layers} layers, {c.n_heads} heads, vocabulary {c.d_vocab}, {options.batch} x {c.n_ctx} tokens"
     )
 
     def forward_backward(model: "StreamTransformer") -> Callable[[], None]:
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return run
 
     for name in options.presets:
-        model = build(name, "small", dropout=0.0, **{"attention.dropout": 0.0}).to(device).train()
+        model = build(preset(name, "small", **{"dropout": 0.0, "attention.dropout": 0.0})).to(device).train()
         result = paired(forward_backward(model), forward_backward(without_hooks(model)), rounds=options.rounds)
         print(result.line(f"{name} forward+backward fp32", "no hooks"))
 

@@ -7,14 +7,14 @@
     with edit(model, {"blocks.3.attn.hook_z": lambda z, hook: z * 0.5}):
         model(tokens)
 
-    captures = run(model, Query.of(prompts_tokens, hooks=[...], logits=positions))
+    captures = run(model, Query(tokens=prompts, hooks=("blocks.*.attn.hook_pattern",), logits=positions))
 
 A name that matches nothing, a hook that did not fire and an edit of an observe-only hook raise
 `InputError`. Hooks are removed on the way out, also after an exception.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -65,9 +65,15 @@ def capture(model: Any, names: str | Sequence[str], *, grad: bool = False) -> It
             raise InputError(f"{name} only shows the sum of the streams and has no gradient; ask for {point.instead}")
     found = Captured()
 
-    def keep(name: str) -> Callable[..., None]:
-        def hook(x: Tensor, hook: Any) -> None:
-            found[name] = x if grad else x.detach().clone()
+    def keep(name: str) -> Callable[..., Tensor | None]:
+        def hook(x: Tensor, hook: Any) -> Tensor | None:
+            if not grad:
+                found[name] = x.detach().clone()
+                return None
+            if not torch.is_grad_enabled():
+                raise InputError("capture(grad=True) needs gradients, but they are switched off here")
+            found[name] = x if x.requires_grad else x.detach().requires_grad_()
+            return found[name]
 
         return hook
 
@@ -87,7 +93,10 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
     Raises `InputError` for unknown names and observe-only hooks before anything runs, for an edit that
     changes a shape or dtype or returns nothing, and at the end for an edit that never fired.
     """
-    plan: list[tuple[str, Edit]] = [(name, fn) for key, fn in edits.items() for name in match(model, key)]
+    plan: list[tuple[str, Edit]] = []
+    for key, fn in edits.items():  # a bridge has several names for one point: one key edits it once
+        points = {id(model.hook_dict[name]): name for name in reversed(match(model, key))}
+        plan += [(name, fn) for name in reversed(points.values())]
     for name, _ in plan:
         point = model.hook_dict[name]
         if isinstance(point, ObservePoint):
@@ -120,8 +129,24 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
 @contextmanager
 def _attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterator[None]:
     """TransformerLens hooks, removed whatever happens; hooks of an outer context stay."""
-    with torch.compiler.set_stance("force_eager"), model.hooks(fwd_hooks=hooks):
+    if not hooks:
         yield
+        return
+    with torch.compiler.set_stance("force_eager"), ExitStack() as stack:
+        for name, fn in hooks:
+            point = model.hook_dict[name]
+            try:  # a bridge refuses the points that its settings switch off
+                model.check_hooks_to_add(point, name, fn)
+            except ValueError as error:
+                raise InputError(str(error)) from None
+            stack.callback(_detach, point, point.add_hook(fn))
+        yield
+
+
+def _detach(point: Any, handle: Any) -> None:
+    """Remove exactly this hook; `model.hooks` would take others of its level along."""
+    handle.hook.remove()
+    point.fwd_hooks[:] = [other for other in point.fwd_hooks if other is not handle]
 
 
 # ---- many prompts in few batches ---------------------------------------------------------------
@@ -131,7 +156,7 @@ def _attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterat
 class Query:
     """What a probe wants from a model: prompts, activations, logits. Positions count from 0 (BOS)."""
 
-    tokens: Sequence[Sequence[int]]
+    tokens: Sequence[Sequence[int]] | Tensor
     """Token ids of each prompt, not padded."""
     hooks: tuple[str, ...] = ()
     """Names or patterns of the activations to return."""
@@ -141,6 +166,11 @@ class Query:
     """Per prompt, the positions at which logits are wanted; None asks for no logits."""
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "positions", "logits"):  # tensors, or lists of tensors, are welcome
+            rows = getattr(self, name)
+            if rows is not None:
+                plain = [row.tolist() if isinstance(row, Tensor) else list(row) for row in rows]
+                object.__setattr__(self, name, plain)
         if not self.tokens or not all(self.tokens):
             raise InputError("a query needs at least one prompt, and every prompt at least one token")
         for name in ("positions", "logits"):
@@ -173,13 +203,16 @@ def time_axes(name: str, ndim: int) -> tuple[int, ...]:
 def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: int = 8192) -> Captures:
     """Run the prompts of `query` in few length-sorted batches, under `edits`, and return what it asks for.
 
-    Works on our models and on a `TransformerBridge`. The values of a prompt do not depend on its batch.
+    Works on our models and on a `TransformerBridge`. The values of a prompt do not depend on its batch; an edit
+    sees padded batches in that order, so it must treat all rows alike. Raises `InputError` in training mode.
     """
+    if model.training:
+        raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
     names = match(model, query.hooks) if query.hooks else []
     kept: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in names}
     logits: list[Any] = [None] * len(query.tokens)
     for rows in _batches([len(t) for t in query.tokens], batch_tokens):
-        tokens = pad([query.tokens[i] for i in rows]).to(model.cfg.device)
+        tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
         with edit(model, edits or {}), capture(model, names) as found:
             out = _forward(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
         for b, i in enumerate(rows):

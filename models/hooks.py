@@ -12,7 +12,9 @@ Three kinds of point behave differently from a plain `HookPoint`, so that no edi
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
@@ -45,9 +47,20 @@ class ObservePoint(HookPoint):
         super().__init__()
         self.instead = instead
 
+    def add_hook(self, hook: Any, dir: Any = "fwd", **options: Any) -> Any:
+        """As in TransformerLens; a backward hook raises, because no gradient passes through the sum."""
+        if dir == "bwd":
+            raise InputError(
+                f"{self.name} only shows the sum of the streams; no gradient passes it, ask for {self.instead}"
+            )
+        return super().add_hook(hook, dir, **options)
+
 
 def _hooked(point: HookPoint) -> bool:
-    return bool(point._forward_hooks) or bool(point._backward_hooks) or "forward" in point.__dict__
+    """Whether anybody may read or write here: hooks, or nnsight, which replaces `forward` for good."""
+    if point._forward_hooks or point._forward_pre_hooks or point._backward_hooks:
+        return True
+    return "forward" in point.__dict__ and not torch.compiler.is_compiling()
 
 
 def tap(point: HookPoint, x: Tensor) -> Tensor:
@@ -58,6 +71,8 @@ def tap(point: HookPoint, x: Tensor) -> Tensor:
     if not _hooked(point):
         return point(x)
     copy = x.clone()
+    if point._backward_hooks and torch.is_grad_enabled() and not copy.requires_grad:
+        copy.requires_grad_()  # a stream that is still zero has a gradient as well
     y = point(copy)
     if y is copy and not y.requires_grad and _same(copy, x):
         return x

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformer_lens import ActivationCache
+from transformer_lens.utilities import Slice
 
 from models.config import LayerNorm, ModelConfig, RMSNorm
 from models.errors import InputError
-from models.hooks import OnDemand
+from models.hooks import ObservePoint, OnDemand
 
 if TYPE_CHECKING:
     from models.text.tokenizer import Tokenizer
@@ -56,6 +57,17 @@ class LensConfig:
 FLAT = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
 
 
+class Cache(ActivationCache):
+    """TransformerLens' cache, with the norms of our blocks."""
+
+    def apply_ln_to_stack(self, residual_stack: Tensor, layer: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+        """As in TransformerLens; the blocks' statistics may be per head, which it cannot divide by."""
+        config = self.model.config
+        if layer not in (None, -1, config.n_layers) and type(config.norm) is not type(config.readout.norm):
+            raise InputError(f"apply_ln knows the final norm only: the blocks have {config.norm.kind} norms")
+        return super().apply_ln_to_stack(residual_stack, layer, *args, **kwargs)
+
+
 class LensMixin:
     """Names and calls of TransformerLens on a `StreamTransformer`."""
 
@@ -78,12 +90,23 @@ class LensMixin:
         """Unembedding."""
         return self.head.T  # type: ignore[attr-defined]
 
-    def run_with_cache(self, *args: Any, return_cache_object: bool = True, **kwargs: Any) -> Any:
+    def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
         """(output, ActivationCache); every hook of the table is in the cache unless `names_filter` chooses."""
+        from models.capture import time_axes
+
         out, cache = super().run_with_cache(*args, **kwargs)  # type: ignore[misc]
+        cut, batch = Slice.unwrap(pos_slice), 0 if kwargs.get("remove_batch_dim") else 1
+        for name, x in cache.items():
+            for axis in time_axes(name.removesuffix("_grad"), x.ndim + 1 - batch)[:1]:
+                cache[name] = cut.apply(x, dim=axis + batch)
         if return_cache_object:
-            cache = ActivationCache(cache, self, has_batch_dim=not kwargs.get("remove_batch_dim", False))
+            cache = Cache(cache, self, has_batch_dim=not kwargs.get("remove_batch_dim", False))
         return out, cache
+
+    def get_caching_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens, without backward hooks on points that only observe."""
+        cache, fwd, bwd = super().get_caching_hooks(*args, **kwargs)  # type: ignore[misc]
+        return cache, fwd, [(n, f) for n, f in bwd if not isinstance(self.hook_dict[n], ObservePoint)]
 
     # ---- on-demand activations -----------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from models import config as c
+from models.hooks import tap
 from models.projections import Projected, Projection, residual_scale
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
@@ -37,7 +38,7 @@ class Mlp(Projected):
         """The FFN's update."""
         if self.gated:
             gate, up = self.project("gate", x), self.project("up", x)
-            hidden = self.act(self.hook_pre(gate)) * self.hook_pre_linear(up)
+            hidden = self.act(tap(self.hook_pre, gate)) * self.hook_pre_linear(up)
         else:
             hidden = self.act(self.hook_pre(self.project("up", x)))
         return self.project("down", self.hook_post(hidden))

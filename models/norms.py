@@ -22,17 +22,24 @@ class Norm(nn.Module):
 
     centred = True
 
-    def __init__(self, spec: c.Norm, d_model: int, n_heads: int) -> None:
+    def __init__(self, spec: c.Norm, d_model: int, n_heads: int, *, hooks: bool = True) -> None:
         super().__init__()
         self.eps, self.d_model, self.groups = spec.eps, d_model, 1
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model)) if self.centred else None
-        self.hook_scale = OnDemand()
-        self.hook_normalized = OnDemand()
+        self.hooks = hooks
+        if hooks:
+            self.hook_scale = OnDemand()
+            self.hook_normalized = OnDemand()
+
+    @property
+    def listening(self) -> bool:
+        """Whether somebody wants the statistics."""
+        return self.hooks and (self.hook_scale.listening or self.hook_normalized.listening)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """[..., D] -> [..., D]."""
-        if not (self.hook_scale.listening or self.hook_normalized.listening):
+        if not self.listening:
             return self.fused(x)
         g = x.unflatten(-1, (self.groups, -1)) if self.groups > 1 else x
         if self.centred:
@@ -67,8 +74,8 @@ class LayerNorm(Norm):
 class ChannelLayerNorm(Norm):
     """Statistics over each head's d_h; γ, β are [D] = [H · d_h]."""
 
-    def __init__(self, spec: c.Norm, d_model: int, n_heads: int) -> None:
-        super().__init__(spec, d_model, n_heads)
+    def __init__(self, spec: c.Norm, d_model: int, n_heads: int, *, hooks: bool = True) -> None:
+        super().__init__(spec, d_model, n_heads, hooks=hooks)
         self.groups = n_heads
 
     def fused(self, x: Tensor) -> Tensor:

@@ -112,4 +112,4 @@ class PositionTable(nn.Module):
 
     def forward(self, n: int, batch: int) -> Float[Tensor, "B T D"]:
         """The first n rows, once per sequence of the batch."""
-        return (self.weight[:n] + 0.0).expand(batch, -1, -1)  # a copy: no hook can write into the table
+        return self.weight[:n].expand(batch, -1, -1)

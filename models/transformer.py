@@ -19,6 +19,7 @@ from transformer_lens.hook_points import HookPoint
 from models import config as c
 from models import readout
 from models.errors import InputError
+from models.hooks import tap
 from models.lens import LensMixin
 from models.norms import Norm
 from models.positions import PositionTable
@@ -65,7 +66,9 @@ class StreamTransformer(LensMixin, HookedRootModule):
         norm, d, heads = config.readout.norm, config.d_model, config.n_heads
         own = config.readout.layer_norms == "own"
         make = module_for(norm)
-        self.layer_norms = nn.ModuleList([make(norm, d, heads) for _ in range(config.n_layers - 1)] if own else [])
+        self.layer_norms = nn.ModuleList(
+            [make(norm, d, heads, hooks=False) for _ in range(config.n_layers - 1)] if own else []
+        )
         self.ln_final = make(norm, d, heads)
         self.unembed = None if config.readout.tied else Embedding(config.d_vocab, d)
         self.init_weights(seed)
@@ -101,7 +104,7 @@ class StreamTransformer(LensMixin, HookedRootModule):
             raise InputError(f"sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}")
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
-            x = x + self.hook_pos_embed(self.pos_embed(tokens.shape[1], tokens.shape[0]))
+            x = x + tap(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0]))
         return self.residual.init(self.dropout(x))
 
     def segment(
@@ -131,9 +134,13 @@ class StreamTransformer(LensMixin, HookedRootModule):
         Negative positions count from the end of the padded row: with right padding, −1 may be a pad.
         """
         x = self.readout(state)
-        if logits_at is not None:
-            x = gather_positions(x, logits_at)
-        return F.linear(self.ln_final(x), self.head)
+        if logits_at is None:
+            x = self.ln_final(x)
+        elif self.ln_final.listening:  # its hooks see every position
+            x = gather_positions(self.ln_final(x), logits_at)
+        else:
+            x = self.ln_final(gather_positions(x, logits_at))
+        return F.linear(x, self.head)
 
     def forward(
         self,
