@@ -5,7 +5,8 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
-import tests.typecheck  # noqa: F401  found by name below
+import tests.tiny
+import tests.typecheck  # found by name below
 
 # before any test module imports the rooms
 jaxtyping.install_import_hook(["models", "probes", "interventions", "benchmarks"], "tests.typecheck.checked")
@@ -28,3 +29,23 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no real corpora at {SHARED}")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(training file, validation file) of random words."""
+    folder = tmp_path_factory.mktemp("corpus")
+    train, valid = folder / "train.txt", folder / "valid.txt"
+    train.write_text(tests.tiny.corpus_text(120, 0))
+    valid.write_text(tests.tiny.corpus_text(20, 1))
+    return train, valid
+
+
+@pytest.fixture(scope="session")
+def tiny_run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run folder of a tiny LFA."""
+    from models.train import main
+
+    out = tmp_path_factory.mktemp("runs") / "lfa"
+    main(tests.tiny.arguments(corpus, out))
+    return out

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.conftest import arguments
 
 from interventions.ablate import main as ablate
 from models.checkpoint import load
@@ -16,6 +15,7 @@ from models.describe import main as describe
 from models.errors import InputError
 from models.runs import main as runs
 from models.train import main as train
+from tests.tiny import arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +34,7 @@ CASES: list[tuple[str, Callable[[list[str], Path], list[str]], str]] = [
     ("missing corpus", lambda a, t: replaced(a, "--data", str(t / "no.txt")), "no.txt"),
     ("empty corpus", lambda a, t: replaced(a, "--data", write(t / "e.txt", b"")), "e.txt"),
     ("bad bytes", lambda a, t: replaced(a, "--data", write(t / "b.txt", b"good \xff bad")), r"b.txt.*5"),
-    ("too short", lambda a, t: replaced(a, "--valid", write(t / "s.txt", b"the cat")), "32"),
+    ("too short", lambda a, t: replaced(a, "--valid", write(t / "s.txt", b"the cat")), "shorter than one sequence"),
     ("vocabulary too large", lambda a, t: replaced(a, "--set", "d_vocab=90000"), "90000"),
     ("unknown preset", lambda a, t: ["lfaa", *a[1:]], "unknown preset 'lfaa': did you mean lfa"),
     ("unknown field", lambda a, t: [*a, "--set", "n_layer=2"], "unknown field .*'n_layer': did you mean n_layers"),

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.conftest import arguments
 
 from models.train import main
 from models.training.run import read_metrics
+from tests.tiny import arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMES = ("tokens_per_second",)
@@ -33,7 +33,9 @@ def weights_equal(a: Path, b: Path) -> bool:
 def kill_after(folder: Path, step: int, argv: list[str], number: int) -> int:
     """Run the command in a process of its own and signal it when its metrics have reached `step`."""
     env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    process = subprocess.Popen([sys.executable, "-m", "models.train", *argv], cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "models.train", *argv], cwd=ROOT, env=env, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if (folder / "metrics.jsonl").exists() and any(r["step"] >= step for r in read_metrics(folder, strict=False)):

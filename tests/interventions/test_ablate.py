@@ -1,0 +1,156 @@
+"""The ablation on planted models: what a head writes is what its removal costs."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interventions.ablate import UNITS, ablate_heads, main, plot
+from interventions.edits import scale_heads
+from interventions.head_spec import Head, parse_heads
+from interventions.sweep import document_losses
+from models import build
+from models.capture import edit
+from models.checkpoint import load
+from models.errors import InputError
+from models.text.shards import document_batches
+from models.training.data import evaluation_shards
+from probes.statistics import ratio_of_sums
+from probes.tables import read_about
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_run: Path):
+    model = load(tiny_run)
+    return model, evaluation_shards(tiny_run, model.tokenizer, None)
+
+
+def naive_loss(model, shards, edits) -> list[tuple[float, int]]:
+    """(summed loss, targets) of each document, one forward pass per document, plain cross-entropy."""
+    out: list[tuple[float, int]] = [(0.0, 0)] * shards.n_documents
+    for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1):
+        with edit(model, edits), torch.no_grad():
+            logits = model(tokens)
+        loss = torch.nn.functional.cross_entropy(logits[0], targets[0], reduction="sum", ignore_index=-100)
+        out[i] = (float(loss), int((targets != -100).sum()))
+    return out
+
+
+def test_sweep_from_the_cached_prefix_equals_whole_passes(measured) -> None:
+    model, shards = measured
+    sweep = [scale_heads([Head(1, 2)], 0.0), scale_heads([Head(0, 0), Head(1, 3)], 0.5)]
+    losses = document_losses(model, shards, sweep, batch_size=8)
+    for got, edits in zip([losses.baseline, *losses.edited], [{}, *sweep], strict=True):
+        expected = naive_loss(model, shards, edits)
+        np.testing.assert_allclose(got, [loss for loss, _ in expected], rtol=1e-5)
+        assert losses.tokens.tolist() == [n for _, n in expected]
+
+
+def test_table_is_the_estimate_of_the_losses(measured) -> None:
+    model, shards = measured
+    table = ablate_heads(model, shards, [[Head(1, 1)]], [0.0, 1.0])
+    base, gone = naive_loss(model, shards, {}), naive_loss(model, shards, scale_heads([Head(1, 1)], 0.0))
+    diff, n = np.array([a - b for (a, _), (b, _) in zip(gone, base, strict=True)]), np.array([n for _, n in base])
+    row = table.iloc[0]
+    assert row["delta"] == pytest.approx(diff.sum() / n.sum(), abs=1e-6)
+    assert row["ci_low"] <= row["delta"] <= row["ci_high"]
+    assert row["n"] == shards.n_documents
+    one = table[table["scale"] == 1.0].iloc[0]
+    assert (one["delta"], one["ci_low"], one["ci_high"], one["sd"]) == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_share(measured) -> None:
+    trained, shards = measured
+    model = build(trained.config, tokenizer=trained.tokenizer)
+    model.load_state_dict(trained.state_dict())
+    with torch.no_grad():
+        model.blocks[1].attn.o.weight[0] = 0.0  # independent output: head 0 of layer 1 writes nothing
+        model.blocks[1].attn.o.weight[1] *= 30.0
+    table = ablate_heads(model, shards, [[Head(1, h)] for h in range(4)], [0.0]).set_index("head")
+    assert table.loc["L1H0", "delta"] == 0.0
+    assert table["delta"].abs().idxmax() == "L1H1"
+    assert not table.loc["L1H1", "ci_low"] <= 0 <= table.loc["L1H1", "ci_high"]
+
+
+def test_scaling_is_pure_and_exact(measured) -> None:
+    z = torch.randn(2, 5, 4, 8)
+    kept = z.clone()
+    (fn,) = scale_heads([Head(0, 1), Head(0, 3)], 0.25).values()
+    out = fn(z, None)
+    assert torch.equal(z, kept)
+    assert torch.equal(out[:, :, [0, 2]], z[:, :, [0, 2]])
+    assert torch.equal(out[:, :, [1, 3]], z[:, :, [1, 3]] * 0.25)
+
+
+@pytest.mark.parametrize(
+    ("spec", "heads"),
+    [
+        ("L1.H2", "L1H2"),
+        ("L0.*", "L0H0 L0H1 L0H2 L0H3"),
+        ("L0-1.H1-2", "L0H1 L0H2 L1H1 L1H2"),
+        ("*.H3", "L0H3 L1H3"),
+        ("top2:score", "L0H1 L1H3"),
+        ("bottom1:score", "L0H0"),
+    ],
+)
+def test_head_grammar(spec: str, heads: str) -> None:
+    scores = {
+        "score": {
+            Head(layer, h): layer + 4.0 * (h == 1) + 3.5 * (h == 3) - (h == 0) for layer in (0, 1) for h in range(4)
+        }
+    }
+    scores["score"][Head(1, 1)] = -0.5
+    assert " ".join(h.label for h in parse_heads(spec, 2, 4, scores)) == heads
+
+
+def test_head_grammar_all_random_and_union() -> None:
+    assert len(parse_heads("all", 6, 6)) == 36
+    drawn = parse_heads("random3:7", 6, 6)
+    assert drawn == parse_heads("random3:7", 6, 6) != parse_heads("random3:8", 6, 6)
+    assert len(set(drawn)) == 3
+    assert parse_heads(["L1.H0", "L0.*", "L1.H0"], 2, 2) == [Head(0, 0), Head(0, 1), Head(1, 0)]
+
+
+def test_command_writes_table_and_figure(tiny_run: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "deep" / "heads.parquet"
+    main([str(tiny_run), "--heads", "--scale", "0", "0.5", "1", "--max-documents", "10", "--out", str(out)])
+    assert "L1H3" in capsys.readouterr().out
+    table = pd.read_parquet(out)
+    assert len(table) == 2 * 4 * 3
+    assert set(UNITS) <= set(table.columns)
+    assert read_about(out)["about"]["argv"]
+    page = out.with_suffix(".html").read_text()
+    assert "plotly" in page
+    assert [p.name for p in out.parent.iterdir() if p.name.startswith(".")] == []
+
+
+def test_together_is_one_row(tiny_run: Path, capsys) -> None:
+    main([str(tiny_run), "--heads", "L0.H0", "L1.H1", "--together", "--max-documents", "5"])
+    assert "L0H0+L1H1" in capsys.readouterr().out
+
+
+def test_plot_shows_every_head() -> None:
+    frame = {"layer": [0, 0, 1, 1], "index": [0, 1, 0, 1], "delta": [0.0, -1.0, 1.0, 2.0]}
+    table = pd.DataFrame(frame).assign(scale=0.0, ci_low=-1.0, ci_high=1.0)
+    (heat,) = plot(table).data
+    assert np.asarray(heat.z).tolist() == [[0, -1], [1, 2]]
+
+
+def test_interval_covers_the_truth_19_times_in_20() -> None:
+    rng = np.random.default_rng(0)
+    hits, runs = 0, 2000
+    for _ in range(runs):
+        n = rng.integers(20, 200, 60)
+        effect = 0.3 + rng.normal(0, 0.5, 60)  # documents differ
+        estimate = ratio_of_sums(n * effect + rng.normal(0, 1, 60) * np.sqrt(n), n)
+        hits += estimate.ci_low <= 0.3 <= estimate.ci_high
+    assert 0.93 <= hits / runs <= 0.97
+
+
+def test_interval_needs_documents() -> None:
+    with pytest.raises(InputError, match="at least two documents"):
+        ratio_of_sums(np.array([1.0]), np.array([3]))
+    with pytest.raises(InputError, match="finite"):
+        ratio_of_sums(np.array([1.0, np.nan]), np.array([3, 3]))

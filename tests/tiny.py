@@ -1,0 +1,25 @@
+"""A corpus of random words and the arguments of a training that takes a second."""
+
+import random
+from pathlib import Path
+
+WORDS = """
+the cat dog bird sat ran flew to from on under big small red blue house tree river and then she he it was
+""".split()
+
+
+def corpus_text(documents: int, seed: int) -> str:
+    """Documents of random words, 20 to 60 each."""
+    rng = random.Random(seed)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(20, 60))) + "." for _ in range(documents)]
+    return "\n<|endoftext|>\n".join(texts)
+
+
+def arguments(corpus: tuple[Path, Path], out: Path, *more: str, preset: str = "lfa") -> list[str]:
+    """Arguments of `models.train` for a tiny model and twelve steps."""
+    train, valid = corpus
+    return [
+        *(preset, "--data", str(train), "--valid", str(valid), "--scale", "tiny", "--set", "d_vocab=300"),
+        *("--out", str(out), "--steps", "12", "--batch-size", "4", "--log-every", "3", "--eval-every", "6"),
+        *("--checkpoint-every", "4", "--sample-every", "6", "--device", "cpu", *more),
+    ]
