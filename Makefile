@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint notebooks clean
+.PHONY: demo test test-slow lint clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -13,7 +13,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python -m models.demo
+	rm -rf runs/demo
+	$(BIN)/python -m models.train lfa --data stories:0:4000 --scale zoo --steps 400 --out runs/demo/lfa
+	$(BIN)/python -m models.train std-t --data stories:0:4000 --scale zoo --steps 400 --out runs/demo/std-t
+	$(BIN)/python -m models.runs list runs/demo
+	$(BIN)/python -m interventions.ablate runs/demo/lfa --heads --max-documents 100 --out runs/demo/lfa-heads.parquet
+	$(BIN)/python -m interventions.ablate runs/demo/std-t --heads --max-documents 100 --out runs/demo/std-t-heads.parquet
+	@echo "The heat maps are runs/demo/lfa-heads.html and runs/demo/std-t-heads.html."
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not slow'

@@ -157,11 +157,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if not options.run:
         raise InputError("give a run folder: python -m interventions.ablate RUN --heads")
+    if options.out is not None and options.out.suffix != ".parquet":
+        raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
 
     from interventions.head_spec import parse_heads
     from models.checkpoint import load, run_folder
+    from models.provenance import pick_device
     from models.text.shards import truncated_documents
-    from models.train import pick_device
     from models.training.data import evaluation_shards
     from probes.tables import print_table
 
@@ -198,11 +200,9 @@ def _bar(label: str) -> Any:
 
 
 def _write(out: Path, table: "pd.DataFrame", title: str, options: Options, shards: "TokenShards") -> None:
-    from models.training.run import provenance
+    from models.provenance import provenance
     from probes.tables import write_atomically, write_table
 
-    if out.suffix != ".parquet":
-        raise InputError(f"--out {out}: the table is parquet, name it {out.with_suffix('.parquet')}")
     about = {**provenance(options.device), "data": shards.meta["source"]}
     write_table(table, out, units=UNITS, about=about)
     print(f"table {out}")

@@ -17,6 +17,7 @@ from models.config import ModelConfig
 from models.config_io import from_dict, override, parse_set, to_dict
 from models.errors import InputError
 from models.presets import preset
+from models.provenance import pick_device
 from models.training.config import Options, Training, with_recipe
 
 
@@ -98,9 +99,10 @@ def _trainer(
     """Model, windows and run folder; the folder is created last, when nothing can be wrong any more."""
     import torch
 
+    from models.provenance import provenance
     from models.text.shards import Windows
     from models.training.loop import Trainer
-    from models.training.run import Run, provenance
+    from models.training.run import Run
     from models.transformer import StreamTransformer
 
     torch.manual_seed(training.seed)
@@ -139,19 +141,6 @@ def _fit(trainer: Any, data: Any) -> None:
         print(stop, file=sys.stderr)
         sys.exit(1 if "not finite" in str(stop) else 130)
     print(f"validation loss {trainer.best:.4f} at best -> {folder}")
-
-
-def pick_device(name: str) -> str:
-    """`auto` is CUDA when there is one; an unavailable device raises `InputError`."""
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device {name} was asked for, but torch sees no CUDA device; use --device cpu")
-    if name.split(":")[0] not in ("cpu", "cuda"):
-        raise InputError(f"device {name!r} is unknown: auto, cpu, cuda or cuda:N")
-    return name
 
 
 if __name__ == "__main__":

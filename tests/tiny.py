@@ -3,9 +3,32 @@
 import random
 from pathlib import Path
 
-WORDS = """
-the cat dog bird sat ran flew to from on under big small red blue house tree river and then she he it was
-""".split()
+WORDS = [
+    "the",
+    "cat",
+    "dog",
+    "bird",
+    "sat",
+    "ran",
+    "flew",
+    "to",
+    "from",
+    "on",
+    "under",
+    "big",
+    "small",
+    "red",
+    "blue",
+    "house",
+    "tree",
+    "river",
+    "and",
+    "then",
+    "she",
+    "he",
+    "it",
+    "was",
+]
 
 
 def corpus_text(documents: int, seed: int) -> str:

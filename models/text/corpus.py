@@ -144,9 +144,7 @@ class HubCorpus(Corpus):
             saved = datasets.load_from_disk(self.name)
             return iter(saved[self.split] if isinstance(saved, datasets.DatasetDict) else saved)
         revision = None if self._local else self._revision
-        stream = datasets.load_dataset(
-            self.name, self.config, split=self.split, streaming=True, revision=revision
-        )
+        stream = datasets.load_dataset(self.name, self.config, split=self.split, streaming=True, revision=revision)
         return cast(Iterator[dict[str, Any]], iter(stream))
 
     @property

@@ -120,8 +120,7 @@ def _pair(seed: str, category: str, held_out: bool) -> MinimalPair | None:
         texts.append(text)
         cases.append(resolve(labels[0], spans))
     spans_of = [
-        PairSpans(c.antecedent, next(s for s in c.candidates if s != c.antecedent), c.pronoun, c.cue)
-        for c in cases
+        PairSpans(c.antecedent, next(s for s in c.candidates if s != c.antecedent), c.pronoun, c.cue) for c in cases
     ]
     target, competitor, _ = cases[0].combination
     return MinimalPair(

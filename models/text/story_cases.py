@@ -254,8 +254,7 @@ HUNT = ("Hungry for fresh meat", "Hoping to catch some supper", "Ready to pounce
         "Ready to attack")  # fmt: skip
 FLEE = ("Afraid of being eaten", "In great danger", "Scared for its life", "Too small to fight back",
         "Desperate to escape", "Not wanting to be eaten")  # fmt: skip
-STALK = ("crept closer and closer", "bent low and kept still", "watched without a sound",
-             "waited for the right moment")
+STALK = ("crept closer and closer", "bent low and kept still", "watched without a sound", "waited for the right moment")
 ESCAPE = ("ran away", "got away", "looked for a hiding place", "called for help")
 GLAD = frozenset(words("help rescue thank praise feed comfort forgive warn"))
 """Events after which both sides are content, so that an animal may do what its kind likes to do."""
@@ -325,9 +324,7 @@ def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pa
     return text, (label,), "past" if people else "tale"
 
 
-def _hunt(
-    rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool
-) -> Passage | None:
+def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool) -> Passage | None:
     """A hunter and its prey, named side by side: what each is makes it the agent or the patient."""
 
     def propose() -> Combination:
@@ -358,4 +355,3 @@ def _hunt(
     relation = "agent" if is_agent else "patient"
     label = Label("agent-patient", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
     return text, (label,), "here"
-

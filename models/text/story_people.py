@@ -33,9 +33,7 @@ from models.text.story_words import (
     words,
 )
 
-OWNERS = words(
-    "dog cat rabbit pony monkey parrot bear mouse elephant goat duck lion penguin donkey squirrel"
-)
+OWNERS = words("dog cat rabbit pony monkey parrot bear mouse elephant goat duck lion penguin donkey squirrel")
 # what was wrong with a thing -> what its owner did about it
 CARE = {"dirty": "washed", "wet": "dried", "dusty": "wiped", "missing": "looked for", "muddy": "cleaned",
         "sticky": "scrubbed", "precious": "guarded", "pretty": "admired", "sandy": "brushed"}  # fmt: skip
@@ -63,9 +61,7 @@ ANIMAL_AND_THING = (
 )
 
 
-def possessor_possessed(
-    rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool
-) -> Passage | None:
+def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
     """Owner and owned: animacy decides between a person and a thing, or between an animal and its thing."""
     is_owner = rng.random() < 0.5
     style = 0.0 if pair else rng.random()
@@ -110,8 +106,7 @@ def possessor_possessed(
     else:
         text += after(rng, AFTER_THING[:4], env, pair)
     relation, antecedent = ("possessor", keys[0]) if is_owner else ("possessed", keys[1])
-    return text, (Label("possessor-possessed",
-             relation, "p" + k, antecedent, keys, "p" + k, combination),), "here"
+    return text, (Label("possessor-possessed", relation, "p" + k, antecedent, keys, "p" + k, combination),), "here"
 
 
 def _animal_and_thing(

@@ -1,4 +1,3 @@
-
 """The plots: what happens, stage by stage, in the template language of `story_text`.
 
 A plot is a list of stages, each a choice of templates; labelled passages are told between stages. `binds`

@@ -1,4 +1,3 @@
-
 """More plots; the form is told in `story_plots`."""
 
 from models.text.story_plots import INSIDE, OUTSIDE, Plot

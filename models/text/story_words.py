@@ -220,8 +220,7 @@ ANIMAL_STATES: dict[str, tuple[str, tuple[str, ...]]] = {
     "naughty": ("naughty", ("stole a sandwich", "knocked over the milk")),
     "gentle": ("gentle", ("let the baby come near", "sat still for a hug")),
 }
-GROUPS = ("twins", "girls", "boys", "sisters", "brothers", "cousins", "neighbors", "visitors", "dancers",
-             "sailors")
+GROUPS = ("twins", "girls", "boys", "sisters", "brothers", "cousins", "neighbors", "visitors", "dancers", "sailors")
 SINGLES = {  # with the pronoun
     "Grandma": "She", "Mom": "She", "the queen": "She", "the princess": "She",
     "Grandpa": "He", "Dad": "He", "the king": "He", "the prince": "He",

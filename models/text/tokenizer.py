@@ -227,9 +227,7 @@ class Tokenizer:
             raise InputError(f"no token covers characters {start} to {end} of {text[:60]!r}; check the span")
         return positions
 
-    def batch(
-        self, texts: Sequence[str], *, bos: bool = True
-    ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    def batch(self, texts: Sequence[str], *, bos: bool = True) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
         """Ids padded on the right to the longest text, and a mask that is True on real tokens.
 
         Raises:

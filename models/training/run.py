@@ -1,12 +1,6 @@
 """A run folder while it is written: configuration, manifest, metrics, checkpoints."""
 
 import json
-import os
-import platform
-import subprocess
-import sys
-import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +8,8 @@ import torch
 
 from models.checkpoint import FORMAT, read_json, read_tensors, write_tensors, write_text
 from models.errors import InputError
+from models.provenance import now
 from models.text.tokenizer import Tokenizer
-
-PACKAGES = ("torch", "transformer-lens", "tokenizers", "safetensors", "numpy")
 
 
 class Run:
@@ -132,35 +125,3 @@ def read_metrics(folder: Path, *, strict: bool = True) -> list[dict[str, Any]]:
             if strict:
                 raise InputError(f"{path}:{number} is no JSON row; --resume repairs a torn last line") from None
     return rows
-
-
-def now() -> str:
-    """UTC time, to the second."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def provenance(device: str) -> dict[str, Any]:
-    """Who computed this: arguments, commit, versions, machine."""
-    return {
-        "argv": ["python", *sys.orig_argv[1:]],
-        "commit": commit(),
-        "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
-        "device": torch.cuda.get_device_name()
-        if device.startswith("cuda")
-        else f"cpu, {torch.get_num_threads()} threads",
-        "cores": os.cpu_count(),
-        "started": now(),
-    }
-
-
-def commit() -> str:
-    """The clone's commit, with "+changes" when the tree differs from it; "unknown" outside git."""
-    root = Path(__file__).resolve().parents[2]
-
-    def git(*args: str) -> str:
-        return subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"

@@ -39,9 +39,7 @@ def halve(x: Tensor, hook: Any) -> Tensor:
 def no_hooks_left(model: StreamTransformer) -> bool:
     """Neither TransformerLens' lists nor torch's own tables hold a hook, and no nesting level is open."""
     points = model.hook_dict.values()
-    raw = [
-        len(p._forward_hooks) + len(p._backward_hooks) + len(p.fwd_hooks) + len(p.bwd_hooks) for p in points
-    ]
+    raw = [len(p._forward_hooks) + len(p._backward_hooks) + len(p.fwd_hooks) + len(p.bwd_hooks) for p in points]
     return sum(raw) == 0 and model.context_level == 0
 
 
@@ -189,9 +187,7 @@ def test_clean_after_an_exception(model: StreamTransformer, where: str) -> None:
     def raising(x: Tensor, hook: Any) -> Tensor:
         raise RuntimeError("inside an edit")
 
-    error: type[BaseException] = {"names": InputError, "interrupt": KeyboardInterrupt}.get(
-        where, RuntimeError
-    )
+    error: type[BaseException] = {"names": InputError, "interrupt": KeyboardInterrupt}.get(where, RuntimeError)
     with pytest.raises(error), capture(model, [Z0, "*hook_pattern"]), edit(model, {Z0: halve}):
         if where == "edit":
             with edit(model, {Z1: raising}):

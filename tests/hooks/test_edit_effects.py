@@ -56,11 +56,7 @@ def on_demand(model: StreamTransformer) -> set[str]:
 
 def normed(x: Tensor, model: StreamTransformer) -> Tensor:
     """The normalisation written out; γ = 1 and β = 0 in a new model."""
-    x = (
-        x.unflatten(-1, (model.config.n_heads, -1))
-        if model.config.norm.kind == "channel"
-        else x[..., None, :]
-    )
+    x = x.unflatten(-1, (model.config.n_heads, -1)) if model.config.norm.kind == "channel" else x[..., None, :]
     x = x if model.config.norm.kind == "rms" else x - x.mean(-1, keepdim=True)
     return (x / (x.pow(2).mean(-1, keepdim=True) + model.config.norm.eps).sqrt()).flatten(-2)
 
@@ -76,10 +72,7 @@ def test_readers(name: str, reader: str, grad: bool) -> None:
     """Q and K, V, and the FFN are computed from their own input; the streams do not see the edit."""
     model = make(name)
     block = model.blocks[1]
-    names = [
-        f"blocks.1.{n}"
-        for n in ("attn.hook_q", "attn.hook_k", "attn.hook_v", "hook_attn_out", "mlp.hook_pre")
-    ]
+    names = [f"blocks.1.{n}" for n in ("attn.hook_q", "attn.hook_k", "attn.hook_v", "hook_attn_out", "mlp.hook_pre")]
     streams = model.config.residual.streams or ("resid",)
     names += [f"blocks.1.hook_{s}_{place}" for s in (*streams, "resid") for place in ("pre", "mid")]
     with (
@@ -246,9 +239,7 @@ def test_a_gradient_does_not_depend_on_who_else_watches(name: str) -> None:
     assert different == []
 
 
-@pytest.mark.parametrize(
-    "hook", ["hook_attn_in", "hook_attn_v_in", "hook_mlp_in", "attn.hook_z", "attn.hook_pattern"]
-)
+@pytest.mark.parametrize("hook", ["hook_attn_in", "hook_attn_v_in", "hook_mlp_in", "attn.hook_z", "attn.hook_pattern"])
 @pytest.mark.parametrize("name", ["std-t", "lfa", "pls"])
 def test_gradients_agree_with_edits(name: str, hook: str) -> None:
     """The gradient of a hook predicts what a small edit there does to the loss (central difference)."""

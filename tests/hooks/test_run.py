@@ -38,9 +38,7 @@ def halve(x: Tensor, hook: Any) -> Tensor:
     return x * 0.5
 
 
-def one_by_one(
-    model: Any, names: tuple[str, ...], edits: Any = None
-) -> tuple[list[dict[str, Tensor]], list[Tensor]]:
+def one_by_one(model: Any, names: tuple[str, ...], edits: Any = None) -> tuple[list[dict[str, Tensor]], list[Tensor]]:
     """Activations without batch axis and logits at all positions, prompt by prompt."""
     found, logits = [], []
     for prompt in PROMPTS:

@@ -47,9 +47,7 @@ def test_run_with_cache(model: StreamTransformer) -> None:
     torch.testing.assert_close(logits, model(CLEAN), **TIGHT)
     assert cache["pattern", 1].shape == (2, 4, 5, 5)
     assert torch.equal(cache["z", 0], cache["blocks.0.attn.hook_z"])
-    _, one = model.run_with_cache(
-        CLEAN[:1], names_filter=lambda n: n.endswith("hook_z"), remove_batch_dim=True
-    )
+    _, one = model.run_with_cache(CLEAN[:1], names_filter=lambda n: n.endswith("hook_z"), remove_batch_dim=True)
     assert sorted(one.keys()) == ["blocks.0.attn.hook_z", "blocks.1.attn.hook_z"]
     torch.testing.assert_close(one["z", 1], cache["z", 1][0], **TIGHT)
     _, plain = model.run_with_cache(CLEAN, return_cache_object=False)

@@ -78,9 +78,7 @@ def counts() -> dict[str, int]:
 
 def test_every_preset_has_a_formula() -> None:
     papers = {
-        name
-        for name, make in PRESETS.items()
-        if make().residual.kind in ("single", "token_factor", "frozen_token")
+        name for name, make in PRESETS.items() if make().residual.kind in ("single", "token_factor", "frozen_token")
     }
     assert set(SHAPES) <= papers
 

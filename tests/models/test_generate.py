@@ -29,9 +29,7 @@ def support(monkeypatch: pytest.MonkeyPatch, probabilities: list[float], **optio
     """Share of each token among many samples from a model with these probabilities."""
     model = build("std-t", "tiny", n_ctx=64)
     row = torch.tensor(probabilities).log()
-    monkeypatch.setattr(
-        type(model), "forward", lambda self, t, logits_at=None, **kw: row.expand(len(t), 1, -1)
-    )
+    monkeypatch.setattr(type(model), "forward", lambda self, t, logits_at=None, **kw: row.expand(len(t), 1, -1))
     rows = generate(model, [[0]] * 100, max_new_tokens=20, **options)
     drawn = torch.tensor([r[1:] for r in rows]).flatten()
     return {i: n / len(drawn) for i, n in enumerate(drawn.bincount().tolist()) if n}

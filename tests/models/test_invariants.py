@@ -39,9 +39,7 @@ VARIANTS |= {
     "detached token stream": ("lfa", {"residual.detach_token": True}),
 }
 FROZEN = [
-    name
-    for name, (base, over) in VARIANTS.items()
-    if preset(base, "tiny", **over).residual.kind == "frozen_token"
+    name for name, (base, over) in VARIANTS.items() if preset(base, "tiny", **over).residual.kind == "frozen_token"
 ]
 every = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -84,9 +82,7 @@ def test_padding_on_the_right_changes_no_real_position(variant: str) -> None:
     model, x = make(variant), tokens(2, 9)
     padded = torch.cat([x, torch.zeros(2, 5, dtype=torch.long)], 1)
     torch.testing.assert_close(model(padded)[:, :9], model(x), rtol=0, atol=1e-10)
-    torch.testing.assert_close(
-        model(x)[1:], model(x[1:]), rtol=0, atol=1e-10
-    )  # nor does the rest of the batch
+    torch.testing.assert_close(model(x)[1:], model(x[1:]), rtol=0, atol=1e-10)  # nor does the rest of the batch
 
 
 @pytest.mark.parametrize("variant", FROZEN)
@@ -111,15 +107,11 @@ def test_the_token_factor_stream_moves_with_attention_alone() -> None:
         model(tokens())
     for layer in range(2):
         at = {
-            n.removeprefix(f"blocks.{layer}.hook_"): t
-            for n, t in found.items()
-            if n.startswith(f"blocks.{layer}.hook")
+            n.removeprefix(f"blocks.{layer}.hook_"): t for n, t in found.items() if n.startswith(f"blocks.{layer}.hook")
         }
         assert torch.equal(at["token_mid"], at["token_pre"] + at["attn_out"])
         assert torch.equal(at["context_post"], at["context_pre"] + at["mlp_out"])
-        assert torch.equal(at["token_post"], at["token_mid"]) and torch.equal(
-            at["context_mid"], at["context_pre"]
-        )
+        assert torch.equal(at["token_post"], at["token_mid"]) and torch.equal(at["context_mid"], at["context_pre"])
         assert torch.equal(at["resid_post"], at["token_post"] + at["context_post"])
 
 
@@ -135,14 +127,10 @@ def test_segments_compose_bit_for_bit(variant: str) -> None:
     prefix = model.segment(model.embed_tokens(x), 0, 1)
     kept = [t.clone() for t in flat(prefix)]
     model.segment(prefix, 1)
-    assert all(torch.equal(a, b) for a, b in zip(kept, flat(prefix), strict=True)), (
-        "a cached state stays as it was"
-    )
+    assert all(torch.equal(a, b) for a, b in zip(kept, flat(prefix), strict=True)), "a cached state stays as it was"
     repeated = [t.repeat(3, 1, 1) for t in flat(prefix)]
     state = Streams(*repeated) if isinstance(prefix, tuple) else repeated[0]
-    torch.testing.assert_close(
-        model.logits(model.segment(state, 1)), model(x).repeat(3, 1, 1), rtol=0, atol=1e-10
-    )
+    torch.testing.assert_close(model.logits(model.segment(state, 1)), model(x).repeat(3, 1, 1), rtol=0, atol=1e-10)
 
 
 @every
@@ -235,9 +223,7 @@ def test_configurations_survive_json(variant: str) -> None:
     assert from_dict(c.ModelConfig, json.loads(json.dumps(to_dict(config)))) == config
 
 
-@pytest.mark.parametrize(
-    "ffn", ["-".join(p) for p in itertools.product(["id", "ind", "kron", "dns"], repeat=2)]
-)
+@pytest.mark.parametrize("ffn", ["-".join(p) for p in itertools.product(["id", "ind", "kron", "dns"], repeat=2)])
 def test_every_signature(ffn: str) -> None:
     possible = ffn in ("ind-ind", "ind-dns", "dns-ind", "dns-dns")  # no square map from D to 4 D
     for v, o in itertools.product(["id", "ind", "kron", "dns"], repeat=2):

@@ -41,9 +41,7 @@ def test_value_and_both_gradients(chunk: int) -> None:
     h, w, target = rows()
     ours, theirs = readout.cross_entropy(h, w, target), naive(h, w, target)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
-    for a, b in zip(
-        torch.autograd.grad(3 * ours, (h, w)), torch.autograd.grad(3 * theirs, (h, w)), strict=True
-    ):
+    for a, b in zip(torch.autograd.grad(3 * ours, (h, w)), torch.autograd.grad(3 * theirs, (h, w)), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
@@ -125,9 +123,7 @@ def test_per_layer_supervision(weights: Any, normalise: bool, include_last: bool
     model = build("pls", "tiny", n_layers=6, n_ctx=16, **change).double()
     with torch.no_grad():
         for i, p in enumerate(model.parameters()):
-            p.add_(
-                0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
-            )
+            p.add_(0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i), dtype=torch.float64))
     g = torch.Generator().manual_seed(1)
     tokens, targets = (torch.randint(256, (2, 9), generator=g) for _ in range(2))
     targets[1, 5:] = readout.IGNORE

@@ -95,9 +95,7 @@ def rope(x: Tensor, base: float, rotated: int) -> Tensor:
     for t in range(x.shape[1]):
         for i in range(half):
             z = torch.complex(x[:, t, :, i], x[:, t, :, i + half])
-            z = z * complex(
-                math.cos(t * base ** (-2 * i / rotated)), math.sin(t * base ** (-2 * i / rotated))
-            )
+            z = z * complex(math.cos(t * base ** (-2 * i / rotated)), math.sin(t * base ** (-2 * i / rotated)))
             y[:, t, :, i], y[:, t, :, i + half] = z.real, z.imag
     return y
 

@@ -182,8 +182,7 @@ def algorithm(
                 x_e[t] = x_e[t] + mixed(mixing[3], hidden, w("mlp.down.weight"), w("mlp.down.bias"))  # 17, 18
             streams[layer].append(torch.stack([a + b for a, b in zip(x_t, x_e, strict=True)]))
         final = [
-            normed("layer", a + b, p["ln_final.weight"], p["ln_final.bias"])
-            for a, b in zip(x_t, x_e, strict=True)
+            normed("layer", a + b, p["ln_final.weight"], p["ln_final.bias"]) for a, b in zip(x_t, x_e, strict=True)
         ]
         out.append(torch.stack([p.get("unembed.weight", p["embed.weight"]) @ x for x in final]))  # 20, 21
     return torch.stack(out), [torch.stack(s) for s in streams]

@@ -128,9 +128,7 @@ def test_an_edit_in_place_never_reaches_the_parameter(name: str) -> None:
     with capture(model, name) as found, model.hooks(fwd_hooks=[(name, lambda w, hook: w.zero_())]):
         emptied = model(tokens)
     assert torch.equal(weight_of(model, name), old)
-    assert torch.equal(found[name], old.expand(2, *old.shape)), (
-        "capture, attached first, sees the unedited matrix"
-    )
+    assert torch.equal(found[name], old.expand(2, *old.shape)), "capture, attached first, sees the unedited matrix"
     assert not torch.allclose(emptied, plain)
     assert torch.equal(model(tokens), plain)
 

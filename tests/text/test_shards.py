@@ -186,8 +186,7 @@ def test_the_split_is_disjoint_exhaustive_and_by_text(tokenizer, tmp_path):
     documents = DOCUMENTS + DOCUMENTS[:100]  # duplicates must not straddle
     corpus = open_corpus(write(tmp_path / "a.txt", documents))
     train, valid = (
-        pack(corpus, tokenizer, cache_dir=tmp_path, part=part, valid_fraction=0.2)
-        for part in ("train", "valid")
+        pack(corpus, tokenizer, cache_dir=tmp_path, part=part, valid_fraction=0.2) for part in ("train", "valid")
     )
     kept, held = texts(train, tokenizer), texts(valid, tokenizer)
     assert sorted(kept + held) == sorted(documents)

@@ -1,0 +1,53 @@
+"""`describe` counts what there is: parameters, FLOPs against torch's own counter, hooks."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from models import build, preset
+from models.config_io import override
+from models.describe import flops_per_token, hook_rows, main, parameters_by_part
+from models.presets import PRESETS
+
+VARIANTS = {
+    "swiglu": {"mlp.gate": "dns", "mlp.activation": "silu"},
+    "gate-normed": {"attention.gate": "gate", "attention.gate.source": "normed"},
+    "identity": {"attention.v": "id", "attention.o": "id"},
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_parts_add_up(name: str) -> None:
+    model = build(name, "tiny")
+    assert sum(count for _, count in parameters_by_part(model)) == model.n_params()
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *VARIANTS])
+def test_flops_equal_what_torch_counts(name: str) -> None:
+    config = preset(name, "tiny") if name in PRESETS else override(preset("lfa", "tiny"), VARIANTS[name])
+    model, (b, t) = build(config), (3, 16)
+    counter = FlopCounterMode(display=False)
+    with counter, model.explicit_attention():  # written out, every product is counted
+        model(torch.zeros(b, t, dtype=torch.long))
+    assert counter.get_total_flops() == b * t * sum(flops_per_token(model, t).values())
+
+
+def test_hook_rows_have_numbers() -> None:
+    rows = {name: shape for name, shape, _, _ in hook_rows(preset("dst-full-ind"), "layer")}
+    assert rows["blocks.L.attn.hook_v_mix"] == "B 6 86 86"
+    assert rows["blocks.L.mlp.hook_up_mix"] == "B 6 86 344"
+    assert rows["blocks.L.mlp.hook_down_mix"] == "B 6 344 86"
+    assert rows["blocks.L.ln1.hook_scale"] == "B T 6 1"
+    assert rows["ln_final.hook_scale"] == "B T 1"
+    kron = {name: shape for name, shape, _, _ in hook_rows(preset("dst-kron"), "all")}
+    assert kron["blocks.5.attn.hook_o_mix"] == "B 6 6"
+
+
+def test_command_prints_counts_signature_and_hooks(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["pls"])
+    text = capsys.readouterr().out
+    assert "30,086,784" in text
+    assert "dns-dns/dns-dns" in text
+    assert "blocks.L.attn.hook_gate" in text
+    main([])
+    assert "dst-kron" in capsys.readouterr().out

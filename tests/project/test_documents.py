@@ -1,0 +1,57 @@
+"""What the documents tell a reader to run is run: commands of the README, at a size that takes seconds."""
+
+import re
+import shlex
+import shutil
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+COMMANDS = [
+    line for kind, block in BLOCKS if not kind for line in block.splitlines() if line.startswith("python -m ")
+]
+SMALLER = {  # the same commands, so small that they end in seconds
+    "models.train": ["--steps", "4", "--max-documents", "300", "--set", "d_vocab=600", "--batch-size", "4"],
+    "interventions.ablate": ["--max-documents", "4"],
+}
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) >= 6
+
+
+def test_readme_commands_and_code_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in COMMANDS:
+        _, _, module, *argv = shlex.split(line)
+        import_module(module).main([*argv, *SMALLER.get(module, [])])
+    (code,) = [block for kind, block in BLOCKS if kind == "python"]
+    exec(compile(code, "README.md", "exec"), {})
+    assert "torch.Size([1, 6," in capsys.readouterr().out
+
+
+def test_make_targets_of_the_documents_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for document in ("README.md", "CONTRIBUTING.md", ".ci/run"):
+        for target in re.findall(r"^make ([\w-]+)", (ROOT / document).read_text(), re.MULTILINE):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{document} names make {target}"
+
+
+def test_links_and_files_exist() -> None:
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "results").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
+def test_every_python_command_of_the_makefile_parses() -> None:
+    for line in (ROOT / "Makefile").read_text().splitlines():
+        if "python -m models" in line or "python -m interventions" in line:
+            module = re.search(r"python -m ([\w.]+)", line)
+            assert module is not None
+            assert callable(import_module(module[1]).main)
