@@ -12,7 +12,8 @@ Each figure is a ratio of times measured in one run, pair by pair; state the sha
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +42,11 @@ class Options:
 
 
 def without_hooks(model: "StreamTransformer") -> "StreamTransformer":
-    """A copy whose hook points are bare identities and whose taps return their argument."""
+    """A copy whose hook points are bare identities; run it under `no_taps`."""
     from transformer_lens.hook_points import HookPoint
 
     class Bare:
         listening = False
-        _forward_hooks = _backward_hooks = ()
 
         def __call__(self, x: Any) -> Any:
             return x
@@ -58,6 +58,18 @@ def without_hooks(model: "StreamTransformer") -> "StreamTransformer":
                 del module._modules[name]
                 object.__setattr__(module, name, Bare())
     return bare
+
+
+@contextmanager
+def no_taps() -> Iterator[None]:
+    """`tap` and `observe` do nothing at all inside, as if no hook had ever been thought of."""
+    from unittest.mock import patch
+
+    with ExitStack() as stack:
+        for module in ("residual", "attention", "mlp", "transformer"):
+            stack.enter_context(patch(f"models.{module}.tap", lambda point, x: x))
+        stack.enter_context(patch("models.residual.observe", lambda point, readout: None))
+        yield
 
 
 def train_step(model: "nn.Module", loss: Callable[[], Any], device: str) -> Callable[[], None]:
@@ -108,7 +120,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     for name in options.presets:
         model = build(preset(name, "small", **{"dropout": 0.0, "attention.dropout": 0.0})).to(device).train()
-        result = paired(forward_backward(model), forward_backward(without_hooks(model)), rounds=options.rounds)
+        bare = forward_backward(without_hooks(model))
+
+        def unhooked(bare: Callable[[], None] = bare) -> None:
+            with no_taps():
+                bare()
+
+        result = paired(forward_backward(model), unhooked, rounds=options.rounds)
         print(result.line(f"{name} forward+backward fp32", "no hooks"))
 
     ours = build("std-t", "small").to(device).train()

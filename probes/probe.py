@@ -1,0 +1,58 @@
+"""The contract of a probe: what it asks of a model, what it reads, how it sums up, how it looks.
+
+A probe is a frozen dataclass whose fields are its options, with four methods:
+
+    plan(prompts, tokenizer) -> Query      tokens, positions, hooks and logits it needs
+    read(captures, query) -> DataFrame     one row per observation (prompt × head, …), tidy
+    summarize(table) -> DataFrame          estimates with n, sd, interval, and p where there is a comparison
+    plot(table) -> Figure                  plotly
+
+`read` sees captures only, so a sweep can run the query of any probe under any edits, in its own batches.
+No probe knows an architecture's name; all run on our models and on a TransformerLens bridge.
+"""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from models.capture import Captures, Edits, Query
+    from models.text.tokenizer import Tokenizer
+
+
+class Probe(Protocol):
+    """What `measure` needs of a probe."""
+
+    def plan(self, prompts: Any, tokenizer: "Tokenizer") -> "Query":
+        """What to run. `prompts` is a suite, or whatever the probe says it takes."""
+
+    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
+        """One row per observation."""
+
+    def summarize(self, table: "pd.DataFrame") -> "pd.DataFrame":
+        """Estimates."""
+
+    def plot(self, table: "pd.DataFrame") -> Any:
+        """A plotly figure of a table."""
+
+
+def measure(
+    model: Any, probe: Probe, prompts: Any, *, edits: "Edits | None" = None, tokenizer: "Tokenizer | None" = None
+) -> "pd.DataFrame":
+    """Run a probe on a model, under `edits` if given, and return its table of observations.
+
+    Raises `InputError` without a tokenizer, and when an observation is not a number.
+    """
+    from models.capture import run
+
+    tokenizer = tokenizer or getattr(model, "tokenizer", None)
+    if tokenizer is None:
+        raise InputError("this model has no tokenizer: load a run that has one, or pass tokenizer=")
+    query = probe.plan(prompts, tokenizer)
+    table = probe.read(run(model, query, edits), query)
+    bad = [name for name in table.select_dtypes("number") if table[name].isna().any()]
+    if bad:
+        raise InputError(f"{int(table[bad].isna().any(axis=1).sum())} observations are NaN, in {', '.join(bad)}")
+    return table
