@@ -1,0 +1,205 @@
+"""Suites of prompts whose words have roles: what the coreference probes read.
+
+    python -m probes.prompts                                   the bundled suites: counts per category and relation
+    python -m probes.prompts competing --run runs/lfa          how many of its prompts the run's tokenizer aligns
+    python -m probes.prompts stories --n 2000 --tokenizer tokenizer.json
+    python -m probes.prompts winobias:pro_stereotyped_type1.txt.dev
+
+A suite is a bundled name (coreference, competing, stories), a JSONL file of the same format, or FORMAT:PATH
+for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import tyro
+
+from models.cli import command, parse
+from models.errors import InputError, unknown
+from probes.align import Aligned, align, check_tokenizer, require_pairs
+from probes.lines import json_lines
+from probes.loaders import FORMATS
+from probes.suite import Order, Prompt, Suite
+
+__all__ = [
+    "BUNDLED", "Aligned", "Order", "Prompt", "Suite", "align", "check_tokenizer", "load_suite", "require_pairs",
+]  # fmt: skip
+
+DATASETS = Path(__file__).resolve().parents[1] / "datasets"
+FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
+BUNDLED = (*FILES, "stories")
+STORY_PAIRS, STORY_SEED = 1000, 2
+"""Of the generated suite: how many pairs, and the seed that models.text.stories reserves for evaluation."""
+
+
+def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | None = None) -> Suite:
+    """A bundled suite (`BUNDLED`), a JSONL file of the same format, or FORMAT:PATH for a published set.
+
+    Args:
+        n: how many minimal pairs; of "stories" only, by default `STORY_PAIRS`.
+        seed: which ones; of "stories" only, by default `STORY_SEED`.
+    """
+    name = str(name_or_path)
+    if name == "stories":
+        return _stories(STORY_PAIRS if n is None else n, STORY_SEED if seed is None else seed)
+    if n is not None or seed is not None:
+        raise InputError(f"n and seed belong to the generated suite 'stories', not to {name!r}; leave them out")
+    if name in FILES:
+        if not FILES[name].is_file():
+            raise InputError(f"{FILES[name]} is missing; run from a clone of the repository, which holds datasets/")
+        return _read(FILES[name], name)
+    path = Path(name).expanduser()
+    if path.is_file():
+        return _read(path, path.stem)
+    form, colon, rest = name.partition(":")
+    if colon:
+        if form in FORMATS:
+            return FORMATS[form](rest)
+        raise unknown("format of a prompt suite", form, list(FORMATS))
+    if path.suffix or len(path.parts) > 1:
+        raise InputError(f"{path} is no file; give one of {', '.join(BUNDLED)}, or a JSONL file of prompts")
+    raise unknown("prompt suite", name, list(BUNDLED))
+
+
+def _stories(n: int, seed: int) -> Suite:
+    """Minimal pairs of the built-in corpus from noun and verb combinations that no training story uses."""
+    from models.text.stories import minimal_pairs
+
+    if n < 1:
+        raise InputError(f"n must be at least 1 pair, not {n}")
+    try:
+        pairs = minimal_pairs(seed, n, held_out=True)
+    except ValueError as error:
+        raise InputError(f"{error}; ask for a smaller n") from None
+    prompts = []
+    for i, p in enumerate(pairs):
+        for order, text, spans in (("first", p.first, p.first_spans), ("last", p.last, p.last_spans)):
+            marks = {"query": spans.query, "target": spans.target, "distractor": spans.competitor}
+            prompts.append(
+                Prompt(
+                    id=f"stories-{seed}-{i:05d}-{p.relation}-{order}", text=text,
+                    roles={role: (span.start, span.end) for role, span in marks.items()},
+                    pair=f"stories-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
+                    category="competing-nouns", relation=p.category,
+                    coherent=f" {p.coherent}", incoherent=f" {p.incoherent}",
+                )
+            )  # fmt: skip
+    return Suite("stories", tuple(prompts), f"models.text.stories.minimal_pairs({seed}, {n}, held_out=True)")
+
+
+def _read(path: Path, name: str) -> Suite:
+    prompts = []
+    for where, row in json_lines(path, "a prompt as JSON"):
+        try:
+            prompts.append(_prompt(row))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    return Suite(name, tuple(prompts), str(path))
+
+
+def _prompt(row: dict[str, Any]) -> Prompt:
+    """One line of a suite's file, with every type checked."""
+    known = [f.name for f in fields(Prompt)]
+    for key, value in row.items():
+        if key not in known:
+            raise unknown("key of a prompt", key, known)
+        if key != "roles" and not isinstance(value, str | None):
+            raise InputError(f"{key!r} must be text, not {value!r}")
+    for key in ("id", "text", "category"):
+        if not isinstance(row.get(key), str):
+            raise InputError(f"a prompt needs {key!r}; expected keys: {', '.join(known)}")
+    if row.get("order") not in (None, *get_args(Order)):
+        raise InputError(f"'order' is {row['order']!r}; write {' or '.join(get_args(Order))}")
+    roles = row.get("roles")
+    if not isinstance(roles, dict) or not all(
+        isinstance(span, list) and len(span) == 2 and all(type(at) is int for at in span) for span in roles.values()
+    ):
+        raise InputError("'roles' must map each role to its characters [start, end]")
+    return Prompt(**{**row, "roles": {role: (span[0], span[1]) for role, span in roles.items()}})
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m probes.prompts`."""
+
+    suite: Annotated[str, tyro.conf.Positional] = ""
+    """coreference, competing, stories, a JSONL file or FORMAT:PATH; default: the three bundled suites."""
+    n: int | None = None
+    """Minimal pairs to generate, of stories only (default 1000)."""
+    seed: int | None = None
+    """Which pairs to generate, of stories only (default 2)."""
+    tokenizer: Path | None = None
+    """Also align with this tokenizer: a tokenizer.json, or a folder with one."""
+    run: Path | None = None
+    """Also align with the tokenizer and the context of this run."""
+    n_ctx: int | None = None
+    """Context in tokens, BOS included; default: the run's, or no limit."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the counts of the suites, and with a tokenizer how many prompts align and why the others do not."""
+    options = parse(Options, argv, __doc__)
+    if options.tokenizer is not None and options.run is not None:
+        raise InputError("--run brings its own tokenizer; give --run or --tokenizer, not both")
+    if options.n_ctx is not None and (options.n_ctx < 1 or options.tokenizer is options.run is None):
+        raise InputError(f"--n-ctx {options.n_ctx}: give at least 1 token, and --tokenizer or --run with it")
+    tokenizer, n_ctx = None, options.n_ctx
+    if options.run is not None:
+        from models.checkpoint import load
+
+        model = load(options.run)
+        tokenizer, n_ctx = check_tokenizer(model), n_ctx or model.cfg.n_ctx
+    elif options.tokenizer is not None:
+        from models.text.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer.load(options.tokenizer)
+    generated = {"n": options.n, "seed": options.seed}
+    if options.suite:
+        suites = [load_suite(options.suite, **generated)]
+    else:
+        suites = [load_suite(name, **(generated if name == "stories" else {})) for name in BUNDLED]
+    for suite in suites:
+        _report(suite, align(suite, tokenizer, n_ctx) if tokenizer is not None else None)
+
+
+def _report(suite: Suite, aligned: Aligned | None) -> None:
+    """Tables of one suite: counts by category and relation; what was skipped or filtered."""
+    import pandas as pd
+
+    from probes.tables import print_table
+
+    def count(prompts: Sequence[Prompt]) -> dict[tuple[str, str], int]:
+        return Counter((p.category, p.relation or "") for p in prompts)
+
+    def pairs(prompts: Sequence[Prompt]) -> dict[tuple[str, str], int]:
+        whole = Counter(p.pair for p in prompts)
+        return count([p for p in prompts if p.pair and whole[p.pair] == 2 and p.order == "target_first"])
+
+    columns = {"prompts": count(suite.prompts)}
+    if aligned is not None:
+        columns["aligned"] = count(aligned.prompts)
+    columns["pairs"] = pairs(suite.prompts)
+    if aligned is not None:
+        columns["whole"] = pairs(aligned.prompts)
+    keys = list(columns["prompts"])
+    rows = [[*key, *(column.get(key, 0) for column in columns.values())] for key in keys]
+    rows.append(["all", "", *(sum(column.values()) for column in columns.values())])
+    texts = len({p.text for p in suite.prompts})
+    title = f"{suite.name}: {len(suite.prompts)} prompts in {texts} texts ({suite.source})"
+    print_table(pd.DataFrame(rows, columns=["category", "relation", *columns]), title)
+    left_out = [*suite.skipped, *(aligned.filtered if aligned is not None else ())]
+    if left_out:
+        first = {why: name for name, why in reversed(left_out)}
+        reasons = Counter(why for _, why in left_out).most_common()
+        table = pd.DataFrame([[n, why, first[why]] for why, n in reasons], columns=["left out", "why", "first"])
+        print_table(table, f"{suite.name}: entries left out")
+
+
+if __name__ == "__main__":
+    command(main)

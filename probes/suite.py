@@ -1,0 +1,93 @@
+"""A prompt with roles, and a suite of prompts: plain data, checked when it is made."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+from models.errors import InputError
+
+Order = Literal["target_first", "target_last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """One text with roles; characters [start, end) count from 0. Raises `InputError` if they do not fit the text."""
+
+    id: str
+    text: str
+    roles: dict[str, tuple[int, int]]
+    """"query": where attention is read from; "target": the right antecedent; "distractor", "distractor2", …"""
+    pair: str | None = None
+    """Two prompts that differ only in the order of target and competitor share this name."""
+    order: Order | None = None
+    """Whether the target or the first-named competitor stands first."""
+    category: str
+    """competing-nouns, gender, plurality, or that of a published set."""
+    relation: str | None = None
+    """tool-container, agent-patient, possessor-possessed (LFA App. F)."""
+    coherent: str | None = None
+    """What may follow `text` by its meaning, with its leading space."""
+    incoherent: str | None = None
+    """What may follow by grammar only: the competitor."""
+
+    def __post_init__(self) -> None:
+        where = f"prompt {self.id!r}"
+        if "query" not in self.roles:
+            raise InputError(f"{where} has no role 'query'; give the characters [start, end) of its pronoun")
+        for role, (start, end) in self.roles.items():
+            if not re.fullmatch(r"query|target|distractor\d*", role):
+                raise InputError(f"{where}: unknown role {role!r}; use query, target, distractor, distractor2, …")
+            if not 0 <= start < end <= len(self.text):
+                raise InputError(
+                    f"{where}: role {role!r} [{start}, {end}) leaves the text of {len(self.text)} characters"
+                )
+            if self.text[start:end] != self.text[start:end].strip():
+                raise InputError(f"{where}: role {role!r} is {self.text[start:end]!r}; leave the space out")
+        if self.order is not None and self.order != order_of(self.roles):
+            raise InputError(f"{where} is marked {self.order!r}, but its roles say {order_of(self.roles)}")
+        if self.pair is not None and self.order is None:
+            raise InputError(f"{where} is of pair {self.pair!r} but has no order; write target_first or target_last")
+        if (self.coherent is None) != (self.incoherent is None):
+            raise InputError(f"{where} has one continuation; give both, or none")
+        if self.coherent is not None and not (self.coherent.strip() and (self.incoherent or "").strip()):
+            raise InputError(f"{where} has an empty continuation")
+
+
+def order_of(roles: dict[str, tuple[int, int]]) -> Order | None:
+    """The order of "target" and "distractor"; None if either is missing."""
+    if "target" not in roles or "distractor" not in roles:
+        return None
+    return "target_first" if roles["target"] < roles["distractor"] else "target_last"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Prompts under one name. Ids are unique; a pair has exactly one prompt of either order, or `InputError`."""
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    source: str
+    """The file, or the generator with its arguments."""
+    skipped: tuple[tuple[str, str], ...] = ()
+    """Entries of the source that cannot be prompts, and why."""
+
+    def __post_init__(self) -> None:
+        twice = [name for name, n in Counter(p.id for p in self.prompts).items() if n > 1]
+        if twice:
+            raise InputError(f"{self.source}: the id {twice[0]!r} occurs twice; make the ids unique")
+        for name, orders in self.pairs.items():
+            if sorted(orders) != sorted(get_args(Order)):
+                raise InputError(
+                    f"{self.source}: pair {name!r} is {', '.join(orders)}; it needs one prompt of each order"
+                )
+
+    @cached_property
+    def pairs(self) -> dict[str, list[str]]:
+        """The orders of each pair's prompts, by pair."""
+        found: dict[str, list[str]] = {}
+        for prompt in self.prompts:
+            if prompt.pair is not None:
+                found.setdefault(prompt.pair, []).append(str(prompt.order))
+        return found
