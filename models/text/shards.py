@@ -120,10 +120,12 @@ def pack(
 
     def build(folder: Path) -> None:
         counts = _write(folder, corpus, tokenizer, _keeper(part, valid_fraction), progress)
-        meta = {**identity, "part": part, **counts, "source": corpus.describe()}
+        meta = {**identity, "part": part, **counts}
         (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
-    return cached(cache_root(cache_dir) / key, build, TokenShards)
+    shards = cached(cache_root(cache_dir) / key, build, TokenShards)
+    shards.meta["source"] = corpus.describe()  # where this run found it: equal content may lie in several places
+    return shards
 
 
 def in_validation(document: str, valid_fraction: float) -> bool:
