@@ -11,7 +11,7 @@ A probe is a frozen dataclass whose fields are its options, with four methods:
 No probe knows an architecture's name; all run on our models and on a TransformerLens bridge.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from models.errors import InputError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from models.text.tokenizer import Tokenizer
 
 
+@runtime_checkable
 class Probe(Protocol):
     """What `measure` needs of a probe."""
 

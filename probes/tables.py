@@ -52,11 +52,11 @@ def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(width=None if Console().is_terminal else 160)
     grid = Table(title=title, title_justify="left")
     numeric = [pd.api.types.is_numeric_dtype(table[c]) for c in table.columns]
     for name, right in zip(table.columns, numeric, strict=True):
         grid.add_column(str(name), justify="right" if right else "left", no_wrap=True)
     for row in table.itertuples(index=False):
         grid.add_row(*(f"{v:.{digits}f}" if isinstance(v, float) else str(v) for v in row))
-    console.print(grid, width=None if console.is_terminal else 160)
+    console.print(grid)

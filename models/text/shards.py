@@ -120,8 +120,8 @@ def pack(
 
     def build(folder: Path) -> None:
         counts = _write(folder, corpus, tokenizer, _keeper(part, valid_fraction), progress)
-        meta = {**identity, "part": part, **counts}
-        (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        meta = json.dumps({**identity, "part": part, **counts}, indent=1)
+        (folder / "meta.json").write_text(meta, encoding="utf-8")
 
     shards = cached(cache_root(cache_dir) / key, build, TokenShards)
     shards.meta["source"] = corpus.describe()  # where this run found it: equal content may lie in several places

@@ -11,9 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
-COMMANDS = [
-    line for kind, block in BLOCKS if not kind for line in block.splitlines() if line.startswith("python -m ")
-]
+COMMANDS = [line for kind, block in BLOCKS if not kind for line in block.splitlines() if line.startswith("python -m ")]
 SMALLER = {  # the same commands, so small that they end in seconds
     "models.train": ["--steps", "4", "--max-documents", "300", "--set", "d_vocab=600", "--batch-size", "4"],
     "interventions.ablate": ["--max-documents", "4"],

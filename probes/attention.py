@@ -1,0 +1,159 @@
+"""Attention from the query of a prompt to its roles, for every head: what `pds`, `coreference` and `sps` read.
+
+    query = role_query(suite, tokenizer, needs=("target", "distractor"))
+    for i, rows in attention_rows(run(model, query), query):       rows: [L, H, keys], keys 0 … query position
+        to(rows, query.aligned.positions[i]["target"])             [L, H]
+
+Only the pattern's row at the query position is kept, so memory grows with prompts × heads × keys. Weights have no
+unit; a row sums to 1. Hook: `blocks.L.attn.hook_pattern`, of our models and of a TransformerLens bridge.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from models.capture import Captures, Query
+from models.errors import InputError
+from probes.align import Aligned, align
+from probes.suite import Suite
+
+PATTERN, GATE = "blocks.*.attn.hook_pattern", "blocks.*.attn.hook_gate"
+RESOLUTION = 1e-6
+"""Attention weights closer than this are equal: several roundings of a float32 softmax."""
+TIE = 1e-5
+"""Two candidates tie when their weights differ by less than this share of the larger one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleQuery(Query):
+    """A query that remembers whose prompts it runs."""
+
+    aligned: Aligned
+    """The prompts in the order of `tokens`."""
+    left_out: tuple[str, ...] = ()
+    """Ids of aligned prompts without the roles the probe needs."""
+
+
+def align_once(prompts: Suite | Aligned, tokenizer: Any) -> Aligned:
+    """`prompts` in tokens; what is aligned already (with the model's context as limit, say) stays as it is."""
+    return prompts if isinstance(prompts, Aligned) else align(prompts, tokenizer)
+
+
+def choose(aligned: Aligned, keep: Sequence[int]) -> Aligned:
+    """The prompts `keep`, by index."""
+    return replace(
+        aligned,
+        prompts=tuple(aligned.prompts[i] for i in keep),
+        tokens=[aligned.tokens[i] for i in keep],
+        positions=[aligned.positions[i] for i in keep],
+        continuations=[aligned.continuations[i] for i in keep],
+    )
+
+
+def role_query(
+    prompts: Suite | Aligned, tokenizer: Any, *, needs: tuple[str, ...] = ("target",), gated: bool = False
+) -> RoleQuery:
+    """Patterns, and gates if `gated`, at the query position of every prompt that has the roles `needs`.
+
+    Raises `InputError` when no prompt has them.
+    """
+    aligned = align_once(prompts, tokenizer)
+    keep = [i for i, at in enumerate(aligned.positions) if all(role in at for role in needs)]
+    if not keep:
+        raise InputError(f"no prompt has the roles {' and '.join(needs)}; use another suite, as competing")
+    chosen = choose(aligned, keep)
+    names = {p.id for p in chosen.prompts}
+    return RoleQuery(
+        tokens=chosen.tokens,
+        hooks=(PATTERN, GATE) if gated else (PATTERN,),
+        positions=[[q] for q in chosen.queries],
+        aligned=chosen,
+        left_out=tuple(p.id for p in aligned.prompts if p.id not in names),
+    )
+
+
+def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False) -> Iterator[tuple[int, np.ndarray]]:
+    """(prompt, α [L, H, keys ≤ q]) in float64; gated: Ã = ḡ α with ḡ_h the mean of the gate over d_h (SPEC §7.3).
+
+    Raises `InputError` for a weight that is not finite.
+    """
+    patterns, gates = by_layer(captures, "hook_pattern"), by_layer(captures, "hook_gate") if gated else {}
+    for i, q in enumerate(query.aligned.queries):
+        layers = [x[i][:, 0, : q + 1].double() for x in patterns.values()]
+        if gated:
+            layers = [
+                a * gates[layer][i][0].double().mean(-1)[:, None] for layer, a in zip(patterns, layers, strict=True)
+            ]
+        rows = torch.stack(layers).cpu().numpy()
+        if not np.isfinite(rows).all():
+            layer, head = (int(x[0]) for x in np.nonzero(~np.isfinite(rows).all(-1)))
+            name = query.aligned.prompts[i].id
+            raise InputError(f"attention of L{list(patterns)[layer]}H{head} is not finite on prompt {name!r}")
+        yield i, rows
+
+
+def by_layer(captures: Captures, hook: str) -> dict[int, list[torch.Tensor]]:
+    """Layer -> activations per prompt of the attention hook `hook`, in order of layers."""
+    found = {int(name.split(".")[1]): x for name, x in captures.hooks.items() if name.endswith(f".attn.{hook}")}
+    if not found:
+        raise InputError(f"no {hook} was captured; run the query that this probe planned")
+    return dict(sorted(found.items()))
+
+
+def to(rows: np.ndarray, positions: Sequence[int]) -> np.ndarray:
+    """Attention [L, H] to a role: the sum over its tokens of rows [L, H, keys]."""
+    return rows[..., list(positions)].sum(-1)
+
+
+def exceeds(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(first > second, tie) elementwise; a tie is a difference below `TIE` of the larger one, and no win."""
+    tie = np.abs(first - second) <= TIE * np.maximum(first, second)
+    return (first > second) & ~tie, tie
+
+
+# ---- tidy tables -------------------------------------------------------------------------------
+
+
+def clusters(aligned: Aligned) -> list[str]:
+    """The unit of inference of each prompt: prompts that share a pair or a text are one unit.
+
+    Two pronouns of one text are two prompts and one sample of text; so are the two orders of a pair.
+    """
+    parent: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def root(x: tuple[str, str]) -> tuple[str, str]:
+        while parent.setdefault(x, x) != x:
+            x = parent[x]
+        return x
+
+    for p in aligned.prompts:
+        parent[root(("text", p.text))] = root(("pair", p.pair) if p.pair is not None else ("text", p.text))
+    names: dict[tuple[str, str], str] = {}  # a unit is called after its first pair or prompt
+    return [names.setdefault(root(("text", p.text)), p.pair or p.id) for p in aligned.prompts]
+
+
+def prompt_columns(aligned: Aligned) -> dict[str, list[str]]:
+    """One entry per prompt; "" where a prompt has none."""
+    return {
+        "id": [p.id for p in aligned.prompts],
+        "pair": [p.pair or "" for p in aligned.prompts],
+        "cluster": clusters(aligned),
+        "category": [p.category for p in aligned.prompts],
+        "relation": [p.relation or "" for p in aligned.prompts],
+        "order": [p.order or "" for p in aligned.prompts],
+    }
+
+
+def tidy(columns: Mapping[str, Sequence[Any]], layers: Sequence[int], values: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    """One row per case and head, from case columns [N] and values [N, L, H]; heads are named L5H4."""
+    n, n_layers, n_heads = next(iter(values.values())).shape
+    cells = n_layers * n_heads
+    layer, head = np.repeat(np.asarray(layers), n_heads), np.tile(np.arange(n_heads), n_layers)
+    table = {name: np.repeat(np.asarray(column), cells) for name, column in columns.items()}
+    table["layer"], table["index"] = np.tile(layer, n), np.tile(head, n)
+    table["head"] = np.tile([f"L{a}H{b}" for a, b in zip(layer, head, strict=True)], n)
+    return pd.DataFrame(table | {name: x.reshape(-1) for name, x in values.items()})

@@ -1,0 +1,98 @@
+"""The behavioural measure on a model with hand-set logits, and against a plain log-softmax."""
+
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from models.errors import InputError
+from models.make import build
+from models.text.tokenizer import Tokenizer
+from probes.coherence import Coherence, main
+from probes.probe import measure
+from probes.prompts import align, load_suite
+from tests.probes import planted
+
+torch.set_num_threads(1)
+
+
+def planted_logits() -> Any:
+    """After "the" every tool i has logit 1 + i/10 and every container 0."""
+    net = planted.model()
+    the = net.embed.weight[planted.VOCABULARY.index("the")]
+    with torch.no_grad():
+        net.unembed.weight.zero_()
+        for i, tool in enumerate(planted.TOOLS):
+            net.unembed.weight[planted.VOCABULARY.index(tool)] = (1 + i / 10) * the / the.square().sum()
+    return net
+
+
+def test_planted_logits() -> None:
+    table = measure(planted_logits(), Coherence(), planted.suite(6))
+    expected = {f"p{i}": 1 + i / 10 for i in range(6)}
+    assert table["log_odds"].tolist() == pytest.approx([expected[pair] for pair in table["pair"]], abs=1e-5)
+    summary = Coherence().summarize(table).set_index("relation")
+    assert summary.loc["all", "log_odds"] == pytest.approx(1.25, abs=1e-5)
+    assert summary.loc["tool-container", "log_odds"] == pytest.approx(fmean([1, 1.2, 1.4]), abs=1e-5)
+    assert (summary["share"] == 1).all()
+    assert (summary["share_low"] < 1).all()
+    assert summary["n"].tolist() == [12, 6, 6]
+    assert summary["clusters"].tolist() == [6, 3, 3]
+    assert summary.loc["all", "p_holm"] == summary.loc["all", "p"] < 0.001
+
+
+def test_equals_log_softmax_on_a_random_model() -> None:
+    suite = load_suite("competing")
+    words = Tokenizer.train([p.text + (p.coherent or "") for p in suite.prompts], 300)
+    net = build("lfa", "tiny", n_ctx=128, d_vocab=300, init_std=0.3, tokenizer=words)
+    aligned, table = align(suite, words), measure(net, Coherence(), suite)
+    assert table["id"].tolist() == [p.id for p in aligned.prompts]
+    for ids, after, odds in zip(aligned.tokens, aligned.continuations, table["log_odds"], strict=True):
+        with torch.no_grad():
+            log_p = net(torch.tensor([ids]))[0, -1].double().log_softmax(-1)
+        assert odds == pytest.approx(float(log_p[after[0][0]] - log_p[after[1][0]]), abs=1e-5)
+
+
+def test_only_the_last_position_is_computed() -> None:
+    query = Coherence().plan(planted.suite(), planted.tokenizer())
+    assert query.hooks == ()
+    assert query.logits == [[len(ids) - 1] for ids in query.tokens]
+
+
+def test_prompts_without_continuations_are_left_out() -> None:
+    suite = planted.suite(4)
+    mute = [replace(p, coherent=None, incoherent=None) if i < 2 else p for i, p in enumerate(suite.prompts)]
+    query = Coherence().plan(replace(suite, prompts=tuple(mute)), planted.tokenizer())
+    assert query.left_out == ("p0-target_first", "p0-target_last")
+    assert len(query.tokens) == 6
+    none = replace(suite, prompts=tuple(replace(p, coherent=None, incoherent=None) for p in suite.prompts))
+    with pytest.raises(InputError, match="no prompt has continuations"):
+        Coherence().plan(none, planted.tokenizer())
+
+
+def test_bad_input(tiny_run: Any) -> None:
+    net = planted_logits()
+    with torch.no_grad():
+        net.unembed.weight[:] = torch.nan
+    with pytest.raises(InputError, match="not finite"):
+        measure(net, Coherence(), planted.suite())
+    with pytest.raises(InputError, match="empty"):
+        Coherence().summarize(pd.DataFrame({"relation": []}))
+    with pytest.raises(InputError, match="no prompt has continuations|can be aligned"):
+        main([str(tiny_run), "--suite", "coreference"])
+
+
+def test_one_pair_has_no_interval() -> None:
+    summary = Coherence().summarize(measure(planted_logits(), Coherence(), planted.suite(1)))
+    assert np.isnan(summary["share_low"]).all()
+    assert summary["undefined"].str.contains("share_low").all()
+
+
+def test_plot() -> None:
+    figure = Coherence().plot(measure(planted_logits(), Coherence(), planted.suite(6)))
+    assert {trace.name for trace in figure.data} == {"target first", "target last"}
+    assert sum(len(trace.y) for trace in figure.data) == 12

@@ -1,0 +1,238 @@
+"""Coreference heads, stability and held-out scoring on heads whose attention is known, and against loops."""
+
+from dataclasses import replace
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from models.errors import InputError
+from models.make import build
+from models.text.tokenizer import Tokenizer
+from probes.attention import exceeds
+from probes.coreference import Coreference
+from probes.held_out import halves, held_out
+from probes.probe import measure
+from probes.prompts import align, load_suite
+from probes.stability import mean_stability, stability
+from probes.undefined import reasons
+from tests.probes import planted
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return measure(planted.model(), Coreference(), planted.suite())
+
+
+def by_head(table: pd.DataFrame) -> pd.DataFrame:
+    return table.sort_values(["layer", "index"], ignore_index=True)
+
+
+@pytest.mark.parametrize("domain", ["candidates", "keys"])
+def test_planted_heads(domain: str) -> None:
+    probe = Coreference(domain=domain)
+    summary = by_head(probe.summarize(measure(planted.model(), probe, planted.suite())))
+    assert summary["top1"].tolist() == planted.TOP1
+    assert summary["ties"].tolist() == planted.TIES
+    np.testing.assert_allclose(summary["attention"], [0.5, 1, 0.5, 0.8, 1 / 12], atol=2e-6)
+    assert summary["stable"].tolist() == [0.0, 1.0, 0.0, 1.0, 0.0]
+    assert (summary["chance"] == (0.5 if domain == "candidates" else 1 / 12)).all()
+    assert (summary[["recency", "first_mention"]] == 0.5).all(axis=None)
+    assert (summary["longest"] == 0.5).all()  # nouns of one token: the last of equals
+    assert (summary["n"] == 24).all()
+    assert (summary["clusters"] == 12).all()
+
+
+def test_the_best_head_comes_first(table: pd.DataFrame) -> None:
+    assert Coreference().summarize(table)["head"].tolist()[:2] == ["L0H1", "L0H3"]
+
+
+def test_stability_in_both_readings(table: pd.DataFrame) -> None:
+    pairs = stability(table)
+    assert pairs[["first", "last", "both", "either", "heads"]].drop_duplicates().to_numpy().tolist() == [
+        [2, 4, 2, 4, 5]
+    ]
+    assert set(pairs["jaccard"]) == {0.5}
+    assert set(pairs["over_total"]) == {0.4}
+    means = mean_stability(pairs).set_index("reading")
+    assert means["mean"].tolist() == pytest.approx([0.5, 0.4])
+    assert means["pairs"].tolist() == [12, 12]
+
+
+def test_stability_without_any_hit_is_undefined(table: pd.DataFrame) -> None:
+    constant = table[table["head"] == "L0H4"]
+    pairs = stability(constant)
+    assert pairs["jaccard"].isna().all()
+    assert (pairs["over_total"] == 0).all()
+    assert set(pairs["undefined"]) == {"jaccard: no head hits the target in either order"}
+    means = mean_stability(pairs).set_index("reading")
+    assert np.isnan(means.loc["jaccard", "mean"])
+    assert "mean" in reasons(means.loc["jaccard", "undefined"])
+    assert means.loc["jaccard", "left_out"] == 12
+    recency = stability(table[table["head"] == "L0H0"])
+    assert set(recency["jaccard"]) == {0.0}
+
+
+def test_held_out_chooses_the_semantic_head(table: pd.DataFrame) -> None:
+    result = held_out(table)
+    assert set(result["head"]) == {"L0H1", "L0H1 / L0H1"}
+    both = result[(result["halves"] == "both") & (result["rule"] == "recency")].iloc[0]
+    assert (both["top1"], both["rule_share"], both["difference"], both["n"], both["clusters"]) == (1, 0.5, 0.5, 24, 12)
+    assert result["n"].tolist() == [12] * 6 + [24] * 3
+    sides = halves(table, 0)
+    assert sorted(sides.values()) == [0] * 6 + [1] * 6
+    relation = table.drop_duplicates("cluster").set_index("cluster")["relation"]
+    assert all(sum(sides[c] for c in relation.index[relation == r]) == 3 for r in set(relation))
+    assert halves(table, 0) == halves(table, 0) != halves(table, 1)
+
+
+def test_no_head_is_scored_on_the_cases_that_chose_it(table: pd.DataFrame) -> None:
+    """A head right on half A and wrong on half B is chosen by A and fails on B."""
+    lucky, sides = table[table["head"].isin(["L0H0", "L0H4"])].copy(), halves(table, 0)
+    on_a = lucky["cluster"].map(sides) == 0
+    lucky["hit"] = np.where(lucky["head"] == "L0H4", on_a, lucky["hit"])
+    result = held_out(lucky)
+    assert result["head"].tolist()[0::3] == ["L0H4", "L0H0", "L0H4 / L0H0"]
+    assert result["top1"].tolist()[0::3] == [0.0, 0.5, 0.25]
+
+
+def test_single_prompts_get_mcnemar() -> None:
+    suite = planted.without_pairs(planted.suite(12))
+    table = measure(planted.model(), Coreference(), suite)
+    summary = Coreference().summarize(table)
+    assert all(reasons(text)["stable"] == "no minimal pairs" for text in summary["undefined"])
+    both = held_out(table).query("halves == 'both' and rule == 'first_mention'").iloc[0]
+    assert both["difference"] == 1.0  # target last in all: the first-mention rule never hits
+    assert both["p"] == pytest.approx(stats.binomtest(12, 12).pvalue)
+    with pytest.raises(InputError, match="complete pair"):
+        stability(table)
+
+
+@pytest.fixture(scope="module")
+def split_words() -> Tokenizer:
+    """A tokenizer that cuts nouns into several tokens."""
+    return Tokenizer.train([p.text for p in load_suite("coreference").prompts], 300)
+
+
+@pytest.mark.parametrize("domain", ["candidates", "keys"])
+@pytest.mark.parametrize("preset", ["std-t", "dst-kron"])
+def test_equals_loops_on_random_models(preset: str, domain: str, split_words: Tokenizer) -> None:
+    net = build(preset, "tiny", n_ctx=128, d_vocab=300, init_std=0.3, tokenizer=split_words)
+    suite = load_suite("coreference")
+    aligned = align(suite, split_words)
+    rows, table = planted.naive_rows(net, aligned), measure(net, Coreference(domain=domain), suite)
+    table = table.set_index(["id", "layer", "index"])
+    heads, stable = sorted(rows[0]), {}
+    for prompt, at, row, q in zip(aligned.prompts, aligned.positions, rows, aligned.queries, strict=True):
+        others = {role: where for role, where in at.items() if role.startswith("distractor")}
+        for head in heads:
+            one, alpha = table.loc[(prompt.id, *head)], row[head]
+            assert one["attention"] == pytest.approx(planted.mass(alpha, at["target"]), abs=1e-6)
+            if domain == "keys":
+                hit = max(range(q + 1), key=lambda k: alpha[k]) in at["target"]
+            else:
+                hit = all(planted.mass(alpha, at["target"]) > planted.mass(alpha, o) for o in others.values())
+            assert one["hit"] == hit
+            stable.setdefault(prompt.pair, {}).setdefault(prompt.order, set()).update([head] if hit else [])
+        one = table.loc[(prompt.id, *heads[0])]
+        assert one["recency"] == (max([at["target"], *others.values()]) == at["target"])
+        assert one["first_mention"] == (min([at["target"], *others.values()]) == at["target"])
+        assert one["chance"] == pytest.approx(
+            1 / (1 + len(others)) if domain == "candidates" else len(at["target"]) / (q + 1)
+        )
+    pairs = stability(table.reset_index()).set_index("pair")
+    for pair, found in stable.items():
+        if pair is not None and len(found) == 2:
+            first, last = found.values()
+            assert pairs.loc[pair, "over_total"] == pytest.approx(len(first & last) / len(heads))
+            if first | last:
+                assert pairs.loc[pair, "jaccard"] == pytest.approx(len(first & last) / len(first | last))
+            else:
+                assert np.isnan(pairs.loc[pair, "jaccard"])
+
+
+def test_patched_patterns_even_attention_prefers_long_words(split_words: Tokenizer) -> None:
+    net = build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=split_words)
+    edits = planted.set_pattern(lambda n: torch.ones(n))
+    table = measure(net, Coreference(), load_suite("coreference"), edits=edits)
+    assert (table["hit"] == (table["longest"] & ~table["tie"])).all()
+    assert table["hit"].any()
+    assert not table["longest"].all()
+    keys = measure(net, Coreference(domain="keys"), load_suite("coreference"), edits=edits)
+    assert not keys["hit"].any()
+    assert keys["tie"].all()
+
+
+def test_ties_are_relative() -> None:
+    a, b = np.array([0.5, 1e-9, 0.0, 0.3]), np.array([0.5 + 1e-9, 1e-10, 0.0, 0.2])
+    wins, ties = exceeds(a, b)
+    assert wins.tolist() == [False, True, False, True]
+    assert ties.tolist() == [True, False, True, False]
+
+
+def test_bad_input(table: pd.DataFrame) -> None:
+    net, suite = planted.model(), planted.suite()
+    alone = replace(suite, prompts=tuple(
+        replace(p, roles={r: s for r, s in p.roles.items() if r != "distractor"}, pair=None, order=None)
+        for p in suite.prompts
+    ))  # fmt: skip
+    with pytest.raises(InputError, match="target and distractor"):
+        measure(net, Coreference(), alone)
+    assert Coreference(domain="keys").summarize(measure(net, Coreference(domain="keys"), alone))["n"][0] == 24
+    with pytest.raises((InputError, jaxtyping.TypeCheckError), match="domain"):
+        Coreference(domain=_any("tokens"))
+    with pytest.raises(InputError, match="at least four"):
+        held_out(table[table["pair"].isin(["p0", "p1", "p2"])])
+    nan = planted.set_pattern(lambda n: torch.full((n,), torch.nan))
+    with pytest.raises(InputError, match="not finite"):
+        measure(net, Coreference(), suite, edits=nan)
+    with pytest.raises(InputError, match="empty"):
+        Coreference().summarize(table.iloc[:0])
+
+
+def _any(x: Any) -> Any:
+    return x
+
+
+def test_plot(table: pd.DataFrame) -> None:
+    top1, mean = Coreference().plot(table).data
+    assert np.asarray(top1.z)[0].tolist() == [50, 100, 50, 100, 0]
+    np.testing.assert_allclose(np.asarray(mean.z)[0], [0.5, 1, 0.5, 0.8, 1 / 12], atol=2e-6)
+
+
+def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str], split_run: Any) -> None:
+    from probes.coreference import main
+
+    out = tmp_path / "c.parquet"
+    main([str(split_run), "--out", str(out), "--top", "3"])
+    shown = capsys.readouterr().out
+    assert "29 of 29 prompts" in " ".join(shown.split())
+    assert "jaccard" in shown
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "c.parquet", "c-rows.parquet", "c-held-out.parquet", "c-stability.parquet", "c.html",
+    }  # fmt: skip
+    assert len(pd.read_parquet(out)) == 8
+    with pytest.raises(InputError, match="--top"):
+        main([str(split_run), "--top", "0"])
+
+
+@pytest.fixture(scope="module")
+def split_run(tmp_path_factory: pytest.TempPathFactory, split_words: Tokenizer) -> Any:
+    """A run folder of an untrained model that reads the bundled suites."""
+    import json
+
+    from models.checkpoint import FORMAT, write_tensors
+    from models.config_io import to_dict
+
+    folder = tmp_path_factory.mktemp("split")
+    net = build("lfa", "tiny", n_ctx=128, d_vocab=300)
+    (folder / "config.json").write_text(json.dumps({"format": FORMAT, "model": to_dict(net.config)}))
+    write_tensors(folder / "model.safetensors", dict(net.state_dict()), {})
+    split_words.save(folder / "tokenizer.json")
+    return folder

@@ -1,0 +1,232 @@
+"""PDS on heads whose attention is known, against loops, and on input it must refuse."""
+
+from dataclasses import replace
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from models.errors import InputError
+from models.make import build
+from models.text.tokenizer import Tokenizer
+from probes.attention import clusters
+from probes.pds import UNITS, Pds, layers, main, mean_plus_sd
+from probes.prompts import align, load_suite
+from probes.suite import Suite
+from probes.tables import read_about
+from probes.undefined import reasons
+from tests.probes import planted
+
+torch.set_num_threads(1)
+
+
+def measure(*args: Any, **options: Any) -> pd.DataFrame:
+    from probes.probe import measure
+
+    return measure(*args, **options)
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return measure(planted.model(), Pds(), planted.suite())
+
+
+def test_planted_heads(table: pd.DataFrame) -> None:
+    summary = Pds().summarize(table)
+    np.testing.assert_allclose(summary["pds"], planted.PDS, atol=2e-6)
+    np.testing.assert_allclose(summary["difference"], planted.PDS, atol=2e-6)
+    np.testing.assert_allclose(summary["first"], [0, 1, 1 / 4, 4 / 5, 1 / 12], atol=2e-6)
+    assert summary["n"].tolist() == summary["clusters"].tolist() == [12] * 5
+    assert summary["over"].tolist() == [True, False, True, False, False]
+    assert summary["head"].tolist() == [f"L0H{h}" for h in range(5)]
+
+
+def test_heads_without_spread_have_no_test_and_say_so(table: pd.DataFrame) -> None:
+    summary = Pds().summarize(table)
+    assert summary[["ci_low", "ci_high", "p", "p_holm", "d"]].isna().all(axis=None)
+    for text in summary["undefined"]:
+        assert reasons(text).keys() == {"ci_low", "ci_high", "p", "p_holm", "d"}
+
+
+def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(table: pd.DataFrame) -> None:
+    turned = table.copy()
+    odd = turned["pair"].str[1:].astype(int) % 2 == 1
+    turned.loc[odd, "difference"] *= -1
+    np.testing.assert_allclose(Pds().summarize(turned)["pds"], 0, atol=1e-6)
+    np.testing.assert_allclose(Pds(per_pair=True).summarize(turned)["pds"], planted.PDS, atol=2e-6)
+
+
+def test_thresholds(table: pd.DataFrame) -> None:
+    own = Pds(threshold="own").summarize(table)
+    expected = fmean(planted.PDS) + stdev(planted.PDS)
+    assert own["threshold"][0] == pytest.approx(expected, abs=1e-5) == mean_plus_sd(own)
+    assert own["over"].tolist() == [True, False, False, False, False]
+    by_layer = layers(Pds().summarize(table))
+    assert by_layer[["layer", "over", "heads"]].to_numpy().tolist() == [[0, 2, 5]]
+    assert by_layer["max"][0] == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def split_words() -> Tokenizer:
+    """A tokenizer that cuts the nouns of the bundled suite into several tokens."""
+    return Tokenizer.train([p.text for p in load_suite("competing").prompts], 300)
+
+
+@pytest.mark.parametrize("preset", ["std-t", "lfa", "c2"])
+def test_equals_loops_on_random_models(preset: str, split_words: Tokenizer) -> None:
+    net = build(preset, "tiny", n_ctx=128, d_vocab=300, init_std=0.3, tokenizer=split_words)
+    suite = load_suite("competing")
+    aligned = align(suite, split_words)
+    rows = planted.naive_rows(net, aligned)
+    assert max(len(at["target"]) for at in aligned.positions) > 1
+    summary = Pds().summarize(measure(net, Pds(), suite))
+    per_pair = Pds(per_pair=True).summarize(measure(net, Pds(), aligned))
+    for i, one in summary.iterrows():
+        first, last = {}, {}
+        for prompt, at, row in zip(aligned.prompts, aligned.positions, rows, strict=True):
+            alpha = planted.mass(row[one["layer"], one["index"]], at["target"])
+            (first if prompt.order == "target_first" else last)[prompt.pair] = alpha
+        both = sorted(first.keys() & last.keys())
+        assert one["n"] == len(both)
+        assert one["pds"] == pytest.approx(abs(fmean(last[k] for k in both) - fmean(first[k] for k in both)), abs=1e-6)
+        assert per_pair["pds"][i] == pytest.approx(fmean(abs(last[k] - first[k]) for k in both), abs=1e-6)
+        half = stats.t.ppf(0.975, len(both) - 1) * stdev(last[k] - first[k] for k in both) / len(both) ** 0.5
+        assert (one["ci_high"] - one["ci_low"]) / 2 == pytest.approx(half, rel=1e-4)
+
+
+def test_pairs_of_one_text_are_one_case() -> None:
+    suite = load_suite("coreference")
+    aligned = align(suite, Tokenizer.train([p.text for p in suite.prompts], 290))
+    names = dict(zip([p.id for p in aligned.prompts], clusters(aligned), strict=True))
+    assert names["coreference-key-box-0-first"] == names["coreference-key-box-1-last"]
+    assert len(set(names.values())) < len({p.pair or p.id for p in aligned.prompts})
+    assert len({names[p.id] for p in aligned.prompts if p.text == aligned.prompts[0].text}) == 1
+
+
+def test_a_bridge(tmp_path: Any) -> None:
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    words = planted.tokenizer()
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=words.d_vocab, n_positions=32, initializer_range=0.3)
+    bridge = build_bridge_from_module(GPT2LMHeadModel(config).eval(), "GPT2LMHeadModel", hf_config=config)
+    aligned = align(planted.suite(), words)
+    table = measure(bridge, Pds(), aligned, tokenizer=words)
+    rows = planted.naive_rows(bridge, aligned)
+    (i, j), (layer, head) = aligned.pairs()[3], (1, 0)
+    expected = [planted.mass(rows[k][layer, head], aligned.positions[k]["target"]) for k in (i, j)]
+    one = table[(table["pair"] == "p3") & (table["layer"] == layer) & (table["index"] == head)].iloc[0]
+    assert [one["first"], one["last"]] == pytest.approx(expected, abs=1e-6)
+    from probes.coherence import Coherence
+    from probes.coreference import Coreference
+    from probes.sps import Sps
+
+    for probe in (Coreference(), Sps(), Coherence()):
+        summary = probe.summarize(measure(bridge, probe, aligned, tokenizer=words))
+        assert len(summary) in (1, 3, 4)
+    with pytest.raises(InputError, match="hook_gate"):
+        measure(bridge, Sps(attention="gated"), aligned, tokenizer=words)
+
+
+def test_bad_input(table: pd.DataFrame) -> None:
+    net, suite = planted.model(), planted.suite()
+    with pytest.raises(InputError, match="the suite has none"):
+        measure(net, Pds(), planted.without_pairs(suite))
+    unreadable = [replace(p, roles={**p.roles, "target": (0, 1)}) for p in suite.prompts if p.order == "target_first"]
+    with pytest.raises(InputError, match="marked|order"):
+        Suite("one order", tuple(replace(p, order="target_last") for p in unreadable), "planted")
+    with pytest.raises(InputError, match="L0H0 is not finite on prompt 'p0-target_first'"):
+        measure(net, Pds(), suite, edits=planted.set_pattern(lambda n: torch.full((n,), torch.nan)))
+    with pytest.raises(InputError, match="threshold"):
+        Pds(threshold=-1.0)
+    with pytest.raises(InputError, match="empty"):
+        Pds().summarize(table.iloc[:0])
+    with pytest.raises(InputError, match="two heads"):
+        Pds(threshold="own").summarize(table[table["index"] == 0])
+
+
+def test_one_pair_has_a_score_and_no_inference() -> None:
+    summary = Pds().summarize(measure(planted.model(), Pds(), planted.suite(1)))
+    np.testing.assert_allclose(summary["pds"], planted.PDS, atol=2e-6)
+    assert all(reasons(text)["sd"] == "one independent case" for text in summary["undefined"])
+
+
+def test_plot_shows_heads_and_threshold(table: pd.DataFrame) -> None:
+    figure = Pds().plot(table, "t")
+    np.testing.assert_allclose(np.asarray(figure.data[0].z)[0], planted.PDS, atol=2e-6)
+    np.testing.assert_allclose(figure.data[1].x, planted.PDS, atol=2e-6)
+    assert "0.075: 2 over" in figure.to_json()
+
+
+def test_command(short_suite: str, tiny_run: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "pds.parquet"
+    main([str(tiny_run), "--suite", short_suite, "--reference", str(tiny_run), "--out", str(out)])
+    shown = capsys.readouterr().out
+    assert "L1H3" in shown
+    assert "μ+σ of" in shown
+    summary = pd.read_parquet(out)
+    assert len(summary) == 8
+    about = read_about(out)
+    assert about["units"]["pds"] == UNITS["pds"]
+    assert about["about"]["prompts"] == 4
+    assert summary["threshold"][0] == pytest.approx(mean_plus_sd(summary))
+    assert len(pd.read_parquet(out.with_name("pds-rows.parquet"))) == 2 * 8
+    assert "plotly" in out.with_suffix(".html").read_text()
+
+
+@pytest.fixture(scope="module")
+def short_suite(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two pairs in the words of the tiny run."""
+    import json
+
+    path = tmp_path_factory.mktemp("suite") / "short.jsonl"
+    lines = []
+    for pair, (a, b) in {"one": ("cat", "dog"), "two": ("bird", "tree")}.items():
+        for order, (x, y) in {"target_first": (a, b), "target_last": (b, a)}.items():
+            text = f"the {x} and the {y} sat then it"
+            roles = {role: [text.index(w), text.index(w) + len(w)] for role, w in (("target", a), ("distractor", b))}
+            roles["query"] = [len(text) - 2, len(text)]
+            row = {"id": f"{pair}-{order}", "text": text, "roles": roles, "pair": pair, "order": order}
+            lines.append(json.dumps({**row, "category": "c", "coherent": f" {a}", "incoherent": f" {b}"}))
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a run folder"),
+        (["RUN", "--out", "pds.csv"], "parquet"),
+        (["RUN", "--reference", "RUN", "--threshold", "0.1"], "leave --threshold out"),
+        (["RUN", "--suite", "competng"], "competing"),
+        (["nowhere"], "no run folder"),
+        (["RUN", "--n", "5"], "stories"),
+        (["RUN", "--reference", "nowhere", "--suite", "SUITE"], "no run folder"),
+    ],
+)
+def test_bad_commands(arguments: list[str], message: str, tiny_run: Any, short_suite: str) -> None:
+    given = [{"RUN": str(tiny_run), "SUITE": short_suite}.get(a, a) for a in arguments]
+    with pytest.raises(InputError, match=message):
+        main(given)
+
+
+def test_help_is_light() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, importlib\n"
+        "for name in ('pds', 'coreference', 'sps', 'coherence'):\n"
+        "    module = importlib.import_module(f'probes.{name}')\n"
+        "    try:\n        module.main(['--help'])\n    except SystemExit:\n        pass\n"
+        "heavy = {'torch', 'transformer_lens', 'pandas', 'scipy', 'plotly'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Run folder. ") == 4

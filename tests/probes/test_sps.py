@@ -1,0 +1,138 @@
+"""SPS on heads whose attention is known, raw and gated, against loops."""
+
+from statistics import fmean
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from models.capture import capture
+from models.config import Gate
+from models.errors import InputError
+from models.make import build
+from models.text.tokenizer import Tokenizer
+from probes.probe import measure
+from probes.prompts import align, load_suite
+from probes.sps import Sps, main
+from probes.undefined import reasons
+from tests.probes import planted
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return measure(planted.model(), Sps(), planted.suite())
+
+
+def test_planted_heads(table: pd.DataFrame) -> None:
+    heads = Sps(level="head").summarize(table)
+    np.testing.assert_allclose(heads["sps"], planted.SPS, atol=2e-6)
+    np.testing.assert_allclose(heads["semantic"], [0.5, 1, 0.5, 0.8, 1 / 12], atol=2e-6)
+    np.testing.assert_allclose(heads["distractor"], [0.5, 0, 0.5, 0.2, 1 / 12], atol=2e-6)
+    assert (heads["even"] == 0).all()
+    whole = Sps().summarize(table)
+    assert len(whole) == 1
+    assert whole["sps"][0] == pytest.approx(fmean(planted.SPS), abs=1e-6)
+    assert (whole["n"][0], whole["clusters"][0]) == (24, 12)
+    layer = Sps(level="layer").summarize(table)
+    assert layer["sps"].tolist() == whole["sps"].tolist()
+
+
+def test_no_spread_between_pairs_is_undefined(table: pd.DataFrame) -> None:
+    """Every pair has the same mean, the recency head +1 and −1: no interval, and d 0 from the prompts."""
+    heads = Sps(level="head").summarize(table)
+    assert heads[["ci_low", "p", "p_holm"]].isna().all(axis=None)
+    assert all({"ci_low", "p"} <= reasons(text).keys() for text in heads["undefined"])
+    assert heads["d"][0] == pytest.approx(0, abs=1e-6)
+    assert np.isnan(heads["d"][4])
+
+
+def test_gated_attention() -> None:
+    """Ã = ḡ α with ḡ the mean of the gate over d_h: biases of logit(0.2) and logit(0.6) make 0.4."""
+    net = planted.model(Gate(shape="vector", bias=True))
+    with torch.no_grad():
+        net.blocks[0].attn.gate.weight.zero_()
+        net.blocks[0].attn.gate.bias[:, :4] = float(np.log(0.2 / 0.8))
+        net.blocks[0].attn.gate.bias[:, 4:] = float(np.log(0.6 / 0.4))
+    gated = Sps(level="head", attention="gated")
+    np.testing.assert_allclose(
+        gated.summarize(measure(net, gated, planted.suite()))["sps"], 0.4 * np.array(planted.SPS), atol=2e-6
+    )
+    raw = Sps(level="head")
+    np.testing.assert_allclose(raw.summarize(measure(net, raw, planted.suite()))["sps"], planted.SPS, atol=2e-6)
+
+
+@pytest.fixture(scope="module")
+def split_words() -> Tokenizer:
+    return Tokenizer.train([p.text for p in load_suite("competing").prompts], 300)
+
+
+@pytest.mark.parametrize("attention", ["raw", "gated"])
+def test_equals_loops_on_a_random_model(attention: str, split_words: Tokenizer) -> None:
+    net = build("c2", "tiny", n_ctx=128, d_vocab=300, init_std=0.3, tokenizer=split_words)
+    suite = load_suite("competing")
+    aligned = align(suite, split_words)
+    cells: dict[tuple[int, int], list[float]] = {}
+    even = []
+    for ids, at, rows, q in zip(
+        aligned.tokens, aligned.positions, planted.naive_rows(net, aligned), aligned.queries, strict=True
+    ):
+        with torch.no_grad(), capture(net, "blocks.*.attn.hook_gate") as gates:
+            net(torch.tensor([ids]))
+        even.append((len(at["target"]) - len(at["distractor"])) / (q + 1))
+        for (layer, head), row in rows.items():
+            g = fmean(gates[f"blocks.{layer}.attn.hook_gate"][0, q, head].tolist()) if attention == "gated" else 1.0
+            difference = planted.mass(row, at["target"]) - planted.mass(row, at["distractor"])
+            cells.setdefault((layer, head), []).append(g * difference)
+    table = measure(net, Sps(attention=attention), suite)
+    for (layer, head), values in cells.items():
+        one = table[(table["layer"] == layer) & (table["index"] == head)]
+        np.testing.assert_allclose(one["sps"], values, atol=1e-6)
+    whole, heads = Sps().summarize(table), Sps(level="head").summarize(table)
+    assert whole["sps"][0] == pytest.approx(fmean(fmean(v) for v in cells.values()), abs=1e-6)
+    assert whole["even"][0] == pytest.approx(fmean(even))
+    assert heads["sps"].tolist() == pytest.approx([fmean(v) for v in cells.values()], abs=1e-6)
+    assert whole["ci_low"][0] < whole["sps"][0] < whole["ci_high"][0]
+    assert heads["p_holm"].ge(heads["p"]).all()
+
+
+def test_even_attention_scores_the_length_of_words(split_words: Tokenizer) -> None:
+    net = build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=split_words)
+
+    def even(x: torch.Tensor, hook: Any) -> torch.Tensor:
+        mask = torch.ones_like(x).tril()
+        return mask / mask.sum(-1, keepdim=True)
+
+    table = measure(net, Sps(), load_suite("competing"), edits={"blocks.*.attn.hook_pattern": even})
+    np.testing.assert_allclose(table["sps"], table["even"], atol=1e-6)
+    assert Sps().summarize(table)["even"][0] != 0
+
+
+def test_bad_input(table: pd.DataFrame) -> None:
+    net = planted.model()
+    bad: Any = "mixed"
+    with pytest.raises(InputError, match="hook_gate"):
+        measure(net, Sps(attention="gated"), planted.suite())
+    with pytest.raises((InputError, jaxtyping.TypeCheckError), match="level"):
+        Sps(level=bad)
+    with pytest.raises((InputError, jaxtyping.TypeCheckError), match="attention"):
+        Sps(attention=bad)
+    with pytest.raises(InputError, match="empty"):
+        Sps().summarize(table.iloc[:0])
+    with pytest.raises(InputError, match="no tokenizer"):
+        measure(build("lfa", "tiny"), Sps(), planted.suite())
+
+
+def test_plot(table: pd.DataFrame) -> None:
+    heat, bars = Sps().plot(table).data
+    np.testing.assert_allclose(np.asarray(heat.z)[0], planted.SPS, atol=2e-6)
+    assert list(bars.y) == pytest.approx([fmean(planted.SPS)], abs=1e-6)
+
+
+def test_command_tells_that_a_model_has_no_gates(tiny_run: Any) -> None:
+    with pytest.raises(InputError, match="has no head gates|can be aligned"):
+        main([str(tiny_run), "--attention", "gated"])

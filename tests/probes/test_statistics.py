@@ -1,0 +1,183 @@
+"""Estimates, intervals and the clustered bootstrap against hand-computed values, scipy and statsmodels."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+
+from models.errors import InputError
+from probes.proportions import paired_proportions, proportion
+from probes.statistics import (
+    cluster_bootstrap,
+    cluster_codes,
+    cluster_totals,
+    mean,
+    ratio,
+    ratio_and_error,
+    ratio_of_sums,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def test_mean_by_hand() -> None:
+    """1, 2, 3, 6: mean 3, s² = 14/3, SE = sqrt(14/12), t_3 = 3.1824."""
+    e = mean([1, 2, 3, 6])
+    assert e.mean == 3 and e.n == 4
+    assert e.sd == pytest.approx(np.sqrt(14 / 3))
+    assert e.ci_high - 3 == pytest.approx(3.182446 * np.sqrt(14 / 12), rel=1e-6)
+    assert e.ci_low == pytest.approx(6 - e.ci_high)
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_mean_against_scipy(confidence: float) -> None:
+    x = RNG.normal(size=20)
+    low, high = stats.ttest_1samp(x, 0).confidence_interval(confidence)
+    e = mean(x, confidence=confidence)
+    assert (e.ci_low, e.ci_high) == pytest.approx((low, high))
+
+
+def test_clusters_of_equal_size_are_their_means() -> None:
+    x, labels = RNG.normal(size=(8, 3)), np.repeat(list("abcdefgh"), 3)
+    e, reference = mean(x.ravel(), labels), stats.ttest_1samp(x.mean(1), 0).confidence_interval()
+    assert (e.mean, e.n) == (pytest.approx(x.mean()), 8)
+    assert (e.ci_low, e.ci_high) == pytest.approx(tuple(reference))
+
+
+def test_unequal_clusters_against_the_sandwich_of_statsmodels() -> None:
+    """The cluster-robust variance of an intercept, D/(D−1) · (N−1)/(N−1) corrected."""
+    labels = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 9])
+    x = RNG.normal(size=24) + RNG.normal(size=6)[labels]
+    fit = sm.OLS(x, np.ones(24)).fit(cov_type="cluster", cov_kwds={"groups": labels}, use_t=True)
+    estimate, error = ratio_and_error(*cluster_totals(x, labels))
+    assert float(estimate) == pytest.approx(fit.params[0])
+    assert float(error) == pytest.approx(fit.bse[0])
+    e = mean(x, labels)
+    assert (e.ci_low, e.ci_high) == pytest.approx(tuple(fit.conf_int()[0]))
+
+
+def test_labels_in_any_order_and_of_any_type() -> None:
+    x, labels = RNG.normal(size=12), np.repeat(["p1", "p2", "p3", "p4"], 3)
+    shuffled = RNG.permutation(12)
+    assert mean(x, labels) == pytest.approx(mean(x[shuffled], labels[shuffled]))
+    assert mean(x, labels) == pytest.approx(mean(x, np.repeat([7, 3, 9, 1], 3)))
+
+
+def test_columns_of_a_table() -> None:
+    table = pd.DataFrame({"x": RNG.normal(size=8), "pair": list("aabbccdd")})
+    assert mean(table["x"], table["pair"]) == mean(table["x"].to_numpy(), list("aabbccdd"))
+
+
+def test_totals_over_leading_axes() -> None:
+    x = RNG.normal(size=(2, 3, 5))
+    totals, counts = cluster_totals(x, cluster_codes(["b", "a", "b", "c", "b"], 5))
+    assert counts.tolist() == [3, 1, 1]
+    assert np.allclose(totals[..., 0], x[..., [0, 2, 4]].sum(-1))
+    assert np.array_equal(totals[..., 1:], x[..., [1, 3]])
+
+
+def test_ratio_of_sums_by_hand() -> None:
+    """R = 10/6; e = (2, 3, 5) − (1, 2, 3) R = (1/3, −1/3, 0); Var = 3/2 · (2/9)/36."""
+    e = ratio_of_sums(np.array([2.0, 3, 5]), np.array([1.0, 2, 3]))
+    assert e.mean == pytest.approx(10 / 6)
+    half = stats.t.ppf(0.975, 2) * np.sqrt(1.5 * (2 / 9) / 36)
+    assert (e.ci_low, e.ci_high) == pytest.approx((10 / 6 - half, 10 / 6 + half))
+    assert e.sd == pytest.approx(np.std([2, 1.5, 5 / 3], ddof=1))
+
+
+def test_wilson_by_hand() -> None:
+    """7 of 10, z = 1.96: centre (0.7 + z²/20)/(1 + z²/10), half z sqrt(0.021 + z²/400)/(1 + z²/10)."""
+    z = stats.norm.ppf(0.975)
+    e = proportion(np.arange(10) < 7)
+    centre, half = (0.7 + z**2 / 20) / (1 + z**2 / 10), z * np.sqrt(0.021 + z**2 / 400) / (1 + z**2 / 10)
+    assert (e.mean, e.ci_low, e.ci_high, e.n) == pytest.approx((0.7, centre - half, centre + half, 10))
+    reference = stats.binomtest(7, 10).proportion_ci(method="wilson")
+    assert (e.ci_low, e.ci_high) == pytest.approx(tuple(reference))
+
+
+def test_wilson_at_the_edge_and_over_clusters() -> None:
+    labels = np.repeat(np.arange(10), 5)
+    none = proportion(np.zeros(50), labels)
+    assert none.mean == none.ci_low == 0 and none.n == 10
+    assert none.ci_high == pytest.approx(stats.binomtest(0, 10).proportion_ci(method="wilson").high)
+    together = np.repeat(RNG.random(10) < 0.5, 5)
+    wide, narrow = proportion(together, labels), proportion(together)
+    assert wide.mean == narrow.mean
+    assert wide.ci_high - wide.ci_low > 1.8 * (narrow.ci_high - narrow.ci_low)
+
+
+def test_mcnemar_by_hand() -> None:
+    """8 cases only the head, 2 only the rule: p = 2 (1 + 10 + 45)/1024."""
+    hits = np.array([1] * 8 + [0] * 2 + [1] * 5 + [0] * 5)
+    rule = np.array([0] * 8 + [1] * 2 + [1] * 5 + [0] * 5)
+    d = paired_proportions(hits, rule)
+    assert (d.only_this, d.only_reference, d.n) == (8, 2, 20)
+    assert d.p == pytest.approx(112 / 1024)
+    assert (d.share, d.reference, d.difference) == pytest.approx((0.65, 0.35, 0.3))
+    p12, p21 = 9 / 22, 3 / 22
+    half = stats.norm.ppf(0.975) * np.sqrt((p12 + p21 - (p12 - p21) ** 2) / 22)
+    assert (d.ci_low, d.ci_high) == pytest.approx((p12 - p21 - half, p12 - p21 + half))
+    table = np.array([[5, 8], [2, 5]])
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    assert d.p == pytest.approx(mcnemar(table, exact=True).pvalue)
+    assert paired_proportions(hits, rule, np.arange(20)).p == pytest.approx(d.p)
+
+
+def test_shares_that_never_differ() -> None:
+    x = np.array([1, 0] * 10)
+    d = paired_proportions(x, x, np.repeat(np.arange(10), 2))
+    assert d.p == 1 and d.difference == 0 and np.isnan(d.ci_low)
+    assert d.undefined == "ci_low, ci_high: the difference is the same in every cluster"
+    assert paired_proportions(x, x).ci_low < 0 < paired_proportions(x, x).ci_high
+
+
+@pytest.mark.parametrize("method", ["BCa", "percentile"])
+def test_bootstrap_of_a_mean_is_near_t(method: str) -> None:
+    x = RNG.normal(size=200)
+    low, high = cluster_bootstrap(ratio, x, np.ones(200), method=method)  # type: ignore[arg-type]
+    e = mean(x)
+    assert (float(low), float(high)) == pytest.approx((e.ci_low, e.ci_high), abs=0.15 * (e.ci_high - e.ci_low))
+
+
+def test_bootstrap_repeats_and_takes_many_cells_at_once() -> None:
+    x = RNG.normal(size=(3, 4, 20))
+    once, again = (cluster_bootstrap(ratio, x, np.ones(20), seed=5) for _ in range(2))
+    assert np.array_equal(once, again) and once[0].shape == (3, 4)
+    one = cluster_bootstrap(ratio, x[1, 2], np.ones(20), seed=5)
+    assert [float(v[1, 2]) for v in once] == pytest.approx([float(v) for v in one])
+    assert not np.array_equal(once[0], cluster_bootstrap(ratio, x, np.ones(20), seed=6)[0])
+
+
+def test_bootstrap_of_a_constant_is_undefined() -> None:
+    low, high = cluster_bootstrap(ratio, np.ones(20), np.ones(20))
+    assert np.isnan(low) and np.isnan(high)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mean([1.0, np.nan]), "1 of 2 values are not finite"),
+        (lambda: mean([1.0]), "at least 2"),
+        (lambda: mean([[1.0, 2.0]]), "one row of numbers"),
+        (lambda: mean([1.0, 2.0], ["a"]), "2 values but 1 cluster labels"),
+        (lambda: mean([1.0, 2.0], ["a", None]), "1 cluster labels are missing"),
+        (lambda: mean([1.0, 2.0], ["a", "a"]), "at least two clusters, got 1"),
+        (lambda: mean([1.0, 2.0], confidence=95), "between 0 and 1"),
+        (lambda: ratio_of_sums(np.ones(1), np.ones(1)), "at least two documents"),
+        (lambda: ratio_of_sums(np.ones(2), np.array([1.0, 0])), "at least one token"),
+        (lambda: cluster_bootstrap(ratio, np.ones(7), np.ones(7)), "at least 8 clusters, got 7"),
+        (lambda: cluster_bootstrap(ratio, np.ones(9), np.ones(8)), "one length"),
+        (lambda: cluster_bootstrap(ratio, np.full(9, np.nan), np.ones(9)), "finite totals"),
+        (lambda: proportion([0.5, 1]), "true or false"),
+        (lambda: proportion([True]), "at least two cases"),
+        (lambda: proportion([True, False], [1, 1]), "at least two clusters"),
+        (lambda: paired_proportions([1, 0, 1], [1, 0]), "equal lengths, got 3 and 2"),
+        (lambda: paired_proportions([1, 0], [0, 0], [1, 1]), "at least two clusters"),
+    ],
+)
+def test_bad_input_is_one_line(call, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,297 @@
+"""False-positive rates, coverage and power under simulated designs like ours, 4,000 experiments each.
+
+The binomial error of a rate of 5 % in 4,000 is 0.35 points (two of them: 0.7), so a test is calibrated when it rejects
+3 to 7 % of true nulls; sampled permutation tests hold their level with any number of resamples. Exact tests on few
+discrete outcomes may be conservative: they are held to at most 7 %.
+"""
+
+import gc
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from probes.corrections import correct
+from probes.curves import response_curve
+from probes.effect_sizes import d_of_totals, d_totals
+from probes.permutations import rank_among, relabel, sign_flip
+from probes.proportions import paired_proportions, proportion
+from probes.statistics import cluster_bootstrap, cluster_totals, ratio, t_quantile
+from probes.t_tests import TTest, clustered_t, welch_t
+
+S = 4000
+R = 0.86  # of condition with baseline, and of the two orders of a pair (SPEC §7.3)
+TAILS = ["normal", "t3"]
+
+
+def draw(rng: np.random.Generator, tails: str, *shape: int) -> np.ndarray:
+    """Unit-variance noise; t3 has no kurtosis, lognormal is skewed."""
+    if tails == "t3":
+        return rng.standard_t(3, shape) / np.sqrt(3)
+    if tails == "skewed":
+        return (rng.lognormal(0, 0.5, shape) - np.exp(0.125)) / np.sqrt((np.exp(0.25) - 1) * np.exp(0.25))
+    return rng.standard_normal(shape)
+
+
+def pairs(tails: str = "normal", n: int = 30, effect: float = 0.0, seed: int = 1) -> tuple[np.ndarray, ...]:
+    """Condition and baseline [S, 2n] and pair labels: corr(condition, baseline) = corr(orders' changes) = R."""
+    rng = np.random.default_rng(seed)
+    change = np.sqrt(R) * draw(rng, tails, S, n, 1) + np.sqrt(1 - R) * draw(rng, tails, S, n, 2)
+    baseline = np.sqrt(R) * draw(rng, tails, S, n, 1) + np.sqrt(1 - R) * draw(rng, tails, S, n, 2)
+    condition = baseline + np.sqrt(1 / R**2 - 1) * change + effect
+    return condition.reshape(S, -1), baseline.reshape(S, -1), np.repeat(np.arange(n), 2)
+
+
+def documents(tails: str = "normal", n: int = 60, seed: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    """Totals and token counts [S, n]: lengths 10 to 250, a tenth of the variance of a token between documents."""
+    rng = np.random.default_rng(seed)
+    counts = np.clip(rng.lognormal(np.log(80), 0.7, (S, n)), 10, 250).round()
+    totals = np.sqrt(0.1) * counts * draw(rng, tails, S, n) + np.sqrt(0.9 * counts) * rng.standard_normal((S, n))
+    return totals, counts
+
+
+def rejected(p: np.ndarray | list[float]) -> float:
+    return float((np.asarray(p) <= 0.05).mean())
+
+
+def calibrated(p: np.ndarray | list[float]) -> None:
+    assert len(p) == S
+    assert 0.03 <= rejected(p) <= 0.07, f"rejects {rejected(p):.2%} of true nulls"
+
+
+def conservative(p: np.ndarray | list[float]) -> None:
+    assert len(p) >= S
+    assert rejected(p) <= 0.07, f"rejects {rejected(p):.2%} of true nulls"
+
+
+def pair_totals(tails: str, **options: float) -> tuple[np.ndarray, np.ndarray]:
+    condition, baseline, labels = pairs(tails, **options)  # type: ignore[arg-type]
+    return cluster_totals(condition - baseline, labels)
+
+
+def covers(test: TTest, truth: float = 0.0) -> float:
+    half = t_quantile(0.95, float(test.df.flat[0])) * test.error
+    return float((np.abs(test.difference - truth) <= half).mean())
+
+
+# --- conditions on the same cases
+
+
+@pytest.mark.parametrize("tails", [*TAILS, "skewed"])
+def test_paired_t_over_pairs(tails: str) -> None:
+    test = clustered_t(*pair_totals(tails))
+    calibrated(test.p)
+    assert 0.93 <= covers(test) <= 0.97
+
+
+def test_three_pairs_of_the_paper() -> None:
+    calibrated(clustered_t(*pair_totals("normal", n=3)).p)
+
+
+@pytest.mark.parametrize("tails", TAILS)
+def test_ratio_over_documents_of_unequal_length(tails: str) -> None:
+    test = clustered_t(*documents(tails))
+    calibrated(test.p)
+    assert 0.93 <= covers(test) <= 0.97
+
+
+def test_pairs_that_lost_one_order() -> None:
+    condition, baseline, labels = pairs()
+    kept = np.random.default_rng(3).random(len(labels)) < 0.8
+    calibrated(clustered_t(*cluster_totals((condition - baseline)[:, kept], labels[kept])).p)
+
+
+def test_orders_taken_for_independent_fail() -> None:
+    """The check can fail: the naive t test on the 60 prompts of 30 pairs rejects far too often."""
+    condition, baseline, _ = pairs()
+    naive = stats.ttest_rel(condition, baseline, axis=-1).pvalue
+    assert rejected(naive) > 0.12
+
+
+def test_tokens_taken_for_independent_fail() -> None:
+    """The naive t test on tokens, documents ignored: SE from the token variance of 1 alone."""
+    totals, counts = documents()
+    size = counts.sum(-1)
+    assert rejected(2 * stats.norm.sf(np.abs(totals.sum(-1) / np.sqrt(size)))) > 0.3
+
+
+def test_sign_flip_over_pairs(tails: str = "t3") -> None:
+    totals, _ = pair_totals(tails, seed=4)
+    calibrated([sign_flip(row, resamples=199, seed=i).p for i, row in enumerate(totals)])
+
+
+def test_asymmetry_is_the_pairwise_t() -> None:
+    """`asymmetry` tests one number per pair: the same kernel, on the difference between the orders."""
+    condition, baseline, _ = pairs("t3", seed=5)
+    effect = (condition - baseline).reshape(S, -1, 2)
+    difference = effect[..., 0] - effect[..., 1]
+    calibrated(clustered_t(difference, np.ones(difference.shape[-1])).p)
+
+
+def test_power_is_that_of_theory() -> None:
+    """With mean δ and sd σ of the pair means, the t test has the power of noncentral t with δ √D/σ."""
+    effect, n = 0.3, 30
+    sd = np.sqrt(1 / R**2 - 1) * np.sqrt((1 + R) / 2)
+    shift, edge = effect / sd * np.sqrt(n), t_quantile(0.95, n - 1)
+    theory = stats.nct.sf(edge, n - 1, shift) + stats.nct.cdf(-edge, n - 1, shift)
+    totals, counts = pair_totals("normal", effect=effect)
+    assert rejected(clustered_t(totals, counts).p) == pytest.approx(theory, abs=0.025)
+    flips = [sign_flip(row, resamples=999, seed=i).p for i, row in enumerate(totals[:500])]
+    assert rejected(flips) == pytest.approx(theory, abs=0.06)
+
+
+# --- architectures
+
+
+@pytest.mark.parametrize(("n", "spread"), [(3, 1.0), (3, 3.0), (5, 1.0), (5, 3.0)])
+def test_welch_over_seeds(n: int, spread: float) -> None:
+    rng = np.random.default_rng(6)
+    test = welch_t(rng.standard_normal((S, n)), spread * rng.standard_normal((S, n)))
+    calibrated(test.p)
+
+
+def test_welch_over_seeds_with_heavy_tails_is_conservative() -> None:
+    rng = np.random.default_rng(7)
+    conservative(welch_t(draw(rng, "t3", S, 3), draw(rng, "t3", S, 3)).p)
+
+
+def test_relabelling_seeds() -> None:
+    """5 against 4: 126 labellings, p ≤ 0.05 for 6 of them (4.8 %); 3 against 3 never rejects."""
+    rng = np.random.default_rng(8)
+    calibrated([relabel(row[:5], row[5:]).p for row in draw(rng, "t3", S, 9)])
+    assert relabel([50.0, 51, 52], [1.0, 2, 3]).p == pytest.approx(0.1)
+
+
+def test_prompts_taken_for_seeds_fail() -> None:
+    """1,000 prompts measured on one seed of each architecture: the seed's own deviation passes for an effect."""
+    rng = np.random.default_rng(9)
+    model = 0.2 * rng.standard_normal((S, 2, 1))
+    prompts = 1000
+    means = model[..., 0] + rng.standard_normal((S, 2)) / np.sqrt(prompts)
+    p = 2 * stats.norm.sf(np.abs(means[:, 0] - means[:, 1]) / np.sqrt(2 / prompts))
+    assert rejected(p) > 0.5
+
+
+def test_power_over_seeds() -> None:
+    rng = np.random.default_rng(10)
+    a, b = rng.standard_normal((S, 3)) + 4, rng.standard_normal((S, 3))
+    assert rejected(welch_t(a, b).p) > 0.8
+
+
+# --- matched-random draws, families
+
+
+@pytest.mark.parametrize(("draws", "side"), [(20, "greater"), (39, "two-sided"), (100, "two-sided")])
+def test_rank_among_random_draws(draws: int, side: str) -> None:
+    x = draw(np.random.default_rng(11), "t3", S, draws + 1)
+    calibrated([rank_among(float(row[0]), row[1:], alternative=side).p for row in x])  # type: ignore[arg-type]
+    planted = [rank_among(float(row[0]) + 4, row[1:], alternative=side).p for row in x[:1000]]  # type: ignore[arg-type]
+    assert rejected(planted) > 0.8
+
+
+@pytest.mark.parametrize("method", ["holm", "bh"])
+def test_any_false_rejection_among_36_heads(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """36 nulls on the same prompts, and four cells undefined: the family errs in 3 to 7 % of experiments."""
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # statsmodels' Holm collects garbage, 0.05 s in every call
+    rng = np.random.default_rng(12)
+    z = np.sqrt(0.2) * rng.standard_normal((S, 1)) + np.sqrt(0.8) * rng.standard_normal((S, 40))
+    p = 2 * stats.norm.sf(np.abs(z))
+    assert rejected(p.min(1)) > 0.6
+    p[:, 36:] = np.nan
+    calibrated([np.nanmin(correct(row, method).p) for row in p])  # type: ignore[arg-type]
+
+
+# --- shares
+
+
+@pytest.mark.parametrize(("n", "share"), [(29, 0.5), (29, 0.13), (145, 0.37), (1000, 0.05)])
+def test_coverage_of_wilson(n: int, share: float) -> None:
+    weight = stats.binom.pmf(np.arange(n + 1), n, share)
+    inside = []
+    for k in range(n + 1):
+        e = proportion(np.arange(n) < k)
+        inside.append(e.ci_low <= share <= e.ci_high)
+    assert 0.93 <= float(weight @ np.array(inside)) <= 0.975
+
+
+def clustered_hits(rng: np.random.Generator, share: float, n: int, m: int) -> np.ndarray:
+    """Hits [S, n, m], n stories of m cases; the rate varies between stories, Beta with 5 pseudo-cases."""
+    rate = rng.beta(5 * share, 5 * (1 - share), (S, n, 1))
+    return rng.random((S, n, m)) < rate
+
+
+def test_coverage_of_clustered_wilson(share: float = 0.7) -> None:
+    hits = clustered_hits(np.random.default_rng(13), share, 40, 5).reshape(S, -1)
+    labels = np.repeat(np.arange(40), 5)
+    found = [proportion(row, labels) for row in hits]
+    assert 0.93 <= np.mean([e.ci_low <= share <= e.ci_high for e in found]) <= 0.97
+    naive = [proportion(row) for row in hits[:1000]]
+    assert np.mean([e.ci_low <= share <= e.ci_high for e in naive]) < 0.9
+
+
+@pytest.mark.parametrize("n", [29, 145])
+def test_mcnemar_and_its_interval(n: int) -> None:
+    rng = np.random.default_rng(14)
+    both = rng.random((S, n, 1))
+    hits = 0.5 * both + 0.5 * rng.random((S, n, 2)) > 0.55
+    found = [paired_proportions(row[:, 0], row[:, 1]) for row in hits]
+    conservative([f.p for f in found])
+    assert 0.93 <= np.mean([f.ci_low <= 0 <= f.ci_high for f in found]) <= 0.98
+
+
+def test_paired_shares_over_stories() -> None:
+    """Story by story the head or the rule is favoured, 4 cases each: sign flips of whole stories."""
+    rng = np.random.default_rng(15)
+    lean = 0.25 * rng.standard_normal((S, 30, 1))
+    head, rule = rng.random((S, 30, 4)) < 0.5 + lean, rng.random((S, 30, 4)) < 0.5 - lean
+    labels = np.repeat(np.arange(30), 4)
+    stories = list(zip(head.reshape(S, -1), rule.reshape(S, -1), strict=True))
+    found = [paired_proportions(a, b, labels, resamples=199, seed=i) for i, (a, b) in enumerate(stories)]
+    calibrated([f.p for f in found])
+    assert 0.93 <= np.mean([f.ci_low <= 0 <= f.ci_high for f in found]) <= 0.97
+    naive = [paired_proportions(a, b).p for a, b in stories[:500]]
+    assert rejected(naive) > 0.1
+
+
+def test_power_for_fifteen_points() -> None:
+    rng = np.random.default_rng(16)
+    rule = rng.random((300, 400)) < 0.5
+    head = rng.random((300, 400)) < 0.8
+    found = [paired_proportions(a, b) for a, b in zip(head, rule, strict=True)]
+    assert np.mean([f.ci_low > 0.15 for f in found]) > 0.95
+
+
+# --- curves
+
+
+def test_slope_and_curvature() -> None:
+    """No slope, no curvature, five gates on the same pairs with errors shared between gates."""
+    gates = np.array([0, 0.25, 0.5, 0.75, 1])
+    rng = np.random.default_rng(17)
+    case, wiggle = draw(rng, "t3", S, 30, 1, 1), draw(rng, "t3", S, 30, 1, 5)
+    y = (case + 0.3 * wiggle + 0.1 * rng.standard_normal((S, 30, 2, 5))).reshape(S, 60, 5)
+    labels = np.repeat(np.arange(30), 2)
+    found = [response_curve(gates, row, labels) for row in y]
+    calibrated([f.p_slope for f in found])
+    calibrated([f.p_curvature for f in found])
+    assert 0.93 <= np.mean([f.slope_low <= 0 <= f.slope_high for f in found]) <= 0.97
+    collapse = [response_curve(gates, row + 0.5 * (gates == 1), labels).p_curvature for row in y[:500]]
+    assert rejected(collapse) > 0.8
+
+
+@pytest.mark.parametrize(("kind", "n"), [("pooled", 8), ("pooled", 30), ("d_z", 8), ("d_z", 30)])
+def test_coverage_of_the_interval_of_d(kind: str, n: int) -> None:
+    """Planted −0.3 sd, as Std-T's in paper LFA."""
+    condition, baseline, labels = pairs(n=n, effect=-0.3, seed=18)
+    spread = np.sqrt((1 + 1 / R**2) / 2) if kind == "pooled" else np.sqrt(1 / R**2 - 1)
+    low, high = cluster_bootstrap(
+        lambda *c, axis=-1: d_of_totals(kind, *c, axis=axis),  # type: ignore[arg-type]
+        *d_totals(condition, baseline, labels),
+        resamples=2000 if n < 30 else 1000,
+    )
+    assert 0.93 <= np.mean((low <= -0.3 / spread) & (-0.3 / spread <= high)) <= 0.975
+
+
+def test_coverage_of_the_bootstrap_mean_over_documents() -> None:
+    low, high = cluster_bootstrap(ratio, *documents(n=30), method="percentile", resamples=1000)
+    assert 0.93 <= np.mean((low <= 0) & (high >= 0)) <= 0.97
