@@ -1,0 +1,186 @@
+"""Head scores on planted heads: by edits of the pattern, and by weights set by hand; a naive reference; a bridge."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from models.capture import run
+from models.errors import InputError
+from models.make import build
+from models.transformer import StreamTransformer
+from probes.heads import SCORES, HeadScores, main
+from probes.probe import measure
+from probes.tables import read_about
+
+torch.set_num_threads(1)
+N = 6
+
+
+class Ids:
+    """As much of a tokenizer as the probe asks for."""
+
+    bos_id = 0
+
+    def __init__(self, d_vocab: int) -> None:
+        self.d_vocab = d_vocab
+
+
+@pytest.fixture(scope="module")
+def model() -> StreamTransformer:
+    return build("std-t", "tiny", init_std=0.3)
+
+
+def looking(target: Any) -> Any:
+    """An edit after which head h looks from i at position target(h, i) alone, at itself where there is none."""
+
+    def fn(pattern: Tensor, hook: Any) -> Tensor:
+        new = torch.zeros_like(pattern)
+        for h in range(pattern.shape[1]):
+            for i in range(pattern.shape[2]):
+                new[:, h, i, target(h, i) if 0 <= target(h, i) <= i else i] = 1
+        return new
+
+    return fn
+
+
+def scores(summary: pd.DataFrame, kind: str = "random") -> dict[tuple[str, str], float]:
+    one = summary[summary["kind"] == kind]
+    return {(h, s): v for h, s, v in zip(one["head"], one["score"], one["mean"], strict=True)}
+
+
+def test_planted_heads(model: StreamTransformer) -> None:
+    """Each head of layer 0 looks where one score asks for: that score is 1 and the others are 0."""
+    back = [lambda i: i - 1, lambda i: 0, lambda i: i - N or i, lambda i: i - N + 1 or i]  # not at BOS by chance
+    edits = {"blocks.0.attn.hook_pattern": looking(lambda h, i: back[h](i))}
+    probe = HeadScores(sequences=3, length=N)
+    table = measure(model, probe, [[0, 5, 6, 7, 8], [0, 9, 9, 9]], edits=edits, tokenizer=Ids(256))
+    found = scores(probe.summarize(table))
+    for h, own in enumerate(SCORES):
+        for score in SCORES:
+            assert found[f"L0H{h}", score] == (1.0 if own == score else 0.0), (own, score)
+    text = scores(probe.summarize(table), "text")
+    assert (text["L0H0", "previous"], text["L0H0", "first"]) == (1.0, 0.0)
+    assert (text["L0H1", "previous"], text["L0H1", "first"]) == (0.0, 1.0)
+    assert ("L0H0", "induction") not in text
+
+
+def test_uniform_head_has_the_uniform_score(model: StreamTransformer) -> None:
+    """Σ over i of 1/(i+1), worked out by hand, and equal to the column `uniform`."""
+
+    def even(pattern: Tensor, hook: Any) -> Tensor:
+        n = pattern.shape[-1]
+        return (torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]).expand_as(pattern).clone()
+
+    probe = HeadScores(sequences=2, length=N)
+    summary = probe.summarize(measure(model, probe, [], edits={"blocks.*.attn.hook_pattern": even}, tokenizer=Ids(256)))
+    all_of, second = range(2, 2 * N + 1), range(N + 1, 2 * N + 1)
+    for score, over in (("previous", all_of), ("first", all_of), ("duplicate", second), ("induction", second)):
+        expected = np.mean([1 / (i + 1) for i in over])
+        one = summary[summary["score"] == score]
+        np.testing.assert_allclose(one["mean"], expected, rtol=1e-6)
+        np.testing.assert_allclose(one["uniform"], expected, rtol=1e-6)
+        np.testing.assert_allclose(one["sd"], 0, atol=1e-7)
+
+
+def test_heads_with_weights_set_by_hand() -> None:
+    """Embeddings are positions only, one-hot; W_K keeps them and W_Q of head h turns position i into what it seeks."""
+    model = build("std-t", "tiny", n_layers=1, d_model=64, n_ctx=16)
+    seek = [lambda i: i - 1, lambda i: 0, lambda i: i - N, lambda i: i - N + 1]
+    q, k = torch.zeros(4, 64, 16), torch.zeros(4, 64, 16)
+    for h in range(4):
+        k[h, :16] = torch.eye(16)
+        for i in range(16):
+            q[h, i, max(seek[h](i), 0)] = 20.0
+    with torch.no_grad():
+        model.embed.weight.zero_()
+        model.pos_embed.weight.copy_(torch.eye(16, 64))
+        for name, value in (("q", q), ("k", k)):
+            weight = getattr(model.blocks[0].attn, name).weight
+            weight.copy_(value.transpose(0, 1).flatten(1).mT)
+        torch.testing.assert_close(model.blocks[0].attn.W_Q, q)
+    probe = HeadScores(sequences=2, length=N)
+    found = scores(probe.summarize(measure(model, probe, [], tokenizer=Ids(256))))
+    for h, own in enumerate(SCORES):
+        assert found[f"L0H{h}", own] == pytest.approx(1, abs=1e-4)
+
+
+def test_equals_a_naive_loop(model: StreamTransformer) -> None:
+    """Plain sums over positions of the patterns that `model.patterns` returns."""
+    probe = HeadScores(sequences=2, length=N, seed=3)
+    query = probe.plan([[0, 4, 4, 2, 9]], Ids(256))
+    table = probe.read(run(model, query), query)
+    for row in table.sample(60, random_state=0).itertuples():
+        ids = query.tokens[row.prompt]
+        a = model.patterns(torch.tensor([ids]))[0, row.layer, row.index]
+        over = range(2, len(ids)) if row.score in ("previous", "first") else range(N + 1, 2 * N + 1)
+        key = {"previous": lambda i: i - 1, "first": lambda i: 0, "duplicate": lambda i: i - N}
+        picked = [float(a[i, key.get(row.score, lambda i: i - N + 1)(i)]) for i in over]
+        assert row.value == pytest.approx(np.mean(picked), abs=1e-6)
+        if row.score == "duplicate":
+            assert all(ids[i] == ids[i - N] for i in over)
+        if row.score == "induction":  # what followed the same token the last time
+            assert all(ids[i - N + 1 - 1] == ids[i] for i in over)
+
+
+def test_sequences_are_random_and_seeded() -> None:
+    probe = HeadScores(sequences=20, length=N)
+    query = probe.plan(None, Ids(30))
+    assert query.tokens == probe.plan([], Ids(30)).tokens
+    assert query.tokens != HeadScores(sequences=20, length=N, seed=1).plan([], Ids(30)).tokens
+    for ids in query.tokens:
+        assert ids[0] == 0 and ids[1 : N + 1] == ids[N + 1 :]
+        assert len(set(ids)) == N + 1
+    assert len({tuple(ids) for ids in query.tokens}) == 20
+
+
+def test_bad_input() -> None:
+    with pytest.raises(InputError, match="different tokens"):
+        HeadScores(length=40).plan([], Ids(30))
+    with pytest.raises(InputError, match="text 0 has 2 tokens"):
+        HeadScores().plan([[0, 1]], Ids(300))
+    with pytest.raises(InputError, match="at least 1 sequence"):
+        HeadScores(length=1)
+
+
+def test_one_prompt_has_no_interval(model: StreamTransformer) -> None:
+    probe = HeadScores(sequences=1, length=N)
+    summary = probe.summarize(measure(model, probe, [], tokenizer=Ids(256)))
+    assert summary["ci_low"].isna().all()
+    assert (summary["undefined"] == "sd, ci_low, ci_high: one prompt").all()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_on_a_bridge() -> None:
+    """The same numbers as from the attentions that the library itself returns."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32, initializer_range=0.2)
+    config._attn_implementation = "eager"
+    inner = GPT2LMHeadModel(config).eval()
+    probe = HeadScores(sequences=2, length=N)
+    query = probe.plan([], Ids(100))
+    with torch.no_grad():
+        attentions = inner(torch.tensor(query.tokens), output_attentions=True).attentions
+    table = measure(build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config), probe, [], tokenizer=Ids(100))
+    expected = torch.stack(list(attentions), 1)[..., N + 1 :, :].diagonal(2, -2, -1).mean(-1)  # [B, L, H]
+    got = table[table["score"] == "induction"].sort_values(["prompt", "layer", "index"])["value"]
+    np.testing.assert_allclose(got, expected.flatten(), atol=1e-6)
+
+
+def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "heads.parquet"
+    main([str(tiny_run), "--sequences", "3", "--length", "8", "--texts", "2", "--out", str(out)])
+    table = pd.read_parquet(out)
+    assert len(table) == 8 * (4 + 2)
+    assert read_about(out)["about"]["probe"]["sequences"] == 3
+    assert out.with_suffix(".html").stat().st_size > 1000
+    assert "induction" in capsys.readouterr().out
+    with pytest.raises(InputError, match="use 15"):
+        main([str(tiny_run), "--length", "40"])

@@ -1,0 +1,229 @@
+"""Linear probes where the label is planted, where nothing is, and where only words can be learnt by heart."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from models.capture import Captures
+from models.checkpoint import load
+from models.errors import InputError
+from models.make import build
+from models.text.tokenizer import Tokenizer
+from probes.linear import Example, LinearProbe, labelled_query, main, story_examples
+from probes.probe import measure
+from probes.tables import read_about
+
+torch.set_num_threads(1)
+HOOK = "blocks.1.hook_resid_post"
+
+
+def made(n: int = 240, words: int = 24, groups: int = 60, seed: int = 0) -> list[Example]:
+    """Examples without a text: labels, groups and words drawn independently."""
+    rng = np.random.default_rng(seed)
+    drawn = zip(rng.permutation(n) % 2, rng.integers(groups, size=n), rng.integers(words, size=n), strict=True)
+    return [Example(text="", start=0, end=0, label="ab"[y], group=f"g{g}", word=f"w{w}") for y, g, w in drawn]
+
+
+def read(probe: LinearProbe, examples: list[Example], x: Any, hook: str = HOOK) -> pd.DataFrame:
+    """The probe's table of activations x [N, ...], ten positions a prompt."""
+    n = len(examples)
+    query = labelled_query()(tokens=[[0] * 10] * (n // 10), positions=[range(10)] * (n // 10), examples=tuple(examples))
+    rows = list(torch.as_tensor(np.asarray(x)).float().split(10))
+    return probe.read(Captures({hook: rows}, None), query)
+
+
+def labels_of(examples: list[Example]) -> np.ndarray:
+    return np.array([e.label == "b" for e in examples])
+
+
+def noise(n: int, width: int = 8, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, width))
+
+
+def test_planted_label() -> None:
+    """One direction of eight is the label: accuracy 1; the control, which it does not tell, near chance."""
+    examples, probe = made(), LinearProbe()
+    x = noise(len(examples))
+    x[:, 3] = 20 * labels_of(examples)
+    row = probe.summarize(read(probe, examples, x)).iloc[0]
+    assert row["accuracy"] == 1
+    assert abs(row["control"] - 0.5) < 0.15
+    assert row["selectivity"] == pytest.approx(1 - row["control"])
+    assert row["selectivity_low"] < row["selectivity"] < row["selectivity_high"]
+    assert row["p_holm"] < 0.001
+    assert (row["layer"], row["chance"], row["majority"], row["n"], row["groups"]) == (1, 0.5, 0.5, 240, 59)
+
+
+def test_no_information_is_chance() -> None:
+    """Over ten draws of noise the intervals hold chance as often as they should, and p rejects as rarely."""
+    held, rejected, shares = 0, 0, []
+    for seed in range(10):
+        examples, probe = made(seed=seed), LinearProbe(controls=1)
+        row = probe.summarize(read(probe, examples, noise(240, seed=100 + seed))).iloc[0]
+        held += row["ci_low"] <= 0.5 <= row["ci_high"]
+        rejected += row["p"] < 0.05
+        shares.append(row["accuracy"])
+    assert held >= 8 and rejected <= 2
+    assert abs(np.mean(shares) - 0.5) < 0.03
+
+
+def test_words_can_be_learnt_by_heart() -> None:
+    """Activations that name the word, labels that follow from it: accuracy 1, control 1, selectivity 0."""
+    examples = made(words=12)
+    of_word = {e.word: "ab"[int(e.word[1:]) % 2] for e in examples}
+    examples = [Example(**{**vars(e), "label": of_word[e.word]}) for e in examples]
+    x = np.eye(12)[[int(e.word[1:]) for e in examples]]
+    row = LinearProbe().summarize(read(LinearProbe(c=10.0), examples, x)).iloc[0]
+    assert row["accuracy"] == 1
+    assert row["control"] == 1
+    assert row["selectivity"] == 0
+
+
+def test_no_word_on_both_sides_no_control() -> None:
+    """Groups that are the words: nothing can be memorised, so the probe is at chance and the control undefined."""
+    examples = [Example(**{**vars(e), "group": e.word}) for e in made(words=24)]
+    of_word = {e.word: "ab"[int(e.word[1:]) % 2] for e in examples}
+    examples = [Example(**{**vars(e), "label": of_word[e.word]}) for e in examples]
+    x = np.eye(24)[[int(e.word[1:]) for e in examples]]
+    table = read(LinearProbe(), examples, x)
+    assert set(table["task"]) == {"label"}
+    row = LinearProbe().summarize(table).iloc[0]
+    assert row["accuracy"] < 0.7
+    assert np.isnan(row["control"]) and np.isnan(row["selectivity"])
+    assert "no word recurs" in row["undefined"]
+
+
+def test_a_group_is_never_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every example is predicted once per task, by a probe that saw no example of its group."""
+    examples, probe = made(), LinearProbe(controls=1)
+    seen: list[tuple[Any, Any]] = []
+    original = LinearProbe._held_out
+
+    def watched(self: LinearProbe, x: Any, y: Any, splits: Any) -> Any:
+        seen.extend(splits)
+        return original(self, x, y, splits)
+
+    monkeypatch.setattr(LinearProbe, "_held_out", watched)
+    table = read(probe, examples, noise(240))
+    groups = np.array([e.group for e in examples])
+    for train, test in seen:
+        assert not set(groups[train]) & set(groups[test])
+    for _, one in table.groupby(["task", "draw"]):
+        assert one["example"].tolist() == list(range(240))
+
+
+def test_standardisation_is_inside_the_fold() -> None:
+    """A naive loop: mean, sd and weights from the training folds, by a general minimiser, gives the same."""
+    from scipy.optimize import minimize
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    examples, probe = made(n=100, groups=30), LinearProbe(c=0.5, controls=1)
+    y = labels_of(examples)
+    x = noise(100, 3) * [1, 50, 0.02] + [0, 300, 5]
+    x[:, 1] += 40 * y
+    table = read(probe, examples, x)
+    groups = pd.factorize(np.array([e.group for e in examples]))[0]
+    x = np.float32(x).astype(float)
+    for train, test in StratifiedGroupKFold(5, shuffle=True, random_state=0).split(x, y, groups):
+        mu, sd = x[train].mean(0), x[train].std(0)
+        z, sign = (x - mu) / sd, np.where(y, 1, -1)
+
+        def loss(w: np.ndarray, z: np.ndarray = z[train], sign: np.ndarray = sign[train]) -> float:
+            return np.logaddexp(0, -sign * (z @ w[:3] + w[3])).sum() + (w[:3] ** 2).sum() / (2 * 0.5)
+
+        w = minimize(loss, np.zeros(4)).x
+        said = table[(table["task"] == "label") & table["example"].isin(test)].sort_values("example")["predicted"]
+        assert (said == "b").tolist() == (z[test] @ w[:3] + w[3] > 0).tolist()
+
+
+def test_planted_in_a_model() -> None:
+    """What a letter is can be read from hook_embed of a model whose embedding holds it, not from noise."""
+    tokenizer = Tokenizer.train(["ab ac ad " * 50], 259)
+    model = build("std-t", "tiny", d_vocab=300)
+    model.tokenizer = tokenizer
+    rng = np.random.default_rng(0)
+    examples = []
+    for i in range(40):
+        text = "".join(rng.choice(list("uvwxyz"), 12))
+        for at in (4, 9):
+            label = "late" if text[at] in "xyz" else "early"
+            examples.append(Example(text=text, start=at, end=at + 1, label=label, group=str(i), word=text[at]))
+    with torch.no_grad():
+        model.embed.weight.zero_()
+        for letter in "xyz":
+            model.embed.weight[tokenizer.encode(letter)[-1], 5] = 1
+    probe = LinearProbe(hooks=("hook_embed", "hook_pos_embed", "blocks.*.attn.hook_z"))
+    summary = probe.summarize(measure(model, probe, examples)).set_index("hook")
+    assert summary.loc["hook_embed", "accuracy"] == 1
+    assert summary.loc["hook_embed", "layer"] == -1
+    assert summary.loc["hook_pos_embed", "accuracy"] < 0.75
+    assert summary.loc["blocks.1.attn.hook_z", "layer"] == 1
+
+
+def test_plan_places_examples() -> None:
+    """Positions are those of the labelled words; texts are run once, no further than needed; the context cuts."""
+    tokenizer = Tokenizer.train(["the cat sat on the mat " * 60], 265)
+    text = "the cat sat on the mat"
+    at = [(8, 11), (4, 7), (19, 22)]
+    examples = [Example(text=text, start=a, end=b, label=text[a:b], group="g", word="w") for a, b in at]
+    query = LinearProbe(hooks=(HOOK,)).plan(examples, tokenizer)
+    assert len(query.tokens) == 1
+    for e, p in zip(query.examples, query.positions[0], strict=True):
+        assert tokenizer.align(text, e.start, e.end)[-1] == p
+    assert len(query.tokens[0]) == max(query.positions[0]) + 1
+    short = LinearProbe(hooks=(HOOK,), max_tokens=query.positions[0][0] + 1).plan(examples, tokenizer)
+    assert [e.label for e in short.examples] == ["sat", "cat"] and short.left_out == 1
+    with pytest.raises(InputError, match="none of 3"):
+        LinearProbe(max_tokens=1).plan(examples, tokenizer)
+
+
+def test_story_examples_are_the_ground_truth() -> None:
+    from models.text.stories import story
+
+    examples = story_examples("antecedent", 120)
+    assert {e.label for e in examples} == {"first", "second"}
+    assert abs(np.mean([e.label == "first" for e in examples]) - 0.5) < 0.12
+    pronouns = {e.text[e.start : e.end].lower() for e in examples}
+    assert pronouns <= {"it", "he", "she", "they"}
+    first = story(2, 0, held_out=True)
+    case = next(c for c in first.cases if len(c.candidates) == 2 and c.cue_before)
+    assert examples[0].word == first.text[case.antecedent.start : case.antecedent.end].lower()
+    assert first.text.endswith(examples[0].text)
+    assert len(first.text) - len(examples[0].text) + examples[0].start == case.pronoun.start
+    by_word = story_examples("gender", 120, groups="antecedent")
+    assert {e.label for e in by_word} == {"he", "she"}
+    assert all(e.group == e.word == e.text[e.start : e.end].lower() for e in by_word)
+    assert {e.label for e in story_examples("number", 60)} == {"single", "group"}
+
+
+def test_bad_input() -> None:
+    examples, probe = made(), LinearProbe()
+    with pytest.raises(InputError, match="two classes"):
+        read(probe, [Example(**{**vars(e), "label": "a"}) for e in examples], noise(240))
+    with pytest.raises(InputError, match="3 groups, .* too few for 5 folds"):
+        read(probe, made(groups=3), noise(240))
+    with pytest.raises(InputError, match="1 examples of the rarest label"):
+        read(probe, [Example(**{**vars(e), "label": "ab"[i == 7]}) for i, e in enumerate(examples)], noise(240))
+    bad = noise(240)
+    bad[5, 2] = np.nan
+    with pytest.raises(InputError, match="1 of 240 activations are not finite"):
+        read(probe, examples, bad)
+    with pytest.raises(InputError, match="no vector of one length"):
+        read(probe, examples, noise(240), hook="blocks.0.attn.hook_pattern")
+    with pytest.raises(InputError, match="at least 2"):
+        LinearProbe(folds=1)
+
+
+def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "linear.parquet"
+    main([str(tiny_run), "--stories", "150", "--folds", "3", "--controls", "1", "--out", str(out)])
+    table = pd.read_parquet(out)
+    assert table["hook"].tolist() == ["hook_embed", "blocks.0.hook_resid_post", HOOK]
+    assert read_about(out)["about"]["task"] == "antecedent"
+    assert out.with_suffix(".html").exists()
+    assert "9 cases (225 beyond" in capsys.readouterr().out
+    assert load(tiny_run).config.n_ctx == read_about(out)["about"]["probe"]["max_tokens"]

@@ -1,0 +1,189 @@
+"""The logit lens against the model's own logits, `layer_logits` and TransformerLens' cache; ranks; a bridge."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from models import readout
+from models.capture import Captures, Query, run
+from models.errors import InputError
+from models.make import build
+from models.transformer import StreamTransformer
+from probes.logit_lens import Lens, LogitLens, lens_of, main, visible
+from probes.probe import measure
+
+torch.set_num_threads(1)
+PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
+
+
+class Ids:
+    """Prompts here are ids already."""
+
+
+@pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "own norms"])
+def model(request: pytest.FixtureRequest) -> StreamTransformer:
+    if request.param != "own norms":
+        return build(request.param, "tiny", init_std=0.3)
+    model = build("pls", "tiny", init_std=0.3, **{"readout.layer_norms": "own"})
+    with torch.no_grad():
+        model.layer_norms[0].weight.mul_(torch.linspace(0.5, 2, 32))
+    return model
+
+
+def spread(table: pd.DataFrame, prompt: int, layer: int) -> torch.Tensor:
+    """Probabilities [positions, V] from a table that keeps the whole vocabulary."""
+    one = table[(table["prompt"] == prompt) & (table["layer"] == layer)]
+    return torch.tensor(one.pivot(index="position", columns="id", values="probability").to_numpy())
+
+
+def test_equals_layer_logits_and_the_models_own(model: StreamTransformer) -> None:
+    """Whole distributions, of every layer: those of `layer_logits`; of the last: of the model's output."""
+    table = measure(model, LogitLens(lens=lens_of(model), k=256), PROMPTS, tokenizer=Ids())
+    for i, ids in enumerate(PROMPTS):
+        tokens = torch.tensor([ids])
+        expected = model.layer_logits(tokens, torch.arange(len(ids))[None])[0].double().softmax(-1)
+        for layer in range(2):
+            torch.testing.assert_close(spread(table, i, layer), expected[:, layer], rtol=0, atol=1e-6)
+        with torch.no_grad():
+            own = model(tokens)[0].double().softmax(-1)
+        torch.testing.assert_close(spread(table, i, 1), own, rtol=0, atol=1e-6)
+
+
+def test_equals_the_cache_of_transformer_lens(model: StreamTransformer) -> None:
+    """resid_post -> final norm by its definition -> W_U, where all layers are read with the final norm."""
+    if model.config.readout.layer_norms == "own":
+        pytest.skip("layers have norms of their own")
+    table = measure(model, LogitLens(lens=lens_of(model), k=256), PROMPTS[:1], tokenizer=Ids())
+    with torch.no_grad():
+        _, cache = model.run_with_cache(torch.tensor(PROMPTS[:1]))
+        x = cache["resid_post", 0][0].double()
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+        logits = (x * model.ln_final.weight + model.ln_final.bias) @ model.W_U.double()
+    torch.testing.assert_close(spread(table, 0, 0), logits.softmax(-1), rtol=0, atol=1e-5)
+
+
+def test_candidates_and_ranks(model: StreamTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Top k in order, the next token in or beside them with its rank; the same in chunks of three positions."""
+    probe = LogitLens(lens=lens_of(model), k=4)
+    table = measure(model, probe, PROMPTS, tokenizer=Ids())
+    monkeypatch.setattr(readout, "chunk_rows", lambda d_vocab, budget=0: 3)
+    pd.testing.assert_frame_equal(table, measure(model, probe, PROMPTS, tokenizer=Ids()))
+    for i, ids in enumerate(PROMPTS):
+        p = model.layer_logits(torch.tensor([ids]), torch.arange(len(ids))[None])[0].double().softmax(-1)
+        for (position, layer), one in table[table["prompt"] == i].groupby(["position", "layer"]):
+            here, order = p[position, layer], p[position, layer].argsort(descending=True).tolist()
+            top = one[one["top"] > 0]
+            assert top["id"].tolist() == order[:4]
+            assert top["rank"].tolist() == [1, 2, 3, 4]
+            np.testing.assert_allclose(one["probability"], here[one["id"].tolist()], atol=1e-6)
+            actual = one[one["actual"]]
+            if position == len(ids) - 1:
+                assert actual.empty and len(one) == 4
+            else:
+                assert actual["id"].tolist() == [ids[position + 1]]
+                assert actual["rank"].item() == order.index(ids[position + 1]) + 1
+                assert len(one) == 4 + (actual["rank"].item() > 4)
+            assert one["read"].unique().tolist() == [str(ids[position])]
+
+
+def planted(rows: Any, vocabulary: int) -> tuple[LogitLens, Captures]:
+    """A lens that takes the stream for logits."""
+    lens = Lens(1, vocabulary, lambda layer, x: x, lambda ids: [chr(97 + int(i)) for i in ids])
+    return LogitLens(lens=lens, k=3), Captures({"blocks.0.hook_resid_post": [torch.tensor(rows).log()]}, None)
+
+
+def test_planted_probabilities_and_ties() -> None:
+    """Streams that are the logarithms of known probabilities; equal ones share a rank."""
+    rows = [[0.1, 0.2, 0.3, 0.4], [0.3, 0.3, 0.2, 0.2], [0.25, 0.25, 0.25, 0.25]]
+    probe, captures = planted(rows, 4)
+    query = Query(tokens=[[0, 3, 2]], hooks=("blocks.0.hook_resid_post",))
+    table = probe.read(captures, query)
+    first, second, third = (one for _, one in table.groupby("position"))
+    assert first["token"].tolist() == ["d", "c", "b"]
+    np.testing.assert_allclose(first["probability"], [0.4, 0.3, 0.2], rtol=1e-6)
+    assert first["actual"].tolist() == [True, False, False]
+    assert second["rank"].tolist()[:3] == [1, 1, 3]
+    assert second[second["actual"]]["rank"].item() == 3
+    assert third["rank"].tolist() == [1, 1, 1]
+    summary = probe.summarize(table).iloc[0]
+    assert summary["loss"] == pytest.approx(-(np.log(0.4) + np.log(0.2)) / 2, rel=1e-6)
+    assert (summary["accuracy"], summary["median_rank"], summary["n"]) == (0.5, 2.0, 2)
+    assert summary["undefined"] == "sd, ci_low, ci_high: one prompt"
+
+
+def test_summary_is_the_models_loss(model: StreamTransformer) -> None:
+    probe = LogitLens(lens=lens_of(model), k=1)
+    last = probe.summarize(measure(model, probe, PROMPTS, tokenizer=Ids())).iloc[-1]
+    losses = [model.token_losses(torch.tensor([r[:-1]]), torch.tensor([r[1:]])).sum() for r in PROMPTS]
+    assert last["loss"] == pytest.approx(float(sum(losses)) / 7, abs=1e-5)
+    assert (last["n"], last["prompts"]) == (7, 2)
+    assert last["ci_low"] <= last["loss"] <= last["ci_high"]
+
+
+def test_under_edits_the_streams_are_edited(model: StreamTransformer) -> None:
+    """With the last layer's updates removed, its prediction is that of the layer before (with the same norm)."""
+    edits = {f"blocks.1.hook_{part}_out": lambda x, hook: torch.zeros_like(x) for part in ("attn", "mlp")}
+    if model.config.readout.layer_norms == "own":
+        pytest.skip("layers have norms of their own")
+    table = measure(model, LogitLens(lens=lens_of(model), k=256), PROMPTS[:1], edits=edits, tokenizer=Ids())
+    torch.testing.assert_close(spread(table, 0, 0), spread(table, 0, 1), rtol=0, atol=1e-6)
+
+
+def test_picture() -> None:
+    """A cell per layer and position; what comes true is underlined; HTML in a token stays text."""
+    probe, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
+    query = Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))
+    table = probe.read(captures, query)
+    heat = probe.plot(table).data[0]
+    assert heat.text.tolist() == [["<u>d</u>", "a"]]
+    np.testing.assert_allclose(heat.z, [[0.4, 0.4]], rtol=1e-6)
+    assert visible("<b>\n") == "&lt;b&gt;⏎"
+    with pytest.raises(InputError, match="prompt 3"):
+        probe.plot(table, prompt=3)
+
+
+def test_bad_input(model: StreamTransformer) -> None:
+    lens = lens_of(model)
+    for options, message in (({"k": 0}, "k = 0"), ({"k": 999}, "vocabulary"), ({"layers": (7,)}, "layer 7")):
+        with pytest.raises(InputError, match=message):
+            LogitLens(lens=lens, **options)
+    probe = LogitLens(lens=lens)
+    with pytest.raises(InputError, match="no position has a next token"):
+        probe.summarize(measure(model, probe, [[0]], tokenizer=Ids()))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_on_a_bridge() -> None:
+    """The last layer is the library's own prediction; layer 0 is ln_f and lm_head of its hidden state."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32, initializer_range=0.2)
+    inner = GPT2LMHeadModel(config).eval()
+    tokens = torch.tensor([[3, 4, 90, 2]])
+    with torch.no_grad():
+        out = inner(tokens, output_hidden_states=True)
+        first = inner.lm_head(inner.transformer.ln_f(out.hidden_states[1]))
+    bridge = build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
+    query_of = LogitLens(lens=lens_of(bridge), k=100)
+    query = query_of.plan(tokens.tolist(), None)
+    table = query_of.read(run(bridge, query), query)
+    for layer, logits in enumerate((first, out.logits)):
+        torch.testing.assert_close(spread(table, 0, layer), logits[0].double().softmax(-1), rtol=0, atol=1e-5)
+
+
+def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "lens.parquet"
+    main([str(tiny_run), "--text", "the [red] cat", "she ran", "--k", "2", "--out", str(out)])
+    table = pd.read_parquet(out)
+    assert set(table["layer"]) == {0, 1} and set(table["prompt"]) == {0, 1}
+    assert (table.groupby(["prompt", "position", "layer"]).size() >= 2).all()
+    assert out.with_suffix(".html").exists()
+    assert "'['" in capsys.readouterr().out
+    main([str(tiny_run), "--max-tokens", "5", "--layers", "1"])
+    assert "L1" in capsys.readouterr().out

@@ -1,0 +1,202 @@
+"""HSS and entropy where they follow on paper, against naive loops, streamed, and on a bridge."""
+
+from math import lgamma, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from models.capture import Captures, run
+from models.errors import InputError
+from models.make import build
+from models.transformer import StreamTransformer
+from probes import specialization
+from probes.probe import measure
+from probes.specialization import Specialization, hss, main, stream
+
+torch.set_num_threads(1)
+T = 8
+SAMPLES = torch.randint(1, 256, (23, T + 3), generator=torch.Generator().manual_seed(0)).tolist()
+
+
+class Ids:
+    """Prompts here are ids already."""
+
+
+@pytest.fixture(scope="module")
+def model() -> StreamTransformer:
+    return build("std-t", "tiny", init_std=0.5)
+
+
+def values(summary: pd.DataFrame, measured: str) -> dict[str, float]:
+    one = summary[summary["measure"] == measured]
+    return dict(zip(one["scope"], one["value"], strict=True))
+
+
+def shown(*heads: Tensor) -> Captures:
+    """Captures of one layer whose heads have these patterns, in each of three samples."""
+    return Captures({"blocks.0.attn.hook_pattern": [torch.stack(heads)] * 3}, None)
+
+
+def test_hss_on_paper() -> None:
+    """Identical patterns 0, orthogonal ones 1, two of three alike 2/3, an angle of 60 degrees 1/2."""
+    a, b = torch.eye(4), torch.eye(4).roll(1, 0)
+    assert hss(torch.stack([a, a, 3 * a])) == pytest.approx(0, abs=1e-12)
+    assert hss(torch.stack([a, b, a.roll(2, 0)])) == 1
+    assert hss(torch.stack([a, a, b])) == pytest.approx(2 / 3)
+    assert hss(torch.tensor([[1.0, 0.0], [0.5, 3**0.5 / 2]])) == pytest.approx(0.5)
+    with pytest.raises(InputError, match="zero everywhere"):
+        hss(torch.zeros(2, 3, 3))
+
+
+def test_hss_of_an_average_is_not_the_average() -> None:
+    """Two heads that swap their patterns from sample to sample look alike on average (the formula averages first)."""
+    a, b = torch.eye(4), torch.eye(4).roll(1, 0)
+    swapped = [torch.stack([a, b]), torch.stack([b, a])]
+    probe = Specialization(length=4)
+    table = probe.read(Captures({"blocks.0.attn.hook_pattern": swapped}, None), None)
+    assert values(probe.summarize(table), "HSS")["L0"] == pytest.approx(0, abs=1e-12)
+
+
+def test_entropy_on_paper() -> None:
+    """Even attention: the mean of ln(q + 1); one key: 0; two keys: ln 2, but for the first query."""
+    even = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
+    two = torch.zeros(T, T)
+    two[0, 0] = 1
+    two[1:, 0] = two[torch.arange(1, T), torch.arange(1, T)] = 0.5
+    probe = Specialization(length=T)
+    found = values(probe.summarize(probe.read(shown(even, torch.eye(T), two), None)), "entropy")
+    assert found["L0H0"] == pytest.approx(lgamma(T + 1) / T, rel=1e-6)
+    assert found["L0H1"] == 0
+    assert found["L0H2"] == pytest.approx(log(2) * (T - 1) / T, rel=1e-6)
+    assert found["all"] == pytest.approx((found["L0H0"] + found["L0H2"]) / 3)
+
+
+def test_causal_heads_reach_one_minus_one_over_t() -> None:
+    """To itself and to the one before share only the first row: 1 − 1/T, the ceiling of one-hot causal patterns."""
+    before = torch.stack([torch.eye(T)[max(i - 1, 0)] for i in range(T)])
+    probe = Specialization(length=T)
+    found = values(probe.summarize(probe.read(shown(torch.eye(T), before), None)), "HSS")
+    assert found["L0"] == pytest.approx(1 - 1 / T)
+
+
+def test_edited_model_with_identical_heads(model: StreamTransformer) -> None:
+    """All heads of layer 0 made equal: HSS 0 there, and elsewhere what it was."""
+    probe = Specialization(length=T)
+    edits = {"blocks.0.attn.hook_pattern": lambda a, hook: a[:, :1].expand_as(a).clone()}
+    edits |= {"blocks.0.attn.hook_z": lambda z, hook: torch.zeros_like(z)}
+    plain = {"blocks.0.attn.hook_z": lambda z, hook: torch.zeros_like(z)}
+    got = values(probe.summarize(measure(model, probe, SAMPLES, edits=edits, tokenizer=Ids())), "HSS")
+    before = values(probe.summarize(measure(model, probe, SAMPLES, edits=plain, tokenizer=Ids())), "HSS")
+    assert got["L0"] == pytest.approx(0, abs=1e-6)
+    assert before["L0"] > 0.01
+    assert got["L1"] == pytest.approx(before["L1"], abs=1e-6)
+    assert got["layers"] == pytest.approx((got["L0"] + got["L1"]) / 2)
+
+
+def naive(patterns: Tensor) -> tuple[dict[str, float], dict[str, float]]:
+    """(HSS, entropy) by scope of patterns [samples, L, H, T, T], with loops and the formulas as printed."""
+    n, layers, heads = patterns.shape[:3]
+    a = {(layer, h): patterns[:, layer, h].double().mean(0).flatten() for layer in range(layers) for h in range(heads)}
+
+    def score(keys: list[tuple[int, int]]) -> float:
+        terms = [1 - float(a[i] @ a[j] / (a[i].norm() * a[j].norm())) for i in keys for j in keys if i != j]
+        return sum(terms) / (len(keys) * (len(keys) - 1))
+
+    found = {f"L{layer}": score([(layer, h) for h in range(heads)]) for layer in range(layers)}
+    found |= {"layers": sum(found.values()) / layers, "all": score(list(a))}
+    entropy = {}
+    for layer in range(layers):
+        for h in range(heads):
+            rows = [r[r > 0].double() for s in range(n) for r in patterns[s, layer, h]]
+            entropy[f"L{layer}H{h}"] = sum(float(-(r * r.log()).sum()) for r in rows) / len(rows)
+    return found, entropy
+
+
+def test_equals_naive_loops_and_jackknife(model: StreamTransformer) -> None:
+    probe = Specialization(length=T, blocks=4)
+    summary = probe.summarize(measure(model, probe, SAMPLES, tokenizer=Ids()))
+    patterns = model.patterns(torch.tensor(SAMPLES)[:, :T])
+    expected, entropy = naive(patterns)
+    assert values(summary, "HSS") == pytest.approx(expected, abs=1e-6)
+    got = values(summary, "entropy")
+    assert {k: v for k, v in got.items() if "H" in k} == pytest.approx(entropy, abs=1e-5)
+    left = [naive(patterns[torch.arange(23) % 4 != g])[0]["all"] for g in range(4)]
+    se = np.sqrt(3 / 4 * np.square(np.array(left) - np.mean(left)).sum())
+    row = summary[(summary["measure"] == "HSS") & (summary["scope"] == "all")].iloc[0]
+    assert row["se"] == pytest.approx(se, rel=1e-3)
+    assert row["ci_high"] - row["value"] == pytest.approx(3.182446 * se, rel=1e-3)
+    assert (row["n"], row["blocks"]) == (23, 4)
+
+
+def test_stream_equals_measure_and_holds_few_samples(model: StreamTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = Specialization(length=T, blocks=5)
+    whole = measure(model, probe, SAMPLES, tokenizer=Ids())
+    monkeypatch.setattr(specialization, "CHUNK_NUMBERS", 3 * 2 * 4 * T * T)
+    sizes = []
+
+    def counted(model: Any, query: Any, edits: Any = None) -> Captures:
+        sizes.append(len(query.tokens))
+        return run(model, query, edits)
+
+    monkeypatch.setattr("models.capture.run", counted)
+    streamed = stream(model, probe, (row for row in [[1, 2], *SAMPLES]), tokenizer=Ids())
+    assert sizes == [3] * 7 + [2]
+    pd.testing.assert_frame_equal(whole, streamed, atol=1e-6)
+
+
+def test_few_samples_and_one_head(model: StreamTransformer) -> None:
+    probe = Specialization(length=T)
+    summary = probe.summarize(measure(model, probe, SAMPLES[:1], tokenizer=Ids()))
+    assert summary["value"].notna().all()
+    assert (summary["undefined"] == "se, ci_low, ci_high: one sample").all()
+    alone = Captures({f"blocks.{n}.attn.hook_pattern": [torch.eye(T)[None]] * 2 for n in range(2)}, None)
+    summary = probe.summarize(probe.read(alone, None)).set_index(["measure", "scope"])
+    assert np.isnan(summary.loc[("HSS", "layers"), "value"])
+    assert "no other" in summary.loc[("HSS", "layers"), "undefined"]
+    assert summary.loc[("HSS", "all"), "value"] == pytest.approx(0, abs=1e-12)
+    assert len(probe.plot(probe.read(alone, None)).data) == 2
+
+
+def test_bad_input(model: StreamTransformer) -> None:
+    with pytest.raises(InputError, match="no sample has 64 tokens"):
+        stream(model, Specialization(), SAMPLES, tokenizer=Ids())
+    two = Captures({"blocks.0.attn.hook_pattern": [torch.eye(3)[None], torch.eye(4)[None]]}, None)
+    with pytest.raises(InputError, match="one length"):
+        Specialization().read(two, None)
+    with pytest.raises(InputError, match="not finite"):
+        Specialization().read(shown(torch.eye(T), torch.full((T, T), torch.nan)), None)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_on_a_bridge() -> None:
+    """The same as from the attentions that the library itself returns."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=256, n_positions=32, initializer_range=0.2)
+    config._attn_implementation = "eager"
+    inner = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        attentions = inner(torch.tensor(SAMPLES)[:, :T], output_attentions=True).attentions
+    bridge = build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
+    probe = Specialization(length=T)
+    got = values(probe.summarize(stream(bridge, probe, SAMPLES, tokenizer=Ids())), "HSS")
+    assert got == pytest.approx(naive(torch.stack(list(attentions), 1))[0], abs=1e-6)
+
+
+def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "s.parquet"
+    main([str(tiny_run), "--samples", "6", "--length", "16", "--out", str(out)])
+    table = pd.read_parquet(out)
+    assert list(table["scope"][:4]) == ["L0", "L1", "layers", "all"]
+    assert set(table["n"]) == {6}
+    assert out.with_suffix(".html").exists()
+    assert "HSS" in capsys.readouterr().out
+    with pytest.raises(InputError, match="longer than the context"):
+        main([str(tiny_run), "--length", "400"])
