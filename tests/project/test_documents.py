@@ -25,7 +25,7 @@ def test_there_are_commands() -> None:
 def test_readme_commands_and_code_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     for line in COMMANDS:
-        _, _, module, *argv = shlex.split(line)
+        _, _, module, *argv = shlex.split(line, comments=True)
         import_module(module).main([*argv, *SMALLER.get(module, [])])
     (code,) = [block for kind, block in BLOCKS if kind == "python"]
     exec(compile(code, "README.md", "exec"), {})
