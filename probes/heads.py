@@ -14,7 +14,7 @@ With A[i, j] the attention from position i to j (BOS is position 0) and n the le
 All are shares of attention, from 0 to 1. `uniform` is the score of a head that spreads evenly over positions ≤ i.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ import tyro
 
 from models.cli import command, parse
 from models.errors import InputError
+from probes.command import RunOptions, documents, open_run, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,21 +183,6 @@ def _score(a: Any, score: str, n: int) -> Any:
     return a.diagonal(-back, -2, -1)[..., start - back :].mean(-1)  # entry j is A[j + back, j]
 
 
-# ---- the command, and what it shares with the other probes that need no prompt suite ------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Arguments of every command that measures a run."""
-
-    run: Annotated[str, tyro.conf.Positional] = ""
-    """Run folder."""
-    out: Path | None = None
-    """Write the table (.parquet) here, and the figure beside it (.html)."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options(RunOptions):
     """Arguments of `python -m probes.heads`."""
@@ -225,7 +211,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from models.training.data import evaluation_shards
     from probes.probe import measure
-    from probes.report import show
 
     tokenizer, texts = model._text(), list[list[int]]()
     if options.texts:
@@ -238,45 +223,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     shown = shown.sort_values(["kind", "score", "mean"], ascending=[True, True, False])
     title = f"{name}: the {options.top} highest heads of each score, {probe.sequences} random, {len(texts)} texts"
     show(shown.drop(columns=["layer", "index"]), title)
-    write_results(options, summary, UNITS, probe.plot(table), texts=len(texts), probe=asdict(probe))
-
-
-def open_run(options: RunOptions, module: str) -> tuple[str, Any]:
-    """(name for a title, model) of the run. Raises `InputError` before anything heavy is imported."""
-    if not options.run:
-        raise InputError(f"give a run folder: python -m {module} RUN")
-    if options.out is not None and options.out.suffix != ".parquet":
-        raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
-
-    from models.checkpoint import load, run_folder
-    from models.provenance import pick_device
-
-    folder = run_folder(options.run)
-    model = load(folder, device=pick_device(options.device))
-    return f"{model.config.name} ({folder})", model
-
-
-def write_results(
-    options: RunOptions, table: "pd.DataFrame", units: Mapping[str, str], figure: Any, **about: Any
-) -> None:
-    """Write OUT and the figure beside it, with who computed it and what; nothing without --out."""
-    from models.provenance import pick_device, provenance
-    from probes.tables import write_atomically, write_table
-
-    if options.out is None:
-        return
-    about = {**provenance(pick_device(options.device)), "run": options.run, **about}
-    write_table(table, options.out, units={c: u for c, u in units.items() if c in table}, about=about)
-    page, html = options.out.with_suffix(".html"), figure.to_html(include_plotlyjs=True)
-    write_atomically(page, lambda part: part.write_text(html, encoding="utf-8"))
-    print(f"table {options.out}\nfigure {page}")
-
-
-def documents(shards: Any, at_least: int = 1) -> Iterable[list[int]]:
-    """The token ids of each document, BOS first; documents shorter than `at_least` are left out."""
-    for start, stop in zip(shards.starts[:-1], shards.starts[1:], strict=True):
-        if stop - start >= at_least:
-            yield shards.tokens[start:stop].tolist()
+    write_results(options, {"": (summary, UNITS)}, probe.plot(table), texts=len(texts), probe=asdict(probe))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import tyro
 
 from models.cli import command, parse
 from models.errors import InputError, unknown
-from probes.heads import RunOptions, open_run, write_results
+from probes.command import RunOptions, open_run, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -282,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from rich.progress import track
 
     from models.capture import run
-    from probes.report import show
+    from probes.command import show
 
     probe = replace(options.probe, max_tokens=min(options.probe.max_tokens or model.config.n_ctx, model.config.n_ctx))
     query = probe.plan(story_examples(options.task, options.stories, groups=options.groups), model._text())
@@ -292,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     title = f"{name}: {options.task}, {len(query.examples)} cases ({query.left_out} beyond the context)"
     show(summary.drop(columns=["layer", "sd"]), f"{title}, groups: {options.groups}", digits=3)
     about = {"task": options.task, "grouped_by": options.groups, "stories": options.stories, "probe": asdict(probe)}
-    write_results(options, summary, UNITS, probe.plot(table), **about)
+    write_results(options, {"": (summary, UNITS)}, probe.plot(table), **about)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.cli import command, parse
 from models.errors import InputError
-from probes.heads import RunOptions, open_run, write_results
+from probes.command import RunOptions, open_run, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,8 +239,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from rich.markup import escape as markup
 
     from models.text.stories import story
+    from probes.command import show
     from probes.probe import measure
-    from probes.report import show
 
     length = min(options.max_tokens, model.config.n_ctx)
     probe = LogitLens(lens=lens_of(model), k=options.k, layers=options.layers or None, max_tokens=length)
@@ -255,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         several = summary["prompts"].max() > 1
         shown = summary if several else summary.drop(columns=["sd", "ci_low", "ci_high", "undefined"])
         show(shown, "loss (nats), accuracy and rank of the actual next token")
-    write_results(options, table, UNITS, probe.plot(table), texts=list(options.text), k=options.k)
+    write_results(options, {"": (table, UNITS)}, probe.plot(table), texts=list(options.text), k=options.k)
 
 
 if __name__ == "__main__":

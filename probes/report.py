@@ -1,14 +1,10 @@
 """From observations to estimates, figures and files: what the commands of the attention probes share."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from models.errors import InputError
+from probes.command import INTERVAL, RunOptions, Tables, check_options, open_run, show, write_results
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,8 +14,22 @@ if TYPE_CHECKING:
     from probes.align import Aligned
     from probes.suite import Suite
 
+__all__ = [
+    "INTERVAL",
+    "ProbeOptions",
+    "Session",
+    "check_options",
+    "estimate",
+    "heat_map",
+    "hits",
+    "open_session",
+    "show",
+    "side_by_side",
+    "with_holm",
+    "write",
+]
+
 NAN = float("nan")
-INTERVAL = "95 % interval"
 
 
 # ---- estimates ---------------------------------------------------------------------------------
@@ -108,21 +118,15 @@ def side_by_side(titles: tuple[str, str], left: Any, right: Any, title: str) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeOptions:
+class ProbeOptions(RunOptions):
     """Arguments that the commands of the attention probes share."""
 
-    run: Annotated[str, tyro.conf.Positional] = ""
-    """Run folder."""
     suite: str = "competing"
     """coreference, competing, stories, a JSONL file of prompts, or FORMAT:PATH of a published set."""
     n: int | None = None
     """Minimal pairs to generate, of stories only (default 1000)."""
     seed: int | None = None
     """Which pairs to generate, of stories only (default 2)."""
-    out: Path | None = None
-    """Write the table (.parquet) here, the observations and the figure (.html) beside it."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
 
 
 @dataclass(frozen=True)
@@ -144,65 +148,23 @@ class Session:
         return f"{self.name} on {self.suite.name}: {kept} of {all_of} prompts{out}{lost}"
 
 
-def check_options(options: ProbeOptions, module: str) -> None:
-    """Raise `InputError` for a missing run and a table of another format, before anything heavy is imported."""
-    if not options.run:
-        raise InputError(f"give a run folder: python -m {module} RUN")
-    if options.out is not None and options.out.suffix != ".parquet":
-        raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
-
-
 def open_session(options: ProbeOptions, run: str | None = None) -> Session:
     """Load a run (default: that of the options) and align the suite with its tokenizer and context."""
-    from models.checkpoint import load, run_folder
-    from models.provenance import pick_device
+    from models.checkpoint import run_folder
     from probes.prompts import align, check_tokenizer, load_suite
 
-    folder = run_folder(run or options.run)
+    run_folder(run or options.run)
     suite = load_suite(options.suite, n=options.n, seed=options.seed)
-    model = load(folder, device=pick_device(options.device))
+    name, model = open_run(options, "probes", run)
     tokenizer = check_tokenizer(model)
-    aligned = align(suite, tokenizer, model.config.n_ctx)
-    return Session(f"{model.config.name} ({folder})", model, tokenizer, suite, aligned)
+    return Session(name, model, tokenizer, suite, align(suite, tokenizer, model.config.n_ctx))
 
 
-def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digits: int = 3) -> None:
-    """Print a table; `INTERVAL` among the columns stands for ci_low and ci_high. No value prints "undefined"."""
-    from probes.tables import print_table
-    from probes.undefined import printable
-
-    shown = printable(table)
-    if INTERVAL in columns:
-        both = zip(shown["ci_low"], shown["ci_high"], strict=True)
-        shown[INTERVAL] = [a if isinstance(a, str) else f"{a:.{digits}f} … {b:.{digits}f}" for a, b in both]
-    print_table(shown[list(columns)] if columns else shown, title, digits=digits)
-
-
-def write(
-    options: ProbeOptions,
-    session: Session,
-    tables: Mapping[str, tuple["pd.DataFrame", Mapping[str, str]]],
-    figure: Any,
-    **about: Any,
-) -> None:
-    """Write OUT ("" in `tables`), OUT-<name> for the others, and the figure; nothing without --out."""
-    from models.provenance import provenance
-    from probes.tables import write_atomically, write_table
-
-    if options.out is None:
-        return
+def write(options: ProbeOptions, session: Session, tables: Tables, figure: Any, **about: Any) -> None:
+    """`write_results`, with the suite and what of it was left out."""
     left_out = Counter(why for _, why in session.aligned.filtered)
-    about |= {**provenance(str(session.model.cfg.device)), "suite": session.suite.source}
-    about |= {"prompts": len(session.aligned.prompts), "left_out": left_out, "what": session.title}
-    for name, (table, units) in tables.items():
-        path = options.out.with_stem(f"{options.out.stem}-{name}") if name else options.out
-        known = {column: unit for column, unit in units.items() if column in table}
-        write_table(table, path, units=known, about=about)
-        print(f"table {path}")
-    page = options.out.with_suffix(".html")
-    html = figure.to_html(include_plotlyjs=True)
-    write_atomically(page, lambda part: part.write_text(html, encoding="utf-8"))
-    print(f"figure {page}")
+    about |= {"suite": session.suite.source, "prompts": len(session.aligned.prompts)}
+    write_results(options, tables, figure, left_out=left_out, what=session.title, **about)
 
 
 def hits(values: "np.ndarray", clusters: Any) -> dict[str, Any]:

@@ -24,7 +24,8 @@ import tyro
 
 from models.cli import command, parse
 from models.errors import InputError
-from probes.heads import PATTERNS, RunOptions, by_layer, documents, open_run, write_results
+from probes.command import RunOptions, documents, open_run, write_results
+from probes.heads import PATTERNS, by_layer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -282,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from rich.progress import track
 
     from models.training.data import evaluation_shards
-    from probes.report import show
+    from probes.command import show
 
     shards = evaluation_shards(Path(options.run), model._text(), options.data)
     found = list(islice(documents(shards, probe.length), options.samples))
@@ -291,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     shown = summary if options.heads else summary[~summary["scope"].str.contains("H")]
     even = math.lgamma(probe.length + 1) / probe.length
     show(shown, f"{name}: {len(found)} samples of {probe.length} tokens; even attention has entropy {even:.4f}")
-    write_results(options, summary, UNITS, probe.plot(table), length=probe.length, samples=len(found))
+    write_results(options, {"": (summary, UNITS)}, probe.plot(table), length=probe.length, samples=len(found))
 
 
 if __name__ == "__main__":
