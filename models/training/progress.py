@@ -1,5 +1,6 @@
 """The progress bar of a training: step, loss, tokens per second, time left."""
 
+import contextlib
 import sys
 from typing import Any
 
@@ -41,4 +42,5 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        with contextlib.suppress(BrokenPipeError):  # a reader that has gone must not end a training
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
