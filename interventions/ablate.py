@@ -2,41 +2,33 @@
 
     python -m interventions.ablate runs/lfa --heads
     python -m interventions.ablate runs/lfa --heads L4.* L5.H2 --scale 0 0.5 1 --data valid.txt --out heads.parquet
-    python -m interventions.ablate runs/lfa --heads L5.H0-2 --together
+    python -m interventions.ablate runs/lfa --heads L5.H0-2 top3:pds --together --method mean
+    python -m interventions.ablate runs/lfa --heads --measure sps coherence --suite competing
 
 Each row is one head (or, with --together, the group) at one scale g: its output z is multiplied by g, and
-`delta` is the change of the loss in nats per token, with a 95 % interval over documents.
+`delta` is the change of the loss in nats per token, with a 95 % interval over documents. With --method mean or
+resample, z moves to its mean or to another row's z instead of 0: g z + (1−g) z'. SPS and coherence (LFA Eq. 8,
+`probes.coherence`) are compared prompt by prompt, with minimal pairs as units. p_holm corrects over heads.
 """
 
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from interventions.ablate_tables import PROMPT_UNITS, UNITS, ablate_heads, ablate_on_prompts, plot
 from models.cli import command, parse
 from models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from interventions.head_spec import Head
+    from interventions.ablate_tables import MakeEdits
     from models.text.shards import TokenShards
     from models.transformer import StreamTransformer
-
-UNITS = {
-    "scale": "factor on z",
-    "loss": "nats/token",
-    "baseline": "nats/token",
-    "delta": "nats/token",
-    "sd": "nats/token, between documents",
-    "ci_low": "nats/token",
-    "ci_high": "nats/token",
-    "n": "documents",
-    "tokens": "tokens",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +38,19 @@ class Options:
     run: Annotated[str, tyro.conf.Positional] = ""
     """Run folder."""
     heads: tuple[str, ...] = ("all",)
-    """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7. --heads alone means all."""
+    """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7, top3:pds. --heads alone means all."""
     scale: tuple[float, ...] = (0.0,)
     """Factors g on the heads' outputs."""
     together: bool = False
     """Scale all the heads at once instead of one at a time."""
+    method: Literal["zero", "mean", "resample"] = "zero"
+    """What the heads are scaled towards: 0, their mean over the measured data, or what they wrote in another row."""
+    measure: tuple[Literal["loss", "sps", "coherence"], ...] = ("loss",)
+    """What to measure."""
+    suite: str = "competing"
+    """Prompts of sps, coherence and top3:pds: competing, stories, a JSONL file, or FORMAT:PATH."""
+    seed: int = 0
+    """Which rows trade places under --method resample."""
     data: str | None = None
     """SOURCE to measure on; default: the run's validation data."""
     max_documents: int | None = 200
@@ -58,98 +58,9 @@ class Options:
     batch_size: int = 32
     """Documents per batch."""
     out: Path | None = None
-    """Write the table (.parquet) here, and the heat map beside it (.html)."""
+    """Write the table (.parquet) here, the heat map (.html) and the tables of sps and coherence beside it."""
     device: str = "auto"
     """auto, cpu or cuda."""
-
-
-def ablate_heads(
-    model: "StreamTransformer",
-    shards: "TokenShards",
-    groups: Sequence[Sequence["Head"]],
-    scales: Sequence[float],
-    *,
-    max_documents: int | None = None,
-    batch_size: int = 32,
-    progress: Any = iter,
-) -> "pd.DataFrame":
-    """One row per group of heads and scale: loss under the edit, its change, and an interval over documents.
-
-    delta = (Σ_d edited loss_d − baseline loss_d) / Σ_d tokens_d, in nats per token; the interval is the ratio
-    estimator's, documents as clusters (`probes.statistics.ratio_of_sums`). Raises `InputError` for a scale
-    that is not finite.
-    """
-    import math
-
-    import pandas as pd
-
-    from interventions.edits import scale_heads
-    from interventions.sweep import document_losses
-    from probes.statistics import ratio_of_sums
-
-    for g in scales:
-        if not math.isfinite(g):
-            raise InputError(f"scale {g} is not a finite number")
-    cells = [(heads, g) for heads in groups for g in scales]
-    losses = document_losses(
-        model,
-        shards,
-        [scale_heads(heads, g) for heads, g in cells],
-        max_documents=max_documents,
-        batch_size=batch_size,
-        progress=progress,
-    )
-    tokens = losses.tokens
-    baseline = losses.baseline.sum() / tokens.sum()
-    rows = []
-    for (heads, g), edited in zip(cells, losses.edited, strict=True):
-        effect = ratio_of_sums(edited - losses.baseline, tokens)
-        single = heads[0] if len(heads) == 1 else None
-        rows.append(
-            {
-                "head": "+".join(h.label for h in heads),
-                "layer": single.layer if single else -1,
-                "index": single.head if single else -1,
-                "scale": float(g),
-                "loss": edited.sum() / tokens.sum(),
-                "baseline": baseline,
-                "delta": effect.mean,
-                "sd": effect.sd,
-                "ci_low": effect.ci_low,
-                "ci_high": effect.ci_high,
-                "n": effect.n,
-                "tokens": int(tokens.sum()),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def plot(table: "pd.DataFrame", title: str = "") -> Any:
-    """Heat map layer × head of `delta` at the smallest scale (plotly figure)."""
-    import plotly.graph_objects as go
-
-    one = table[(table["layer"] >= 0) & (table["scale"] == table["scale"].min())]
-    grid = one.pivot(index="layer", columns="index", values="delta")
-    low, high = (one.pivot(index="layer", columns="index", values=c).to_numpy() for c in ("ci_low", "ci_high"))
-    text = [[f"{a:+.3f} to {b:+.3f}" for a, b in zip(x, y, strict=True)] for x, y in zip(low, high, strict=True)]
-    limit = float(one["delta"].abs().max()) or 1.0
-    figure = go.Figure(
-        go.Heatmap(
-            z=grid.to_numpy(),
-            x=[f"H{h}" for h in grid.columns],
-            y=[f"L{layer}" for layer in grid.index],
-            customdata=text,
-            texttemplate="%{z:+.3f}",
-            hovertemplate="%{y}%{x}: %{z:+.4f} nats/token<br>95 % %{customdata}<extra></extra>",
-            colorscale="RdBu_r",
-            zmin=-limit,
-            zmax=limit,
-            colorbar={"title": "Δ loss<br>nats/token"},
-        )
-    )
-    figure.update_layout(title=title, xaxis_title="head", yaxis_title="layer", width=760, height=560)
-    figure.update_yaxes(autorange="reversed")
-    return figure
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -160,33 +71,89 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.out is not None and options.out.suffix != ".parquet":
         raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
 
-    from interventions.head_spec import parse_heads
+    from interventions.head_spec import parse_heads, score_names
+    from interventions.selection import pds_scores, pds_table
     from models.checkpoint import load, run_folder
     from models.provenance import pick_device
-    from models.text.shards import truncated_documents
-    from models.training.data import evaluation_shards
-    from probes.tables import print_table
+    from probes.prompts import align, check_tokenizer, load_suite
 
     folder = run_folder(options.run)
     model = load(folder, device=pick_device(options.device))
-    heads = parse_heads(options.heads or ("all",), model.config.n_layers, model.config.n_heads)
-    shards = evaluation_shards(folder, model._text(), options.data)
+    specs = options.heads or ("all",)
+    prompts = [m for m in dict.fromkeys(options.measure) if m != "loss"]
+    scores = {}
+    if prompts or "pds" in score_names(specs):
+        tokenizer = check_tokenizer(model)
+        aligned = align(load_suite(options.suite), tokenizer, model.config.n_ctx)
+        if "pds" in score_names(specs):
+            scores["pds"] = pds_scores(pds_table(model, aligned, tokenizer))
+    heads = parse_heads(specs, model.config.n_layers, model.config.n_heads, scores)
     groups = [heads] if options.together else [[head] for head in heads]
+    bar = _bar(f"{len(groups) * len(options.scale)} edits")
+    if "loss" in options.measure or not prompts:
+        _losses(options, folder, model, groups, bar)
+    if prompts:
+        make = _maker(options, model, aligned.tokens)
+        found = ablate_on_prompts(model, aligned, tokenizer, prompts, groups, options.scale, progress=bar, make=make)
+        name = f"{model.config.name} ({folder}) on {options.suite}: {len(aligned.prompts)} prompts"
+        for measure, table in found.items():
+            _show_prompts(options, f"{name}; {measure}, {options.method} ablation", measure, table)
+
+
+def _losses(options: Options, folder: Path, model: "StreamTransformer", groups: list, bar: Any) -> None:
+    """Measure, print and write the loss."""
+    from interventions.reference import document_rows
+    from models.text.shards import document_batches, truncated_documents
+    from models.training.data import evaluation_shards
+    from probes.report import show
+    from probes.undefined import legend
+
+    shards = evaluation_shards(folder, model._text(), options.data)
+    limit, size = options.max_documents, options.batch_size
+    rows = document_rows(document_batches(shards, model.config.n_ctx, size, limit))
+    make = _maker(options, model, rows)
     table = ablate_heads(
-        model,
-        shards,
-        groups,
-        options.scale,
-        max_documents=options.max_documents,
-        batch_size=options.batch_size,
-        progress=_bar(f"{len(groups) * len(options.scale)} edits"),
+        model, shards, groups, options.scale, max_documents=limit, batch_size=size, progress=bar, make=make
     )
-    cut = truncated_documents(shards, model.config.n_ctx, options.max_documents)
+    cut = truncated_documents(shards, model.config.n_ctx, limit)
     name = f"{model.config.name} ({folder}): loss {table['baseline'][0]:.4f} nats/token"
     detail = f"{table['n'][0]} documents, {table['tokens'][0]:,} tokens, {cut} documents cut at {model.config.n_ctx}"
-    print_table(table.drop(columns=["baseline", "tokens", "n", "layer", "index"]), f"{name}; {detail}")
+    detail += f"; {options.method} ablation"
+    show(table.drop(columns=["baseline", "tokens", "n", "layer", "index"]), f"{name}; {detail}", digits=4)
+    if lines := legend(table):
+        print(lines)
     if options.out is not None:
         _write(options.out, table, name, options, shards)
+
+
+def _maker(options: Options, model: "StreamTransformer", rows: Iterable[Sequence[int]]) -> "MakeEdits":
+    """What builds the edits of --method; `rows` are the reference of the mean."""
+    from interventions.edits import replace_heads, resample_heads, scale_heads
+    from interventions.reference import mean_outputs
+
+    if options.method == "mean":
+        means = mean_outputs(model, rows)
+        return lambda heads, g: replace_heads(heads, means, g)
+    if options.method == "resample":
+        return lambda heads, g: resample_heads(heads, g, seed=options.seed)
+    return scale_heads
+
+
+def _show_prompts(options: Options, title: str, measure: str, table: "pd.DataFrame") -> None:
+    """Print a table of SPS or coherence with its undefined cells, and write it beside --out."""
+    from models.provenance import provenance
+    from probes.report import INTERVAL, show
+    from probes.tables import write_table
+    from probes.undefined import legend
+
+    columns = ("head", "scale", "baseline", "difference", INTERVAL, "d", "d_z", "p", "p_holm")
+    show(table, title, columns, digits=4)
+    if lines := legend(table):
+        print(lines)
+    if options.out is not None:
+        path = options.out.with_stem(f"{options.out.stem}-{measure}")
+        write_table(table, path, units=PROMPT_UNITS, about={**provenance(options.device), "what": title})
+        print(f"table {path}")
 
 
 def _bar(label: str) -> Any:

@@ -1,6 +1,11 @@
-"""Pure functions that return edits: hook name -> function(activation, hook) -> new activation."""
+"""Pure functions that return edits: hook name -> function(activation, hook) -> new activation.
 
-from collections.abc import Iterable
+What an ablated head writes instead of its z: nothing (`scale_heads`), its mean over a reference set
+(`replace_heads`), or what it wrote in another row (`resample_heads`). All three blend, z ← g z + (1−g) z', so g = 1
+changes nothing, bit for bit, and g = 0 is the full ablation. Hook: `blocks.L.attn.hook_z` [B, T, H, K].
+"""
+
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -9,6 +14,7 @@ from torch import Tensor
 
 from interventions.head_spec import Head
 from models.capture import Edit
+from models.errors import InputError
 
 
 def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:
@@ -16,16 +22,73 @@ def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:
 
     g = 0 removes a head, g = 1 changes nothing (bit for bit). Hook: `blocks.L.attn.hook_z` [B, T, H, K].
     """
-    by_layer: dict[int, list[int]] = {}
-    for head in heads:
-        by_layer.setdefault(head.layer, []).append(head.head)
-    return {
-        f"blocks.{layer}.attn.hook_z": partial(_scale, index=sorted(set(index)), g=g)
-        for layer, index in sorted(by_layer.items())
-    }
+    return {_hook(layer): partial(_scale, index=index, g=g) for layer, index in _by_layer(heads).items()}
+
+
+def replace_heads(heads: Iterable[Head], means: Mapping[Head, Tensor], g: float = 0.0) -> dict[str, Edit]:
+    """Mean ablation: z ← g z + (1−g) z̄ at every position, z̄ [K] the head's mean over a reference set.
+
+    Unlike zero, the mean keeps the part of a head's output that is the same everywhere. `interventions.reference`
+    computes means. Raises `InputError` for a head without a mean, and in the forward pass for one of another width.
+    """
+    edits: dict[str, Edit] = {}
+    for layer, index in _by_layer(heads).items():
+        missing = [Head(layer, h).label for h in index if Head(layer, h) not in means]
+        if missing:
+            raise InputError(f"no mean was given for {', '.join(missing)}")
+        edits[_hook(layer)] = partial(_replace, index=index, means=[means[Head(layer, h)] for h in index], g=g)
+    return edits
+
+
+def resample_heads(heads: Iterable[Head], g: float = 0.0, *, seed: int = 0) -> dict[str, Edit]:
+    """Resample ablation: z ← g z + (1−g) z of another row of the batch, at the same position.
+
+    Rows trade places along one random cycle, so no row keeps its own; `seed` fixes the cycle of a batch size, and
+    all heads of a row come from one donor. The result depends on what shares a batch, and a longer row may read a
+    shorter one's padding: use batches of like length. Raises `InputError` in the forward pass for a batch of one row.
+    """
+    return {_hook(layer): partial(_resample, index=index, g=g, seed=seed) for layer, index in _by_layer(heads).items()}
+
+
+def donors(n: int, seed: int) -> Tensor:
+    """For each of n rows the row it takes from [n]: one random cycle, without fixed points."""
+    if n < 2:
+        raise InputError("resampling needs at least two rows in every batch; change the batch size or use mean")
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    other = torch.empty_like(order)
+    other[order] = order.roll(1)
+    return other
+
+
+def _hook(layer: int) -> str:
+    return f"blocks.{layer}.attn.hook_z"
+
+
+def _by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
+    """Layer -> indices, both ascending, each head once."""
+    found: dict[int, list[int]] = {}
+    for layer, head in sorted(set(heads)):
+        found.setdefault(layer, []).append(head)
+    return found
 
 
 def _scale(z: Tensor, hook: Any, *, index: list[int], g: float) -> Tensor:
     factor = torch.ones(z.shape[2], dtype=z.dtype, device=z.device)
     factor[index] = g
     return z * factor[:, None]
+
+
+def _replace(z: Tensor, hook: Any, *, index: list[int], means: list[Tensor], g: float) -> Tensor:
+    for mean in means:
+        if mean.shape != z.shape[3:]:
+            raise InputError(f"a mean of shape {list(mean.shape)} for heads of width {z.shape[3]}")
+    new = z.clone()
+    new[:, :, index] = g * z[:, :, index] + (1 - g) * torch.stack(means).to(z)
+    return new
+
+
+def _resample(z: Tensor, hook: Any, *, index: list[int], g: float, seed: int) -> Tensor:
+    other = donors(z.shape[0], seed).to(z.device)
+    new = z.clone()
+    new[:, :, index] = g * z[:, :, index] + (1 - g) * z[other][:, :, index]
+    return new

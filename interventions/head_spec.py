@@ -4,6 +4,9 @@ L5.H4        one head                    all          every head
 L4.*         a layer                     random3:7    three heads drawn with seed 7
 L4-5.H0-2    ranges, ends included       top3:NAME    the three heads with the largest score NAME
 *.H2         head 2 of every layer       bottom3:NAME the three with the smallest
+
+The command supplies the scores: it asks `score_names` which ones the user wants, and computes only those
+(`interventions.selection.pds_scores` for pds).
 """
 
 import random
@@ -13,6 +16,7 @@ from typing import NamedTuple
 
 from models.errors import InputError, unknown
 
+_RANKED = r"(top|bottom)(\d+):(\w+)"
 Scores = Mapping[str, Mapping["Head", float]]
 """Score name -> value of every head."""
 
@@ -37,13 +41,19 @@ def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores:
     return sorted(chosen)
 
 
+def score_names(specs: str | Sequence[str]) -> set[str]:
+    """The scores that `specs` rank heads by: {"pds"} for top3:pds."""
+    found = [re.fullmatch(_RANKED, spec) for spec in ([specs] if isinstance(specs, str) else specs)]
+    return {ranked[3] for ranked in found if ranked}
+
+
 def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
     every = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
     if spec == "all":
         return every
     if drawn := re.fullmatch(r"random(\d+):(\d+)", spec):
         return random.Random(int(drawn[2])).sample(every, _count(spec, int(drawn[1]), len(every)))
-    if ranked := re.fullmatch(r"(top|bottom)(\d+):(\w+)", spec):
+    if ranked := re.fullmatch(_RANKED, spec):
         which, k, name = ranked[1], int(ranked[2]), ranked[3]
         if name not in scores:
             raise unknown(f"head score in {spec!r}", name, sorted(scores) or ["none: this command computed no scores"])

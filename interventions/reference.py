@@ -1,0 +1,50 @@
+"""What heads write on average: the reference of mean ablation."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interventions.head_spec import Head
+from models.capture import Query, run
+from models.errors import InputError
+
+HOOK = "blocks.*.attn.hook_z"
+
+
+def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) -> dict[Head, Tensor]:
+    """Mean z [K] of every head over all positions of the rows of token ids (BOS included), in float32.
+
+    Sums run in float64 and `chunk` rows at a time, so memory does not grow with the rows. Raises `InputError`
+    without rows.
+    """
+    sums: dict[int, Tensor] = {}
+    n = 0
+    for some in _chunks(rows, chunk):
+        n += sum(map(len, some))
+        for name, found in run(model, Query(tokens=some, hooks=(HOOK,))).hooks.items():
+            total = torch.stack([z.double().sum(0) for z in found]).sum(0)  # [H, K]
+            layer = int(name.split(".")[1])
+            sums[layer] = sums[layer] + total if layer in sums else total
+    if not n:
+        raise InputError("a mean over no tokens: give at least one row")
+    return {Head(layer, h): z.float() for layer, total in sums.items() for h, z in enumerate(total / n)}
+
+
+def document_rows(batches: Iterable[tuple[Any, Tensor, Tensor]]) -> Iterator[list[int]]:
+    """The inputs of `models.text.shards.document_batches`, one document each, without padding."""
+    for _, tokens, targets in batches:
+        for row, target in zip(tokens, targets, strict=True):
+            yield row[target != -100].tolist()
+
+
+def _chunks(rows: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence[int]]]:
+    some: list[Sequence[int]] = []
+    for row in rows:
+        some.append(row)
+        if len(some) == size:
+            yield some
+            some = []
+    if some:
+        yield some

@@ -1,0 +1,123 @@
+"""Zero, mean and resample ablation against loops that replace one number at a time."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from interventions.ablate import main
+from interventions.edits import donors, replace_heads, resample_heads, scale_heads
+from interventions.head_spec import Head, score_names
+from interventions.reference import document_rows, mean_outputs
+from models.capture import capture, edit
+from models.checkpoint import load
+from models.errors import InputError
+from models.text.shards import document_batches
+from models.training.data import evaluation_shards
+
+HEADS = [Head(0, 1), Head(0, 3), Head(1, 2)]
+
+
+def z_of(seed: int = 0) -> torch.Tensor:
+    return torch.randn(4, 5, 4, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_mean_ablation_replaces_each_dimension_by_its_mean() -> None:
+    z, means = z_of(), {head: torch.randn(8) for head in HEADS}
+    kept = z.clone()
+    for name, fn in replace_heads(HEADS, means, 0.25).items():
+        expected, layer = z.clone(), int(name.split(".")[1])
+        for head in HEADS:
+            for row in range(4 if head.layer == layer else 0):
+                for t in range(5):
+                    for d in range(8):
+                        expected[row, t, head.head, d] = 0.25 * z[row, t, head.head, d] + 0.75 * means[head][d]
+        torch.testing.assert_close(fn(z, None), expected)
+    assert torch.equal(z, kept)
+
+
+def test_resample_ablation_takes_another_row_at_the_same_position() -> None:
+    z = z_of()
+    kept, other = z.clone(), donors(4, 7)
+    for name, fn in resample_heads(HEADS, seed=7).items():
+        expected, layer = z.clone(), int(name.split(".")[1])
+        for head in HEADS:
+            for row in range(4 if head.layer == layer else 0):
+                expected[row, :, head.head] = z[other[row], :, head.head]
+        assert torch.equal(fn(z, None), expected)
+    assert torch.equal(z, kept)
+
+
+def test_donors_are_a_seeded_cycle_without_fixed_points() -> None:
+    for n in (2, 3, 10):
+        for seed in range(20):
+            other = donors(n, seed)
+            assert sorted(other.tolist()) == list(range(n))
+            assert not (other == torch.arange(n)).any()
+            assert torch.equal(other, donors(n, seed))
+    assert any(not torch.equal(donors(10, 0), donors(10, seed)) for seed in range(1, 4))
+
+
+def test_scale_one_changes_nothing_bit_for_bit() -> None:
+    z, means = z_of(), {head: torch.randn(8) for head in HEADS}
+    for edits in (scale_heads(HEADS, 1.0), replace_heads(HEADS, means, 1.0), resample_heads(HEADS, 1.0)):
+        assert all(torch.equal(fn(z, None), z) for fn in edits.values())
+
+
+def test_means_are_those_of_all_real_positions(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    shards = evaluation_shards(tiny_run, model.tokenizer, None)
+    rows = list(document_rows(document_batches(shards, model.config.n_ctx, 4, 7)))
+    means = mean_outputs(model, rows, chunk=3)
+    naive = []
+    for row in rows:
+        with torch.no_grad(), capture(model, "blocks.1.attn.hook_z") as found:
+            model(torch.tensor([row]))
+        naive += [z[2] for z in found["blocks.1.attn.hook_z"][0]]
+    torch.testing.assert_close(means[Head(1, 2)], torch.stack(naive).mean(0), rtol=1e-4, atol=1e-6)
+    assert len(means) == model.config.n_layers * model.config.n_heads
+
+
+def test_edits_act_in_the_model(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    tokens = torch.randint(0, 300, (3, 9), generator=torch.Generator().manual_seed(0))
+    means = mean_outputs(model, tokens.tolist())
+    with torch.no_grad(), capture(model, "blocks.1.attn.hook_z") as found:
+        model(tokens)
+    z = found["blocks.1.attn.hook_z"]
+    for edits, output in (
+        (resample_heads([Head(1, 0)]), z[donors(3, 0)][:, :, 0]),
+        (replace_heads([Head(1, 0)], means), means[Head(1, 0)]),
+    ):
+        by_hand = z.clone()
+        by_hand[:, :, 0] = output
+        with torch.no_grad(), edit(model, edits):
+            changed = model(tokens)
+        with torch.no_grad(), edit(model, {"blocks.1.attn.hook_z": lambda x, hook, new=by_hand: new}):
+            torch.testing.assert_close(changed, model(tokens))
+
+
+def test_bad_input() -> None:
+    with pytest.raises(InputError, match="no mean was given for L1H2"):
+        replace_heads([Head(1, 2)], {})
+    (fn,) = replace_heads([Head(0, 0)], {Head(0, 0): torch.zeros(3)}).values()
+    with pytest.raises(InputError, match="width 8"):
+        fn(z_of(), None)
+    (fn,) = resample_heads([Head(0, 0)]).values()
+    with pytest.raises(InputError, match="at least two rows"):
+        fn(z_of()[:1], None)
+    with pytest.raises(InputError, match="no tokens"):
+        mean_outputs(None, [])
+
+
+def test_score_names() -> None:
+    assert score_names(["L0.*", "top3:pds", "bottom1:sps"]) == {"pds", "sps"}
+    assert score_names("all") == set()
+
+
+@pytest.mark.parametrize("method", ["mean", "resample"])
+def test_command_with_another_method(tiny_run: Path, method: str, capsys: pytest.CaptureFixture) -> None:
+    main([str(tiny_run), "--heads", "L0.H0", "--method", method, "--max-documents", "6", "--scale", "0", "1"])
+    printed = capsys.readouterr().out
+    assert "L0H0" in printed
+    assert "undefined" in printed  # scale 1 changes nothing: there is no p

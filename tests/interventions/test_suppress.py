@@ -1,0 +1,284 @@
+"""The suppression protocol on a model whose heads' work is known: what follows on paper is what the tables say.
+
+Layer 0 holds the five heads of tests/probes/planted.py. Only "semantic" writes: δ into feature 3 and −δ into its
+mirror, at every position, times its gate g. LayerNorm divides by s(g) = sqrt((38 + 2 (1 + g δ)²) / 40), which leaves
+u = g δ / s. Head 0 of layer 1 scores a key a = C u / s if it is a tool and −a otherwise; the other heads of layer 1
+look everywhere alike. The readout favours tools by u. So with n keys
+    SPS of that head = (e^a − e^{−a}) / (e^a + (n − 1) e^{−a}),   log-odds = u,
+and neither knows of the recency head.
+"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interventions import suppress
+from interventions.ablate import main as ablate
+from interventions.ablate_tables import ablate_on_prompts
+from interventions.edits import scale_heads
+from interventions.effects import Cell, by_construction, effect_rows
+from interventions.head_spec import Head
+from interventions.observe import observe_loss, observe_prompts
+from interventions.protocol import Protocol, Tables, design, plot, tables
+from interventions.selection import pds_scores, pds_table, ranked
+from models.errors import InputError
+from models.make import build
+from models.training.data import evaluation_shards
+from probes.align import Aligned, align
+from tests.probes import planted
+
+DELTA, C = 2.0, 1.5
+RECENCY, SEMANTIC, READER = Head(0, 0), Head(0, 1), Head(1, 0)
+GATES = (1.0, 0.75, 0.5, 0.25, 0.0)
+
+
+def two_layers() -> Any:
+    """The model of this file's docstring."""
+    one = planted.model()
+    net = build(replace(one.config, n_layers=2), tokenizer=one.tokenizer)
+    state = one.state_dict()
+    with torch.no_grad():
+        for name, weight in net.state_dict().items():
+            if not name.startswith("blocks.1."):
+                weight.copy_(state[name])
+        first, second = net.blocks[0].attn, net.blocks[1].attn
+        first.positions.slopes.copy_(one.blocks[0].attn.positions.slopes)
+        first.v.weight.zero_()
+        first.v.weight[8, 0] = 1.0  # head 1 carries feature 0, which is 1 in every word
+        first.o.weight[3, 8], first.o.weight[23, 8] = DELTA, -DELTA
+        for weight in (second.q.weight, second.k.weight, second.o.weight, net.blocks[1].mlp.down.weight):
+            weight.zero_()
+        second.positions.slopes.zero_()
+        second.q.weight[0, 3], second.q.weight[0, 4] = math.sqrt(8) * C, -math.sqrt(8) * C
+        second.k.weight[0, 2] = 1.0
+        net.unembed.weight.zero_()
+        for word in planted.TOOLS:
+            net.unembed.weight[planted.VOCABULARY.index(word), 3] = 1.0
+            net.unembed.weight[planted.VOCABULARY.index(word), 4] = -1.0
+    return net
+
+
+def shift(g: float) -> float:
+    """u of the docstring: what the norm leaves of the semantic head's output, and the scale of the other features."""
+    return g * DELTA / scale(g)
+
+
+def scale(g: float) -> float:
+    """The norm's divisor: features are ±1, two of them ±(1 + g δ)."""
+    return math.sqrt((38 + 2 * (1 + g * DELTA) ** 2) / 40)
+
+
+def reader(g: float, keys: int) -> float:
+    """SPS of head 0 in layer 1: the key's feature is ±1 / scale as well."""
+    s = C * shift(g) / scale(g)
+    return (math.exp(s) - math.exp(-s)) / (math.exp(s) + (keys - 1) * math.exp(-s))
+
+
+@pytest.fixture(scope="module")
+def net() -> Any:
+    return two_layers()
+
+
+@pytest.fixture(scope="module")
+def aligned(net: Any) -> Aligned:
+    return align(planted.suite(), net.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def found(net: Any, aligned: Aligned) -> tuple[Protocol, Tables, dict]:
+    scores = pds_scores(pds_table(net, aligned, net.tokenizer))
+    selections = {"top1": ranked(scores, 1), "semantic": (SEMANTIC,), "last": (READER,)}
+    protocol = design(scores, selections, GATES, draws=20)
+    observed = observe_prompts(net, ("sps", "coherence"), protocol.edits, aligned, net.tokenizer)
+    return protocol, tables(protocol, observed, 2, resamples=200), observed
+
+
+def rows(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
+    for column, value in where.items():
+        table = table[table[column] == value]
+    assert len(table)
+    return table
+
+
+def test_the_recency_head_is_found_and_its_suppression_changes_nothing(found: tuple) -> None:
+    protocol, result, _ = found
+    assert protocol.cells[0].heads == (RECENCY,)
+    one = rows(result.effects, selection="top1", group="selected", part="all")
+    assert one["difference"].tolist() == [0.0] * 10
+    assert one["p"].isna().all()
+    assert one["undefined"].str.contains("no case changed").all()
+
+
+def test_the_semantic_head_carries_sps_and_coherence_as_on_paper(found: tuple, aligned: Aligned) -> None:
+    _, result, observed = found
+    keys = [q + 1 for q in aligned.queries]
+    for g in GATES:
+        sps = np.mean([reader(g, n) - reader(1, n) for n in keys])
+        at = {"selection": "semantic", "group": "selected", "gate": g}
+        assert rows(result.effects, measure="sps", part="all", **at)["difference"].item() == pytest.approx(
+            sps / 10, abs=1e-6
+        )
+        odds = shift(g) - shift(1)
+        found_odds = rows(result.effects, measure="coherence", part="all", **at)["difference"].item()
+        assert found_odds == pytest.approx(odds, abs=1e-5)
+    assert observed["sps"].readouts == ("all", "L0", "L1")
+    in_layer = rows(result.effects, measure="sps", part="L1", selection="semantic", group="selected")
+    assert in_layer["difference"].item() == pytest.approx(np.mean([-reader(1, n) / 5 for n in keys]), abs=1e-6)
+
+
+def test_gate_one_is_exactly_the_baseline_and_is_run_as_such_by_ablate(net: Any, aligned: Aligned) -> None:
+    groups = [[Head(0, h)] for h in range(5)]
+    found = ablate_on_prompts(net, aligned, net.tokenizer, ["sps", "coherence"], groups, [1.0, 0.0])
+    for table in found.values():
+        assert (table.loc[table["scale"] == 1, "difference"] == 0.0).all()
+        assert len(table) == 10
+    gone = rows(found["coherence"], head="L0H1", scale=0.0).iloc[0]
+    assert gone["difference"] == pytest.approx(-shift(1), abs=1e-5)
+
+
+def test_measures_share_a_forward_pass_without_changing(net: Any, aligned: Aligned) -> None:
+    edits = [scale_heads([SEMANTIC], 0.5)]
+    both = observe_prompts(net, ["coherence", "sps"], edits, aligned, net.tokenizer)
+    for measure in ("sps", "coherence"):
+        alone = observe_prompts(net, [measure], edits, aligned, net.tokenizer)[measure]
+        np.testing.assert_allclose(both[measure].edited, alone.edited, atol=1e-5)
+        np.testing.assert_allclose(both[measure].baseline, alone.baseline, atol=1e-5)
+        assert both[measure].cases.equals(alone.cases)
+
+
+def test_what_cannot_change_is_undefined_and_not_zero(found: tuple, net: Any, aligned: Aligned) -> None:
+    _, result, _ = found
+    last = rows(result.effects, selection="last", group="selected", measure="sps")
+    assert last[["difference", "p", "d", "ci_low", "p_holm"]].isna().all(axis=None)
+    assert last["undefined"].str.contains("undefined by construction").all()
+    assert (rows(result.effects, selection="last", group="selected", measure="coherence")["difference"] == 0).all()
+    assert rows(result.effects, selection="semantic", group="selected", part="L0")["difference"].isna().all()
+    for table in (result.curves, result.asymmetry):
+        one = rows(table, selection="last", group="selected", measure="sps").iloc[0]
+        assert "by construction" in one["undefined"]
+    assert np.isnan(rows(result.controls, selection="last", measure="sps")["p_rank"].item())
+    single = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[READER]], [0.0])["sps"].iloc[0]
+    assert np.isnan(single["difference"])
+    assert "by construction" in single["undefined"]
+
+
+@pytest.mark.parametrize(
+    ("measure", "readout", "layers", "cannot"),
+    [
+        ("sps", "all", [2], True),
+        ("sps", "all", [1, 2], False),
+        ("sps", "L1", [1], True),
+        ("sps", "L2", [1], False),
+        ("coherence", "all", [2], False),
+        ("loss", "all", [2], False),
+    ],
+)
+def test_by_construction(measure: str, readout: str, layers: list[int], cannot: bool) -> None:
+    assert by_construction(measure, readout, [Head(layer, 0) for layer in layers], 3) is cannot
+
+
+def test_controls_rank_the_selected_heads_among_heads_that_were_not_selected(found: tuple) -> None:
+    protocol, result, _ = found
+    for cell in protocol.draws:
+        chosen = next(c.heads for c in protocol.cells if c.labels["selection"] == cell.labels["selection"])
+        assert not set(cell.heads) & set(chosen)
+    row = rows(result.controls, selection="semantic", measure="coherence").iloc[0]
+    assert row["draws"] == 9  # all other single heads
+    assert row["random"] == 0
+    assert row["p_rank"] == row["p_rank_min"] == pytest.approx(2 / 10)
+    assert rows(result.controls, selection="semantic", measure="sps")["draws"].item() == 4  # those of layer 0
+
+
+def test_curves_and_asymmetry(found: tuple) -> None:
+    _, result, _ = found
+    curve = rows(result.curves, selection="semantic", group="selected", measure="coherence").iloc[0]
+    expected = np.polyfit(GATES, [shift(g) - shift(1) for g in GATES], 1)[0]
+    assert curve["slope"] == pytest.approx(expected, abs=1e-5)
+    sides = rows(result.asymmetry, selection="semantic", group="selected", measure="coherence").iloc[0]
+    assert (sides["first"], sides["last"]) == (pytest.approx(-shift(1), abs=1e-5),) * 2
+    assert sides["pairs"] == 12
+    figure = plot(result, "planted")
+    assert {trace.name for trace in figure.data} == {"selected", "bottom", "random"}
+    assert any("undefined by construction" in note.text for note in figure.layout.annotations)
+
+
+def test_relations_have_rows_and_holm_counts_them(found: tuple) -> None:
+    _, result, _ = found
+    hard = rows(result.effects, gate=0.0, kind="relation", measure="sps", selection="semantic", group="selected")
+    assert hard["part"].tolist() == ["agent-patient", "tool-container"]
+    assert hard["n"].tolist() == [12, 12]
+
+
+def test_loss_of_documents_is_a_measure_like_the_others(tiny_run: Path) -> None:
+    from models.checkpoint import load
+
+    model = load(tiny_run)
+    shards = evaluation_shards(tiny_run, model.tokenizer, None)
+    observed = observe_loss(model, [scale_heads([Head(0, 1)], 0.0)], shards, max_documents=9)
+    (row,) = effect_rows(observed, [Cell((Head(0, 1),), 0.0, 0, {})], 2, resamples=100).to_dict("records")
+    assert row["n"] == row["clusters"] == 9
+    assert row["difference"] == pytest.approx((observed.edited[0] - observed.baseline).mean())
+    assert row["measure"] == "loss"
+
+
+def test_command_and_its_tables(tmp_path: Path, net: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    from probes import report
+
+    suite = planted.suite()
+    session = report.Session("planted", net, net.tokenizer, suite, align(suite, net.tokenizer))
+    monkeypatch.setattr(suppress, "open_session", lambda options: session)
+    out = tmp_path / "s.parquet"
+    suppress.main(["run", "--k", "1", "2", "--draws", "20", "--gates", "1", "0.5", "0", "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "heads by PDS, ranked on the same prompts: L0H0 1.000" in printed
+    assert "undefined" in printed
+    effects, controls = pd.read_parquet(out), pd.read_parquet(tmp_path / "s-controls.parquet")
+    assert set(effects["gate"]) == {0.0, 0.5, 1.0}
+    assert len(controls) == 4
+    for name in ("curves", "asymmetry", "draws", "ranking"):
+        assert len(pd.read_parquet(tmp_path / f"s-{name}.parquet"))
+    assert "plotly" in out.with_suffix(".html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a run folder"),
+        (["run", "--draws", "5"], "at least 20"),
+        (["run", "--out", "table.csv"], "the table is parquet"),
+        (["run", "--k"], "at least one"),
+        (["no/such/run"], "no/such/run"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        suppress.main(arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_ablate_ranks_by_pds_and_writes_a_table_per_measure(
+    net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("models.checkpoint.run_folder", Path)
+    monkeypatch.setattr("models.checkpoint.load", lambda folder, device: net)
+    monkeypatch.setattr("probes.prompts.load_suite", lambda name: planted.suite())
+    out = tmp_path / "a.parquet"
+    ablate(["run", "--heads", "top1:pds", "L0.H1", "L1.H0", "--measure", "sps", "coherence", "--out", str(out)])
+    assert "by construction" in capsys.readouterr().out
+    table = pd.read_parquet(tmp_path / "a-coherence.parquet").set_index("head")
+    assert list(table.index) == ["L0H0", "L0H1", "L1H0"]
+    assert table["difference"].tolist() == pytest.approx([0, -shift(1), 0], abs=1e-5)
+    assert not out.exists()  # the loss was not asked for
+
+
+def test_unknown_measure_and_suite(net: Any, aligned: Aligned, tiny_run: Path) -> None:
+    with pytest.raises(InputError, match="loudness"):
+        observe_prompts(net, ["loudness"], [], aligned, net.tokenizer)
+    with pytest.raises(InputError, match="nonsense"):
+        ablate([str(tiny_run), "--heads", "--measure", "sps", "--suite", "nonsense"])
