@@ -60,7 +60,7 @@ def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
         sign = -1.0 if which == "top" else 1.0
         order = sorted(every, key=lambda head: (sign * scores[name][head], head))
         return order[: _count(spec, k, len(every))]
-    places = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.(?:H(\d+)(?:-(\d+))?|\*)", spec)
+    places = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.?(?:H(\d+)(?:-(\d+))?|\*)", spec)
     if places is None:
         raise InputError(f"{spec!r} names no head: write L5.H4, L4.*, L4-5.H0-2, all, random3:7 or top3:SCORE")
     layers = _range(spec, "layer", places[1], places[2], n_layers)

@@ -40,6 +40,10 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"models.{_HOME[name]}"), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
+
+
 __all__ = [
     "InputError",
     "ModelConfig",

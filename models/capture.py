@@ -13,6 +13,7 @@ A name that matches nothing, a hook that did not fire and an edit of an observe-
 `InputError`. Hooks are removed on the way out, also after an exception.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,11 +36,12 @@ def match(model: Any, names: str | Sequence[str]) -> list[str]:
     known = list(model.hook_dict)
     chosen: set[str] = set()
     for name in [names] if isinstance(names, str) else names:
-        found = [k for k in known if fnmatchcase(k, name)] if any(c in name for c in "*?") else []
+        found = [k for k in known if fnmatchcase(k, name)] if any(c in name for c in "*?[") else []
         if name in model.hook_dict:
             found = [name]
         if not found:
-            raise unknown("hook", name, known)
+            generic = [re.sub(r"^blocks\.\d+", "blocks.*", k) for k in known]
+            raise unknown("hook", name, list(dict.fromkeys(generic)) if "*" in name else known)
         chosen.update(found)
     return [k for k in known if k in chosen]
 

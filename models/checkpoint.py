@@ -23,6 +23,7 @@ from torch import Tensor
 from models.config import ModelConfig
 from models.config_io import from_dict
 from models.errors import InputError
+from models.provenance import pick_device
 from models.text.tokenizer import Tokenizer
 from models.transformer import StreamTransformer
 
@@ -107,6 +108,18 @@ def model_config(folder: Path) -> ModelConfig:
     return from_dict(ModelConfig, data["model"])
 
 
+def save(model: StreamTransformer, folder: Path) -> None:
+    """Write a model as a folder that `load` reads: configuration, weights, tokenizer; not how it was trained."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create {folder}: {error.strerror}") from None
+    write_text(folder / "config.json", json.dumps({"format": FORMAT, "model": model.to_dict()}, indent=1))
+    if model.tokenizer is not None:
+        model.tokenizer.save(folder / "tokenizer.json")
+    write_tensors(folder / "model.safetensors", dict(model.state_dict()), {})
+
+
 def load(run_or_path: str | Path, *, device: str | torch.device = "cpu") -> StreamTransformer:
     """The model of a run folder, in evaluation mode, with its tokenizer.
 
@@ -122,4 +135,4 @@ def load(run_or_path: str | Path, *, device: str | torch.device = "cpu") -> Stre
         )
     model = StreamTransformer(config, tokenizer)
     load_weights(model, tensors, folder / "model.safetensors")
-    return model.to(device).eval()
+    return model.to(pick_device(str(device))).eval()

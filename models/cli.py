@@ -23,8 +23,10 @@ def parse(options: type[Options], argv: Sequence[str] | None, doc: str | None) -
     """Read `argv` into the dataclass `options`; its field docs are the help."""
     import tyro
 
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
     return tyro.cli(
         options,
+        prog=f"python -m {spec.name}" if spec is not None else None,
         args=argv,
         description=(doc or "").strip(),
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands),

@@ -6,7 +6,7 @@ python -m models.describe --run runs/lfa
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -96,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if options.preset and options.run is not None:
         raise InputError("give a preset or --run, not both")
+    if Path(options.preset).is_dir() and options.preset not in PRESETS:
+        options = replace(options, preset="", run=Path(options.preset))
 
     from rich.console import Console
     from rich.table import Table

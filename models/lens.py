@@ -11,7 +11,7 @@ from transformer_lens import ActivationCache
 from transformer_lens.utilities import Slice
 
 from models.config import LayerNorm, ModelConfig, RMSNorm
-from models.errors import InputError
+from models.errors import InputError, unknown
 from models.hooks import ObservePoint, OnDemand
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ class LensConfig:
         if name.startswith("_") or name not in FLAT:
             raise AttributeError(f"cfg has no field {name!r}; it has {', '.join(FLAT)}")
         return getattr(self._model.config, name)
+
+    def __repr__(self) -> str:
+        return f"LensConfig({', '.join(f'{name}={getattr(self, name)}' for name in FLAT)})"
 
     @property
     def normalization_type(self) -> str | None:
@@ -92,7 +95,11 @@ class LensMixin:
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
         """(output, ActivationCache); every hook of the table is in the cache unless `names_filter` chooses."""
-        from models.capture import time_axes
+        from models.capture import match, time_axes
+
+        chosen = kwargs.get("names_filter")
+        if isinstance(chosen, str | list | tuple):  # exact names or patterns; TransformerLens would cache nothing
+            kwargs["names_filter"] = match(self, chosen)
 
         out, cache = super().run_with_cache(*args, **kwargs)  # type: ignore[misc]
         cut, batch = Slice.unwrap(pos_slice), 0 if kwargs.get("remove_batch_dim") else 1
@@ -102,6 +109,15 @@ class LensMixin:
         if return_cache_object:
             cache = Cache(cache, self, has_batch_dim=not kwargs.get("remove_batch_dim", False))
         return out, cache
+
+    @contextmanager
+    def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = (), *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """As in TransformerLens; a name that no hook has raises `InputError` with the nearest ones."""
+        for name, _ in [*fwd_hooks, *bwd_hooks]:
+            if isinstance(name, str) and name not in self.hook_dict:
+                raise unknown("hook", name, list(self.hook_dict))
+        with super().hooks(list(fwd_hooks), list(bwd_hooks), *args, **kwargs) as model:  # type: ignore[misc]
+            yield model
 
     def get_caching_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens, without backward hooks on points that only observe."""

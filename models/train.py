@@ -8,7 +8,7 @@ python -m models.train --resume --out runs/lfa
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.out is None:
         raise InputError("--out RUN is missing: say where the run folder goes")
     if options.resume:
+        plain = replace(Options(), out=options.out, resume=True)
+        given = [f.name for f in fields(Options) if getattr(options, f.name) != getattr(plain, f.name)]
+        if given:
+            raise InputError(f"--resume takes everything from the run in --out: leave out {', '.join(given)}")
         _go_on(options.out)
     else:
         _start(options, options.out)
@@ -89,7 +93,8 @@ def _go_on(out: Path) -> None:
             raise InputError(f"the {part} data changed since the run began: a resumed run would not be the same run")
     trainer = _trainer(config, training, data, folder, source, None)
     trainer.resume()
-    print(f"resuming at step {trainer.step} of {trainer.steps}", file=sys.stderr)
+    done = " (the run is complete)" if trainer.step == trainer.steps else ""
+    print(f"resuming at step {trainer.step} of {trainer.steps}{done}", file=sys.stderr)
     _fit(trainer, data)
 
 

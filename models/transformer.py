@@ -7,18 +7,19 @@ model.loss(tokens, targets)            training loss, with per-layer supervision
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
 from models import config as c
 from models import readout
-from models.errors import InputError
+from models.errors import InputError, unknown
 from models.hooks import tap
 from models.lens import LensMixin
 from models.norms import Norm
@@ -144,28 +145,40 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
     def forward(
         self,
-        tokens: Int[Tensor, "B T"],
+        tokens: Any,
         logits_at: Int[Tensor, "B P"] | Int[Tensor, " B"] | None = None,
         *,
-        return_type: Literal["logits", "loss"] | None = "logits",
-    ) -> Tensor | None:
-        """Logits [B, T, V], or [B, P, V] at `logits_at`; the mean next-token loss; or None (hooks only).
+        return_type: str | None = "logits",
+        mask: Bool[Tensor, "B T"] | None = None,
+    ) -> Any:
+        """Logits [B, T, V], or [B, P, V] at `logits_at`; "loss", "both", or None (hooks only).
 
-        Raises `InputError` for tokens outside the vocabulary and sequences longer than the context.
+        The loss is the mean next-token loss in nats; with `mask` (from `to_batch`) over real targets only: without
+        it, the padding of a batch of texts counts. Raises `InputError` for tokens outside the vocabulary, sequences
+        longer than the context and unknown return types.
         """
+        if return_type not in ("logits", "loss", "both", None):
+            raise unknown("return_type", str(return_type), ["logits", "loss", "both"])
         self.check_tokens(tokens)
         state = self.segment(self.embed_tokens(tokens))
         if return_type == "logits":
             return self.logits(state, logits_at)
-        if return_type == "loss":
-            if tokens.shape[1] < 2:
-                raise InputError("a next-token loss needs sequences of at least two tokens")
-            return readout.cross_entropy(self.ln_final(self.readout(state))[:, :-1], self.head, tokens[:, 1:])
-        self.ln_final(self.readout(state))
-        return None
+        if return_type is None:
+            self.ln_final(self.readout(state))
+            return None
+        if tokens.shape[1] < 2:
+            raise InputError("a next-token loss needs sequences of at least two tokens")
+        targets = tokens[:, 1:]
+        if mask is not None:
+            targets = targets.masked_fill(~mask[:, 1:], readout.IGNORE)
+        x = self.ln_final(self.readout(state))
+        loss = readout.cross_entropy(x[:, :-1], self.head, targets)
+        return loss if return_type == "loss" else (F.linear(x, self.head), loss)
 
-    def check_tokens(self, tokens: Tensor) -> None:
+    def check_tokens(self, tokens: Any) -> None:
         """Raise `InputError` unless tokens are [B, T] with ids of the vocabulary."""
+        if not isinstance(tokens, Tensor):
+            raise InputError(f"the model reads token ids, not {type(tokens).__name__}: pass model.to_tokens(text)")
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
             raise InputError(
                 f"tokens must be integers of shape [batch, position], got {list(tokens.shape)} {tokens.dtype}"
@@ -175,7 +188,10 @@ class StreamTransformer(LensMixin, HookedRootModule):
             raise InputError(f"token id {worst} is outside the vocabulary of {self.config.d_vocab}")
 
     def generate(self, prompts: Any, **options: Any) -> list[list[int]]:
-        """Sample continuations; see `models.generate.generate`."""
+        """Sample continuations of texts or lists of ids: max_new_tokens, temperature, top_k, top_p, seed, edits.
+
+        Defaults and errors are those of `models.generate.generate`; the same seed gives the same text.
+        """
         from models.generate import generate
 
         return generate(self, prompts, **options)
@@ -226,9 +242,15 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
     @torch.no_grad()
     def layer_logits(
-        self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B P"], layers: Sequence[int] | None = None
+        self,
+        tokens: Int[Tensor, "B T"],
+        positions: Int[Tensor, "B P"] | Int[Tensor, " B"] | None = None,
+        layers: Sequence[int] | None = None,
     ) -> Float[Tensor, "B P l V"]:
-        """Logits of the chosen layers' outputs through the shared head (PLS A.5.1; logit lens otherwise)."""
+        """Logits of the chosen layers' outputs through the shared head (PLS A.5.1; logit lens otherwise).
+
+        Without `positions` everywhere: memory then grows with T · layers · V.
+        """
         self.check_tokens(tokens)
         wanted = list(range(self.config.n_layers) if layers is None else layers)
         if not wanted:
@@ -241,13 +263,20 @@ class StreamTransformer(LensMixin, HookedRootModule):
         for layer in range(max(wanted) + 1):
             state = self.segment(state, layer, layer + 1)
             if layer in wanted:
-                x = gather_positions(self.readout(state), positions)
+                x = self.readout(state)
+                x = x if positions is None else gather_positions(x, positions)
                 found[layer] = F.linear(self.layer_norm(layer)(x), self.head)
         return torch.stack([found[layer] for layer in wanted], dim=2)
 
     def n_params(self) -> int:
         """Parameters, a tied head counted once."""
         return sum(p.numel() for p in self.parameters())
+
+    def save(self, folder: str | Path) -> None:
+        """Write config.json, model.safetensors and tokenizer.json, for `models.load`."""
+        from models.checkpoint import save
+
+        save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON data."""

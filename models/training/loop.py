@@ -49,6 +49,7 @@ class Trainer:
         self.step = 0
         self.best = math.inf
         self.window: dict[str, float] = {}
+        self.shown: float | None = None  # running mean of the loss, for the progress bar
         self._stop = False
 
     @property
@@ -176,12 +177,14 @@ class Trainer:
     def _account(self, values: dict[str, Tensor]) -> None:
         for name, value in values.items():
             self.window[name] = self.window.get(name, 0.0) + float(value)
+        loss = float(values["loss"])
+        self.shown = loss if self.shown is None else 0.9 * self.shown + 0.1 * loss
         self.window["n"] = self.window.get("n", 0.0) + 1
 
     def _log(self, progress: Progress, started: float, first: int) -> None:
         seconds = time.perf_counter() - started
         rate = (self.step - first) * self.batch * self.model.config.n_ctx / seconds
-        progress.update(self.step, self.window["loss"] / self.window["n"], rate)
+        progress.update(self.step, self.shown or 0.0, rate)
         if self.step % self.training.log_every == 0 or self.step == self.steps:
             n = self.window.pop("n")
             means = {name: value / n for name, value in self.window.items()}

@@ -88,6 +88,7 @@ def test_scaling_is_pure_and_exact(measured) -> None:
     ("spec", "heads"),
     [
         ("L1.H2", "L1H2"),
+        ("L1H2", "L1H2"),
         ("L0.*", "L0H0 L0H1 L0H2 L0H3"),
         ("L0-1.H1-2", "L0H1 L0H2 L1H1 L1H2"),
         ("*.H3", "L0H3 L1H3"),

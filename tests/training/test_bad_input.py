@@ -128,7 +128,7 @@ def test_tokens_and_sequences(tiny_run: Path) -> None:
         (ablate, ["RUN", "--heads", "L9.H0"], "layers go from 0 to 1"),
         (ablate, ["RUN", "--heads", "L0.H7"], "heads go from 0 to 3"),
         (ablate, ["RUN", "--heads", "X"], "names no head"),
-        (ablate, ["RUN", "--heads", "top3:pds"], "unknown head score"),
+        (ablate, ["RUN", "--heads", "top3:nope"], "unknown head score"),
         (ablate, ["RUN", "--heads", "random99:1"], "asks for 99 heads"),
         (ablate, ["RUN", "--scale", "nan"], "not a finite number"),
         (ablate, ["RUN", "--out", "table.csv"], "the table is parquet"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from models.errors import InputError
 from models.train import main
 from models.training.run import read_metrics
 from tests.tiny import arguments
@@ -78,3 +79,8 @@ def test_two_runs_of_one_command_are_equal(corpus, tiny_run: Path, tmp_path: Pat
     assert weights_equal(tiny_run, tmp_path / "again")
     main(arguments(corpus, tmp_path / "seed", "--seed", "1"))
     assert not weights_equal(tiny_run, tmp_path / "seed")
+
+
+def test_resume_takes_no_other_arguments(tiny_run: Path) -> None:
+    with pytest.raises(InputError, match="leave out preset, training"):
+        main(["std-t", "--resume", "--out", str(tiny_run), "--steps", "99"])
