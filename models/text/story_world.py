@@ -95,8 +95,25 @@ LINKS = {  # by the frame of a passage
     "state": ("", "", "", "that day, ", "this time, ", "that week, ", "as so often, ", "all this time, "),
     "past": ("at school, ", "the day before, ", "last week, ", "once, ", "on another day, "),
 }  # fmt: skip
+EVENINGS = (
+    "One evening {h}, {f} and {e} sat together and told each other what they knew.",
+    "{h} and {f} kept a little book of things that they had seen and heard.",
+    "It rained all <day|morning|afternoon>, so {e} told {h} and {f} one short story after another.",
+    "{h} could not sleep, so {e} told some very short stories.",
+    "Before {time}, {h} and {f} went to see {e}, who always had something to tell.",
+)
+NIGHTS = (
+    "Then it was time for bed.",
+    "{h} yawned. It had been a {#good} evening.",
+    '"That is all for today," said {e}.',
+    "{f} wanted to hear more, but {h} was asleep.",
+    "They were all very {#happy}.",
+    "The end.",
+)
+EVENING = 0.6
+"""Part of the stories without a plot of their own: an evening of short tales, which is four to six passages."""
 QUIET = 0.12
-"""Part of the stories without a plot: an outing and what was seen there."""
+"""Part of the others without a plot: an outing and what was seen there."""
 
 
 def cast(rng: Random) -> dict[str, str]:
@@ -124,6 +141,8 @@ def cast(rng: Random) -> dict[str, str]:
 def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
     """One story as marked text, with the labels of its cases."""
     env = cast(rng)
+    if rng.random() < EVENING:
+        return _evening(rng, env, held_out)
     plot = PLOTS[-1] if rng.random() < QUIET else pick(rng, ALL_PLOTS)
     env["place"] = pick(rng, plot.places)
     for slot, name in plot.binds:
@@ -170,6 +189,20 @@ def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
         closing.append(expand(pick(rng, ENDINGS), env, rng))
     paragraphs.append(closing)
     return "\n\n".join(" ".join(p) for p in paragraphs if p), labels
+
+
+def _evening(rng: Random, env: dict[str, str], held_out: bool) -> tuple[str, list[Label]]:
+    """Short tales one after the other: nearly every sentence serves a case."""
+    categories = rng.sample(sorted(PASSAGES), len(PASSAGES) - int(rng.random() * 2))
+    if rng.random() < 0.5:
+        categories.append(pick(rng, sorted(PASSAGES)))
+    paragraphs, labels = [expand(pick(rng, EVENINGS), env, rng)], []
+    for k, category in enumerate(categories):
+        passage = PASSAGES[category](rng, env, str(k), held_out, rng.random() < 0.5, False)
+        if passage is not None:
+            paragraphs.append(_lead(rng, env, passage[0], passage[2]))
+            labels += passage[1]
+    return "\n\n".join([*paragraphs, expand(pick(rng, NIGHTS), env, rng)]), labels
 
 
 def _lead(rng: Random, env: dict[str, str], text: str, frame: str) -> str:
