@@ -1,42 +1,40 @@
-"""Scale heads down, one at a time, and measure what the model loses.
+"""Scale heads down, one at a time, and measure what the model loses, beside what it loses without other heads.
 
+    python -m interventions.ablate --heads                          every head of the bundled LFA
     python -m interventions.ablate runs/lfa --heads
     python -m interventions.ablate runs/lfa --heads L4.* L5.H2 --scale 0 0.5 1 --data valid.txt --out heads.parquet
     python -m interventions.ablate runs/lfa --heads L5.H0-2 top3:pds --together --method mean
     python -m interventions.ablate runs/lfa --heads --measure sps coherence --suite competing
 
 Each row is one head (or, with --together, the group) at one scale g: its output z is multiplied by g, and
-`delta` is the change of the loss in nats per token, with a 95 % interval over documents. With --method mean or
-resample, z moves to its mean or to another row's z instead of 0: g z + (1−g) z'. SPS and coherence (LFA Eq. 8,
-`probes.coherence`) are compared prompt by prompt, with minimal pairs as units. p_holm corrects over heads.
+`delta` is the change of the loss in nats per token, with a 95 % interval over documents. The control of a head is
+the mean delta of all other heads, one at a time (of a group: of random groups as large, LFA App. D), and `above
+control` is the difference. With --method mean or resample, z moves to its mean or to another row's z instead of 0:
+g z + (1−g) z'. SPS and coherence (LFA Eq. 8, `probes.coherence`) are compared prompt by prompt, with minimal pairs as
+units. p_holm corrects over heads.
 """
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any, Literal
 
 from interventions.ablate_tables import PROMPT_UNITS, UNITS, ablate_heads, ablate_on_prompts, plot
 from models.cli import command, parse
-from models.errors import InputError
+from probes.command import INTERVAL, RunOptions, check_options, open_run, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from interventions.ablate_tables import MakeEdits
-    from models.text.shards import TokenShards
     from models.transformer import StreamTransformer
+
+ABOVE = "above control"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(RunOptions):
     """Arguments of `python -m interventions.ablate`."""
 
-    run: Annotated[str, tyro.conf.Positional] = ""
-    """Run folder."""
     heads: tuple[str, ...] = ("all",)
     """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7, top3:pds. --heads alone means all."""
     scale: tuple[float, ...] = (0.0,)
@@ -47,38 +45,30 @@ class Options:
     """What the heads are scaled towards: 0, their mean over the measured data, or what they wrote in another row."""
     measure: tuple[Literal["loss", "sps", "coherence"], ...] = ("loss",)
     """What to measure."""
+    draws: int = 39
+    """Controls: other random sets of as many heads to compare each row with, all where fewer exist; 0: none."""
+    seed: int = 0
+    """Which random sets are drawn, and which rows trade places under --method resample."""
     suite: str = "competing"
     """Prompts of sps, coherence and top3:pds: competing, stories, a JSONL file, or FORMAT:PATH."""
-    seed: int = 0
-    """Which rows trade places under --method resample."""
     data: str | None = None
-    """SOURCE to measure on; default: the run's validation data."""
+    """SOURCE to measure the loss on; default: the run's validation data."""
     max_documents: int | None = 200
     """Use at most this many documents; None for all."""
     batch_size: int = 32
     """Documents per batch."""
-    out: Path | None = None
-    """Write the table (.parquet) here, the heat map (.html) and the tables of sps and coherence beside it."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    if not options.run:
-        raise InputError("give a run folder: python -m interventions.ablate RUN --heads")
-    if options.out is not None and options.out.suffix != ".parquet":
-        raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
+    check_options(options, "interventions.ablate")
 
-    from interventions.head_spec import parse_heads, score_names
     from interventions.selection import pds_scores, pds_table
-    from models.checkpoint import load, run_folder
-    from models.provenance import pick_device
+    from models.head_spec import parse_heads, score_names
     from probes.prompts import align, check_tokenizer, load_suite
 
-    folder = run_folder(options.run)
-    model = load(folder, device=pick_device(options.device))
+    name, model = open_run(options, "interventions.ablate")
     specs = options.heads or ("all",)
     prompts = [m for m in dict.fromkeys(options.measure) if m != "loss"]
     scores = {}
@@ -89,41 +79,57 @@ def main(argv: Sequence[str] | None = None) -> None:
             scores["pds"] = pds_scores(pds_table(model, aligned, tokenizer))
     heads = parse_heads(specs, model.config.n_layers, model.config.n_heads, scores)
     groups = [heads] if options.together else [[head] for head in heads]
-    bar = _bar(f"{len(groups) * len(options.scale)} edits")
+    tables: dict[str, Any] = {}
+    figure, about = None, {"method": options.method, "seed": options.seed, "draws": options.draws}
     if "loss" in options.measure or not prompts:
-        _losses(options, folder, model, groups, bar)
+        table, source = _losses(options, name, model, groups)
+        tables[""], about["data"] = (table, UNITS), source
+        figure = plot(table, f"{name}: what the loss gains without a head") if (table["layer"] >= 0).any() else None
     if prompts:
         make = _maker(options, model, aligned.tokens)
-        found = ablate_on_prompts(model, aligned, tokenizer, prompts, groups, options.scale, progress=bar, make=make)
-        name = f"{model.config.name} ({folder}) on {options.suite}: {len(aligned.prompts)} prompts"
+        how = {"draws": options.draws, "seed": options.seed, "progress": progress_bar("prompts"), "make": make}
+        found = ablate_on_prompts(model, aligned, tokenizer, prompts, groups, options.scale, **how)
+        title = f"{name} on {options.suite}: {len(aligned.prompts)} prompts"
         for measure, table in found.items():
-            _show_prompts(options, f"{name}; {measure}, {options.method} ablation", measure, table)
+            columns = ("head", "scale", "baseline", "difference", INTERVAL, "d", "d_z", "p_holm", "control", *_ABOVE)
+            _print(f"{title}; {measure}, {options.method} ablation", table, columns)
+            tables[measure] = (table, PROMPT_UNITS)
+    write_results(options, tables, figure, **about)
 
 
-def _losses(options: Options, folder: Path, model: "StreamTransformer", groups: list, bar: Any) -> None:
-    """Measure, print and write the loss."""
+_ABOVE = (ABOVE, "p_above_holm")
+
+
+def _losses(options: Options, name: str, model: "StreamTransformer", groups: list) -> "tuple[pd.DataFrame, Any]":
+    """The table of the loss, printed, and the description of its data."""
     from interventions.reference import document_rows
+    from models.checkpoint import run_folder
     from models.text.shards import document_batches, truncated_documents
     from models.training.data import evaluation_shards
-    from probes.report import show
+
+    shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
+    limits = {"max_documents": options.max_documents, "batch_size": options.batch_size}
+    rows = document_rows(document_batches(shards, model.config.n_ctx, options.batch_size, options.max_documents))
+    how = {"draws": options.draws, "seed": options.seed, "progress": progress_bar("loss"), **limits}
+    table = ablate_heads(model, shards, groups, options.scale, make=_maker(options, model, rows), **how)
+    cut = truncated_documents(shards, model.config.n_ctx, options.max_documents)
+    one = table.iloc[0]
+    title = f"{name}: loss {one['baseline']:.4f} nats/token; {one['n']} documents, {one['tokens']:,} tokens, "
+    title += f"{cut} documents cut at {model.config.n_ctx}; {options.method} ablation; "
+    title += f"control: {table['draws'].max()} other random sets of as many heads"
+    _print(title, table, ("head", "scale", "loss", "delta", INTERVAL, "p_holm", "control", *_ABOVE, "p_rank"))
+    return table, shards.meta["source"]
+
+
+def _print(title: str, table: "pd.DataFrame", columns: tuple[str, ...]) -> None:
+    """A table with its intervals in one column each, and why cells are undefined."""
     from probes.undefined import legend
 
-    shards = evaluation_shards(folder, model._text(), options.data)
-    limit, size = options.max_documents, options.batch_size
-    rows = document_rows(document_batches(shards, model.config.n_ctx, size, limit))
-    make = _maker(options, model, rows)
-    table = ablate_heads(
-        model, shards, groups, options.scale, max_documents=limit, batch_size=size, progress=bar, make=make
-    )
-    cut = truncated_documents(shards, model.config.n_ctx, limit)
-    name = f"{model.config.name} ({folder}): loss {table['baseline'][0]:.4f} nats/token"
-    detail = f"{table['n'][0]} documents, {table['tokens'][0]:,} tokens, {cut} documents cut at {model.config.n_ctx}"
-    detail += f"; {options.method} ablation"
-    show(table.drop(columns=["baseline", "tokens", "n", "layer", "index"]), f"{name}; {detail}", digits=4)
+    above = zip(table["above"], table["above_low"], table["above_high"], strict=True)
+    text = ["undefined" if a != a else f"{a:+.4f} ({low:+.4f} … {high:+.4f})" for a, low, high in above]
+    show(table.assign(**{ABOVE: text}), title, columns, digits=4)
     if lines := legend(table):
         print(lines)
-    if options.out is not None:
-        _write(options.out, table, name, options, shards)
 
 
 def _maker(options: Options, model: "StreamTransformer", rows: Iterable[Sequence[int]]) -> "MakeEdits":
@@ -137,47 +143,6 @@ def _maker(options: Options, model: "StreamTransformer", rows: Iterable[Sequence
     if options.method == "resample":
         return lambda heads, g: resample_heads(heads, g, seed=options.seed)
     return scale_heads
-
-
-def _show_prompts(options: Options, title: str, measure: str, table: "pd.DataFrame") -> None:
-    """Print a table of SPS or coherence with its undefined cells, and write it beside --out."""
-    from models.provenance import provenance
-    from probes.report import INTERVAL, show
-    from probes.tables import write_table
-    from probes.undefined import legend
-
-    columns = ("head", "scale", "baseline", "difference", INTERVAL, "d", "d_z", "p", "p_holm")
-    show(table, title, columns, digits=4)
-    if lines := legend(table):
-        print(lines)
-    if options.out is not None:
-        path = options.out.with_stem(f"{options.out.stem}-{measure}")
-        write_table(table, path, units=PROMPT_UNITS, about={**provenance(options.device), "what": title})
-        print(f"table {path}")
-
-
-def _bar(label: str) -> Any:
-    from rich.console import Console
-    from rich.progress import track
-
-    def bar(batches: Iterable) -> Iterable:
-        return track(batches, description=label, console=Console(file=sys.stderr))
-
-    return bar
-
-
-def _write(out: Path, table: "pd.DataFrame", title: str, options: Options, shards: "TokenShards") -> None:
-    from models.provenance import provenance
-    from probes.tables import write_atomically, write_table
-
-    about = {**provenance(options.device), "data": shards.meta["source"]}
-    write_table(table, out, units=UNITS, about=about)
-    print(f"table {out}")
-    if (table["layer"] >= 0).any():
-        page = out.with_suffix(".html")
-        html = plot(table, title).to_html(include_plotlyjs=True)
-        write_atomically(page, lambda part: part.write_text(html, encoding="utf-8"))
-        print(f"figure {page}")
 
 
 if __name__ == "__main__":

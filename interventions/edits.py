@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interventions.head_spec import Head
 from models.capture import Edit
 from models.errors import InputError
+from models.head_spec import Head
 
 
 def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from interventions.head_spec import Head
 from interventions.observe import SMALLEST, Observed
+from models.head_spec import Head
 from probes.comparisons import asymmetry, compare
 from probes.curves import response_curve
 from probes.report import with_holm
@@ -76,9 +76,9 @@ def effect_rows(
     return mark(pd.DataFrame(rows), EFFECT, impossible, REASON)
 
 
-def holm(table: pd.DataFrame, family: Sequence[str]) -> pd.DataFrame:
-    """`p_holm` beside `p`: Holm's correction within each group of rows that agree in the columns `family`."""
-    groups = [with_holm(one) for _, one in table.groupby(list(family), sort=False)]
+def holm(table: pd.DataFrame, family: Sequence[str], p: str = "p") -> pd.DataFrame:
+    """`<p>_holm` beside `p`: Holm's correction within each group of rows that agree in the columns `family`."""
+    groups = [with_holm(one, p) for _, one in table.groupby(list(family), sort=False)]
     return pd.concat(groups).sort_index()
 
 

@@ -9,10 +9,10 @@ import pandas as pd
 
 from interventions.edits import scale_heads
 from interventions.effects import Cell, asymmetry_rows, by_construction, curve_rows, effect_rows, holm
-from interventions.head_spec import Head
 from interventions.observe import UNIT, Observed
 from interventions.selection import random_sets, ranked
 from models.errors import InputError
+from models.head_spec import Head
 from probes.permutations import rank_among
 from probes.undefined import mark
 
@@ -45,7 +45,7 @@ def design(
 ) -> Protocol:
     """The edits of the protocol. Controls of k selected heads: the k with the smallest PDS, and `draws` random sets.
 
-    Random sets hold none of the selected heads and are run at the smallest gate only (hard suppression, LFA App. D).
+    Random sets (`selection.random_sets`) are run at the smallest gate only (hard suppression, LFA App. D).
     Raises `InputError` for gates that are not finite, repeat, or are all 1, and for k that leaves no controls.
     """
     if not all(np.isfinite(g) for g in gates) or len(set(gates)) < len(gates) or set(gates) <= {1.0}:

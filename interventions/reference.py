@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interventions.head_spec import Head
 from models.capture import Query, run
 from models.errors import InputError
+from models.head_spec import Head
 
 HOOK = "blocks.*.attn.hook_z"
 

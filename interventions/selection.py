@@ -6,8 +6,8 @@ from itertools import combinations
 from math import comb
 from typing import TYPE_CHECKING, Any, Literal
 
-from interventions.head_spec import Head
 from models.errors import InputError
+from models.head_spec import Head
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,20 +71,28 @@ def over(scores: Ranking, threshold: float | Literal["own"]) -> tuple[Head, ...]
 
 
 def random_sets(
-    heads: Iterable[Head], exclude: Sequence[Head], k: int, draws: int, seed: int
+    heads: Iterable[Head], selected: Sequence[Head], k: int, draws: int, seed: int
 ) -> list[tuple[Head, ...]]:
-    """Matched-random controls: different sets of k heads none of which is in `exclude`, drawn evenly.
+    """Matched-random controls: different sets of k heads, drawn evenly from all sets but `selected` itself.
 
-    All C(m, k) sets when there are no more than `draws`. Same seed, same sets. Raises `InputError` for k heads that
-    do not exist, and for no draws.
+    A set may share heads with the selected ones, as two sets drawn at random do. Then the selected set is one more draw
+    if the selection says nothing about the effect, and its rank among the sets is exact (`permutations.rank_among`).
+    Sets that avoid the selected heads share a smaller pool with each other and not with it: of 36 heads the rank
+    among 39 of those rejects 8 % of true nulls at 5 % for k = 3, 10 % for k = 5, 21 % for k = 10.
+
+    All C(n, k) − 1 sets when there are no more than `draws`. Same seed, same sets. Raises `InputError` for k heads that
+    do not exist or leave no other set, and for no draws.
     """
-    others = sorted(set(heads) - set(exclude))
-    if k < 1 or draws < 1 or len(others) < k:
-        raise InputError(f"cannot draw {draws} sets of {k} heads out of {len(others)} that were not selected")
-    if comb(len(others), k) <= draws:
-        return list(combinations(others, k))
+    every, own = sorted(set(heads)), tuple(sorted(selected))
+    possible = comb(len(every), k) - (len(own) == k and set(own) <= set(every)) if k >= 1 else 0
+    if draws < 1 or possible < 1:
+        raise InputError(f"cannot draw {draws} sets of {k} heads out of {len(every)}, other than those selected")
+    if possible <= draws:
+        return [found for found in combinations(every, k) if found != own]
     generator = random.Random(seed)
-    found: dict[tuple[Head, ...], None] = {}
-    while len(found) < draws:
-        found[tuple(sorted(generator.sample(others, k)))] = None
-    return list(found)
+    drawn: dict[tuple[Head, ...], None] = {}
+    while len(drawn) < draws:
+        found = tuple(sorted(generator.sample(every, k)))
+        if found != own:
+            drawn[found] = None
+    return list(drawn)

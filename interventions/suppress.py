@@ -5,7 +5,7 @@
     python -m interventions.suppress runs/lfa --k 1 3 --gates 1 0.5 0 --suite stories --n 200 --out suppress.parquet
 
 Heads are ranked by PDS; the top k (or those over the threshold) have their outputs z multiplied by a gate g. Each
-selection is compared with no intervention, with the k heads of the smallest PDS, and with random sets of k other
+selection is compared with no intervention, with the k heads of the smallest PDS, and with random sets of k
 heads. Units are minimal pairs. SPS cannot change in the layer of a gated head or before: such cells are undefined.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from models.cli import command, parse
 from models.errors import InputError
+from probes.command import progress_bar
 from probes.report import ProbeOptions, check_options, open_session, show, write
 
 if TYPE_CHECKING:
@@ -79,7 +80,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.measure or not options.k:
         raise InputError("give at least one --measure and one --k")
 
-    from interventions.ablate import _bar
     from interventions.observe import observe_loss, observe_prompts
     from interventions.protocol import design, plot, tables
     from interventions.selection import over, pds_scores, pds_table, ranked
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         selections = {f"over {options.threshold}": over(scores, options.threshold)}
     protocol = design(scores, selections, options.gates, draws=options.draws, seed=options.draw_seed)
-    bar = _bar(f"{len(protocol.edits)} edits")
+    bar = progress_bar(f"{len(protocol.edits)} edits")
     prompts = [m for m in dict.fromkeys(options.measure) if m != "loss"]
     observed = observe_prompts(model, prompts, protocol.edits, session.aligned, tokenizer, progress=bar)
     if "loss" in options.measure:
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
         limits = {"max_documents": options.max_documents, "batch_size": options.batch_size}
         observed["loss"] = observe_loss(model, protocol.edits, shards, **limits, progress=bar)
-    found = tables(protocol, observed, model.config.n_layers, progress=_bar("statistics"))
+    found = tables(protocol, observed, model.config.n_layers, progress=progress_bar("statistics"))
     _print(session.title, options, ranking, found)
     parts = {
         "": found.effects, "controls": found.controls, "curves": found.curves, "asymmetry": found.asymmetry,

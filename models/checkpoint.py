@@ -28,6 +28,8 @@ from models.text.tokenizer import Tokenizer
 from models.transformer import StreamTransformer
 
 FORMAT = 1
+ZOO = Path(__file__).parent / "zoo"
+NAMES = ("lfa", "std-t", "d-cas", "cfm")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -90,14 +92,27 @@ def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path
     model.load_state_dict(tensors)
 
 
+def bundled() -> tuple[str, ...]:
+    """Names of the bundled models, in the order of the default: `load("lfa")` works without training anything."""
+    return tuple(name for name in NAMES if (ZOO / name / "config.json").is_file())
+
+
 def run_folder(run_or_path: str | Path) -> Path:
-    """The folder of a run, checked to be one."""
+    """The folder of a run, checked to be one, or of a bundled model; a folder of that name here comes first."""
     path = Path(run_or_path)
-    if not path.is_dir():
-        raise InputError(
-            f"{path} is no run folder; train one with python -m models.train PRESET --data SOURCE --out {path}"
-        )
-    return path
+    if path.is_dir():
+        return path
+    if str(run_or_path) in bundled():
+        return ZOO / str(run_or_path)
+    raise InputError(
+        f"{path} is no run folder{f' and no bundled model ({names})' if (names := ', '.join(bundled())) else ''}; "
+        f"train one with python -m models.train PRESET --data SOURCE --out {path}"
+    )
+
+
+def run_label(folder: Path) -> str:
+    """What titles call a run: its path, or "bundled"."""
+    return "bundled" if folder.parent == ZOO else str(folder)
 
 
 def model_config(folder: Path) -> ModelConfig:

@@ -6,7 +6,7 @@ L4-5.H0-2    ranges, ends included       top3:NAME    the three heads with the l
 *.H2         head 2 of every layer       bottom3:NAME the three with the smallest
 
 The command supplies the scores: it asks `score_names` which ones the user wants, and computes only those
-(`interventions.selection.pds_scores` for pds).
+(`probes.pds` for pds).
 """
 
 import random

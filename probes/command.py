@@ -1,6 +1,6 @@
 """What the commands that measure a run share: their arguments, loading, tables on the screen and on disk."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,8 +21,8 @@ Tables = Mapping[str, tuple["pd.DataFrame", Mapping[str, str]]]
 class RunOptions:
     """Arguments of every command that measures a run."""
 
-    run: Annotated[str, tyro.conf.Positional] = ""
-    """Run folder."""
+    run: Annotated[str, tyro.conf.Positional] = "lfa"
+    """Run folder, or a bundled model: lfa, std-t, d-cas, cfm."""
     out: Path | None = None
     """Write the table (.parquet) here, what else there is and the figure (.html) beside it."""
     device: str = "auto"
@@ -41,12 +41,12 @@ def open_run(options: RunOptions, module: str, run: str | None = None) -> tuple[
     """(name for a title, model) of a run, by default that of the checked options."""
     check_options(options, module)
 
-    from models.checkpoint import load, run_folder
+    from models.checkpoint import load, run_folder, run_label
     from models.provenance import pick_device
 
     folder = run_folder(run or options.run)
     model = load(folder, device=pick_device(options.device))
-    return f"{model.config.name} ({folder})", model
+    return f"{model.config.name} ({run_label(folder)})", model
 
 
 def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digits: int = 3) -> None:
@@ -59,6 +59,20 @@ def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digit
         both = zip(shown["ci_low"], shown["ci_high"], strict=True)
         shown[INTERVAL] = [a if isinstance(a, str) else f"{a:.{digits}f} … {b:.{digits}f}" for a, b in both]
     print_table(shown[list(columns)] if columns else shown, title, digits=digits)
+
+
+def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
+    """A wrapper of iterables that shows a bar on stderr."""
+
+    def bar(steps: Iterable) -> Iterable:
+        import sys
+
+        from rich.console import Console
+        from rich.progress import track
+
+        return track(steps, description=label, console=Console(file=sys.stderr))
+
+    return bar
 
 
 def write_results(options: RunOptions, tables: Tables, figure: Any, **about: Any) -> None:

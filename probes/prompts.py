@@ -5,8 +5,8 @@
     python -m probes.prompts stories --n 2000 --tokenizer tokenizer.json
     python -m probes.prompts winobias:pro_stereotyped_type1.txt.dev
 
-A suite is a bundled name (coreference, competing, stories), a JSONL file of the same format, or FORMAT:PATH
-for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens.
+A suite is a bundled name (coreference, competing, stories, story-cases), a JSONL file of the same format, or
+FORMAT:PATH for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from models.errors import InputError, unknown
 from probes.align import Aligned, align, check_tokenizer, require_pairs
 from probes.lines import json_lines
 from probes.loaders import FORMATS
-from probes.suite import Order, Prompt, Suite
+from probes.suite import Order, Prompt, Suite, order_of
 
 __all__ = [
     "BUNDLED", "Aligned", "Order", "Prompt", "Suite", "align", "check_tokenizer", "load_suite", "require_pairs",
@@ -30,23 +30,27 @@ __all__ = [
 
 DATASETS = Path(__file__).resolve().parents[1] / "datasets"
 FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
-BUNDLED = (*FILES, "stories")
-STORY_PAIRS, STORY_SEED = 1000, 2
-"""Of the generated suite: how many pairs, and the seed that models.text.stories reserves for evaluation."""
+GENERATED = ("stories", "story-cases")
+BUNDLED = (*FILES, *GENERATED)
+STORY_N, STORY_SEED = 1000, 2
+"""Of the generated suites: how many pairs or cases, and the seed that models.text.stories reserves for evaluation."""
 
 
 def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | None = None) -> Suite:
     """A bundled suite (`BUNDLED`), a JSONL file of the same format, or FORMAT:PATH for a published set.
 
     Args:
-        n: how many minimal pairs; of "stories" only, by default `STORY_PAIRS`.
-        seed: which ones; of "stories" only, by default `STORY_SEED`.
+        n: how many minimal pairs of "stories" or cases of "story-cases", by default `STORY_N`.
+        seed: which ones, by default `STORY_SEED`.
     """
     name = str(name_or_path)
-    if name == "stories":
-        return _stories(STORY_PAIRS if n is None else n, STORY_SEED if seed is None else seed)
+    if name in GENERATED:
+        count, which = STORY_N if n is None else n, STORY_SEED if seed is None else seed
+        if count < 1:
+            raise InputError(f"n must be at least 1 {'pair' if name == 'stories' else 'case'}, not {count}")
+        return _stories(count, which) if name == "stories" else _story_cases(count, which)
     if n is not None or seed is not None:
-        raise InputError(f"n and seed belong to the generated suite 'stories', not to {name!r}; leave them out")
+        raise InputError(f"n and seed belong to the generated suites {', '.join(GENERATED)}, not to {name!r}")
     if name in FILES:
         if not FILES[name].is_file():
             raise InputError(f"{FILES[name]} is missing; run from a clone of the repository, which holds datasets/")
@@ -68,8 +72,6 @@ def _stories(n: int, seed: int) -> Suite:
     """Minimal pairs of the built-in corpus from noun and verb combinations that no training story uses."""
     from models.text.stories import minimal_pairs
 
-    if n < 1:
-        raise InputError(f"n must be at least 1 pair, not {n}")
     try:
         pairs = minimal_pairs(seed, n, held_out=True)
     except ValueError as error:
@@ -88,6 +90,39 @@ def _stories(n: int, seed: int) -> Suite:
                 )
             )  # fmt: skip
     return Suite("stories", tuple(prompts), f"models.text.stories.minimal_pairs({seed}, {n}, held_out=True)")
+
+
+def _story_cases(n: int, seed: int) -> Suite:
+    """Labelled pronouns of held-out stories, each in its paragraph; those whose cue follows the pronoun are left out.
+
+    A causal model cannot resolve those at the pronoun. Relations are the stories' categories, gender and number too.
+    """
+    from itertools import count
+
+    from models.text.stories import story
+
+    prompts: list[Prompt] = []
+    for index in count():
+        one = story(seed, index, held_out=True)
+        for i, case in enumerate(case for case in one.cases if case.cue_before):
+            start = one.text.rfind("\n\n", 0, case.candidates[0].start) + 2 if "\n\n" in one.text else 0
+            stop = one.text.find("\n\n", case.pronoun.end)
+            text = one.text[start : stop if stop >= 0 else None]
+            others = [span for span in case.candidates if span != case.antecedent]
+            names = ["distractor", *(f"distractor{i}" for i in range(2, len(others) + 1))]
+            marks = {"query": case.pronoun, "target": case.antecedent, **dict(zip(names, others, strict=True))}
+            roles = {role: (span.start - start, span.end - start) for role, span in marks.items()}
+            category = {"gender": "gender", "number": "plurality"}.get(case.category, "competing-nouns")
+            prompts.append(
+                Prompt(
+                    id=f"story-cases-{seed}-{index:05d}-{i}", text=text, roles=roles, order=order_of(roles),
+                    category=category, relation=case.category,
+                )
+            )  # fmt: skip
+            if len(prompts) == n:
+                source = f"models.text.stories.labelled({seed}, {index + 1}, held_out=True)"
+                return Suite("story-cases", tuple(prompts), source)
+    raise AssertionError("stories do not end")
 
 
 def _read(path: Path, name: str) -> Suite:
@@ -129,11 +164,11 @@ class Options:
     """Arguments of `python -m probes.prompts`."""
 
     suite: Annotated[str, tyro.conf.Positional] = ""
-    """coreference, competing, stories, a JSONL file or FORMAT:PATH; default: the three bundled suites."""
+    """coreference, competing, stories, story-cases, a JSONL file or FORMAT:PATH; default: all that are bundled."""
     n: int | None = None
-    """Minimal pairs to generate, of stories only (default 1000)."""
+    """Minimal pairs of stories, or labelled pronouns of story-cases, to generate (default 1000)."""
     seed: int | None = None
-    """Which pairs to generate, of stories only (default 2)."""
+    """Which of them to generate (default 2)."""
     tokenizer: Path | None = None
     """Also align with this tokenizer: a tokenizer.json, or a folder with one."""
     run: Path | None = None
@@ -163,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.suite:
         suites = [load_suite(options.suite, **generated)]
     else:
-        suites = [load_suite(name, **(generated if name == "stories" else {})) for name in BUNDLED]
+        suites = [load_suite(name, **(generated if name in GENERATED else {})) for name in BUNDLED]
     for suite in suites:
         _report(suite, align(suite, tokenizer, n_ctx) if tokenizer is not None else None)
 

@@ -63,15 +63,15 @@ def estimate(values: Any, clusters: Any, *, resolution: float = 0.0) -> dict[str
     return {**row, "undefined": note(why)}
 
 
-def with_holm(summary: "pd.DataFrame") -> "pd.DataFrame":
-    """`p_holm` beside `p`: Holm's correction over the rows with a p; undefined where p is."""
+def with_holm(summary: "pd.DataFrame", p: str = "p") -> "pd.DataFrame":
+    """`<p>_holm` beside the column `p`: Holm's correction over the rows with a p; undefined where p is."""
     from probes.corrections import correct
     from probes.undefined import note, reasons
 
-    new = summary.copy()
-    new.insert(new.columns.get_loc("p") + 1, "p_holm", correct(new["p"]).p if new["p"].notna().any() else NAN)
+    new, corrected = summary.copy(), f"{p}_holm"
+    new.insert(new.columns.get_loc(p) + 1, corrected, correct(new[p]).p if new[p].notna().any() else NAN)
     why = [reasons(text) for text in new["undefined"]]
-    new["undefined"] = [note(r | ({"p_holm": r["p"]} if "p" in r else {})) for r in why]
+    new["undefined"] = [note(r | ({corrected: r[p]} if p in r else {})) for r in why]
     return new
 
 
@@ -122,11 +122,11 @@ class ProbeOptions(RunOptions):
     """Arguments that the commands of the attention probes share."""
 
     suite: str = "competing"
-    """coreference, competing, stories, a JSONL file of prompts, or FORMAT:PATH of a published set."""
+    """coreference, competing, stories, story-cases, a JSONL file of prompts, or FORMAT:PATH of a published set."""
     n: int | None = None
-    """Minimal pairs to generate, of stories only (default 1000)."""
+    """Minimal pairs of stories, or labelled pronouns of story-cases, to generate (default 1000)."""
     seed: int | None = None
-    """Which pairs to generate, of stories only (default 2)."""
+    """Which of them to generate (default 2)."""
 
 
 @dataclass(frozen=True)

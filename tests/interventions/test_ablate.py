@@ -9,12 +9,12 @@ import torch
 
 from interventions.ablate import UNITS, ablate_heads, main, plot
 from interventions.edits import scale_heads
-from interventions.head_spec import Head, parse_heads
 from interventions.sweep import document_losses
 from models import build
 from models.capture import edit
 from models.checkpoint import load
 from models.errors import InputError
+from models.head_spec import Head, parse_heads
 from models.text.shards import document_batches
 from models.training.data import evaluation_shards
 from probes.statistics import ratio_of_sums

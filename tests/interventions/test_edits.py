@@ -7,11 +7,11 @@ import torch
 
 from interventions.ablate import main
 from interventions.edits import donors, replace_heads, resample_heads, scale_heads
-from interventions.head_spec import Head, score_names
 from interventions.reference import document_rows, mean_outputs
 from models.capture import capture, edit
 from models.checkpoint import load
 from models.errors import InputError
+from models.head_spec import Head, score_names
 from models.text.shards import document_batches
 from models.training.data import evaluation_shards
 

@@ -3,20 +3,40 @@
 import numpy as np
 import pytest
 
-from interventions.head_spec import Head
 from interventions.protocol import design
 from interventions.selection import over, random_sets, ranked
 from models.errors import InputError
+from models.head_spec import Head
+from probes.permutations import rank_among
 
 
-def test_random_sets_are_distinct_seeded_and_exclude() -> None:
+def test_random_sets_are_distinct_seeded_and_others() -> None:
     every = [Head(layer, h) for layer in range(6) for h in range(6)]
-    out = every[:5]
-    sets = random_sets(every, out, 5, 39, 3)
+    own = every[:5]
+    sets = random_sets(every, own, 5, 39, 3)
     assert len(set(sets)) == 39
-    assert all(len(set(s)) == 5 and not set(s) & set(out) for s in sets)
-    assert sets == random_sets(every, out, 5, 39, 3) != random_sets(every, out, 5, 39, 4)
-    assert len(random_sets(every[:4], every[:1], 2, 39, 0)) == 3
+    assert all(len(set(s)) == 5 and set(s) <= set(every) and set(s) != set(own) for s in sets)
+    assert 0.05 < np.mean([head in s for s in sets for head in own]) < 0.25  # 5 of 36, as any heads
+    assert sets == random_sets(every, own[::-1], 5, 39, 3) != random_sets(every, own, 5, 39, 4)
+    assert random_sets(every[:4], every[:1], 1, 39, 0) == [(head,) for head in every[1:4]]
+    assert len(random_sets(every[:4], every[:2], 2, 39, 0)) == 5
+    for heads, k, draws in ((every[:4], 4, 39), (every[:4], 5, 39), (every, 5, 0), (every, 0, 39)):
+        with pytest.raises(InputError, match="cannot draw"):
+            random_sets(heads, heads[:k], k, draws, 0)
+
+
+def test_the_rank_of_heads_chosen_at_random_is_uniform() -> None:
+    """Effects of heads add up, the selection knows nothing of them: p_rank rejects 5 % of the time, for every k."""
+    every = [Head(layer, h) for layer in range(6) for h in range(6)]
+    rng = np.random.default_rng(0)
+    for k in (2, 3, 5, 10):
+        rejected = 0
+        for seed in range(1000):
+            effects = dict(zip(every, rng.standard_t(3, 36), strict=True))
+            own = [every[i] for i in rng.choice(36, k, replace=False)]
+            draws = [sum(effects[head] for head in s) for s in random_sets(every, own, k, 39, seed)]
+            rejected += rank_among(sum(effects[head] for head in own), draws).p <= 0.05
+        assert 0.03 <= rejected / 1000 <= 0.07
 
 
 def test_selection_by_pds() -> None:

@@ -23,11 +23,11 @@ from interventions.ablate import main as ablate
 from interventions.ablate_tables import ablate_on_prompts
 from interventions.edits import scale_heads
 from interventions.effects import Cell, by_construction, effect_rows
-from interventions.head_spec import Head
 from interventions.observe import observe_loss, observe_prompts
 from interventions.protocol import Protocol, Tables, design, plot, tables
 from interventions.selection import pds_scores, pds_table, ranked
 from models.errors import InputError
+from models.head_spec import Head
 from models.make import build
 from models.training.data import evaluation_shards
 from probes.align import Aligned, align
@@ -249,7 +249,6 @@ def test_command_and_its_tables(tmp_path: Path, net: Any, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a run folder"),
         (["run", "--draws", "5"], "at least 20"),
         (["run", "--out", "table.csv"], "the table is parquet"),
         (["run", "--k"], "at least one"),

@@ -200,7 +200,6 @@ def short_suite(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a run folder"),
         (["RUN", "--out", "pds.csv"], "parquet"),
         (["RUN", "--reference", "RUN", "--threshold", "0.1"], "leave --threshold out"),
         (["RUN", "--suite", "competng"], "competing"),

@@ -134,7 +134,6 @@ def test_tokens_and_sequences(tiny_run: Path) -> None:
         (ablate, ["RUN", "--out", "table.csv"], "the table is parquet"),
         (ablate, ["RUN", "--data", "nowhere.txt"], "nowhere.txt"),
         (ablate, ["nowhere"], "nowhere is no run folder"),
-        (ablate, [], "give a run folder"),
         (describe, ["lfaa"], "unknown preset"),
         (describe, ["lfa", "--run", "RUN"], "not both"),
         (runs, ["show", "nowhere"], "nowhere is no run folder"),

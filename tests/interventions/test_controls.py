@@ -1,0 +1,90 @@
+"""The controls of a sweep: other heads under the same edit, counted by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from interventions.ablate_tables import ablate_heads
+from interventions.controls import IDENTITY, NO_DRAWS, plan
+from interventions.edits import scale_heads
+from interventions.sweep import document_losses
+from models import build
+from models.checkpoint import load
+from models.errors import InputError
+from models.head_spec import Head, parse_heads
+from models.training.data import evaluation_shards
+from probes.t_tests import clustered_t
+from probes.undefined import reasons
+
+HEADS = parse_heads("all", 2, 4)
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_run: Path):
+    """A model in which head 1 of layer 1 writes thirty times too much, and head 0 nothing."""
+    trained = load(tiny_run)
+    model = build(trained.config, tokenizer=trained.tokenizer)
+    model.load_state_dict(trained.state_dict())
+    with torch.no_grad():
+        model.blocks[1].attn.o.weight[0] = 0.0
+        model.blocks[1].attn.o.weight[1] *= 30.0
+    return model, evaluation_shards(tiny_run, trained.tokenizer, None)
+
+
+def test_a_sweep_over_all_heads_is_its_own_control() -> None:
+    sweep = plan([[head] for head in HEADS], [0.0], HEADS, scale_heads)
+    assert len(sweep.edits) == 8
+    for (heads, _), controls in zip(sweep.cells, sweep.controls, strict=True):
+        assert [drawn for drawn, _ in controls] == [(h,) for h in HEADS if h not in heads]
+        assert all(sweep.cells[i][0] == drawn for drawn, i in controls)
+
+
+def test_random_sets_are_as_large_and_others() -> None:
+    sweep = plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=3)
+    for controls in sweep.controls:
+        assert len({drawn for drawn, _ in controls}) == 6
+        assert all(len(drawn) == 3 and drawn != tuple(HEADS[:3]) for drawn, _ in controls)
+    same = plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=3)
+    other = plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=4)
+    assert same.controls == sweep.controls != other.controls
+
+
+def test_control_is_the_mean_of_the_others(measured) -> None:
+    model, shards = measured
+    table = ablate_heads(model, shards, [[head] for head in HEADS], [0.0]).set_index("head")
+    losses = document_losses(model, shards, [scale_heads([head], 0.0) for head in HEADS])
+    change, tokens = losses.edited - losses.baseline, losses.tokens.astype(float)
+    deltas = change.sum(1) / tokens.sum()
+    for i, head in enumerate(HEADS):
+        row, others = table.loc[head.label], np.delete(change, i, 0)
+        test = clustered_t(change[i] - others.mean(0), tokens)
+        assert row["control"] == pytest.approx(np.delete(deltas, i).mean(), abs=1e-9)
+        assert row["control_sd"] == pytest.approx(np.delete(deltas, i).std(ddof=1), abs=1e-9)
+        assert row["above"] == pytest.approx(row["delta"] - row["control"], abs=1e-9)
+        assert row["p_above"] == pytest.approx(float(test.p), rel=1e-6)
+        assert row["draws"] == 7
+    assert table["above"].abs().idxmax() == "L1H1"
+    assert table.loc["L1H1", "p_rank"] == pytest.approx(2 / 8)  # the largest of eight, on two sides
+    assert (table["p_above_holm"] >= table["p_above"]).all()
+    assert table.loc["L1H0", "delta"] == 0.0
+    assert table.loc["L1H0", "above_low"] <= -table.loc["L1H0", "control"] <= table.loc["L1H0", "above_high"]
+
+
+def test_cells_without_controls_say_why(measured) -> None:
+    model, shards = measured
+    limits = {"max_documents": 10}
+    unchanged = ablate_heads(model, shards, [[HEADS[0]]], [1.0], **limits).iloc[0]
+    assert reasons(unchanged["undefined"])["control"] == IDENTITY
+    without = ablate_heads(model, shards, [[HEADS[0]]], [0.0], draws=0, **limits).iloc[0]
+    assert reasons(without["undefined"])["p_above_holm"] == NO_DRAWS
+    assert np.isnan(without["control"]) and without["draws"] == 0
+    most = ablate_heads(model, shards, [HEADS], [0.0], **limits).iloc[0]  # there is no other set of all heads
+    assert reasons(most["undefined"])["above"] == NO_DRAWS
+
+
+@pytest.mark.parametrize(("scales", "draws", "message"), [([float("nan")], 3, "finite"), ([0.0], -1, "draws")])
+def test_bad_input(scales: list[float], draws: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        plan([[Head(0, 0)]], scales, HEADS, scale_heads, draws=draws)
