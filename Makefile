@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint clean
+PRESETS := lfa std-t d-cas cfm
+
+.PHONY: demo zoo test test-slow lint clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +22,14 @@ demo: $(STAMP)
 	$(BIN)/python -m interventions.ablate runs/demo/lfa --heads --max-documents 100 --out runs/demo/lfa-heads.parquet
 	$(BIN)/python -m interventions.ablate runs/demo/std-t --heads --max-documents 100 --out runs/demo/std-t-heads.parquet
 	@echo "The heat maps are runs/demo/lfa-heads.html and runs/demo/std-t-heads.html."
+
+zoo: $(STAMP)
+	rm -rf runs/zoo
+	for preset in $(PRESETS); do \
+	  $(BIN)/python -m models.train $$preset --data stories:0:30000 --valid stories:1:1000 --scale zoo --epochs 1 \
+	    --lr 2e-3 --eval-every 500 --out runs/zoo/$$preset || exit 1; \
+	done
+	$(BIN)/python -m papers.zoo $(PRESETS:%=runs/zoo/%) --out models/zoo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not slow'

@@ -16,7 +16,6 @@ All are shares of attention, from 0 to 1. `uniform` is the score of a head that 
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -209,12 +208,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from itertools import islice
 
+    from models.checkpoint import run_folder
     from models.training.data import evaluation_shards
     from probes.probe import measure
 
     tokenizer, texts = model._text(), list[list[int]]()
     if options.texts:
-        shards = evaluation_shards(Path(options.run), tokenizer, options.data)
+        shards = evaluation_shards(run_folder(options.run), tokenizer, options.data)
         texts = list(islice(documents(shards, at_least=3), options.texts))
     table = measure(model, probe, texts)
     summary = probe.summarize(table)

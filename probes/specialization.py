@@ -17,7 +17,6 @@ another key reach at most 1 − 1/T. HSS and entropy depend on T: compare models
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -282,10 +281,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     from rich.console import Console
     from rich.progress import track
 
+    from models.checkpoint import run_folder
     from models.training.data import evaluation_shards
     from probes.command import show
 
-    shards = evaluation_shards(Path(options.run), model._text(), options.data)
+    shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
     found = list(islice(documents(shards, probe.length), options.samples))
     table = stream(model, probe, found, progress=lambda x: track(x, "samples", console=Console(file=sys.stderr)))
     summary = probe.summarize(table)

@@ -1,0 +1,85 @@
+"""How long the prompt probes take together, on the 60 + 13 prompts of LFA and one model.
+
+    python -m benchmarks.probes
+    python -m benchmarks.probes --run runs/lfa --rounds 5
+
+PDS, coreference in both domains, stability, SPS and coherence, from prompts to summaries (suites loaded and tokens
+aligned before). The peer is one forward pass over the same prompts without hooks, in the same run.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from models.cli import command, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.probes`."""
+
+    run: str = "lfa"
+    """Run folder, or a bundled model."""
+    rounds: int = 3
+    """Times that everything is measured; medians are printed."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, time, print."""
+    options = parse(Options, argv, __doc__)
+
+    from models.capture import Query, run
+    from models.checkpoint import load
+    from probes.coherence import Coherence
+    from probes.coreference import Coreference
+    from probes.held_out import held_out
+    from probes.pds import Pds
+    from probes.probe import measure
+    from probes.prompts import align, check_tokenizer, load_suite
+    from probes.sps import Sps
+    from probes.stability import stability
+
+    model = load(options.run)
+    tokenizer = check_tokenizer(model)
+    pairs, cases = (align(load_suite(s), tokenizer, model.config.n_ctx) for s in ("competing", "coreference"))
+
+    def coreference(domain: str) -> None:
+        probe = Coreference(domain=domain)  # type: ignore[arg-type]
+        for aligned in (cases, pairs):
+            table = measure(model, probe, aligned, tokenizer=tokenizer)
+            probe.summarize(table)
+            held_out(table)
+            stability(table)
+
+    def one(probe: object) -> None:
+        probe.summarize(measure(model, probe, pairs, tokenizer=tokenizer))  # type: ignore[attr-defined,arg-type]
+
+    tokens = (*pairs.tokens, *cases.tokens)
+    steps: dict[str, Callable[[], object]] = {
+        "forward pass alone": lambda: run(model, Query(tokens=tokens, logits=[[len(ids) - 1] for ids in tokens])),
+        "pds": lambda: one(Pds()),
+        "coreference, candidates": lambda: coreference("candidates"),
+        "coreference, keys": lambda: coreference("keys"),
+        "sps": lambda: one(Sps()),
+        "coherence": lambda: one(Coherence()),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():
+        step()  # imports and first calls
+    for _ in range(options.rounds):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            seconds[name].append(time.perf_counter() - start)
+    texts = len({p.text for p in cases.prompts})
+    print(f"{model.config.name}, width {model.config.d_model}, {len(pairs.prompts)} prompts and {len(cases.prompts)} "
+          f"instances in {texts} prompts, {model.cfg.dtype}, {model.cfg.device}")  # fmt: skip
+    for name, times in seconds.items():
+        print(f"{name:26s} {median(times):7.3f} s")
+    total = sum(median(times) for name, times in seconds.items() if name != "forward pass alone")
+    print(f"{'all probes':26s} {total:7.3f} s, {total / median(seconds['forward pass alone']):.1f} forward passes")
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,1 @@
+"""One module per paper: its runs, tables, figures and claims, measured with the instruments of the other rooms."""

@@ -1,0 +1,100 @@
+"""The bundled models: they load by name, are small, and do what their cards say."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from interventions.sweep import document_losses
+from models.checkpoint import NAMES, ZOO, bundled, load, run_folder
+from models.errors import InputError
+from models.training.data import evaluation_shards
+from papers import zoo
+from probes.statistics import ratio_of_sums
+
+ROW = {
+    "parameters": 1234567, "loss": 1.25, "loss_low": 1.125, "loss_high": 1.375, "documents": 321,
+    **{
+        suite: {
+            "head": "L4H3", "top1": 0.7, "chance": 0.5, "n": 2000, "clusters": 1000, "filtered": 0,
+            "rules": {
+                rule: {"rule_share": 0.5, "difference": 0.2, "ci_low": 0.175, "ci_high": 0.225, "p": 1e-9}
+                for rule in ("recency", "first_mention", "longest")
+            },
+        }
+        for suite in zoo.SUITES
+    },
+    "coherence": {"all": {"log_odds": 1.5, "ci_low": 1.25, "ci_high": 1.75, "share": 0.75, "n": 2000}},
+    "pds": {"head": "L1H1", "pds": 0.0625, "ci_low": 0.05, "ci_high": 0.075},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bundled_model_is_small_and_complete(name: str) -> None:
+    folder = run_folder(name)
+    assert folder == ZOO / name and name in bundled()
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= zoo.LIMIT
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["outcome"] == "completed" and manifest["preset"] == name == load(name).config.name
+    assert "/" not in manifest["data"]["train"]["source"]["source"], "trained on something that nobody else has"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_of_the_card_is_the_loss(name: str) -> None:
+    model, folder = load(name), run_folder(name)
+    losses = document_losses(model, evaluation_shards(folder, model.tokenizer, None), [], max_documents=300)
+    part = ratio_of_sums(losses.baseline, losses.tokens)
+    found = re.search(r"\| loss, nats/token \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", (folder / "README.md").read_text())
+    assert found is not None
+    spread = (float(found[3]) - float(found[2])) / 2 * (1000 / 300) ** 0.5
+    assert abs(float(found[1]) - part.mean) < 2 * spread
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_card_is_what_the_command_writes(name: str) -> None:
+    folder = run_folder(name)
+    assert zoo.card(name, folder, zoo.scores(folder)) == (folder / "README.md").read_text()
+
+
+def test_a_folder_of_the_same_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lfa").mkdir()
+    assert run_folder("lfa") == Path("lfa")
+    with pytest.raises(InputError, match="lfaa is no run folder and no bundled model .lfa, "):
+        run_folder("lfaa")
+
+
+def test_bundle_loads_and_the_card_says_what_was_measured(tiny_run: Path, tmp_path: Path) -> None:
+    text = zoo.card("lfa", tiny_run, ROW)
+    for said in (
+        "1,234,567",
+        "1.2500",
+        "1.1250 to 1.3750",
+        "L4H3",
+        "70.0 %",
+        "+20.0 points (+17.5 to +22.5)",
+        "0.0625",
+    ):
+        assert said in text
+    zoo.bundle(tiny_run, tmp_path / "zoo" / "lfa", text)
+    assert load(tmp_path / "zoo" / "lfa").n_params() == load(tiny_run).n_params()
+    assert (tmp_path / "zoo" / "lfa" / "README.md").read_text() == text
+    assert sorted(p.name for p in (tmp_path / "zoo").iterdir()) == ["lfa"]
+    row = next(line for line in zoo.index([{"model": "lfa", **ROW}]).splitlines() if line.startswith("| lfa"))
+    assert "+20.0 (+17.5 to +22.5)" in row and "75.0 %" in row
+
+
+def test_too_large_a_model_is_refused(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo, "LIMIT", 1000)
+    with pytest.raises(InputError, match="bytes, more than the 1,000"):
+        zoo.bundle(tiny_run, tmp_path / "lfa", "card")
+    assert not (tmp_path / "lfa").exists()
+
+
+@pytest.mark.parametrize(("argv", "message"), [([], "give run folders"), (["RUN", "RUN"], "give one")])
+def test_bad_input(tiny_run: Path, tmp_path: Path, argv: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        zoo.main([*(str(tiny_run) if a == "RUN" else a for a in argv), "--out", str(tmp_path / "zoo")])
+    assert not (tmp_path / "zoo").exists()
