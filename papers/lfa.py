@@ -1,0 +1,200 @@
+"""Paper LFA: its four architectures, measured over training seeds and held against what the paper prints.
+
+    python -m papers.lfa runs/tinystories/*
+    python -m papers.lfa runs/std-t-0 runs/std-t-1 runs/lfa-0 runs/lfa-1 --out results/lfa
+
+Takes finished runs of std-t, d-cas, lfa and cfm that differ in preset and seed only. Per run: loss, PDS, coreference
+heads against chance, recency and the longest word, stability, SPS, and what suppressing the position heads does beside
+bottom-k and random controls. Per architecture: mean and interval over seeds, Welch against std-t, Holm. Per claim of
+the paper: whether it holds here, by a rule. --out writes tables, figures and a README.md that says it all.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from models.cli import command, parse
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from papers.lfa_page import Report
+    from papers.lfa_runs import Run
+
+MIN_DRAWS = 20
+WIDEST = 48
+"""Characters of a verdict on the screen; README.md and claims.parquet have all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m papers.lfa`."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Run folders of the four presets, one or more seeds each."""
+    out: Path | None = None
+    """Folder for the tables, the figures and README.md."""
+    data: str | None = None
+    """SOURCE to measure the loss on; default: the runs' validation data."""
+    k: tuple[int, ...] = (1, 3)
+    """Heads to suppress, those with the largest PDS."""
+    draws: int = 20
+    """Random sets of heads per selection, at least 20."""
+    documents: int = 20
+    """Documents to measure the loss under suppression on; the loss itself takes all."""
+    batch_size: int = 32
+    """Documents per batch."""
+    resamples: int = 2000
+    """Bootstrap resamples for the intervals of Cohen's d."""
+    seed: int = 0
+    """Of the random sets, and of the halves in which coreference heads are chosen and scored."""
+    static: Literal["svg", "png", "none"] = "svg"
+    """Kind of the static figure; it needs the extra `figures`."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure what is not measured yet, print, write."""
+    options = parse(Options, argv, __doc__)
+    if options.draws < MIN_DRAWS:
+        raise InputError(f"--draws {options.draws}: at least {MIN_DRAWS} random sets make a control")
+    if (
+        not options.k
+        or min(options.k) < 1
+        or options.documents < 2
+        or options.batch_size < 1
+        or options.seed < 0
+        or options.resamples < 100
+    ):
+        raise InputError(
+            "--k, --batch-size: at least 1; --documents: at least 2; --resamples: at least 100; --seed: 0 or more"
+        )
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        raise InputError(f"--out {options.out} is a file; give a folder")
+
+    from papers.lfa_runs import open_runs
+
+    report, figure = _report(options, open_runs(options.runs))
+    _print(report)
+    if options.out is not None:
+        _write(options, report, figure)
+
+
+def _report(options: Options, runs: "list[Run]") -> "tuple[Report, Any]":
+    """Measure, compare, judge; the report without its list of files, and the figure."""
+    from models.provenance import provenance
+    from papers.lfa_claims import claims
+    from papers.lfa_figure import figure
+    from papers.lfa_page import Report
+    from papers.lfa_rows import Settings
+    from papers.lfa_runs import measure_all
+    from papers.lfa_seeds import architectures, comparisons, with_reference
+
+    settings = Settings(
+        k=tuple(dict.fromkeys(options.k)), draws=options.draws, seed=options.seed, documents=options.documents,
+        batch_size=options.batch_size, resamples=options.resamples,
+    )  # fmt: skip
+    measured = measure_all(runs, options.data, settings, _bar, options.device)
+    quantities = with_reference(measured.tables["quantities"], measured.tables["heads"])
+    tables = {"runs": quantities, "architectures": architectures(quantities), "comparisons": comparisons(quantities)}
+    tables |= {"claims": claims(quantities), **{k: v for k, v in measured.tables.items() if k != "quantities"}}
+    about = {**provenance(measured.device), "argv": _typed(options, runs, measured.documents["own"])}
+    report = Report(runs, tables, settings, measured.documents, about, ())
+    return report, figure(quantities, tables["architectures"])
+
+
+def _bar(label: str) -> Any:
+    from rich.console import Console
+    from rich.progress import track
+
+    def bar(steps: Iterable) -> Iterable:
+        return track(steps, description=label, console=Console(file=sys.stderr))
+
+    return bar
+
+
+def _typed(options: Options, runs: "list[Run]", own: bool) -> str:
+    """The command as one types it in the clone: runs and data by the names that their training gave them."""
+    import shlex
+    from dataclasses import fields
+
+    words = [run.typed for run in runs]
+    for field in fields(Options):
+        value = getattr(options, field.name)
+        if field.name in ("runs", "out", "device") or value == field.default or (field.name == "data" and own):
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        words += [
+            f"--{field.name.replace('_', '-')}",
+            *(Path(v).name if field.name == "data" else str(v) for v in values),
+        ]
+    if options.out is not None:
+        words += ["--out", str(options.out) if not options.out.is_absolute() else options.out.name]
+    return "python -m papers.lfa " + shlex.join(words)
+
+
+def _print(report: "Report") -> None:
+    """Architectures beside the paper, the comparison, and the claims with their verdicts."""
+    from papers.lfa_claims import verdicts
+    from papers.lfa_page import MAIN
+    from probes.report import INTERVAL, show
+    from probes.undefined import legend
+
+    tables = report.tables
+    have = set(tables["runs"]["preset"])
+    main = tables["architectures"]
+    main = main[main["quantity"].isin(MAIN) & main["preset"].isin(have)]
+    title = f"{len(report.runs)} runs: mean over seeds"
+    show(main, title, ("quantity", "preset", "mean", "sd", INTERVAL, "printed", "n"))
+    against = tables["comparisons"]
+    if len(against):
+        chosen = against[against["quantity"].isin(MAIN)]
+        show(chosen, "against std-t over seeds", ("quantity", "preset", "difference", INTERVAL, "p", "p_holm", "d"))
+    columns = ("claim", "quantity", "difference", INTERVAL, "direction", "size")
+    short = tables["claims"].assign(direction=tables["claims"]["direction"].str.slice(0, WIDEST))
+    show(short, "claims of the paper, intervals over seeds", columns, 4)
+    print(", ".join(f"{name}: {count}" for name, count in verdicts(tables["claims"]).items()))
+    if lines := legend(_values(tables["runs"])):
+        print(lines)
+
+
+def _values(quantities: "pd.DataFrame") -> "pd.DataFrame":
+    """The rows without a value, their reasons alone."""
+    from probes.undefined import note, reasons
+
+    lost = quantities[quantities["value"].isna()]
+    return lost.assign(undefined=[note({"value": reasons(text)["value"]}) for text in lost["undefined"]])
+
+
+def _write(options: Options, report: "Report", figure: Any) -> None:
+    """Tables, figures and README.md, each whole or not at all; README.md last, when all it names is there."""
+    from dataclasses import replace
+
+    from papers.lfa_figure import write_figures
+    from papers.lfa_page import page
+    from papers.lfa_units import UNITS
+    from probes.tables import write_atomically, write_table
+
+    folder = options.out
+    assert folder is not None
+    about = {**report.about, "data": report.documents, "settings": vars(report.settings)}
+    for name, table in report.tables.items():
+        if len(table):
+            units = {c: u for c, u in UNITS.get(name, {}).items() if c in table}
+            write_table(table, folder / f"{name}.parquet", units=units, about=about)
+    said = write_figures(figure, folder, options.static)
+    files = [f"{name}.parquet" for name, table in report.tables.items() if len(table)]
+    files += [Path(line.split(" ", 1)[1]).name for line in said if line.startswith("figure ")]
+    text = page(replace(report, files=files))
+    write_atomically(folder / "README.md", lambda part: part.write_text(text, encoding="utf-8"))
+    print("\n".join([*said, f"tables and {folder / 'README.md'}"]))
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,130 @@
+"""The comparison of LFA's four architectures in one picture: dots are seeds, bars intervals, diamonds the paper."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from papers.lfa_runs import PRESETS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLOURS = {"std-t": "#7a7a7a", "d-cas": "#3b6ea5", "lfa": "#c8553d", "cfm": "#e0a030"}
+PANELS = (
+    ("loss", "validation loss, nats/token"),
+    ("pds by layer", "largest PDS in each layer"),
+    ("pds.over", "heads with PDS over 0.075"),
+    ("coreference.candidates.top1", "Top-1 of the best head, held out"),
+    ("stability.jaccard.competing", "stability over 30 pairs"),
+    ("suppress.top3.sps.d", "Cohen's d of SPS, top 3 suppressed"),
+)
+TITLE = "LFA: training seeds (dots), means with 95 % intervals (bars), the paper's values (diamonds)"
+EXTRA = "the static figure needs kaleido and Chromium: pip install -e '.[figures]'"
+
+
+def figure(quantities: "pd.DataFrame", architectures: "pd.DataFrame") -> Any:
+    """Six panels (plotly); a panel without numbers is empty. Rules are lines beside Top-1."""
+    from plotly.subplots import make_subplots
+
+    suppressed = [
+        q for q in architectures["quantity"].unique() if q.startswith("suppress.top") and q.endswith(".sps.d")
+    ]
+    last = suppressed[-1] if suppressed else ""
+    panels = [*PANELS[:5], (last, f"Cohen's d of SPS, {last.split('.')[1] if last else 'heads'} suppressed")]
+    canvas = make_subplots(2, 3, subplot_titles=[title for _, title in panels], vertical_spacing=0.14)
+    for i, (quantity, _) in enumerate(panels):
+        at = {"row": i // 3 + 1, "col": i % 3 + 1}
+        if quantity == "pds by layer":
+            _layers(canvas, architectures, at)
+        else:
+            _points(canvas, quantities, architectures, quantity, at)
+    for rule, dash in (("recency", "dot"), ("chance", "dash")):
+        values = quantities[quantities["quantity"] == f"coreference.candidates.{rule}"]["value"]
+        if len(values):
+            _rule(canvas, rule, float(values.mean()), dash)
+    canvas.update_layout(
+        template="simple_white", width=1250, height=760, title=TITLE,
+        legend={"orientation": "h", "y": -0.08}, margin={"l": 60, "r": 20, "t": 90, "b": 60},
+    )  # fmt: skip
+    return canvas
+
+
+def _rule(canvas: Any, name: str, share: float, dash: str) -> None:
+    """A horizontal line in the panel of Top-1; a trace, so that the axis makes room for it."""
+    import plotly.graph_objects as go
+
+    line = {"color": "#444444", "width": 1, "dash": dash}
+    canvas.add_trace(
+        go.Scatter(x=list(PRESETS), y=[share] * len(PRESETS), mode="lines", line=line, name=name), row=2, col=1
+    )
+
+
+def _points(canvas: Any, quantities: "pd.DataFrame", table: "pd.DataFrame", quantity: str, at: dict[str, int]) -> None:
+    """Seeds as dots, means with intervals, printed values as diamonds."""
+    import plotly.graph_objects as go
+
+    mine = table[table["quantity"] == quantity].set_index("preset")
+    seeds = quantities[(quantities["quantity"] == quantity) & quantities["value"].notna()]
+    for preset in (p for p in PRESETS if p in mine.index):
+        one, colour = mine.loc[preset], COLOURS[preset]
+        values = seeds.loc[seeds["preset"] == preset, "value"]
+        canvas.add_trace(
+            go.Scatter(x=[preset] * len(values), y=values, mode="markers", showlegend=False,
+                       marker={"color": colour, "size": 6, "opacity": 0.55}), **at,
+        )  # fmt: skip
+        if one["mean"] == one["mean"]:
+            half = one["ci_high"] - one["mean"]
+            bar = {"array": [half if half == half else 0.0], "width": 7, "thickness": 2}
+            canvas.add_trace(
+                go.Scatter(x=[preset], y=[one["mean"]], error_y=bar, mode="markers", showlegend=False,
+                           marker={"color": colour, "size": 15, "symbol": "line-ew-open"}), **at,
+            )  # fmt: skip
+        if one["paper"] == one["paper"]:
+            canvas.add_trace(
+                go.Scatter(x=[preset], y=[one["paper"]], mode="markers", showlegend=False, name="paper",
+                           hovertext=f"paper, {one['where']}",
+                           marker={"color": "black", "size": 10, "symbol": "diamond-open"}), **at,
+            )  # fmt: skip
+    canvas.update_xaxes(categoryorder="array", categoryarray=list(PRESETS), **at)
+
+
+def _layers(canvas: Any, table: "pd.DataFrame", at: dict[str, int]) -> None:
+    """Largest PDS by layer, mean over seeds with intervals; the paper's value in the last layer where it prints one."""
+    import plotly.graph_objects as go
+
+    mine = table[(table["family"] == "position by layer") & table["mean"].notna()]
+    for preset in (p for p in PRESETS if p in set(mine["preset"])):
+        one = mine[mine["preset"] == preset]
+        layers = one["quantity"].str.rsplit(".", n=1).str[-1]
+        bar = {"array": (one["ci_high"] - one["mean"]).fillna(0.0), "width": 3, "thickness": 1}
+        line = go.Scatter(x=layers, y=one["mean"], error_y=bar, name=preset, mode="lines+markers",
+                          line={"color": COLOURS[preset]})  # fmt: skip
+        canvas.add_trace(line, **at)
+        paper = one["paper"].notna()
+        canvas.add_trace(
+            go.Scatter(x=layers[paper], y=one.loc[paper, "paper"], mode="markers", showlegend=False,
+                       marker={"color": COLOURS[preset], "size": 10, "symbol": "diamond-open"}), **at,
+        )  # fmt: skip
+
+
+def write_figures(canvas: Any, folder: Path, static: str) -> list[str]:
+    """Write figure.html and, unless `static` is none, figure.svg or .png; the lines to tell the user."""
+    from probes.tables import write_atomically
+
+    page = folder / "figure.html"
+    html = canvas.to_html(include_plotlyjs=True)
+    write_atomically(page, lambda part: part.write_text(html, encoding="utf-8"))
+    said = [f"figure {page}"]
+    if static == "none":
+        return said
+    try:
+        import kaleido  # noqa: F401
+    except ImportError:
+        return [*said, f"no figure.{static}: {EXTRA}"]
+    try:
+        image = canvas.to_image(format=static, scale=1 if static == "svg" else 2)
+    except Exception as error:  # kaleido raises errors of Chromium, of its own and of asyncio
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return [*said, f"no figure.{static}: {EXTRA} ({reason})"]
+    picture = folder / f"figure.{static}"
+    write_atomically(picture, lambda part: part.write_bytes(image))
+    return [*said, f"figure {picture}"]

@@ -1,0 +1,191 @@
+"""What is measured on one trained run: the numbers of paper LFA, taken with the instruments of the other rooms.
+
+    tables = measure_run(model, shards, Settings(), progress)
+    tables["quantities"]     one row per number, with its unit, interval and n
+
+Quantities are named `loss`, `pds.max.L5`, `sps.L3`, `suppress.top1.loss`, … A number that is one per run has no
+interval here: its spread is that over training seeds (`papers.lfa_seeds`).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from papers.lfa_rows import COMPETING, COREFERENCE, DOMAINS, NAN, Progress, Rows, Settings, why_of
+from probes.pds import FIXED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from models.text.shards import TokenShards
+    from models.transformer import StreamTransformer
+    from probes.align import Aligned
+
+
+def measure_run(
+    model: "StreamTransformer", shards: "TokenShards", settings: Settings, progress: Progress
+) -> "dict[str, pd.DataFrame]":
+    """Every table of one run: `quantities`, `heads`, `rules`, `suppression`, `controls`.
+
+    `shards` are the documents of the loss. Raises `InputError` where a suite cannot be read with this tokenizer, and
+    where k leaves no controls.
+    """
+    import pandas as pd
+
+    from probes.prompts import align, check_tokenizer, load_suite
+
+    tokenizer = check_tokenizer(model)
+    suites = {name: align(load_suite(name), tokenizer, model.config.n_ctx) for name in (COREFERENCE, COMPETING)}
+    rows = Rows()
+    _loss(rows, model, shards, settings, progress)
+    heads = _position(rows, model, suites[COMPETING])
+    rules = _coreference(rows, heads, model, suites, settings)
+    _preference(rows, heads, model, suites[COMPETING])
+
+    from papers.lfa_suppress import suppress
+
+    effects, controls = suppress(rows, model, suites[COMPETING], heads, shards, settings, progress)
+    for name, aligned in suites.items():
+        kept = f"{len(aligned.filtered)} left out"
+        rows.add(f"prompts.{name}", "suites", "prompts", len(aligned.prompts), detail=kept)
+    quantities = pd.DataFrame(rows.rows)
+    tables = {"quantities": quantities, "heads": heads, "rules": rules, "suppression": effects, "controls": controls}
+    return {name: table.reset_index(drop=True) for name, table in tables.items()}
+
+
+def _loss(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress) -> None:
+    """Parameters, and the loss per token over all documents with its interval over documents."""
+    from interventions.sweep import document_losses
+    from probes.statistics import ratio_of_sums
+
+    rows.add("parameters", "size", "parameters", model.n_params())
+    found = document_losses(model, shards, [], batch_size=settings.batch_size, progress=progress("loss"))
+    loss = ratio_of_sums(found.baseline, found.tokens)
+    tokens = f"{int(found.tokens.sum())} tokens"
+    interval = (loss.ci_low, loss.ci_high)
+    rows.add("loss", "loss", "nats/token", loss.mean, sd=loss.sd, interval=interval, n=loss.n, detail=tokens)
+
+
+def _position(rows: Rows, model: Any, aligned: "Aligned") -> "pd.DataFrame":
+    """PDS (LFA Eq. 7, App. C); returns the table of heads that the other measures add their columns to."""
+    from probes.pds import Pds, layers
+    from probes.probe import measure
+
+    probe = Pds(threshold=FIXED)
+    heads = probe.summarize(measure(model, probe, aligned))
+    n, last = int(heads["n"].iloc[0]), model.config.n_layers - 1
+    best = heads.loc[heads["pds"].idxmax()]
+    rows.add("pds.max", "position", "attention", best["pds"], n=n, detail=best["head"])
+    rows.add("pds.mean", "position", "attention", heads["pds"].mean(), n=n)
+    early, late = heads["layer"] <= 1, heads["layer"] >= last - 1
+    counts = {"": heads["layer"] >= 0, ".early": early, ".late": late, ".last": heads["layer"] == last}
+    over = {name: int(heads.loc[at, "over"].sum()) for name, at in counts.items()}
+    for name, count in over.items():
+        rows.add(f"pds.over{name}", "position", "heads", count, n=n)
+    rows.add("pds.over.late-early", "position", "heads", over[".late"] - over[".early"], n=n)
+    by_layer = layers(heads)
+    for layer, most in zip(by_layer["layer"], by_layer["max"], strict=True):
+        at = heads[heads["layer"] == layer]
+        rows.add(
+            f"pds.max.L{layer}", "position by layer", "attention", most, n=n, detail=at.loc[at["pds"].idxmax(), "head"]
+        )
+    return heads[
+        ["head", "layer", "index", "pds", "first", "last", "difference", "ci_low", "ci_high", "over", "undefined"]
+    ]
+
+
+def _coreference(
+    rows: Rows, heads: "pd.DataFrame", model: Any, suites: "dict[str, Aligned]", settings: Settings
+) -> "pd.DataFrame":
+    """Top-1 and mean attention (Eq. 4, 5), stability (Eq. 6); returns the chosen heads against the rules."""
+    import pandas as pd
+
+    from probes.coreference import Coreference
+    from probes.held_out import held_out
+    from probes.probe import measure
+
+    rules = []
+    for domain in DOMAINS:
+        probe = Coreference(domain=domain)  # type: ignore[arg-type]
+        table = measure(model, probe, suites[COREFERENCE])
+        summary = probe.summarize(table).set_index("head")
+        heads[f"top1_{domain}"] = summary["top1"].reindex(heads["head"]).to_numpy()
+        halves = held_out(table, seed=settings.seed)
+        rules.append(halves.assign(domain=domain))
+        both = halves[halves["halves"] == "both"].set_index("rule")
+        n, name = int(summary["n"].iloc[0]), f"coreference.{domain}"
+        rows.add(
+            f"{name}.top1", "coreference", "share of cases", both["top1"].iloc[0], n=n, detail=both["head"].iloc[0]
+        )
+        for rule, one in both.iterrows():
+            interval = (one["ci_low"], one["ci_high"])
+            gain, clusters = f"{name}.minus_{rule}", int(one["clusters"])
+            why = why_of(one["undefined"])
+            rows.add(
+                gain,
+                "coreference against rules",
+                "share of cases",
+                one["difference"],
+                interval=interval,
+                n=clusters,
+                why=why,
+            )
+            rows.add(f"{name}.{rule}", "suites", "share of cases", one["rule_share"], n=n)
+        rows.add(f"{name}.chance", "suites", "share of cases", both["chance"].iloc[0], n=n)
+        rows.add(f"{name}.best", "coreference", "share of cases", summary["top1"].iloc[0], n=n, detail=summary.index[0])
+        rows.add(f"{name}.over30", "coreference", "heads", int((summary["top1"] > 0.3).sum()), n=n)
+        if domain == "candidates":
+            heads["attention"] = summary["attention"].reindex(heads["head"]).to_numpy()
+            _ranks(rows, summary, n)
+            _stability(rows, table[table["category"] == "competing-nouns"], COREFERENCE)
+    pairs = measure(model, Coreference(), suites[COMPETING])
+    _stability(rows, pairs, COMPETING)
+    return pd.concat(rules, ignore_index=True)
+
+
+def _ranks(rows: Rows, summary: "pd.DataFrame", n: int) -> None:
+    """Where the heads with most attention to the antecedent are, and how much the tenth has (Table 3, App. E)."""
+    ordered = summary.sort_values("attention", ascending=False, kind="stable")
+    most, top = ordered.iloc[0], ordered.head(5)
+    rows.add("attention.best", "coreference", "attention", most["attention"], n=n, detail=str(ordered.index[0]))
+    tenth = float(ordered["attention"].iloc[9]) if len(ordered) > 9 else NAN
+    rows.add(
+        "attention.tenth", "coreference", "attention", tenth, n=n, why="" if tenth == tenth else "fewer than 10 heads"
+    )
+    best = summary.iloc[0]
+    rows.add("coreference.best_layer", "coreference", "layer", best["layer"], n=n, detail=str(summary.index[0]))
+    names = " ".join(map(str, top.index))
+    rows.add(
+        "coreference.top5_in_L3-L4", "coreference", "heads", int(top["layer"].isin([3, 4]).sum()), n=n, detail=names
+    )
+
+
+def _stability(rows: Rows, table: "pd.DataFrame", suite: str) -> None:
+    """Both readings of Eq. 6 (SPEC §7.3), over the minimal pairs of the table."""
+    from probes.stability import mean_stability, stability
+
+    for _, one in mean_stability(stability(table)).iterrows():
+        detail = f"{one['left_out']} pairs left out" if one["left_out"] else ""
+        rows.add(
+            f"stability.{one['reading']}.{suite}", "stability", "share of heads", one["mean"], sd=one["sd"],
+            interval=(one["ci_low"], one["ci_high"]), n=int(one["pairs"]), detail=detail, why=why_of(one["undefined"]),
+        )  # fmt: skip
+
+
+def _preference(rows: Rows, heads: "pd.DataFrame", model: Any, aligned: "Aligned") -> None:
+    """SPS (Eq. 8) of all heads and by layer, raw, and gated where the model has gates."""
+    from probes.probe import measure
+    from probes.sps import Sps
+
+    gates = any(name.endswith("attn.hook_gate") for name in model.hook_dict)
+    for reading in ("raw", "gated") if gates else ("raw",):
+        probe = Sps(attention=reading)
+        table = measure(model, probe, aligned)
+        name = "sps" if reading == "raw" else "sps.gated"
+        for level in ("all", "layer"):
+            for _, one in probe.summarize(table, level).iterrows():
+                where, family = ("", "preference") if level == "all" else (f".L{one['layer']}", "preference by layer")
+                interval, n = (one["ci_low"], one["ci_high"]), int(one["clusters"])
+                rows.add(f"{name}{where}", family, "attention", one["sps"], sd=one["sd"], interval=interval, n=n,
+                         why=why_of(one["undefined"]))  # fmt: skip
+        if reading == "raw":
+            each = probe.summarize(table, "head").set_index("head")
+            heads["sps"] = each["sps"].reindex(heads["head"]).to_numpy()

@@ -1,0 +1,239 @@
+"""The README.md of a comparison: every number in it comes from the tables beside it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from papers.lfa_claims import verdicts
+from papers.lfa_printed import CARD, SETUP
+from papers.lfa_rows import HARD, ONE_PER_RUN, Settings
+from papers.lfa_runs import CONTROL, PRESETS, Run
+from papers.lfa_seeds import seeds_by_preset
+from probes.pds import FIXED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAIN = (
+    "parameters", "loss", "pds.max", "pds.mean", "pds.over", "pds.over.late", "pds.over.reference", "sps",
+    "coreference.candidates.top1", "coreference.candidates.minus_recency", "coreference.keys.top1",
+    "coreference.candidates.best", "coreference.candidates.over30", "attention.best",
+    "stability.jaccard.coreference", "stability.over_total.coreference", "stability.jaccard.competing",
+)  # fmt: skip
+"""Quantities of the first table and of the comparison; the parquet files have all."""
+SUITES = ("prompts", "coreference")
+SHARES = ("share of cases", "share of heads")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the page tells of."""
+
+    runs: Sequence[Run]
+    tables: "dict[str, pd.DataFrame]"
+    """runs, architectures, comparisons, claims, controls, …"""
+    settings: Settings
+    documents: dict[str, Any]
+    about: dict[str, Any]
+    """Command, commit, versions and device of the tables."""
+    files: Sequence[str]
+
+
+def number(x: float, unit: str = "") -> str:
+    """A number for a table: whole ones with separators, others with as many decimals as they need."""
+    if x != x:
+        return "undefined"
+    if unit in ("parameters", "prompts") or (abs(x) >= 1000 and x == round(x)):
+        return f"{x:,.0f}"
+    if unit in ("heads", "layer"):
+        return f"{x:.1f}"
+    return f"{x:.4f}" if unit == "nats/token" or (abs(x) < 0.1 and unit not in SHARES) else f"{x:.3f}"
+
+
+def interval(low: float, high: float, unit: str = "") -> str:
+    """A 95 % interval, or "undefined"."""
+    return f"{number(low, unit)} … {number(high, unit)}" if low == low and high == high else "undefined"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table; "|" in a cell is escaped."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def page(report: Report) -> str:
+    """The page, in Markdown."""
+    parts = [
+        _head(report), _runs(report), _architectures(report), _comparisons(report), _suppression(report),
+        _claims(report), _undefined(report),
+    ]  # fmt: skip
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(report: Report) -> str:
+    seeds = seeds_by_preset(report.tables["runs"])
+    have = ", ".join(f"{p} (seed {', '.join(map(str, s))})" for p, s in seeds.items() if s)
+    absent = [p for p, s in seeds.items() if not s]
+    one = [p for p, s in seeds.items() if len(s) == 1]
+    about, conditions = report.about, report.runs[0].conditions
+    shape = ", ".join(f"{name} {conditions[name]}" for name in ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx"))
+    counts = verdicts(report.tables["claims"])
+    said = ", ".join(f"{name}: {count}" for name, count in counts.items())
+    data = report.runs[0].config["data"]
+    own = "the runs' own validation documents"
+    where = own if report.documents["own"] else "not the documents the runs were validated on"
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    lines = [
+        "# The four architectures of LFA, over training seeds",
+        f"{CARD}, measured on models trained here. This page is generated; every number is in the tables beside it.",
+        f"- Runs: {have}." + (f" No run of {', '.join(absent)}." if absent else "")
+        + (f" One seed only, so no interval: {', '.join(one)}." if one else ""),
+        f"- Models: scale {conditions['scale']} ({shape}), {conditions['steps']:,} steps on `{data['data']}`. "
+        f"The paper's: \u201c{SETUP}\u201d",
+        f"- Loss: {report.documents['documents']:,} documents ({where}), each cut to the context, "
+        f"{report.documents['cut']} of them longer.",
+        f"- Claims of the paper: {said}.",
+        f"- Made by `{about['argv']}` at commit {about['commit'][:12]}{'+changes' if '+' in about['commit'] else ''}, "
+        f"{about['started']}, {about['device']}; {versions}.",
+        "- Files: " + ", ".join(f"`{name}`" for name in report.files) + ".",
+    ]  # fmt: skip
+    picture = [f"![comparison]({name})" for name in report.files if name in ("figure.svg", "figure.png")]
+    return "\n\n".join([lines[0], lines[1], "\n".join(lines[2:]), *picture])
+
+
+def _runs(report: Report) -> str:
+    rows = []
+    quantities = report.tables["runs"].set_index(["preset", "seed", "quantity"])
+    for run in report.runs:
+        loss, size = (quantities.loc[run.preset, run.seed, q] for q in ("loss", "parameters"))
+        most = quantities.loc[run.preset, run.seed, "pds.max"]
+        commit = str(run.manifest.get("commit", "unknown"))
+        rows.append([
+            run.preset, run.seed, number(size["value"], "parameters"), f"{loss['value']:.4f}",
+            f"{loss['ci_low']:.4f} … {loss['ci_high']:.4f}", int(loss["n"]), f"{most['value']:.3f} {most['detail']}",
+            f"{run.manifest.get('wall_seconds', float('nan')) / 60:.0f}", commit[:12],
+        ])  # fmt: skip
+    columns = ("preset", "seed", "parameters", "loss, nats/token", "95 % over documents", "documents", "largest PDS",
+               "training, min", "trained at commit")  # fmt: skip
+    commands = "\n".join(run.command for run in report.runs)
+    return f"## Runs\n\n{table(columns, rows)}\n\n```\n{commands}\n{report.about['argv']}\n```"
+
+
+def _architectures(report: Report) -> str:
+    found = report.tables["architectures"].set_index(["quantity", "preset"])
+    presets = [p for p in PRESETS if any(r.preset == p for r in report.runs)]
+    rows = []
+    for quantity in (q for q in MAIN if q in found.index.get_level_values(0)):
+        cells = []
+        for preset in presets:
+            one = found.loc[quantity, preset]
+            text = number(one["mean"], one["unit"])
+            if one["ci_low"] == one["ci_low"]:
+                text += f" ({interval(one['ci_low'], one['ci_high'], one['unit'])})"
+            if one["n"] != len([r for r in report.runs if r.preset == preset]):
+                text += f", {one['n']} seeds"
+            cells.append(text + (f"; paper {one['printed']}" if one["printed"] else ""))
+        rows.append([f"`{quantity}`", found.loc[quantity].iloc[0]["unit"], *cells])
+    suites = report.tables["runs"][report.tables["runs"]["family"] == "suites"]
+    rules = suites.groupby("quantity", sort=False)["value"].mean()
+    named = {p: {n.removeprefix(f"{p}."): v for n, v in rules.items() if n.startswith(p)} for p in SUITES}
+    beside = ", ".join(f"{name} {value:.3f}" for name, value in named["coreference"].items())
+    prompts = ", ".join(f"{name} {value:.0f}" for name, value in named["prompts"].items())
+    text = (
+        "Mean over seeds with its 95 % t interval (units are seeds), beside what the paper prints. `top1` is the best "
+        "head of one half of the cases scored on the other half; `best` is chosen and scored on all cases, as in the "
+        "paper, and so partly luck.\n\n"
+        f"Rules without meaning, on the same cases: {beside}. Prompts read: {prompts}."
+    )
+    return f"## Architectures\n\n{text}\n\n{table(('quantity', 'unit', *presets), rows)}"
+
+
+def _comparisons(report: Report) -> str:
+    found = report.tables["comparisons"]
+    if found.empty:
+        return f"## Against {CONTROL}\n\nNo other preset than {CONTROL}: nothing to compare."
+    mine = found[found["quantity"].isin(MAIN)]
+    rows = [
+        [f"`{r.quantity}`", r.preset, number(r.difference, r.unit), interval(r.ci_low, r.ci_high, r.unit),
+         number(r.p), number(r.p_holm), number(r.d), f"{r.n} and {r.n_control}"]
+        for r in mine.itertuples()
+    ]  # fmt: skip
+    columns = ("quantity", "preset", "difference", "95 %", "p", "p Holm", "d", "seeds")
+    tested = found["p"].notna().groupby(found["family"], sort=False).sum()
+    families = ", ".join(f"{name} {count}" for name, count in tested.items() if count)
+    text = (
+        f"Difference to {CONTROL} over training seeds, Welch's interval and p; Holm over a family of quantities"
+        + (f" ({families} tests)" if families else "")
+        + f"; d is Cohen's, pooled over seeds, control {CONTROL}. Relabelling few seeds cannot reach a "
+        "small p, so it is left out. Runs of one seed share the order of their data; Welch takes them as independent."
+    )
+    return f"## Against {CONTROL}\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _suppression(report: Report) -> str:
+    found = report.tables["architectures"]
+    found = found[found["quantity"].str.startswith("suppress.") & found["preset"].isin([r.preset for r in report.runs])]
+    controls, rows = report.tables["controls"], []
+    each = found.set_index(["quantity", "preset"])
+    for quantity in [q for q in found["quantity"].unique() if len(q.split(".")) == 3]:
+        _, selection, measure = quantity.split(".")
+        for preset in dict.fromkeys(found["preset"]):
+            one, above, d, d_z = (each.loc[quantity + part, preset] for part in ("", ".above_random", ".d", ".d_z"))
+            same = (controls[["preset", "selection", "measure"]] == [preset, selection, measure]).all(axis=1)
+            beside = [number(controls.loc[same, name].mean()) for name in ("bottom", "random")]
+            rows.append([
+                selection, measure, preset, number(one["mean"]), interval(one["ci_low"], one["ci_high"]), *beside,
+                interval(above["ci_low"], above["ci_high"]), number(d["mean"]), number(d_z["mean"]), one["n"],
+            ])  # fmt: skip
+    s = report.settings
+    text = (
+        f"Outputs of the heads with the largest PDS times {HARD:g} (LFA App. D); `over` are all heads over {FIXED:g} "
+        f"(Table 5). Beside them the heads with the smallest PDS, and up to {s.draws} random sets of as many other "
+        f"heads; loss on {s.documents} documents. Means and intervals are over the seeds in which the cell is defined. "
+        "d is Cohen's, pooled, d_z that of the differences; control of both: the same prompts, nothing suppressed."
+    )
+    columns = (
+        "heads",
+        "measure",
+        "preset",
+        "change",
+        "95 %",
+        "bottom-k",
+        "random",
+        "change − random, 95 %",
+        "d",
+        "d_z",
+    )
+    return f"## Suppression of position heads\n\n{text}\n\n{table((*columns, 'seeds'), rows)}"
+
+
+def _claims(report: Report) -> str:
+    found = report.tables["claims"]
+    rows = [
+        [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
+         number(r.p_holm), r.direction, r.size]
+        for r in found.itertuples()
+    ]  # fmt: skip
+    columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "p Holm", "direction", "size")
+    text = (
+        "A claim *holds* when the 95 % interval of the difference over seeds lies on the side that the paper says, is "
+        "*opposite* when it lies on the other, and *not resolved* when it holds 0. Of a limit, `measured` is how far "
+        "the model lies on the claimed side. Size: where the printed difference lies. Intervals are not corrected for "
+        "the number of claims, p is (Holm over this table)."
+    )
+    return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _undefined(report: Report) -> str:
+    """Every reason for a missing value, with its cells, without those that are one number per run."""
+    from probes.undefined import reasons
+
+    found = report.tables["runs"]
+    lost: dict[str, list[str]] = {}
+    for r in found[found["value"].isna()].itertuples():
+        lost.setdefault(reasons(r.undefined)["value"], []).append(f"{r.preset} seed {r.seed} `{r.quantity}`")
+    more = {why: f" and {len(cells) - 1} more" if cells[1:] else "" for why, cells in lost.items()}
+    lines = [f"- {why}: {cells[0]}{more[why]}" for why, cells in lost.items()]
+    lines = lines or ["Every quantity has a value in every run."]
+    return "## Undefined\n\n" + "\n".join(lines) + f"\n\nA quantity of one run without an interval is {ONE_PER_RUN}."

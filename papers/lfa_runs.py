@@ -1,0 +1,235 @@
+"""The trained runs that a comparison takes: opened, held against each other, measured once and kept.
+
+Architectures are compared only where everything else is the same: scale, steps, data, tokenizer, vocabulary and the
+recipe of training. Seeds of one preset must be of one configuration.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.checkpoint import read_json, run_folder
+from models.errors import InputError
+from models.runs import flatten
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from models.text.shards import TokenShards
+    from papers.lfa_rows import Progress, Settings
+
+PRESETS = ("std-t", "d-cas", "lfa", "cfm")
+CONTROL = "std-t"
+FREE = {"seed", "device", "compile", "log_every", "eval_every", "eval_batches", "sample_every", "checkpoint_every"}
+"""Fields of a run's training that may differ: they do not change what is learnt."""
+SHAPE = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
+TABLES = ("quantities", "heads", "rules", "suppression", "controls")
+MEASURED_BY = ("models", "probes", "interventions")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run folder of one of the four presets."""
+
+    folder: Path
+    preset: str
+    seed: int
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Preset and seed."""
+        return f"{self.preset}, seed {self.seed}"
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What must be the same in all runs of a comparison, by name."""
+        data, model = self.manifest["data"], self.config["model"]
+        training = {f"training.{k}": v for k, v in self.config["training"].items() if k not in FREE}
+        return {
+            "scale": self.manifest["scale"],
+            "steps": self.manifest["steps"],
+            "training data": data["train"]["corpus"],
+            "validation data": data["valid"]["corpus"],
+            "tokenizer": data["tokenizer"]["sha256"],
+            **{name: model[name] for name in SHAPE},
+            **training,
+        }
+
+    @property
+    def command(self) -> str:
+        """How the run was made, as one types it; from its configuration where its maker was no command."""
+        import shlex
+
+        argv = [str(word) for word in self.manifest["argv"]]
+        if self.preset in argv:
+            return "python -m models.train " + shlex.join(argv[argv.index(self.preset) :])
+        given = {
+            **self.config["data"],
+            "scale": self.manifest["scale"],
+            "steps": self.manifest["steps"],
+            "seed": self.seed,
+        }
+        options = [
+            word for name, x in given.items() if x is not None for word in (f"--{name.replace('_', '-')}", str(x))
+        ]
+        return "python -m models.train " + shlex.join([self.preset, *options])
+
+    @property
+    def typed(self) -> str:
+        """The folder as its training command names it, else the folder's own name."""
+        argv = list(self.manifest["argv"])
+        for i, word in enumerate(argv):
+            if word == "--out" and i + 1 < len(argv):
+                return str(argv[i + 1])
+            if word.startswith("--out="):
+                return str(word.removeprefix("--out="))
+        return self.folder.name
+
+
+def open_runs(folders: Sequence[str]) -> list[Run]:
+    """The runs in order of preset and seed. Raises `InputError` for what cannot be compared, and names it."""
+    if not folders:
+        raise InputError("give run folders: python -m papers.lfa runs/std-t-0 runs/lfa-0 …")
+    runs = sorted((_open(run_folder(f)) for f in folders), key=lambda r: (PRESETS.index(r.preset), r.seed))
+    for one, two in pairwise(runs):
+        if (one.preset, one.seed) == (two.preset, two.seed):
+            raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
+    for run in runs[1:]:
+        _same(runs[0], run, runs[0].conditions, run.conditions)
+    for preset in PRESETS:
+        of = [run for run in runs if run.preset == preset]
+        for run in of[1:]:
+            _same(of[0], run, flatten(of[0].config["model"]), flatten(run.config["model"]))
+    return runs
+
+
+def _open(folder: Path) -> Run:
+    manifest, config = read_json(folder / "manifest.json"), read_json(folder / "config.json")
+    preset = manifest.get("preset")
+    if preset not in PRESETS:
+        raise InputError(f"{folder} is a run of {preset}; this comparison is of {', '.join(PRESETS)}")
+    step, steps = manifest.get("step"), manifest.get("steps")
+    if manifest.get("outcome") != "completed" or step != steps:
+        raise InputError(
+            f"{folder} is not finished ({manifest.get('outcome', 'running or killed')}); --resume it first"
+        )
+    return Run(folder, preset, int(manifest["seed"]), manifest, config)
+
+
+def _same(one: Run, two: Run, first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Raises `InputError` naming the first condition in which two runs differ."""
+    for name in {**first, **second}:
+        a, b = first.get(name), second.get(name)
+        if a != b:
+            short = [str(x)[:12] if isinstance(x, str) else str(x) for x in (a, b)]
+            raise InputError(
+                f"{one.folder} and {two.folder} cannot be compared: {name} is {short[0]} there, {short[1]} here"
+            )
+
+
+# ---- measuring once ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The tables of all runs, each with the columns preset and seed; the documents the loss was measured on."""
+
+    tables: "dict[str, pd.DataFrame]"
+    documents: dict[str, Any]
+    device: str
+
+
+def measure_all(
+    runs: Sequence[Run], data: str | None, settings: "Settings", progress: "Progress", device: str = "auto"
+) -> Measured:
+    """Measure every run that was not measured before with the same weights, documents, settings and code.
+
+    Tables of a run are kept in the cache folder (`models.text.cache`). Raises `InputError` when the documents are not
+    there, and when a run's tokenizer is not the one it was trained with.
+    """
+    import pandas as pd
+
+    from models.checkpoint import load
+    from models.provenance import pick_device
+    from models.text.cache import cache_root, cached
+    from models.training.data import evaluation_shards
+    from papers.lfa_measure import measure_run
+
+    device = pick_device(device)
+    found: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
+    shards: TokenShards | None = None
+    code = sources()
+    for run in runs:
+        model = load(run.folder, device=device)
+        if model.tokenizer is None or model.tokenizer.sha256 != run.manifest["data"]["tokenizer"]["sha256"]:
+            raise InputError(f"{run.folder}/tokenizer.json is not the tokenizer of its manifest; restore it")
+        if shards is None:
+            shards = evaluation_shards(run.folder, model.tokenizer, data)
+        one = shards
+        key = _key(run, one, settings, code, device)
+
+        def build(folder: Path, run: Run = run, model: Any = model, one: Any = one) -> None:
+            tables = measure_run(model, one, settings, lambda label: progress(f"{run.name}: {label}"))
+            for name in TABLES:
+                tables[name].to_parquet(folder / f"{name}.parquet", index=False)
+
+        for name, table in cached(cache_root() / f"lfa-{key}", build, _read).items():
+            found[name].append(table.assign(preset=run.preset, seed=run.seed))
+    assert shards is not None
+    meta, lengths = shards.meta, shards.lengths
+    own = meta["corpus"] == runs[0].manifest["data"]["valid"]["corpus"] and meta["rule"] == _rule(runs[0])
+    about = {
+        "documents": shards.n_documents, "cut": int((lengths > runs[0].config["model"]["n_ctx"] + 1).sum()),
+        "own": own, "corpus": meta["corpus"],
+    }  # fmt: skip
+    tables = {name: pd.concat(parts, ignore_index=True) for name, parts in found.items()}
+    return Measured({name: _first(table) for name, table in tables.items()}, about, device)
+
+
+def _rule(run: Run) -> str:
+    return str(run.manifest["data"]["valid"]["rule"])
+
+
+def _first(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Preset and seed as the first columns."""
+    names = ["preset", "seed"]
+    return table[[*names, *(c for c in table.columns if c not in names)]]
+
+
+def _read(folder: Path) -> "dict[str, pd.DataFrame]":
+    import pandas as pd
+
+    try:
+        return {name: pd.read_parquet(folder / f"{name}.parquet") for name in TABLES}
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder} is no whole entry ({error})") from None
+
+
+def _key(run: Run, shards: "TokenShards", settings: "Settings", code: str, device: str) -> str:
+    """sha256 of all that the tables of a run depend on: weights, documents, settings, suites, code, torch, device."""
+    import torch
+
+    weights = hashlib.sha256((run.folder / "model.safetensors").read_bytes()).hexdigest()
+    documents = {name: shards.meta[name] for name in ("corpus", "tokenizer", "rule")}
+    parts = [weights, documents, run.config["model"], asdict(settings), code, torch.__version__, device]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def sources() -> str:
+    """sha256 of the code and the prompts that measure: a change of either measures again."""
+    root = Path(__file__).resolve().parents[1]
+    files = [p for room in MEASURED_BY for p in (root / room).rglob("*.py")]
+    files += [
+        *(root / "datasets").rglob("*.jsonl"),
+        *(root / "papers" / f"lfa_{n}.py" for n in ("measure", "rows", "suppress")),
+    ]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
