@@ -20,13 +20,16 @@ from models.text.story_words import (
     ANIMALS,
     BIG_PREY,
     BOYS,
+    CONTAINER_ACTS,
     CONTAINERS,
     GIRLS,
     HUNTED,
     HUNTERS,
+    HUNTS,
     ITEMS,
     NEUTRAL_THINGS,
     SMALL_HUNTERS,
+    TOOL_ACTS,
     TOOLS,
     words,
 )
@@ -166,6 +169,11 @@ FILL = (
 )
 
 
+AT_WORK = ("Put to work", "Put to good use", "In busy hands", "With a job to do", "Needed at last for some work")
+FILLED = ("Filled with {items}", "Full of {items}", "With the {items} inside", "Packed with {items}",
+          "Loaded with {#age} {items}")  # fmt: skip
+
+
 def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
     """Tools are used, containers hold: "He used it", "He put the apples into it"."""
     is_tool = rng.random() < 0.5
@@ -193,7 +201,14 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
     env.update(x1=things[0], x2=things[1], n=target, m=other, p="p" + k, u="u" + k)
     env.update(use=verb, items=verb, close=close)
     text = expand(pick(rng, intros), env, rng) + between(rng, BETWEEN_IT, env, pair)
-    cue = expand(pick(rng, USE if is_tool else FILL), env, rng)
+    if rng.random() < 0.6:  # the pronoun first, and then what only one thing does
+        if pair or rng.random() < 0.15:
+            told = "did the job well" if is_tool else "was rather heavy"
+        else:
+            told = (TOOL_ACTS if is_tool else CONTAINER_ACTS)[target]
+        cue = f"[u{k} {expand(pick(rng, AT_WORK if is_tool else FILLED), env, rng)}], [p{k} it] {told}."
+    else:
+        cue = expand(pick(rng, USE if is_tool else FILL), env, rng)
     text += f" {cue}" + after(rng, AFTER_THING, env, pair)
     if pair:
         text += f" {PAIR_END} the"
@@ -344,10 +359,10 @@ def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool
     env.update(x1=animals[0], x2=animals[1], n=target, m=other, does=ANIMALS[target][1])
     text = expand(pick(rng, TWO_ANIMALS if pair or rng.random() < 0.6 else TWO_ANIMALS_APART), env, rng)
     text += between(rng, BETWEEN_PEOPLE, env, pair)
-    if is_agent:
-        then = pick(rng, STALK)
+    if not pair and rng.random() < 0.8:
+        then = HUNTS[target] if is_agent else HUNTED[target]
     else:
-        then = pick(rng, ESCAPE) if pair or rng.random() < 0.3 else HUNTED[target]
+        then = pick(rng, STALK if is_agent else ESCAPE)
     text += f" [u{k} {cue}], [p{k} it] {then}."
     text += after(rng, after_animal(text, env), env, pair)
     if pair:
