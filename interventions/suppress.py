@@ -58,7 +58,7 @@ class Options(ProbeOptions):
     measure: tuple[Literal["sps", "coherence", "loss"], ...] = ("sps", "coherence")
     """What to measure under each gate; loss takes the run's validation data."""
     draws: int = 39
-    """Random sets of heads per selection, at least 20; 39 are needed for p_rank below 0.05."""
+    """Random sets of heads per selection, at least 20; with 39 the smallest p_rank is 0.05."""
     draw_seed: int = 0
     """Seed of the random sets."""
     rank_on: str | None = None
