@@ -179,7 +179,10 @@ class Coreference:
         summary = self.summarize(table)
         summary["top1"] *= 100
         rules = f"chance {100 * summary['chance'][0]:.0f} %, recency {100 * summary['recency'][0]:.0f} %"
-        left, right = heat_map(summary, "top1", unit="%", digits=0), heat_map(summary, "attention", unit="attention")
+        left, right = (
+            heat_map(summary, "top1", unit="% of<br>cases", digits=0),
+            heat_map(summary, "attention", unit="attention"),
+        )
         return side_by_side((f"Top-1 ({rules})", "mean attention to the antecedent"), left, right, title)
 
 

@@ -143,13 +143,18 @@ class Pds:
 
         summary = self.summarize(table)
         spread = go.Histogram(x=summary["pds"], nbinsx=24, marker={"color": "#3b6ea5"}, showlegend=False, name="heads")
-        figure = side_by_side(("PDS", "heads by PDS"), heat_map(summary, "pds", unit="PDS"), spread, title)
+        figure = side_by_side(
+            ("PDS: | last − first | in attention", "heads by PDS, and the threshold"),
+            heat_map(summary, "pds", unit="attention"),
+            spread,
+            title,
+        )
         threshold = float(summary["threshold"].iloc[0])
         figure.add_vline(
             threshold, line_dash="dash", annotation_text=f"{threshold:.3f}: {summary['over'].sum()} over", row=1, col=2
         )
-        figure.update_xaxes(title="PDS", rangemode="tozero", row=1, col=2)
-        figure.update_yaxes(title="heads", row=1, col=2)
+        figure.update_xaxes(title="PDS: difference of attention", rangemode="tozero", row=1, col=2)
+        figure.update_yaxes(title="number of heads", row=1, col=2)
         return figure
 
 

@@ -90,7 +90,7 @@ def heat_map(summary: "pd.DataFrame", column: str, *, unit: str, diverging: bool
         x=[f"H{h}" for h in grid.columns],
         y=[f"L{layer}" for layer in grid.index],
         texttemplate=f"%{{z:{sign}.{digits}f}}",
-        hovertemplate=f"%{{y}}%{{x}}: %{{z:{sign}.4f}} {unit}<extra></extra>",
+        hovertemplate=f"%{{y}}%{{x}}: %{{z:{sign}.4f}} {unit.replace('<br>', ' ')}<extra></extra>",
         colorscale="RdBu_r" if diverging else "Blues",
         zmin=-limit if diverging else 0.0,
         zmax=limit,
