@@ -199,7 +199,7 @@ class Options(ProbeOptions):
     """Arguments of `python -m probes.coreference`."""
 
     suite: str = "coreference"
-    """coreference, competing, stories, story-cases, a JSONL file, or FORMAT:PATH of a published set."""
+    """coreference, competing, stories, story-cases, story-events, a JSONL file, or FORMAT:PATH of a published set."""
     domain: Literal["candidates", "keys"] = "candidates"
     """Top-1 among the candidates, or among all tokens up to the query."""
     split_seed: int = 0

@@ -122,9 +122,9 @@ class ProbeOptions(RunOptions):
     """Arguments that the commands of the attention probes share."""
 
     suite: str = "competing"
-    """coreference, competing, stories, story-cases, a JSONL file of prompts, or FORMAT:PATH of a published set."""
+    """coreference, competing, stories, story-cases, story-events, a JSONL file, or FORMAT:PATH of a published set."""
     n: int | None = None
-    """Minimal pairs of stories, or labelled pronouns of story-cases, to generate (default 1000)."""
+    """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
     seed: int | None = None
     """Which of them to generate (default 2)."""
 

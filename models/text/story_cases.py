@@ -293,7 +293,17 @@ def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pa
     style = 0.0 if pair else rng.random()
     if style < 0.4:
         return _hunt(rng, env, k, held_out, first, pair, is_agent)
-    people = style > 0.75
+    return _event(rng, env, k, held_out, first, pair, is_agent, style > 0.75)
+
+
+def event(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+    """One animal did something to another: both are of one kind, and only who did what tells them apart."""
+    return _event(rng, env, k, held_out, first, pair, rng.random() < 0.5, people=False)
+
+
+def _event(
+    rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool, people: bool
+) -> Passage | None:
     guests = tuple(g for g in (GIRLS if env["hs"] == "she" else BOYS) if g not in (env["h"], env["f"]))
     events, animals = tuple(EVENTS), tuple(ANIMALS)
 
@@ -323,17 +333,19 @@ def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pa
         nouns.reverse()
     env.update(x1=nouns[0], x2=nouns[1], n=target, N=target, m=other)
     event = f"{{x1}} {past} {{x2}}" if first == is_agent else f"{{x1}} was {participle} by {{x2}}"
-    if rng.random() < 0.35:
+    if not pair and rng.random() < 0.35:
         reason = why_agent if is_agent else why_patient
         text = expand(f"{event} because [p{k} {pronoun}] [u{k} {reason}].", env, rng)
     else:
         cue = pick(rng, cues[0] if is_agent else cues[1])
         then = then_agent if is_agent else then_patient
-        if verb in GLAD and not people and rng.random() < 0.6:
+        if verb in GLAD and not people and not pair and rng.random() < 0.6:
             then = ANIMALS[target][1]
         text = expand(f"{event}.", env, rng)
         text += between(rng, BETWEEN_PEOPLE, env, pair) + f" [u{k} {cue}], [p{k} {pronoun}] {then}."
     text += after(rng, AFTER_PERSON if people else after_animal(text, env), env, pair)
+    if pair:
+        text += f" {PAIR_END} the"
     relation = "agent" if is_agent else "patient"
     label = Label("agent-patient", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
     return text, (label,), "past" if people else "tale"
