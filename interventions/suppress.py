@@ -74,7 +74,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, rank, sweep, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "interventions.suppress")
+    check_options(options)
     if options.draws < MIN_DRAWS:
         raise InputError(f"--draws {options.draws}: at least {MIN_DRAWS} random sets make a control")
     if not options.measure or not options.k:

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from probes.command import progress_bar
     from probes.tables import print_table
 
-    folders = {}
+    folders: dict[str, Path] = {}
     for run in options.runs:
         folder = run_folder(run)
         manifest = read_json(folder / "manifest.json")

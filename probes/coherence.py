@@ -159,7 +159,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "probes.coherence")
+    check_options(options)
 
     from probes.probe import measure
 

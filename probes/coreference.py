@@ -211,7 +211,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "probes.coreference")
+    check_options(options)
     if options.top < 1 or options.split_seed < 0:
         raise InputError("--top must be at least 1 and --split-seed at least 0")
     probe = Coreference(domain=options.domain)

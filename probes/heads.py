@@ -202,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.texts < 0 or options.top < 1:
         raise InputError("--texts must be 0 or more and --top at least 1")
-    name, model = open_run(options, "probes.heads")
+    name, model = open_run(options)
     n_ctx = model.config.n_ctx
     probe = replace(options.probe, text_tokens=min(options.probe.text_tokens, n_ctx))
     if 2 * probe.length + 1 > n_ctx:

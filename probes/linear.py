@@ -274,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.stories < 1:
         raise InputError("--stories must be at least 1")
-    name, model = open_run(options, "probes.linear")
+    name, model = open_run(options)
 
     import sys
 

@@ -244,7 +244,7 @@ class Options(RunOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    name, model = open_run(options, "probes.logit_lens")
+    name, model = open_run(options)
 
     from rich.markup import escape as markup
 

@@ -191,7 +191,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "probes.pds")
+    check_options(options)
     if options.reference is not None and options.threshold is not None:
         raise InputError("--reference gives the threshold; leave --threshold out, or --reference")
     probe = Pds(per_pair=options.per_pair, threshold=FIXED if options.threshold is None else options.threshold)

@@ -214,7 +214,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "probes.picture")
+    check_options(options)
     if options.text is not None and options.prompt is not None:
         raise InputError("--prompt chooses a prompt of the suite, --text gives your own; leave one out")
 
@@ -226,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from probes.prompts import align, check_tokenizer, load_suite
 
-    run, model = open_run(options, "probes.picture")
+    run, model = open_run(options)
     tokenizer, cfg, suite, aligned = check_tokenizer(model), model.cfg, None, None
     if options.text is None or "pds" in names:
         suite = load_suite(options.suite, n=options.n, seed=options.seed)

@@ -155,7 +155,7 @@ def open_session(options: ProbeOptions, run: str | None = None) -> Session:
 
     run_folder(run or options.run)
     suite = load_suite(options.suite, n=options.n, seed=options.seed)
-    name, model = open_run(options, "probes", run)
+    name, model = open_run(options, run)
     tokenizer = check_tokenizer(model)
     return Session(name, model, tokenizer, suite, align(suite, tokenizer, model.config.n_ctx))
 

@@ -269,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     probe = options.probe
     if options.samples < 1:
         raise InputError("--samples must be at least 1")
-    name, model = open_run(options, "probes.specialization")
+    name, model = open_run(options)
     if probe.length > model.config.n_ctx:
         raise InputError(f"--length {probe.length} is longer than the context of {model.config.n_ctx}")
 

@@ -175,7 +175,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "probes.sps")
+    check_options(options)
     probe = Sps(level=options.level, attention=options.attention)
 
     from probes.probe import measure
