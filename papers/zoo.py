@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         bundle(folder, options.out / name, card(name, folder, row))
         rows.append({"model": name, **row})
     _write(options.out / "README.md", index(rows))
-    print_table(printed(rows), "bundled models", digits=3)
+    shown = printed(rows).set_index("model").T.reset_index(names="")
+    print_table(shown, "bundled models")
     print(f"cards {options.out}/*/README.md")
 
 
