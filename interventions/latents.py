@@ -164,18 +164,28 @@ def _prompts(
     by_position, following = latents_on_prompts(
         model, texts, sources, cells, at=options.position, k=options.k, progress=progress_bar("texts")
     )
-    keys = ["prompt", "place", "dims", "edit", "value"]
-    cells_of = zip(following["token"], following["probability"], following["before"], strict=True)
-    told = following.assign(told=[escape(f"{token!r} {p:.2f} ({b:.2f})") for token, p, b in cells_of])
-    wide = told.pivot(index=keys, columns="rank", values="told").loc[list(dict.fromkeys(map(tuple, told[keys].values)))]
-    largest = by_position.groupby(keys)["kl"].agg(["mean", "max"]).add_prefix("kl_")
-    shown = wide.join(largest).fillna({"kl_mean": 0.0, "kl_max": 0.0}).reset_index()
-    show(
-        shown,
-        f"{name}: next tokens after the text, probability (unedited in brackets); KL over its positions",
-        digits=4,
-    )
+    for prompt, text in enumerate(options.text):
+        wide = _wide(following[following["prompt"] == prompt], by_position[by_position["prompt"] == prompt])
+        show(wide, f"{name}: after {escape(repr(text))}, next tokens with probability (unedited in brackets)", digits=4)
     return by_position, following
+
+
+def _wide(following: "pd.DataFrame", by_position: "pd.DataFrame") -> "pd.DataFrame":
+    """One row per edit of one text: KL over its positions, then the next tokens from left to right."""
+    import pandas as pd
+    from rich.markup import escape
+
+    keys, rows = ["place", "dims", "edit", "value"], []
+    kl = by_position.groupby(keys)["kl"]
+    for key, one in following.groupby(keys, sort=False):
+        place, dims, kind, value = key
+        of_dims = "" if dims in ("", "all") else f" [{dims}]"
+        row = {"change": escape(f"{place}{of_dims} {kind} {value:g}" if place else "none")}
+        moved = kl.get_group(key) if place else by_position["kl"] * 0
+        row |= {"kl mean": moved.mean(), "kl max": moved.max()}
+        told = zip(one["rank"], one["token"], one["probability"], one["before"], strict=True)
+        rows.append(row | {str(rank): escape(f"{token!r} {p:.2f} ({b:.2f})") for rank, token, p, b in told})
+    return pd.DataFrame(rows)
 
 
 if __name__ == "__main__":
