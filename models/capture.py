@@ -64,7 +64,7 @@ def capture(model: Any, names: str | Sequence[str], *, grad: bool = False) -> It
     for name in wanted if grad else ():
         point = model.hook_dict[name]
         if isinstance(point, ObservePoint):
-            raise InputError(f"{name} only shows the sum of the streams and has no gradient; ask for {point.instead}")
+            raise InputError(f"{name} only shows {point.shows} and has no gradient; ask for {point.instead}")
     found = Captured()
 
     def keep(name: str) -> Callable[..., Tensor | None]:
@@ -102,7 +102,7 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
     for name, _ in plan:
         point = model.hook_dict[name]
         if isinstance(point, ObservePoint):
-            raise InputError(f"{name} only shows the sum of the streams; edit {point.instead} instead")
+            raise InputError(f"{name} only shows {point.shows}; edit {point.instead} instead")
     fired: set[str] = set()
 
     def checked(name: str, fn: Edit) -> Callable[..., Tensor]:

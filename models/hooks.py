@@ -1,12 +1,12 @@
 """THE hook table: every activation a model exposes, in the order in which it is computed.
 
 Names follow TransformerLens 4 wherever it has one. Shapes use B batch, T position, D width, H heads,
-K head width, M hidden width of the FFN; every hook carries the batch dimension.
+K head width, M hidden width of the FFN, R latent width of an HDPL projection; every hook carries the batch dimension.
 
 Three kinds of point behave differently from a plain `HookPoint`, so that no edit is lost in silence:
 
 - `tap`: what a reader takes from a stream. An edit changes that reader only, also when it is in place.
-- `observe`: a sum of streams that nothing reads back. An edit raises and names what to edit instead.
+- `observe`: a sum of streams, or another value that nothing reads back. An edit raises and names what to edit instead.
 - `OnDemand`: computed only when somebody listens (scores, patterns, mixing matrices, norm statistics).
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from models.config import ChannelLayerNorm, ModelConfig
+from models.config import ChannelLayerNorm, Hdpl, ModelConfig
 from models.errors import InputError
 
 Condition = Callable[[ModelConfig], bool]
@@ -41,18 +41,16 @@ class OnDemand(HookPoint):
 
 
 class ObservePoint(HookPoint):
-    """A point that cannot be edited; use it through `observe`."""
+    """A point that cannot be edited; use it through `observe`. It shows `shows`; edit `instead`."""
 
-    def __init__(self, instead: str) -> None:
+    def __init__(self, instead: str, shows: str = "the sum of the streams") -> None:
         super().__init__()
-        self.instead = instead
+        self.instead, self.shows = instead, shows
 
     def add_hook(self, hook: Any, dir: Any = "fwd", **options: Any) -> Any:
         """As in TransformerLens; a backward hook raises, because no gradient passes through the sum."""
         if dir == "bwd":
-            raise InputError(
-                f"{self.name} only shows the sum of the streams; no gradient passes it, ask for {self.instead}"
-            )
+            raise InputError(f"{self.name} only shows {self.shows}; no gradient passes it, ask for {self.instead}")
         return super().add_hook(hook, dir, **options)
 
 
@@ -88,7 +86,7 @@ def observe(point: ObservePoint, readout: Callable[[], Tensor]) -> None:
         return
     x = readout().detach()
     if not _same(point(x.clone()), x):
-        raise InputError(f"{point.name} only shows the sum of the streams; edit {point.instead} instead")
+        raise InputError(f"{point.name} only shows {point.shows}; edit {point.instead} instead")
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -145,6 +143,30 @@ def _mix(part: str, name: str) -> Hook:
     )
 
 
+def _hdpl(part: str, name: str) -> list[Hook]:
+    """The points inside one projection when it is `Hdpl` (HDPL Eq. 1–7)."""
+
+    def when(c: ModelConfig) -> bool:
+        return isinstance(getattr(getattr(c, part), name), Hdpl)
+
+    def editable(hook: str) -> Condition:
+        return lambda c: hook != "hook_logvar"
+
+    path = f"blocks.L.{'attn' if part == 'attention' else 'mlp'}.{name}"
+    wide = "B T M" if name in ("gate", "up") else "B T D"
+    rows = [
+        ("hook_detail", wide, "detail path: block-diagonal map of the input"),
+        ("hook_mu", "B T R", "mean μ of the latent"),
+        ("hook_logvar", "B T R", "log σ² of the latent; nothing reads it at evaluation"),
+        ("hook_latent", "B T R", "latent z, what the decoder consumes: μ, in training a sample"),
+        ("hook_global", wide, "global path: decoder of SiLU(z)"),
+    ]
+    return [
+        Hook(name=f"{path}.{hook}", shape=shape, meaning=meaning, when=when, edit=editable(hook))
+        for hook, shape, meaning in rows
+    ]
+
+
 def _norm(path: str, when: Condition = lambda c: True) -> list[Hook]:
     return [
         Hook(name=f"{path}.hook_scale", shape="B T 1 | B T H 1", meaning="sqrt(var + eps)", when=when, on_demand=True),
@@ -191,8 +213,11 @@ HOOKS: list[Hook] = [
     *_norm("blocks.L.ln1_v", lambda c: c.residual.value_path == "own"),
     *_norm("blocks.L.ln1"),
     _mix("attention", "q"),
+    *_hdpl("attention", "q"),
     _mix("attention", "k"),
+    *_hdpl("attention", "k"),
     _mix("attention", "v"),
+    *_hdpl("attention", "v"),
     Hook(name="blocks.L.attn.hook_q", shape="B T H K", meaning="queries, before positions"),
     Hook(name="blocks.L.attn.hook_k", shape="B T H K", meaning="keys, before positions"),
     Hook(name="blocks.L.attn.hook_v", shape="B T H K", meaning="values"),
@@ -213,12 +238,15 @@ HOOKS: list[Hook] = [
     Hook(name="blocks.L.attn.hook_gate", shape="B T H K | B T H 1", meaning="head gate g", when=_gated),
     Hook(name="blocks.L.attn.hook_z", shape="B T H K", meaning="what the output projection consumes"),
     _mix("attention", "o"),
+    *_hdpl("attention", "o"),
     Hook(name="blocks.L.hook_attn_out", shape="B T D", meaning="attention's update"),
     *_streams("mid"),
     Hook(name="blocks.L.hook_mlp_in", shape="B T D", meaning="what the FFN reads, before the norm"),
     *_norm("blocks.L.ln2"),
     _mix("mlp", "gate"),
+    *_hdpl("mlp", "gate"),
     _mix("mlp", "up"),
+    *_hdpl("mlp", "up"),
     Hook(
         name="blocks.L.mlp.hook_pre",
         shape="B T M",
@@ -232,6 +260,7 @@ HOOKS: list[Hook] = [
     ),
     Hook(name="blocks.L.mlp.hook_post", shape="B T M", meaning="hidden activations"),
     _mix("mlp", "down"),
+    *_hdpl("mlp", "down"),
     Hook(name="blocks.L.hook_mlp_out", shape="B T D", meaning="the FFN's update"),
     *_streams("post"),
     *_norm("ln_final"),
@@ -291,4 +320,7 @@ def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
         "in": wide if name.endswith("hook_down_mix") else config.d_head,
         "out": config.d_head if name.endswith("hook_down_mix") else wide,
     }
+    for path, spec, d_in, d_out in config.projections():
+        if f".{path}." in name and isinstance(spec, Hdpl):
+            sizes["R"] = spec.latent_width(d_in, d_out)
     return " ".join(str(sizes.get(letter, letter)) for letter in letters.split())

@@ -80,6 +80,44 @@ class Dense(Projection):
     """Add a bias."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Hdpl(Projection):
+    """y = x W_block + W_dec SiLU(z), z ~ N(μ(x), σ²(x)): block-diagonal detail, variational global path (HDPL §2.1)."""
+
+    kind: ClassVar[str] = "hdpl"
+    short: ClassVar[str] = "hdpl"
+    rank: int = 0
+    """Latent width R; 0 means a quarter of the narrower side (HDPL: 128 of 512)."""
+    groups: int = 0
+    """Blocks K of the detail path; 0 means one per head (HDPL: 8 blocks, 8 heads)."""
+    dirac: Literal["first", "every"] = "first"
+    """Blocks of a square map that start as the identity: the authors' dirac_(groups=1), or dirac_(groups=K)."""
+    kl_weight: float = 1e-3
+    """β of HDPL Eq. 9."""
+    kl: Literal["clamp", "free_bits"] = "clamp"
+    """min(KL, ln 2) as printed (HDPL Eq. 9), or max(KL, ln 2), the usual free bits."""
+
+    def latent_width(self, d_in: int, d_out: int) -> int:
+        """R."""
+        return self.rank or min(d_in, d_out) // 4
+
+    def blocks(self, n_heads: int) -> int:
+        """K."""
+        return self.groups or n_heads
+
+    def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
+        r, k = self.latent_width(d_in, d_out), self.blocks(n_heads)
+        if not 1 <= r < min(d_in, d_out):
+            raise InputError(f"{name}: a latent of {r} is no bottleneck between {d_in} and {d_out}; set {name}.rank")
+        if k < 1 or d_in % k or d_out % k:
+            raise InputError(
+                f"{name}: the detail path needs both widths divisible by its {k} blocks, got {d_in} -> {d_out}; "
+                f"set {name}.groups"
+            )
+        if self.kl_weight < 0:
+            raise InputError(f"{name}.kl_weight must not be negative, got {self.kl_weight}")
+
+
 def _square(spec: Projection, name: str, d_in: int, d_out: int) -> None:
     if d_in != d_out:
         raise InputError(

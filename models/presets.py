@@ -14,12 +14,14 @@ from models.config import (
     Dense,
     FrozenToken,
     Gate,
+    Hdpl,
     Independent,
     Kronecker,
     Learned,
     Mlp,
     ModelConfig,
     Readout,
+    RMSNorm,
     Rope,
     Single,
     Supervision,
@@ -147,3 +149,32 @@ def c2() -> ModelConfig:
 def pls() -> ModelConfig:
     """PLS: C2 with per-layer supervision (PLS A.5)."""
     return replace(c2(), readout=Readout(supervision=Supervision()))
+
+
+# ---- HDPL §3.1, App. A: 4 layers, 8 heads, 512, SmolLM2 vocabulary -----------------------------
+
+
+@register
+def llama() -> ModelConfig:
+    """HDPL's baseline: RMSNorm, RoPE, SwiGLU, dense; untied, as the printed counts say (SPEC §5)."""
+    return ModelConfig(
+        n_layers=4,
+        n_heads=8,
+        d_model=512,
+        d_vocab=49152,
+        n_ctx=2048,
+        positions=Rope(base=500_000.0),
+        norm=RMSNorm(eps=1e-6),
+        mlp=Mlp(gate=Dense(), activation="silu"),
+        readout=Readout(norm=RMSNorm(eps=1e-6), tied=False),
+    )
+
+
+@register
+def hdpl() -> ModelConfig:
+    """HDPL: llama with hybrid dual-path Q, K, V, gate and up; O and down stay dense (HDPL §2.4)."""
+    return replace(
+        llama(),
+        attention=Attention(q=Hdpl(), k=Hdpl(), v=Hdpl()),
+        mlp=Mlp(gate=Hdpl(), up=Hdpl(), activation="silu"),
+    )

@@ -99,3 +99,17 @@ def token_losses(
         return torch.where(t != IGNORE, logits.logsumexp(-1) - hit, 0.0)
 
     return map_logits(h.reshape(-1, h.shape[-1]), w, loss).reshape(target.shape)
+
+
+def divergences(
+    h: Float[Tensor, "*rows D"], other: Float[Tensor, "*rows D"], w: Float[Tensor, "V D"]
+) -> Float[Tensor, "*rows"]:
+    """KL(softmax(h W^T) ‖ softmax(other W^T)) per position, in nats. No gradient."""
+    flat = other.reshape(-1, other.shape[-1])
+
+    def kl(logits: Tensor, rows: slice) -> Tensor:
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        p, q = logits.to(dtype).log_softmax(-1), (flat[rows] @ w.to(flat.dtype).T).to(dtype).log_softmax(-1)
+        return (p.exp() * (p - q)).sum(-1)
+
+    return map_logits(h.reshape(-1, h.shape[-1]), w, kl).reshape(h.shape[:-1])

@@ -20,6 +20,7 @@ from transformer_lens.hook_points import HookPoint
 from models import config as c
 from models import readout
 from models.errors import InputError, unknown
+from models.hdpl import HdplProjection, take_penalties
 from models.hooks import tap
 from models.lens import LensMixin
 from models.norms import Norm
@@ -72,6 +73,7 @@ class StreamTransformer(LensMixin, HookedRootModule):
         )
         self.ln_final = make(norm, d, heads)
         self.unembed = None if config.readout.tied else Embedding(config.d_vocab, d)
+        self._hdpl = [m for m in self.modules() if isinstance(m, HdplProjection)]
         self.init_weights(seed)
         self.setup()
 
@@ -208,6 +210,8 @@ class StreamTransformer(LensMixin, HookedRootModule):
         """(training loss, its parts), in nats per target.
 
         L = L_final + λ Σ_ℓ w_ℓ L^(ℓ) (DST Eq. 15, PLS A.5.2); without supervision L = L_final, the part `ce`.
+        In training HDPL projections add the part `kl` (HDPL §2.3); `kl_nats` and `kl_clamped` only report
+        (`models.hdpl.take_penalties`).
         """
         state = self.embed_tokens(tokens)
         supervision, n = self.config.readout.supervision, self.config.n_layers
@@ -221,7 +225,8 @@ class StreamTransformer(LensMixin, HookedRootModule):
                 parts[f"ce_L{layer}"] = readout.cross_entropy(x, self.head, targets)
                 total = total + weights[layer] * parts[f"ce_L{layer}"]
         ce = readout.cross_entropy(self.ln_final(self.readout(state)), self.head, targets)
-        return ce + total, {"ce": ce, **parts}
+        parts |= take_penalties(self._hdpl)
+        return ce + total + parts.get("kl", 0.0), {"ce": ce, **parts}
 
     @torch.no_grad()
     def token_losses(self, tokens: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:

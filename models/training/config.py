@@ -75,10 +75,12 @@ RECIPES: dict[str, dict[str, Any]] = {
     "lfa": dict(lr=3e-4, warmup=1000, batch_size=32, epochs=2.0),  # LFA §2.6, SPEC §8
     "dst": dict(lr=5e-4, warmup=1000, batch_size=32, epochs=3.0),  # DST §3.1
     "pls": dict(lr=3e-4, warmup=1000, batch_size=64, epochs=2.0),  # PLS A.8; epochs are not printed
+    "hdpl": dict(lr=8e-4, warmup=1000, batch_size=4, epochs=1.0),  # HDPL A.1: 20,000 steps; batch: SPEC §7.5
 }
 """The papers' settings, by family, at scale paper."""
 
 FAMILIES = {"std-t": "lfa", "d-cas": "lfa", "lfa": "lfa", "cfm": "lfa", "pls": "pls", "c2": "pls"}
+FAMILIES |= {"llama": "hdpl", "hdpl": "hdpl"}
 
 SMALL = dict(lr=1e-3, warmup=100, batch_size=16, epochs=4.0)
 """For the scales that are not a paper's: narrow models take a higher rate."""
@@ -96,7 +98,7 @@ class Options:
     """Arguments of `python -m models.train`."""
 
     preset: Annotated[str, tyro.conf.Positional] = ""
-    """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2."""
+    """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl."""
     data: str | None = None
     """Training SOURCE: a .txt, .jsonl or .parquet file or a folder of them, a Hugging Face id, or stories."""
     valid: str | None = None

@@ -154,7 +154,10 @@ class Trainer:
         try:
             with self._signals(), Progress(self.steps, first) as progress:
                 while self.step < self.steps:
-                    self._account(self.update())
+                    values = self.update()
+                    if self.step == first + 1 and float(values.get("kl_clamped", 0.0)) == 1.0:
+                        progress.say("HDPL: KL clamped on 100 % of tokens: the penalty has no gradient")
+                    self._account(values)
                     done = self.step == self.steps
                     self._log(progress, started, first)
                     if self.step % t.eval_every == 0 or done:

@@ -46,7 +46,7 @@ def check_presets_compile_as_one_graph() -> None:
     """Un-hooked blocks have no graph break and compute the same."""
     import torch
 
-    for name in ("std-t", "lfa", "dst-kron", "dst-full-ind", "pls"):  # every part of the presets
+    for name in ("std-t", "lfa", "dst-kron", "dst-full-ind", "pls", "hdpl"):  # every part of the presets
         torch.compiler.reset()
         model, tokens = _make(name, n_layers=1)
         with torch.no_grad():
@@ -86,6 +86,27 @@ def check_training_step() -> None:
             loss, _ = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
             results.append([loss, *torch.autograd.grad(loss, weights)])
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), name
+
+
+def check_sampled_training_step() -> None:
+    """The penalties of HDPL leave a compiled block with their gradient, step after step, as from a plain one."""
+    import torch
+
+    for backend in ("eager", "aot_eager"):
+        torch.compiler.reset()
+        model, tokens = _make("hdpl", **{"mlp.up.kl": "free_bits"})
+        weights, results = list(model.blocks.parameters()), []
+        for blocks in (None, _compiled(model, backend)):
+            torch.manual_seed(0)
+            for _ in range(2):
+                loss, parts = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
+                results.append([loss, parts["kl_clamped"], *torch.autograd.grad(loss, weights)])
+        steps = len(results) // 2
+        for plain, compiled in zip(results[:steps], results[steps:], strict=True):
+            for a, b in zip(plain, compiled, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+        assert parts.keys() == {"ce", "kl", "kl_nats", "kl_clamped"}
+        assert all(p.penalty is None for p in model._hdpl)
 
 
 def check_an_edit_after_compiled_training_has_effect() -> None:

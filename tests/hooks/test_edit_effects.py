@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from models.capture import capture, edit
+from models.hdpl import HdplProjection
 from models.hooks import expected_hooks
 from models.make import build
 from models.presets import PRESETS
+from models.projections import Projection
 from models.transformer import StreamTransformer
 
 torch.set_num_threads(1)
@@ -61,6 +63,10 @@ def normed(x: Tensor, model: StreamTransformer) -> Tensor:
     return (x / (x.pow(2).mean(-1, keepdim=True) + model.config.norm.eps).sqrt()).flatten(-2)
 
 
+def applied(projection: Projection, x: Tensor) -> Tensor:
+    return projection(x) if isinstance(projection, HdplProjection) else x @ projection.matrix()
+
+
 def bend(x: Tensor, hook: Any) -> Tensor:
     return x.roll(1, -1) * 1.3 + 0.2
 
@@ -90,10 +96,10 @@ def test_readers(name: str, reader: str, grad: bool) -> None:
     qk, ffn = normed(reads["hook_attn_in"], model), normed(reads["hook_mlp_in"], model)
     v = reads["hook_attn_v_in"] if spec.value_path == "raw" else normed(reads["hook_attn_v_in"], model)
     attn, first = block.attn, block.mlp.gate if model.config.mlp.gate else block.mlp.up
-    expected = {"q": qk @ attn.q.matrix(), "k": qk @ attn.k.matrix(), "v": v @ attn.v.matrix()}
+    expected = {"q": applied(attn.q, qk), "k": applied(attn.k, qk), "v": applied(attn.v, v)}
     for letter, value in expected.items():
         torch.testing.assert_close(x[f"attn.hook_{letter}"].flatten(-2), value.detach(), rtol=0, atol=1e-9)
-    torch.testing.assert_close(x["mlp.hook_pre"], (ffn @ first.matrix()).detach(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(x["mlp.hook_pre"], applied(first, ffn).detach(), rtol=0, atol=1e-9)
     torch.testing.assert_close(x["hook_resid_mid"], resid + x["hook_attn_out"], rtol=0, atol=1e-12)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.config import Hdpl
 from models.hooks import HOOKS, ObservePoint, OnDemand, expected_hooks, row_of
 from models.make import build
 from models.presets import PRESETS
@@ -45,6 +46,8 @@ VARIANTS |= {
     "detached": ("lfa", {"residual.detach_token": True}),
     "untied": ("pls", {"readout.tied": False}),
     "own-layer-norms": ("pls", {"readout.layer_norms": "own"}),
+    "hdpl-everywhere": ("hdpl", {"attention.o": "hdpl", "mlp.down": "hdpl", "attention.v.rank": 5}),
+    "hdpl-plain-ffn": ("lfa", {"mixing": "hdpl-dns/hdpl-hdpl", "attention.gate": "gate"}),
 }
 for _shape, _source in [("scalar", "query"), ("scalar", "value"), ("vector", "normed"), ("vector", "value")]:
     _gate = {"attention.gate": "gate", "attention.gate.shape": _shape, "attention.gate.source": _source}
@@ -88,11 +91,15 @@ def test_shapes(variant: str) -> None:
     model = make(variant)
     c = model.config
     sizes = {"B": B, "T": T, "D": c.d_model, "H": c.n_heads, "K": c.d_head, "M": c.d_mlp, "1": 1}
+    ranks = {path: spec.latent_width(i, o) for path, spec, i, o in c.projections() if isinstance(spec, Hdpl)}
     projections = {name: (d_in // c.n_heads, d_out // c.n_heads) for name, _, d_in, d_out in c.projections()}
     for name, x in fire(model):
         row = row_of(name)
         assert row is not None, name
         own = dict(sizes)
+        owner = ".".join(name.split(".")[2:4])
+        if owner in ranks:
+            own["R"] = ranks[owner]
         if name.endswith("_mix"):
             part = ".".join(name.split(".")[2:]).replace("hook_", "").removesuffix("_mix")
             own["in"], own["out"] = projections[part]

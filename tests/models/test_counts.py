@@ -66,6 +66,8 @@ SHAPES = {
     "c2": PLS,
     "pls": PLS,
 }
+HDPL = {"llama": 67_113_472, "hdpl": 62_531_072}
+"""HDPL Table 1, exact (SPEC §5)."""
 PRINTED = {"std-t": 30.12, "d-cas": 29.93, "lfa": 28.45, "cfm": 22.55, "dst-dense": 23.42}
 
 
@@ -97,6 +99,39 @@ def test_pls_and_its_control_have_the_count_of_the_paper(counts: dict[str, int])
 @pytest.mark.parametrize(("name", "millions"), PRINTED.items())
 def test_millions(name: str, millions: float, counts: dict[str, int]) -> None:
     assert abs(counts[name] / 1e6 - millions) < 0.01  # the table truncates
+
+
+def hdpl(d_in: int, d_out: int, groups: int, rank: int) -> int:
+    """Blocks, two encoders with biases, a decoder without."""
+    return d_in * d_out // groups + 2 * (d_in + 1) * rank + rank * d_out
+
+
+def llama(d: int, layers: int, vocab: int, hybrid: tuple[int, int] | None) -> int:
+    """Untied, gated FFN of 4 d, one γ per norm; `hybrid` = (groups, rank) of Q, K, V, gate and up."""
+    wide, square = (d * 4 * d, d * d) if hybrid is None else (hdpl(d, 4 * d, *hybrid), hdpl(d, d, *hybrid))
+    return 2 * vocab * d + layers * (3 * square + d * d + 2 * wide + 4 * d * d + 2 * d) + d
+
+
+def test_hdpl_and_its_baseline_have_the_counts_of_the_paper() -> None:
+    with torch.device("meta"):
+        found = {name: build(name).n_params() for name in HDPL}
+        bare = build("hdpl", **{"readout.tied": True}).n_params()
+    assert found == HDPL
+    assert found == {"llama": llama(512, 4, 49152, None), "hdpl": llama(512, 4, 49152, (8, 128))}
+    assert bare == 37_365_248  # SPEC §5, tied
+    assert f"{HDPL['hdpl'] * 4 / 2**20:.2f}" == "238.54" and f"{HDPL['llama'] * 4 / 2**20:.2f}" == "256.02"
+    assert f"{(HDPL['hdpl'] - 20 * 256) * 4 / 2**20:.2f}" == "238.52", "without encoder biases: not the printed size"
+
+
+@pytest.mark.parametrize(
+    ("scale", "sizes"),
+    [("small", (192, 6, 4096, (6, 48))), ("zoo", (96, 6, 2048, (6, 24))), ("tiny", (32, 2, 256, (4, 8)))],
+)
+def test_hdpl_at_other_scales_keeps_a_block_per_head_and_a_rank_of_a_quarter(scale: str, sizes: tuple) -> None:
+    with torch.device("meta"):
+        hybrid, plain = build("hdpl", scale).n_params(), build("llama", scale).n_params()
+    assert (hybrid, plain) == (llama(*sizes), llama(*sizes[:3], None))
+    assert hybrid < plain
 
 
 @pytest.mark.parametrize(

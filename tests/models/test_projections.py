@@ -17,7 +17,7 @@ from models.projections import Projection
 from models.registry import module_for
 
 H = 3
-LINEAR = [k for k in kinds(c.Projection).values() if issubclass(k, c.Projection)]
+LINEAR = [k for k in kinds(c.Projection).values() if issubclass(k, c.Projection) and k is not c.Hdpl]
 SQUARE = (c.Identity, c.Kronecker)
 
 

@@ -15,6 +15,7 @@ COMMANDS = [line for kind, block in BLOCKS if not kind for line in block.splitli
 SMALLER = {  # the same commands, so small that they end in seconds
     "models.train": ["--steps", "4", "--max-documents", "300", "--set", "d_vocab=600", "--batch-size", "4"],
     "interventions.ablate": ["--max-documents", "4"],
+    "interventions.latents": ["--max-documents", "4"],
     "interventions.suppress": ["--draws", "20", "--gates", "1", "0", "--measure", "sps"],
 }
 

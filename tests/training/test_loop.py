@@ -147,9 +147,10 @@ with edit(two, {"blocks.1.attn.hook_z": lambda z, hook: z * 0.0}):
 
 
 @pytest.mark.slow
-def test_compiled_training_reaches_the_eager_weights_and_analysis_is_eager(corpus, tmp_path: Path) -> None:
+@pytest.mark.parametrize("preset", ["lfa", "hdpl"])
+def test_compiled_training_reaches_the_eager_weights_and_analysis_is_eager(corpus, tmp_path: Path, preset) -> None:
     # a process of its own: dynamo cannot trace functions that the type checker has wrapped
-    argv = arguments(corpus, tmp_path / "unused", "--steps", "3", "--sample-every", "0")
+    argv = arguments(corpus, tmp_path / "unused", "--steps", "3", "--sample-every", "0", preset=preset)
     i = argv.index("--out")
     argv = [*argv[:i], *argv[i + 2 :]]
     command = [sys.executable, "-c", COMPILED, str(tmp_path / "compiled"), str(tmp_path / "eager"), *argv]

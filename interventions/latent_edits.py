@@ -1,0 +1,144 @@
+"""Which latents of HDPL projections, and pure functions that return edits of them.
+
+Places are written like heads: `L2.q` one projection, `L2.*` a layer's, `L0-2.up` ranges, `*.v` one in every layer,
+`all`. Hook: `blocks.L.attn.q.hook_latent` [B, T, R], what the decoder consumes: z = μ at evaluation (HDPL §2.1.2).
+
+Every edit acts on the dimensions `dims` and the positions `at` (None: all; negative positions count from the end of
+the padded row) and on nothing else, bit for bit.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from models.capture import Edit
+from models.config import Hdpl, ModelConfig
+from models.errors import InputError, unknown
+
+
+class Place(NamedTuple):
+    """An HDPL projection: its layer, and its path inside the block (attn.q, mlp.up)."""
+
+    layer: int
+    path: str
+
+    @property
+    def label(self) -> str:
+        """The form used in columns: L2.q."""
+        return f"L{self.layer}.{self.path.split('.')[1]}"
+
+    @property
+    def hook(self) -> str:
+        """Its latent's hook."""
+        return f"blocks.{self.layer}.{self.path}.hook_latent"
+
+
+Latents = Mapping[Place, Float[Tensor, "P R"]]
+"""z of one prompt, at the positions that an edit acts on."""
+
+
+def latent_widths(config: ModelConfig) -> dict[str, int]:
+    """Path inside a block -> R of the HDPL projections. Raises `InputError` for a model that has none."""
+    rows = config.projections()
+    found = {path: spec.latent_width(i, o) for path, spec, i, o in rows if isinstance(spec, Hdpl)}
+    if not found:
+        raise InputError(
+            f"{config.name} has no HDPL projection and so no latent: train a model that has them, with "
+            "python -m models.train hdpl --data SOURCE --out RUN, or any preset with --set attention.v=hdpl"
+        )
+    return found
+
+
+def parse_places(specs: str | Sequence[str], config: ModelConfig) -> list[Place]:
+    """Places in order of layer and use, each once. Raises `InputError` for what the model does not have."""
+    paths = list(latent_widths(config))
+    names = {path.split(".")[1]: path for path in paths}
+    chosen: set[Place] = set()
+    for spec in [specs] if isinstance(specs, str) else specs:
+        parts = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.(\w+|\*)", "*.*" if spec == "all" else spec)
+        if parts is None:
+            raise InputError(f"{spec!r} names no projection: write L2.q, L2.*, L0-2.up, *.v or all")
+        first = int(parts[1] or 0)
+        last = int(parts[2] or parts[1] or config.n_layers - 1)
+        if not first <= last < config.n_layers:
+            raise InputError(f"{spec!r}: layers go from 0 to {config.n_layers - 1} in this model")
+        if parts[3] not in (*names, "*"):
+            raise unknown(f"HDPL projection in {spec!r}", parts[3], list(names))
+        wanted = paths if parts[3] == "*" else [names[parts[3]]]
+        chosen.update(Place(layer, path) for layer in range(first, last + 1) for path in wanted)
+    return sorted(chosen, key=lambda place: (place.layer, paths.index(place.path)))
+
+
+def check_dims(places: Iterable[Place], dims: Iterable[int], config: ModelConfig) -> None:
+    """Raise `InputError` unless every place has every dimension, counted from 0."""
+    widths = latent_widths(config)
+    for place in places:
+        for d in dims:
+            if not 0 <= d < widths[place.path]:
+                raise InputError(f"{place.label} has latent dimensions 0 to {widths[place.path] - 1}, not {d}")
+
+
+Change = Callable[[Tensor], Tensor]
+
+
+def clamp_latents(
+    places: Iterable[Place], value: float, dims: Sequence[int] | None = None, at: Sequence[int] | None = None
+) -> dict[str, Edit]:
+    """z ← value. The prior is N(0, 1); 0 in every dimension switches the global path off, because SiLU(0) = 0."""
+    return _edits(places, lambda z: torch.full_like(z, value), dims, at)
+
+
+def scale_latents(
+    places: Iterable[Place], g: float, dims: Sequence[int] | None = None, at: Sequence[int] | None = None
+) -> dict[str, Edit]:
+    """z ← g z. g = 1 changes nothing, g = 0 switches the global path off."""
+    return _edits(places, lambda z: g * z, dims, at)
+
+
+def blend_latents(
+    latents: Latents, share: float, dims: Sequence[int] | None = None, at: Sequence[int] | None = None
+) -> dict[str, Edit]:
+    """z ← (1 − s) z + s z': between two prompts; s = 1 swaps, s = 0 changes nothing.
+
+    z' [P, R] goes to the P positions `at`, in order, of every row of the batch. Raises `InputError` in the forward
+    pass when there is another number of positions.
+    """
+    edits: dict[str, Edit] = {}
+    for place, other in latents.items():
+        edits |= _edits([place], partial(_blend, other=other, share=share, at=at), dims, at)
+    return edits
+
+
+def _blend(z: Tensor, *, other: Tensor, share: float, at: Sequence[int] | None) -> Tensor:
+    rows = list(range(z.shape[1]) if at is None else at)
+    if other.shape[0] != len(rows):
+        raise InputError(f"latents of {other.shape[0]} positions for {len(rows)} positions to edit")
+    new = z.clone()
+    new[:, rows] = (1 - share) * z[:, rows] + share * other.to(z)
+    return new
+
+
+def _edits(
+    places: Iterable[Place], change: Change, dims: Sequence[int] | None, at: Sequence[int] | None
+) -> dict[str, Edit]:
+    return {place.hook: partial(_apply, change=change, dims=dims, at=at) for place in places}
+
+
+def _apply(z: Tensor, hook: Any, *, change: Change, dims: Sequence[int] | None, at: Sequence[int] | None) -> Tensor:
+    rows, columns = _mask(z.shape[1], at, "position", z), _mask(z.shape[2], dims, "latent dimension", z)
+    return torch.where(rows[:, None] & columns, change(z), z)
+
+
+def _mask(n: int, chosen: Sequence[int] | None, what: str, like: Tensor) -> Tensor:
+    """[n], True at the chosen places."""
+    mask = torch.full((n,), chosen is None, device=like.device)
+    for i in chosen or ():
+        if not -n <= i < n:
+            raise InputError(f"{what} {i} does not exist: there are {n}")
+        mask[i] = True
+    return mask

@@ -1,0 +1,157 @@
+"""The hybrid dual-path linear operator (HDPL, arXiv 2602.07070, Eq. 1–9).
+
+    y = x W_block + W_dec SiLU(z),    z = μ + σ ε in training, z = μ at evaluation
+    μ = W_μ x + b_μ,   log σ² = W_σ x + b_σ,   ε ~ N(0, I)
+
+The encoders read x and have biases: the equations print none, the model size does (Table 1, 238.54 MB; without
+biases it would be 238.52). ε comes from torch's global generator, whose state is in a run's checkpoint.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from models import config as c
+from models.errors import InputError
+from models.hooks import ObservePoint, OnDemand, observe, tap
+from models.projections import Projection
+from models.registry import implements
+
+LN2 = math.log(2)
+"""The bound of HDPL Eq. 9, in nats per token."""
+NOISE = 0.01
+"""Standard deviation added to a detail path that starts as the identity (authors' code)."""
+
+
+def kl_to_prior(mu: Float[Tensor, "*tokens R"], logvar: Float[Tensor, "*tokens R"]) -> Float[Tensor, "*tokens"]:
+    """KL(N(μ, σ²) ‖ N(0, I)) = −½ Σ_R (1 + log σ² − μ² − σ²), in nats per token, in fp32 at least (HDPL Eq. 8)."""
+    dtype = torch.promote_types(mu.dtype, torch.float32)
+    mu, logvar = mu.to(dtype), logvar.to(dtype)
+    return -0.5 * (1 + logvar - mu.square() - logvar.exp()).sum(-1)
+
+
+@torch.library.custom_op("streamscope::noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def noise(like: Tensor) -> Tensor:
+    """ε ~ N(0, I) of a tensor's shape and dtype.
+
+    Closed to the compiler, so that a compiled block draws the numbers of a plain one, and because the generator that
+    the compiler writes for a CPU costs 15 % of a training step.
+    """
+    return torch.randn_like(like)
+
+
+@noise.register_fake
+def _(like: Tensor) -> Tensor:
+    return torch.empty_like(like)
+
+
+class Affine(nn.Linear):
+    """`nn.Linear` whose weights, like all in a model, come from the seeded generator of `init_weights` alone."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: torch would draw from the global generator."""
+
+
+@implements(c.Hdpl)
+class HdplProjection(Projection):
+    """x [B, T, d_in] -> [B, T, d_out], through `detail` [K, d_in/K, d_out/K] and a latent of R dimensions.
+
+    After a forward pass in training `penalty` is β mean_tokens min(KL, ln 2) (HDPL Eq. 9; max with free bits), in
+    nats, and `kl` [2] holds the mean KL in nats and the share of tokens whose KL is clamped: those give the penalty
+    no gradient. The mean is over all positions, padding too. At evaluation both are None.
+    """
+
+    spec: c.Hdpl
+
+    def __init__(self, spec: c.Hdpl, d_in: int, d_out: int, n_heads: int) -> None:
+        super().__init__(spec, d_in, d_out, n_heads)
+        self.rank, self.groups = spec.latent_width(d_in, d_out), spec.blocks(n_heads)
+        self.detail = nn.Parameter(torch.empty(self.groups, d_in // self.groups, d_out // self.groups))
+        self.mu, self.logvar = Affine(d_in, self.rank), Affine(d_in, self.rank)
+        self.decoder = Affine(self.rank, d_out, bias=False)
+        self.hook_detail, self.hook_mu = HookPoint(), HookPoint()
+        self.hook_logvar = ObservePoint("hook_latent", "the spread of z, which nothing reads at evaluation")
+        self.hook_latent, self.hook_global = HookPoint(), HookPoint()
+        self.penalty: Tensor | None = None
+        self.kl: Tensor | None = None
+
+    def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
+        # K products: one batched product copies x to [K, tokens, d_in/K], 8 % of a compiled training step
+        parts = zip(x.chunk(self.groups, -1), self.detail, strict=True)
+        detail = self.hook_detail(torch.cat([part @ block for part, block in parts], -1))
+        mu = self.hook_mu(self.mu(x))
+        if self.training:
+            logvar = self.logvar(x)
+            observe(self.hook_logvar, lambda: logvar)
+            z = mu + (0.5 * logvar).exp() * noise(mu.detach())
+            self._penalise(kl_to_prior(mu, logvar))
+        else:
+            observe(self.hook_logvar, lambda: self.logvar(x))
+            z, self.penalty, self.kl = mu, None, None
+        z = tap(self.hook_latent, z)  # a hook in place must not reach μ
+        return detail + self.hook_global(self.decoder(F.silu(z)))
+
+    def _penalise(self, kl: Tensor) -> None:
+        printed = self.spec.kl == "clamp"
+        bounded = kl.clamp(max=LN2) if printed else kl.clamp(min=LN2)
+        clamped = kl > LN2 if printed else kl < LN2
+        self.penalty = self.spec.kl_weight * bounded.mean()
+        self.kl = torch.stack([kl.mean(), clamped.to(kl.dtype).mean()]).detach()
+
+    @torch.no_grad()
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        """As the authors' code; `std` is not used.
+
+        detail: square maps: the first block, or every one, is the identity, and N(0, 0.01) is added; other maps:
+        orthonormal columns over all blocks. W_μ and W_dec orthogonal, W_σ = 0, b U(±1/sqrt(d_in)). Both outputs are
+        scaled by `init_scale`, which is 1 but for projections that write to the residual.
+        """
+        k, i, o = self.detail.shape
+        if self.d_in == self.d_out:
+            nn.init.normal_(self.detail, std=NOISE, generator=generator)
+            self.detail[: k if self.spec.dirac == "every" else 1] += torch.eye(i).to(self.detail)
+        else:
+            rows = nn.init.orthogonal_(self.detail.new_empty(k * o, i), generator=generator)
+            self.detail.copy_(rows.unflatten(0, (k, o)).mT)
+        nn.init.orthogonal_(self.mu.weight, generator=generator)
+        nn.init.zeros_(self.logvar.weight)
+        nn.init.orthogonal_(self.decoder.weight, generator=generator)
+        for encoder in (self.mu, self.logvar):
+            bound = 1 / math.sqrt(self.d_in)
+            nn.init.uniform_(encoder.bias, -bound, bound, generator=generator)
+        self.detail.mul_(self.init_scale)
+        self.decoder.weight.mul_(self.init_scale)
+
+    def matrix(self) -> Float[Tensor, "d_in d_out"]:
+        """Raises `InputError`: a nonlinear map is not a matrix."""
+        raise InputError(
+            f"an HDPL projection {self.d_in} -> {self.d_out} is not linear (its latent passes a SiLU), so it has no "
+            "weight matrix: read hook_detail, hook_latent and hook_global inside it instead"
+        )
+
+    def flops(self) -> int:
+        """At evaluation; training adds log σ², 2 d_in R."""
+        return 2 * (self.d_in * self.d_out // self.groups + self.rank * (self.d_in + self.d_out))
+
+    def extra_repr(self) -> str:
+        return f"{self.d_in} -> {self.d_out}, {self.groups} blocks, latent {self.rank}"
+
+
+def take_penalties(projections: Sequence[HdplProjection]) -> dict[str, Float[Tensor, ""]]:
+    """What the last forward pass in training left, taken away from the projections; empty after an evaluation.
+
+    `kl` = Σ penalties, nats, the term of the loss (HDPL §2.3); `kl_nats` the mean KL per token and projection, before
+    the clamp; `kl_clamped` the share of tokens · projections whose KL is clamped.
+    """
+    penalties = [p.penalty for p in projections if p.penalty is not None]
+    if not penalties:
+        return {}
+    nats, clamped = torch.stack([p.kl for p in projections if p.kl is not None]).mean(0)
+    for p in projections:
+        p.penalty = p.kl = None
+    return {"kl": torch.stack(penalties).sum(), "kl_nats": nats, "kl_clamped": clamped}

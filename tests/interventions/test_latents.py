@@ -1,0 +1,295 @@
+"""Latent edits: against loops, on a model that reads one latent dimension, and through the command."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tests.tiny
+from interventions.ablate_tables import ablate_heads
+from interventions.latent_edits import Place, blend_latents, clamp_latents, parse_places, scale_latents
+from interventions.latents import main
+from interventions.latents_tables import Cell, aligned_positions, latents_on_documents, latents_on_prompts
+from interventions.sweep import document_losses
+from models import build, preset
+from models.capture import capture, edit
+from models.checkpoint import load
+from models.errors import InputError
+from models.head_spec import Head
+from models.readout import divergences
+from models.text.shards import document_batches
+from models.training.data import evaluation_shards
+
+UP, GATE = Place(1, "mlp.up"), Place(0, "mlp.gate")
+
+
+@pytest.fixture(scope="module")
+def run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run folder of a tiny HDPL model."""
+    from models.train import main as train
+
+    out = tmp_path_factory.mktemp("runs") / "hdpl"
+    train(tests.tiny.arguments(corpus, out, preset="hdpl"))
+    return out
+
+
+@pytest.fixture(scope="module")
+def measured(run: Path) -> Any:
+    model = load(run)
+    return model, evaluation_shards(run, model.tokenizer, None)
+
+
+# ---- edits -------------------------------------------------------------------------------------
+
+
+def z_of() -> torch.Tensor:
+    return torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("dims", [None, (2, 7)])
+@pytest.mark.parametrize("at", [None, (0, -1)])
+def test_edits_change_what_they_say_and_nothing_else(dims: Any, at: Any) -> None:
+    z, rows = z_of(), list(range(5)) if at is None else [0, 4]
+    kept, other = z.clone(), torch.randn(len(rows), 8)
+    made = {
+        "scale": scale_latents([UP], 0.25, dims, at),
+        "clamp": clamp_latents([UP], -3.0, dims, at),
+        "share": blend_latents({UP: other}, 0.75, dims, at),
+    }
+    for kind, edits in made.items():
+        (name, fn), expected = *edits.items(), z.clone()
+        assert name == "blocks.1.mlp.up.hook_latent"
+        for row in range(2):
+            for i, t in enumerate(rows):
+                for d in dims or range(8):
+                    old = z[row, t, d]
+                    new = {"scale": 0.25 * old, "clamp": -3.0, "share": 0.25 * old + 0.75 * other[i, d]}
+                    expected[row, t, d] = new[kind]
+        torch.testing.assert_close(fn(z, None), expected)
+        changed = fn(z, None) != z
+        assert int(changed.sum()) == 2 * len(rows) * len(dims or range(8))
+    assert torch.equal(z, kept)
+
+
+def test_nothing_and_a_swap_are_exact() -> None:
+    z, other = z_of(), torch.randn(5, 8)
+    (same,), (nothing,) = scale_latents([UP], 1.0).values(), blend_latents({UP: other}, 0.0).values()
+    assert torch.equal(same(z, None), z) and torch.equal(nothing(z, None), z)
+    (swap,) = blend_latents({UP: other}, 1.0).values()
+    assert torch.equal(swap(z, None), other.expand(2, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels"),
+    [
+        ("L1.q", "L1.q"),
+        ("L0.*", "L0.q L0.k L0.v L0.gate L0.up"),
+        ("*.up", "L0.up L1.up"),
+        ("L0-1.v", "L0.v L1.v"),
+        (("L1.v", "L0.v", "L1.v", "L1.q"), "L0.v L1.q L1.v"),
+        ("all", "L0.q L0.k L0.v L0.gate L0.up L1.q L1.k L1.v L1.gate L1.up"),
+    ],
+)
+def test_places(spec: Any, labels: str) -> None:
+    assert " ".join(place.label for place in parse_places(spec, preset("hdpl", "tiny"))) == labels
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("L2.q", "'L2.q': layers go from 0 to 1"),
+        ("L0.o", "unknown HDPL projection in 'L0.o' 'o': known: q, k, v, gate, up"),
+        ("q", "names no projection: write L2.q"),
+    ],
+)
+def test_places_that_do_not_exist(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_places(spec, preset("hdpl", "tiny"))
+
+
+# ---- a planted model ---------------------------------------------------------------------------
+
+
+def planted(trained: Any) -> Any:
+    """Of all latents, the output depends on dimension 3 of layer 1's up alone."""
+    model = build(trained.config, tokenizer=trained.tokenizer)
+    model.load_state_dict(trained.state_dict())
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.o.weight.zero_()
+        model.blocks[0].mlp.down.weight.zero_()
+        mlp = model.blocks[1].mlp
+        column = mlp.up.decoder.weight[:, 3].clone()
+        mlp.up.decoder.weight.zero_()
+        mlp.up.decoder.weight[:, 3] = 20 * column
+        mlp.gate.decoder.weight.zero_()
+        mlp.down.weight.mul_(20)
+    return model
+
+
+def test_only_the_dimension_that_is_read_matters(measured: Any) -> None:
+    trained, shards = measured
+    model = planted(trained)
+    cells = [Cell((UP,), (d,), "clamp", 2.0) for d in range(8)]
+    cells += [Cell((place,), None, "scale", 0.0) for place in parse_places("all", model.config)]
+    table = latents_on_documents(model, shards, cells)
+    moved = table[(table["delta"] != 0) | (table["kl"] != 0)]
+    assert list(zip(moved["place"], moved["dims"], strict=True)) == [("L1.up", "3"), ("L1.up", "all")]
+    assert (moved["kl"] > 1e-3).all() and (moved["kl_low"] > 0).all()
+    assert table["undefined"][0] == "p, p_holm: the loss changes by the same amount per token in every document"
+
+
+def test_losses_and_divergences_are_those_of_the_formula(measured: Any) -> None:
+    """The planted model's logits written out: x + down(silu(gate) ⊙ (detail + 20 w_3 silu(z_3)))."""
+    trained, shards = measured
+    model = planted(trained)
+    table = latents_on_documents(model, shards, [Cell((UP,), (3,), "clamp", 2.0)])
+    block, totals = model.blocks[1], np.zeros(4)
+    for _, tokens, targets in document_batches(shards, model.config.n_ctx, 1):
+        with torch.no_grad():
+            x = model.embed.weight[tokens]
+            n = F.rms_norm(x, (32,), block.ln2.weight, 1e-6)
+            logits = []
+            for z in (block.mlp.up.mu(n)[..., 3], torch.tensor(2.0)):
+                up = block.mlp.up
+                local = torch.einsum("btki,kio->btko", n.unflatten(-1, (4, 8)), up.detail).flatten(-2)
+                linear = local + F.silu(z)[..., None] * up.decoder.weight[:, 3]
+                gate = torch.einsum("btki,kio->btko", n.unflatten(-1, (4, 8)), block.mlp.gate.detail).flatten(-2)
+                y = x + (F.silu(gate) * linear) @ block.mlp.down.weight.T
+                logits.append(F.rms_norm(y, (32,), model.ln_final.weight, 1e-6) @ model.unembed.weight.T)
+            p, q = (z.log_softmax(-1)[0] for z in logits)
+            totals += [F.nll_loss(p, targets[0], reduction="sum"), F.nll_loss(q, targets[0], reduction="sum"), 0, 0]
+            totals += [0, 0, (p.exp() * (p - q)).sum(), targets.numel()]
+    row = table.iloc[0]
+    assert row["baseline"] == pytest.approx(totals[0] / totals[3], rel=1e-5)
+    assert row["delta"] == pytest.approx((totals[1] - totals[0]) / totals[3], rel=1e-3)
+    assert row["kl"] == pytest.approx(totals[2] / totals[3], rel=1e-3)
+    assert row["ci_low"] < row["delta"] < row["ci_high"] and row["tokens"] == totals[3]
+
+
+def test_divergence_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.readout.chunk_rows", lambda d_vocab: 5)
+    h, other, w = (torch.randn(2, 7, 6), torch.randn(2, 7, 6), torch.randn(11, 6))
+    p, q = (torch.distributions.Categorical(logits=x @ w.T) for x in (h, other))
+    torch.testing.assert_close(divergences(h, other, w), torch.distributions.kl_divergence(p, q))
+    assert not divergences(h, h, w).any()
+
+
+def test_a_sweep_without_divergence_has_none(measured: Any) -> None:
+    model, shards = measured
+    losses = document_losses(model, shards, [scale_latents([UP], 0.0)])
+    assert not losses.divergence.any() and losses.divergence.shape == losses.edited.shape
+    assert len(ablate_heads(model, shards, [[Head(1, 1)]], [0.0], max_documents=5)) == 1, (
+        "heads of HDPL as of any model"
+    )
+
+
+# ---- prompts -----------------------------------------------------------------------------------
+
+
+def test_swapping_every_latent_of_a_prompt_into_itself_changes_nothing(measured: Any) -> None:
+    model, _ = measured
+    ids = model.tokenizer.encode("the cat sat on the big tree")
+    places = tuple(parse_places("all", model.config))
+    by_position, following = latents_on_prompts(model, [ids], [ids], [Cell(places, None, "share", 1.0)])
+    assert by_position["kl"].abs().max() < 1e-6
+    torch.testing.assert_close(*(torch.tensor(following[c].to_numpy()) for c in ("probability", "before")))
+
+
+def test_a_swap_is_the_other_prompt_s_latent_where_it_was_put(measured: Any) -> None:
+    model, _ = measured
+    a, b = (model.tokenizer.encode(t) for t in ("the cat sat on the", "she ran from the red house"))
+    by_position, following = latents_on_prompts(model, [a], [b], [Cell((UP,), None, "share", 1.0)], at=[-1], k=3)
+    with capture(model, UP.hook) as other:
+        model(torch.tensor([b]))
+    swap = {UP.hook: lambda z, hook: torch.cat([z[:, :-1], other[UP.hook][:, -1:]], 1)}
+    with torch.no_grad():
+        plain = model(torch.tensor([a]))[0].log_softmax(-1)
+        with edit(model, swap):
+            swapped = model(torch.tensor([a]))[0].log_softmax(-1)
+    kl = (plain.exp() * (plain - swapped)).sum(-1)
+    np.testing.assert_allclose(by_position["kl"], kl.numpy(), atol=1e-6)
+    assert (by_position["kl"].abs() > 1e-6).tolist() == [False] * (len(a) - 1) + [True]
+    after = following[following["edit"] == "share"]
+    assert after["token"].tolist() == model.tokenizer.pieces(swapped[-1].topk(3).indices.tolist())
+    np.testing.assert_allclose(after["probability"], swapped[-1].exp().topk(3).values, rtol=1e-4)
+    np.testing.assert_allclose(after["before"], plain[-1].exp()[swapped[-1].topk(3).indices], rtol=1e-4)
+
+
+def test_interpolation_goes_from_one_to_the_other(measured: Any) -> None:
+    model, _ = measured
+    a, b = (model.tokenizer.encode(t) for t in ("the cat sat", "the dog ran"))
+    assert len(a) == len(b)
+    places = tuple(parse_places("all", model.config))
+    cells = [Cell(places, None, "share", s) for s in (0.0, 0.25, 0.5, 1.0)]
+    kl = latents_on_prompts(model, [a], [b], cells)[0].groupby("value")["kl"].sum()
+    assert kl[0.0] < 1e-6 and kl[0.0] < kl[0.25] < kl[0.5] < kl[1.0]
+
+
+def test_alignment() -> None:
+    assert aligned_positions(3, 3, ()) == ([0, 1, 2], [0, 1, 2])
+    assert aligned_positions(3, 5, (-1, 0)) == ([2, 0], [4, 0])
+    assert aligned_positions(3, None, ()) == ([0, 1, 2], [0, 1, 2])
+    with pytest.raises(InputError, match="3 and 5 tokens: say with --position"):
+        aligned_positions(3, 5, ())
+    with pytest.raises(InputError, match="position 3 is outside a text of 3 tokens"):
+        aligned_positions(3, 5, (3,))
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def test_default_switches_off_every_global_path(run: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "latents.parquet"
+    main([str(run), "--max-documents", "10", "--out", str(out)])
+    table = pd.read_parquet(out)
+    assert table["place"].tolist() == [p.label for p in parse_places("all", preset("hdpl", "tiny"))]
+    assert set(table["edit"]) == {"scale"} and (table["value"] == 0).all() and (table["kl"] > 0).all()
+    assert "L1.gate" in capsys.readouterr().out and "plotly" in out.with_suffix(".html").read_text()
+
+
+def test_command_on_texts(run: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "swap.parquet"
+    more = ["--text", "the cat sat", "--source", "the dog ran", "--out", str(out)]
+    main([str(run), "--at", "*.v", "--share", "0.5", "1", *more, "--k", "2"])
+    following = pd.read_parquet(out)
+    assert len(following) == 2 + 2 * 2 * 2 and set(following["edit"]) == {"none", "share"}
+    tokens = len(load(run).tokenizer.encode("the cat sat"))  # type: ignore[union-attr]
+    assert len(pd.read_parquet(out.with_stem("swap-positions"))) == 2 * 2 * tokens
+    assert "L1.v" in capsys.readouterr().out
+
+
+def test_command_one_dimension_at_a_time_and_values(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "dims.parquet"
+    few = ["--max-documents", "4", "--out", str(out)]
+    main([str(run), "--at", "L1.up", "--each", "--clamp", "-2", "2", *few])
+    assert pd.read_parquet(out)["dims"].tolist() == 2 * [str(d) for d in range(8)]
+    main([str(run), "--at", "L1.*", "--together", "--dims", "0", "3", "--scale", "0", "2", "--text", "the", *few])
+    table = pd.read_parquet(out)
+    assert table["dims"].tolist() == ["0 3"] * 2 and table["layer"].tolist() == [-1, -1]
+    assert out.with_stem("dims-next").exists() and out.with_stem("dims-positions").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--share", "1"], "--share takes latents from another prompt"),
+        (["--text", "a", "--source", "b", "c"], "1 --text and 2 --source"),
+        (["--position", "1"], "--position is a position in a text"),
+        (["--each", "--together"], "leave --together out"),
+        (["--dims", "8"], "L0.q has latent dimensions 0 to 7, not 8"),
+        (["--text", "the cat", "--source", "the cat sat on the"], "tokens: say with --position"),
+    ],
+)
+def test_bad_input(run: Path, argv: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        main([str(run), *argv])
+
+
+def test_a_model_without_latents_says_how_to_train_one(tiny_run: Path) -> None:
+    with pytest.raises(InputError, match="lfa has no HDPL projection .*python -m models.train hdpl"):
+        main([str(tiny_run)])

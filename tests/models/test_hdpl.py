@@ -1,0 +1,365 @@
+"""The hybrid dual-path projection against loops written from HDPL Eq. 1–9, in float64."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+
+from models import config as c
+from models.capture import capture, edit
+from models.checkpoint import load
+from models.errors import InputError
+from models.hdpl import LN2, HdplProjection, kl_to_prior, take_penalties
+from models.make import build
+from models.presets import preset
+
+H = 4
+SITES = ["attn.q", "attn.k", "attn.v", "mlp.gate", "mlp.up"]
+
+
+def make(d_in: int, d_out: int, seed: int = 0, **spec: Any) -> HdplProjection:
+    """A projection in float64 whose every parameter is random."""
+    module = HdplProjection(c.Hdpl(**spec), d_in, d_out, H).double()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) / 2)
+    return module
+
+
+def inputs(*shape: int, seed: int = 5) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def heard(module: HdplProjection, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """(output, activations by the end of their hooks' names)."""
+    seen: dict[str, Tensor] = {}
+    for name in ("detail", "mu", "logvar", "latent", "global"):
+        point = getattr(module, f"hook_{name}")
+        point.name = name
+        point.add_hook(lambda t, hook: seen.update({hook.name: t.detach().clone()}))
+    y = module(x)
+    for name in seen:
+        getattr(module, f"hook_{name}").remove_hooks()
+    return y, seen
+
+
+# ---- the forward pass --------------------------------------------------------------------------
+
+
+def reference(module: HdplProjection, x: list[float], noise: list[float]) -> dict[str, list[float]]:
+    """One token, sums written as loops: HDPL Eq. 2–7 and Algorithm 1."""
+    detail, decoder = module.detail.tolist(), module.decoder.weight.tolist()
+    blocks, size_in, size_out = len(detail), len(detail[0]), len(detail[0][0])
+    local = [0.0] * (blocks * size_out)
+    for k in range(blocks):
+        for o in range(size_out):
+            local[k * size_out + o] = sum(x[k * size_in + i] * detail[k][i][o] for i in range(size_in))
+
+    def affine(layer: Any) -> list[float]:
+        rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
+        return [sum(w * v for w, v in zip(row, x, strict=True)) + b for row, b in rows]
+
+    mu, logvar = affine(module.mu), affine(module.logvar)
+    z = [m + math.exp(0.5 * v) * e for m, v, e in zip(mu, logvar, noise, strict=True)]
+    silu = [v / (1 + math.exp(-v)) for v in z]
+    context = [sum(w * s for w, s in zip(row, silu, strict=True)) for row in decoder]
+    out = [a + b for a, b in zip(local, context, strict=True)]
+    return {"detail": local, "mu": mu, "logvar": logvar, "latent": z, "global": context, "out": out}
+
+
+@pytest.mark.parametrize(("d_in", "d_out", "groups"), [(16, 16, 0), (16, 48, 0), (48, 16, 2), (16, 24, 8), (12, 8, 1)])
+@pytest.mark.parametrize("training", [False, True])
+def test_forward_and_every_hook(d_in: int, d_out: int, groups: int, training: bool) -> None:
+    module = make(d_in, d_out, rank=3, groups=groups).train(training)
+    assert module.detail.shape[0] == (groups or H), "a block per head unless told otherwise"
+    x = inputs(2, 5, d_in)
+    torch.manual_seed(9)
+    noise = torch.randn(2, 5, 3, dtype=torch.float64) if training else torch.zeros(2, 5, 3, dtype=torch.float64)
+    torch.manual_seed(9)
+    y, seen = heard(module, x)
+    for b in range(2):
+        for t in range(5):
+            want = reference(module, x[b, t].tolist(), noise[b, t].tolist())
+            for name, value in {**seen, "out": y}.items():
+                expected = torch.tensor(want[name], dtype=torch.float64)
+                torch.testing.assert_close(value[b, t], expected, rtol=0, atol=1e-10, msg=name)
+
+
+def test_one_block_and_a_zero_decoder_are_a_dense_map() -> None:
+    module, x = make(12, 20, groups=1), inputs(2, 3, 12)
+    with torch.no_grad():
+        module.decoder.weight.zero_()
+    for training in (False, True):
+        torch.testing.assert_close(module.train(training)(x), x @ module.detail[0], rtol=0, atol=1e-12)
+
+
+def test_blocks_do_not_mix_and_the_latent_does() -> None:
+    module, x = make(16, 16), inputs(1, 1, 16)
+    other = x.clone()
+    other[..., 4:8] += 1.0  # the second block's input
+    (_, a), (_, b) = heard(module.eval(), x), heard(module, other)
+    assert (a["detail"] != b["detail"]).nonzero()[:, 2].tolist() == [4, 5, 6, 7]
+    assert (a["global"] != b["global"]).all()
+
+
+def test_evaluation_is_deterministic_and_leaves_the_generator_alone() -> None:
+    module, x = make(16, 16).eval(), inputs(1, 4, 16)
+    before = torch.get_rng_state()
+    assert torch.equal(module(x), module(x))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert module.penalty is None and take_penalties([module]) == {}
+    assert not torch.equal(module.train()(x), module(x))
+
+
+def test_training_samples_have_the_mean_and_spread_of_the_posterior() -> None:
+    module, n = make(16, 16, rank=3).train(), 40_000
+    torch.manual_seed(0)
+    _, seen = heard(module, inputs(1, 1, 16).expand(1, n, -1))
+    z, mu, sigma = seen["latent"][0], seen["mu"][0, 0], (0.5 * seen["logvar"][0, 0]).exp()
+    assert ((z.mean(0) - mu).abs() < 4 * sigma / n**0.5).all()
+    assert ((z.std(0) / sigma - 1).abs() < 4 / (2 * n) ** 0.5).all()
+    correlation = torch.corrcoef(z.T) - torch.eye(3)
+    assert correlation.abs().max() < 4 / n**0.5
+
+
+# ---- initial weights ---------------------------------------------------------------------------
+
+
+def initial(d_in: int, d_out: int, **spec: Any) -> HdplProjection:
+    module = HdplProjection(c.Hdpl(rank=128, groups=8, **spec), d_in, d_out, 8)
+    module.init_weights(0.02, torch.Generator().manual_seed(0))
+    return module
+
+
+@pytest.mark.parametrize("dirac", ["first", "every"])
+def test_the_detail_path_starts_as_torch_s_dirac(dirac: Any) -> None:
+    """dirac_(groups=1) on the grouped convolution of the authors reaches 64 of 512 channels, dirac_(groups=8) all."""
+    conv = torch.empty(512, 64, 1)
+    torch.nn.init.dirac_(conv, groups=1 if dirac == "first" else 8)
+    blocks = conv[..., 0].unflatten(0, (8, 64)).mT  # [K, in, out]
+    noise = initial(512, 512, dirac=dirac).detail.detach() - blocks
+    assert int(blocks.sum()) == (64 if dirac == "first" else 512)
+    assert abs(noise.mean()) < 1e-3 and abs(noise.std() - 0.01) < 2e-4
+
+
+def test_other_maps_and_the_encoders_start_orthogonal() -> None:
+    module = initial(512, 2048)
+    columns = module.detail.mT.flatten(0, 1)  # the convolution's weight [2048, 64]
+    torch.testing.assert_close(columns.T @ columns, torch.eye(64), rtol=0, atol=1e-5)
+    torch.testing.assert_close(module.mu.weight @ module.mu.weight.T, torch.eye(128), rtol=0, atol=1e-5)
+    decoder = module.decoder.weight
+    torch.testing.assert_close(decoder.T @ decoder, torch.eye(128), rtol=0, atol=1e-5)
+    assert not module.logvar.weight.any() and module.decoder.bias is None
+    for layer in (module.mu, module.logvar):
+        assert 0.9 / 512**0.5 < layer.bias.abs().max() <= 1 / 512**0.5
+
+
+def test_what_writes_to_the_residual_starts_small() -> None:
+    plain, small = initial(512, 512), HdplProjection(c.Hdpl(rank=128, groups=8), 512, 512, 8)
+    small.init_scale = 0.25
+    small.init_weights(0.02, torch.Generator().manual_seed(0))
+    x = torch.randn(1, 3, 512)
+    torch.testing.assert_close(small.eval()(x), 0.25 * plain.eval()(x))
+
+
+# ---- the penalty -------------------------------------------------------------------------------
+
+
+def test_kl_is_that_of_torch_and_of_an_integral() -> None:
+    mu, logvar = inputs(2, 3, 5), inputs(2, 3, 5, seed=6)
+    got = kl_to_prior(mu, logvar)
+    prior = Normal(torch.zeros(5, dtype=torch.float64), 1.0)
+    torch.testing.assert_close(got, kl_divergence(Normal(mu, (logvar / 2).exp()), prior).sum(-1), rtol=0, atol=1e-12)
+    grid = torch.linspace(-30, 30, 200_001, dtype=torch.float64)[:, None]
+    posterior = Normal(mu[0, 0], (logvar[0, 0] / 2).exp())
+    density = posterior.log_prob(grid)
+    integral = torch.trapezoid(density.exp() * (density - prior.log_prob(grid)), grid[:, 0], dim=0)
+    torch.testing.assert_close(got[0, 0], integral.sum(), rtol=0, atol=1e-9)
+
+
+def test_kl_is_computed_in_fp32_at_least() -> None:
+    assert kl_to_prior(torch.ones(3, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+def near_prior(kl: str, share: float) -> tuple[HdplProjection, Tensor]:
+    """A projection and 10 tokens, of which `share` have a KL far above ln 2 and the others far below."""
+    module = make(16, 16, rank=4, kl=kl, kl_weight=0.5).train()
+    with torch.no_grad():
+        module.logvar.weight.zero_()
+        module.logvar.bias.fill_(0.1)
+        module.mu.bias.fill_(0.01)
+    far = int(10 * share)
+    x = torch.cat([inputs(1, far, 16), torch.zeros(1, 10 - far, 16, dtype=torch.float64)], 1)
+    return module, x
+
+
+@pytest.mark.parametrize("kl", ["clamp", "free_bits"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_penalty_and_its_gradient(kl: str, share: float) -> None:
+    """Clamped tokens count ln 2 and pull at nothing; as printed those are the large ones, with free bits the small."""
+    module, x = near_prior(kl, share)
+    module(x)
+    with torch.no_grad():
+        nats = kl_to_prior(module.mu(x), module.logvar(x))[0]
+    assert ((nats > LN2) == (torch.arange(10) < 10 * share)).all()
+    bound = [min(v, LN2) if kl == "clamp" else max(v, LN2) for v in nats.tolist()]
+    assert module.penalty is not None
+    torch.testing.assert_close(module.penalty.item(), 0.5 * sum(bound) / 10, rtol=1e-12, atol=0)
+    grads = torch.autograd.grad(module.penalty, [module.mu.weight, module.mu.bias, module.logvar.bias])
+    clamped = share if kl == "clamp" else 1 - share
+    assert all(bool(g.any()) == (clamped < 1) for g in grads[1:])
+    parts = take_penalties([module])
+    assert parts["kl_clamped"].item() == pytest.approx(clamped)
+    assert parts["kl_nats"].item() == pytest.approx(nats.mean().item())
+    assert take_penalties([module]) == {}, "taken once"
+
+
+@pytest.mark.parametrize("kl", ["clamp", "free_bits"])
+def test_at_the_start_the_printed_penalty_is_a_constant_without_gradient(kl: Any) -> None:
+    """At the paper's width every token's KL is about R/2 = 64 nats: 20 projections cost 20 β ln 2 = 0.01386."""
+    spec = c.Hdpl(kl=kl)
+    parts = {name: spec for name in ("attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up")}
+    model = build("hdpl", d_vocab=300, n_ctx=16, **parts).train()
+    tokens = torch.randint(300, (2, 16), generator=torch.Generator().manual_seed(0))
+    loss, found = model.loss(tokens, tokens)
+    encoders = [p for n, p in model.named_parameters() if n.split(".")[-2] in ("mu", "logvar")]
+    grads = torch.autograd.grad(found["kl"], encoders)
+    assert loss.item() == pytest.approx((found["ce"] + found["kl"]).item())
+    assert found["kl_nats"].item() == pytest.approx(64, rel=0.1)
+    if kl == "clamp":
+        assert found["kl_clamped"].item() == 1.0
+        assert found["kl"].item() == pytest.approx(20 * 1e-3 * LN2, rel=1e-5)
+        assert not any(g.any() for g in grads)
+    else:
+        assert found["kl_clamped"].item() == 0.0
+        assert all(g.any() for g in grads)
+
+
+def test_accumulated_penalties_are_the_whole_batch_s() -> None:
+    """Of the first projection, before any noise."""
+    model = build("llama", "tiny", n_layers=1, **{"attention.q": "hdpl"}).train()
+    tokens = torch.randint(256, (4, 8), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        whole = model.loss(tokens, tokens)[1]["kl"]
+        halves = [model.loss(half, half)[1]["kl"] for half in tokens.split(2)]
+    torch.testing.assert_close(whole, torch.stack(halves).mean())
+
+
+def test_evaluation_loss_is_cross_entropy() -> None:
+    model, tokens = build("hdpl", "tiny"), torch.arange(16).reshape(2, 8)
+    model.train().loss(tokens, tokens)
+    model(tokens)  # a forward pass in training without a loss leaves a penalty behind
+    loss, parts = model.eval().loss(tokens, tokens)
+    assert list(parts) == ["ce"] and loss.item() == parts["ce"].item()
+    torch.testing.assert_close(loss, model.token_losses(tokens, tokens).mean())
+    assert list(build("llama", "tiny").train().loss(tokens, tokens)[1]) == ["ce"]
+
+
+# ---- in a model --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("site", SITES)
+@torch.no_grad()
+def test_editing_the_latent_changes_the_output_as_the_decoder_says(site: str) -> None:
+    model, tokens = build("hdpl", "tiny", init_std=0.2).double(), torch.arange(10).reshape(2, 5)
+    hook = f"blocks.1.{site}"
+    projection = model.get_submodule(hook)
+    names = [f"{hook}.hook_{n}" for n in ("latent", "detail", "global")]
+    plain = model(tokens)
+    with capture(model, names) as before:
+        model(tokens)
+    shift = torch.zeros_like(before[names[0]])
+    shift[0, 2, 1] = 3.0
+    with edit(model, {names[0]: lambda z, hook: z + shift}), capture(model, names) as after:
+        edited = model(tokens)
+    z = before[names[0]][0, 2, 1] + torch.tensor([0.0, 3.0], dtype=torch.float64)
+    change = projection.decoder.weight[:, 1] * (torch.nn.functional.silu(z[1]) - torch.nn.functional.silu(z[0]))
+    torch.testing.assert_close(after[names[2]] - before[names[2]], change * (shift[..., 1:2] / 3), rtol=0, atol=1e-12)
+    assert torch.equal(after[names[1]], before[names[1]])
+    assert torch.equal(edited[1], plain[1]) and torch.equal(edited[0, :2], plain[0, :2])
+    assert not torch.equal(edited[0, 2], plain[0, 2])
+
+
+def test_log_variance_is_only_shown() -> None:
+    model, tokens = build("hdpl", "tiny"), torch.arange(4)[None]
+    name = "blocks.0.attn.q.hook_logvar"
+    with capture(model, name) as found:
+        model(tokens)
+    assert found[name].shape == (1, 4, 8)
+    with (
+        pytest.raises(InputError, match="only shows the spread of z.*edit hook_latent instead"),
+        edit(model, {name: lambda x, hook: x * 2}),
+    ):
+        model(tokens)
+
+
+def test_there_is_no_matrix() -> None:
+    attn, mlp = build("hdpl", "tiny").blocks[0].attn, build("hdpl", "tiny").blocks[0].mlp
+    for read in (lambda: attn.W_Q, lambda: attn.W_V, lambda: mlp.W_in):
+        with pytest.raises(InputError, match="not linear .* no weight matrix: read hook_detail"):
+            read()
+    assert attn.W_O.shape == (4, 8, 32) and mlp.W_out.shape == (128, 32)
+
+
+ALL = dict.fromkeys(["attention.q", "attention.k", "attention.v", "attention.o", "mlp.up", "mlp.down"], "hdpl")
+COMPOSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "single": ("hdpl", {}),
+    "free bits": ("hdpl", {"attention.q.kl": "free_bits", "mlp.up.dirac": "every"}),
+    "everywhere": ("std-t", ALL),
+    "token factor": ("dst-kron", {"attention.q": "hdpl", "mlp.up": "hdpl"}),
+    "frozen token, gates, supervision, dropout": ("pls", ALL),
+    "own layer norms": ("pls", {"mlp.down": "hdpl", "readout.layer_norms": "own"}),
+    "gate from the values": (
+        "lfa",
+        {"attention.v": "hdpl", "attention.gate": "gate", "attention.gate.source": "value"},
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", COMPOSED)
+def test_a_few_steps_of_every_composition(variant: str) -> None:
+    name, changes = COMPOSED[variant]
+    model = build(name, "tiny", **changes).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    tokens = torch.randint(256, (4, 17), generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss, parts = model.loss(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        dead = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+        # log σ² has the gradient of the cross-entropy through z also where the KL is clamped
+        assert dead == [] and bool(loss.isfinite())
+        optimizer.step()
+        losses.append(parts["ce"].item())
+    assert losses[-1] < losses[0] and {"kl", "kl_nats", "kl_clamped"} <= parts.keys()
+
+
+def test_checkpoint_round_trip(tmp_path: Path) -> None:
+    model = build("hdpl", "tiny", **{"attention.k.rank": 3, "mlp.up.kl": "free_bits"})
+    model.save(tmp_path)
+    again, tokens = load(tmp_path), torch.arange(8)[None]
+    assert again.config == model.config
+    assert torch.equal(again(tokens), model(tokens))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention.q.rank": 32}, "attn.q: a latent of 32 is no bottleneck between 32 and 32"),
+        ({"mlp.up.rank": -1}, "mlp.up: a latent of -1 is no bottleneck"),
+        ({"mlp.up.groups": 3}, "mlp.up: the detail path needs both widths divisible by its 3 blocks, got 32 -> 128"),
+        ({"mlp.d_mlp": 130}, "mlp.gate: the detail path needs .* 4 blocks, got 32 -> 130"),
+        ({"attention.q.kl_weight": -1.0}, "attn.q.kl_weight must not be negative"),
+        ({"attention.q.kl": "max"}, "attention.q.kl must be one of clamp, free_bits"),
+    ],
+)
+def test_impossible_settings_say_why(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        preset("hdpl", "tiny", **changes)
