@@ -12,6 +12,9 @@ from models.presets import PRESETS
 VARIANTS = {
     "swiglu": {"mlp.gate": "dns", "mlp.activation": "silu"},
     "gate-normed": {"attention.gate": "gate", "attention.gate.source": "normed"},
+    "hc": {"residual": "hc"},
+    "mhc-lite": {"residual": "mhc_lite", "canon": "canon"},
+    "static mhc": {"residual": "mhc", "residual.dynamic": False},
     "identity": {"attention.v": "id", "attention.o": "id"},
 }
 
@@ -39,6 +42,9 @@ def test_hook_rows_have_numbers() -> None:
     assert rows["blocks.L.mlp.hook_down_mix"] == "B 6 344 86"
     assert rows["blocks.L.ln1.hook_scale"] == "B T 6 1"
     assert rows["ln_final.hook_scale"] == "B T 1"
+    krom = {name: shape for name, shape, _, _ in hook_rows(preset("kromcanon"), "layer")}
+    assert krom["blocks.L.hook_streams_mid"] == "B T 4 512" and krom["blocks.L.mlp_hc.hook_res"] == "B T 4 4"
+    assert krom["blocks.L.canon_b.hook_out"] == "B T 1536" and krom["blocks.L.canon_d.hook_out"] == "B T 2048"
     kron = {name: shape for name, shape, _, _ in hook_rows(preset("dst-kron"), "all")}
     assert kron["blocks.5.attn.hook_o_mix"] == "B 6 6"
 
