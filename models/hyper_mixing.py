@@ -9,6 +9,7 @@ fp32 (or wider) also under autocast, whatever their parameters are stored in: th
 import itertools
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +42,9 @@ class HyperConnection(nn.Module):
     their scales `alpha`. With `freeze_res` nothing of res exists and H_res = I.
     """
 
+    scale_of: ClassVar[dict[str, str]] = {"pre": "pre", "post": "post", "res": "res"}
+    """Which α scales the dynamic term of each coefficient."""
+
     def __init__(self, spec: c.Hyper, d_model: int, module: int) -> None:
         super().__init__()
         self.spec, self.d_model, self.favoured = spec, d_model, module % spec.n
@@ -50,7 +54,7 @@ class HyperConnection(nn.Module):
         self.norm_weight = self._empty(self.width) if spec.dynamic else None
         maps = sizes if spec.dynamic else {}
         self.W = nn.ParameterDict({name: self._empty(self.width, out) for name, (_, out) in maps.items()})
-        self.alpha = nn.ParameterDict({name: self._empty() for name in (self.scales(maps) if maps else ())})
+        self.alpha = nn.ParameterDict({self.scale_of[name]: self._empty() for name in maps})
 
     def _empty(self, *shape: int) -> nn.Parameter:
         return nn.Parameter(torch.empty(shape, dtype=DTYPES[self.spec.hc_dtype]))
@@ -63,10 +67,6 @@ class HyperConnection(nn.Module):
     def sizes(self) -> dict[str, tuple[tuple[int, ...], int]]:
         """(shape of the bias, outputs of the map) of pre, post and res."""
         raise NotImplementedError
-
-    def scales(self, names: dict[str, tuple[tuple[int, ...], int]]) -> list[str]:
-        """Names of the scales α."""
-        return list(names)
 
     def biases(self) -> dict[str, Tensor]:
         """Initial biases, fp32."""
@@ -117,22 +117,21 @@ class HyperConnection(nn.Module):
     def H_res(self, x: Tensor | None) -> Float[Tensor, "*B_T N N"]:
         """How the streams mix: row s is the new stream s."""
         if self.spec.freeze_res:
-            b = self.b["pre"]
-            return torch.eye(self.spec.n, device=b.device)
+            return torch.eye(self.spec.n, device=self.b["pre"].device)
         return self.mixing(self.logits("res", x))
 
     def mixing(self, logits: Tensor) -> Float[Tensor, "*B_T N N"]:
         """H_res from its logits."""
         raise NotImplementedError
 
-    def logits(self, name: str, x: Tensor | None, scale: str = "") -> Tensor:
+    def logits(self, name: str, x: Tensor | None) -> Tensor:
         """α · act(x W) + b, or b where there is no x."""
         b = _wide(self.b[name])
         if x is None:
             return b
         y = x @ _wide(self.W[name])
         y = y.tanh() if self.spec.dyn_act == "tanh" else y
-        return _wide(self.alpha[scale or name]) * y.reshape(*x.shape[:2], *b.shape) + b
+        return _wide(self.alpha[self.scale_of[name]]) * y.reshape(*x.shape[:2], *b.shape) + b
 
     def flops(self) -> int:
         """Floating-point operations per token in matrix products, a multiply-add counted as two."""
@@ -155,6 +154,7 @@ class UnconstrainedConnection(HyperConnection):
     """
 
     spec: c.HC
+    scale_of: ClassVar[dict[str, str]] = {"pre": "pre", "post": "post", "res": "pre"}
 
     @property
     def width(self) -> int:
@@ -163,9 +163,6 @@ class UnconstrainedConnection(HyperConnection):
     def sizes(self) -> dict[str, tuple[tuple[int, ...], int]]:
         n = self.spec.n
         return {"pre": ((n,), 1), "post": ((n,), 1), "res": ((n, n), n)}
-
-    def scales(self, names: dict[str, tuple[tuple[int, ...], int]]) -> list[str]:
-        return ["pre", "post"]
 
     def biases(self) -> dict[str, Tensor]:
         n = self.spec.n
@@ -185,9 +182,6 @@ class UnconstrainedConnection(HyperConnection):
 
     def mixing(self, logits: Tensor) -> Tensor:
         return logits.mT
-
-    def logits(self, name: str, x: Tensor | None, scale: str = "") -> Tensor:
-        return super().logits(name, x, "pre" if name == "res" else name)
 
 
 class StochasticConnection(HyperConnection):

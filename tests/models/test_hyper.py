@@ -94,7 +94,7 @@ def test_twenty_sinkhorn_iterations_are_enough_only_where_streams_mix() -> None:
 @pytest.mark.parametrize(("b", "s"), [(-8.0, 0.00034), (-2.0, 0.1192), (-1.0, 0.2689), (0.0, 0.5)])
 def test_the_spectrum_of_two_factors(b: float, s: float) -> None:
     """Eigenvalues 1, 1−2s, 1−2s, (1−2s)², s the swap probability (SPEC §1.5)."""
-    H = fresh(c.KromHC(b_res=b)).double().H_res(None)
+    H = fresh(c.KromHC(b_res=b)).double().H_res(None).detach()
     exact = 1 / (1 + math.exp(-b))
     assert abs(exact - s) < 5e-5
     expected = sorted([1.0, 1 - 2 * exact, 1 - 2 * exact, (1 - 2 * exact) ** 2])
@@ -104,7 +104,7 @@ def test_the_spectrum_of_two_factors(b: float, s: float) -> None:
 @pytest.mark.parametrize(("b", "distance"), [(-8.0, 0.0016), (-2.0, 0.5386), (-1.0, 1.0941), (0.0, 1.7321)])
 def test_the_table_of_distances_from_the_identity(b: float, distance: float) -> None:
     """‖H_res − I‖_F at the start (SPEC §1.5)."""
-    H = fresh(c.KromHC(b_res=b)).H_res(None)
+    H = fresh(c.KromHC(b_res=b)).H_res(None).detach()
     assert float((H - torch.eye(4)).norm()) == pytest.approx(distance, abs=5e-5)
 
 
@@ -119,7 +119,7 @@ def test_coefficients_at_the_start(kind: str, module: int) -> None:
         torch.testing.assert_close(pre, expected)
         torch.testing.assert_close(post, 2 * expected)
     assert not any(W.any() for W in made.W.values())
-    assert [float(a) for a in made.alpha.values()] == pytest.approx([0.01] * 3)
+    assert [a.item() for a in made.alpha.values()] == pytest.approx([0.01] * 3)
 
 
 def test_the_modules_of_a_model_take_turns() -> None:
