@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if options.preset and options.run is not None:
         raise InputError("give a preset or --run, not both")
-    if Path(options.preset).is_dir() and options.preset not in PRESETS:
+    if options.preset and Path(options.preset).is_dir() and options.preset not in PRESETS:
         options = replace(options, preset="", run=Path(options.preset))
 
     from rich.console import Console

@@ -61,7 +61,8 @@ class HyperStreams(Topology):
     spec: c.Hyper
 
     def init(self, embedding: Tensor) -> Tensor:
-        return embedding.unsqueeze(-2).expand(-1, -1, self.spec.n, -1)
+        # a copy: an expanded state has other strides than what layers return, and layer 0 would be compiled apart
+        return embedding.unsqueeze(-2).repeat(1, 1, self.spec.n, 1)
 
     def readout(self, state: Tensor) -> Tensor:
         return reduced(self.spec, state)

@@ -38,8 +38,8 @@ def _wide(t: Tensor) -> Tensor:
 class HyperConnection(nn.Module):
     """Base. `module` m = 2ℓ for attention, 2ℓ + 1 for the FFN: stream m mod n is the one favoured at first.
 
-    `b` holds the biases of pre, post and res; with `dynamic` also `norm_weight`, the maps `W` (0 at first) and
-    their scales `alpha`. With `freeze_res` nothing of res exists and H_res = I.
+    `b` holds the biases of pre, post and res; with `dynamic` also `norm_weight`, the maps `W`, [outputs, width] and 0
+    at first, and their scales `alpha`. With `freeze_res` nothing of res exists and H_res = I.
     """
 
     scale_of: ClassVar[dict[str, str]] = {"pre": "pre", "post": "post", "res": "res"}
@@ -53,7 +53,7 @@ class HyperConnection(nn.Module):
         self.b = nn.ParameterDict({name: self._empty(*bias) for name, (bias, _) in sizes.items()})
         self.norm_weight = self._empty(self.width) if spec.dynamic else None
         maps = sizes if spec.dynamic else {}
-        self.W = nn.ParameterDict({name: self._empty(self.width, out) for name, (_, out) in maps.items()})
+        self.W = nn.ParameterDict({name: self._empty(out, self.width) for name, (_, out) in maps.items()})
         self.alpha = nn.ParameterDict({self.scale_of[name]: self._empty() for name in maps})
 
     def _empty(self, *shape: int) -> nn.Parameter:
@@ -129,7 +129,7 @@ class HyperConnection(nn.Module):
         b = _wide(self.b[name])
         if x is None:
             return b
-        y = x @ _wide(self.W[name])
+        y = F.linear(x, _wide(self.W[name]))  # a weight [width, few outputs] has gradients 20 times slower
         y = y.tanh() if self.spec.dyn_act == "tanh" else y
         return _wide(self.alpha[self.scale_of[name]]) * y.reshape(*x.shape[:2], *b.shape) + b
 

@@ -39,7 +39,7 @@ def dynamic(made: HyperConnection, name: str, x: list[float] | None, scale: str,
     """α · act(x W)_k for every output k; 0 in a static module."""
     if x is None:
         return [0.0] * out
-    W, alpha, act = made.W[name], float(made.alpha[scale]), made.spec.dyn_act
+    W, alpha, act = made.W[name].T, float(made.alpha[scale]), made.spec.dyn_act
     y = [sum(x[i] * float(W[i, k]) for i in range(len(x))) for k in range(W.shape[1])]
     return [alpha * (math.tanh(v) if act == "tanh" else v) for v in y]
 

@@ -1,5 +1,7 @@
 """`describe` counts what there is: parameters, FLOPs against torch's own counter, hooks."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -57,3 +59,19 @@ def test_command_prints_counts_signature_and_hooks(capsys: pytest.CaptureFixture
     assert "blocks.L.attn.hook_gate" in text
     main([])
     assert "dst-kron" in capsys.readouterr().out
+
+
+def test_command_describes_a_run(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By --run and in place of a preset, the same."""
+    main(["--run", str(tiny_run)])
+    text = capsys.readouterr().out
+    assert "4 heads, width 32" in text
+    main([str(tiny_run)])
+    assert capsys.readouterr().out == text
+
+
+def test_command_names_canon_and_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["kromcanon"])
+    text = capsys.readouterr().out
+    for word in ("51,766,000", "canon ABCD", "kromhc", "blocks.L.attn_hc.hook_res", "213,112", "hyper-connections"):
+        assert word in text, word

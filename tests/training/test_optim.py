@@ -112,3 +112,15 @@ def test_sgd_moves_by_rate_times_gradient_and_decay() -> None:
     expected = b.detach() - 0.5 * (b.grad + 0.1 * b.detach())
     optimizer.step()
     torch.testing.assert_close(b.detach(), expected)
+
+
+@pytest.mark.parametrize("stored", ["fp32", "bf16"])
+def test_a_bias_of_minus_eight_stored_in_bf16_never_moves(stored: str) -> None:
+    """SPEC §1.10 d: a step of lr 0.005, decay included, is less than half the distance to the next bf16 number."""
+    model = build("kromhc", "tiny", **{"residual.hc_dtype": stored})
+    optimizer, b = make_optimizer(model, training("kromhc")), model.blocks[0].mlp_hc.b["res"]
+    for _ in range(200):
+        b.grad = torch.tensor([[0.0, -1e-3]] * 2, dtype=b.dtype)  # a constant pull to mix
+        optimizer.step()
+    moved = (b.detach()[:, 1].float() + 8.0).tolist()
+    assert moved == [0.0, 0.0] if stored == "bf16" else min(moved) > 1.0
