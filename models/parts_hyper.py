@@ -61,6 +61,11 @@ class MHC(Stochastic):
     iterations: int = 20
     """Sinkhorn iterations, columns then rows."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.iterations < 1:
+            raise InputError(f"residual.iterations must be at least 1, got {self.iterations}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class MHCLite(Stochastic):
