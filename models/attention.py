@@ -71,8 +71,13 @@ class Attention(Projected):
         self.hook_z = HookPoint()
         self.add_projection("o", spec.o, d, d, self.n_heads, init_scale=residual_scale(config))
 
-    def forward(self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def forward(
+        self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"], canon: nn.Module | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Attention's update; `canon` is the block's Canon-B layer, on the concatenated q, k, v."""
         q, k, v = self.project("q", x), self.project("k", x), self.project("v", x_v)
+        if canon is not None:
+            q, k, v = canon(torch.cat([q, k, v], -1)).chunk(3, -1)
         q, k, v = self._heads("q", q), self._heads("k", k), self._heads("v", v)
         gate = self.gate(q, x, x_v) if self.gate is not None else None
         z = self._attend(*self._rotated(q, k), v)

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from models.errors import InputError
 from models.parts import (
     Alibi,
+    Canon,
     ChannelLayerNorm,
     Dense,
     DualStream,
@@ -33,21 +34,28 @@ from models.parts import (
     Single,
     TokenFactor,
 )
+from models.parts_hyper import HC, MHC, Hyper, KromHC, MHCLite, Stochastic
 
 __all__ = [
+    "HC",
+    "MHC",
     "Alibi",
     "Attention",
+    "Canon",
     "ChannelLayerNorm",
     "Dense",
     "DualStream",
     "FrozenToken",
     "Gate",
     "Hdpl",
+    "Hyper",
     "Identity",
     "Independent",
+    "KromHC",
     "Kronecker",
     "LayerNorm",
     "Learned",
+    "MHCLite",
     "Mlp",
     "ModelConfig",
     "NoPositions",
@@ -60,6 +68,7 @@ __all__ = [
     "Residual",
     "Rope",
     "Single",
+    "Stochastic",
     "Supervision",
     "TokenFactor",
 ]
@@ -188,6 +197,8 @@ class ModelConfig:
     """Attention."""
     mlp: Mlp = Mlp()
     """FFN."""
+    canon: Canon | None = None
+    """Canon layers."""
     readout: Readout = Readout()
     """Final norm, head, per-layer readouts."""
     dropout: float = 0.0
@@ -237,6 +248,12 @@ class ModelConfig:
         rows = [(f"attn.{n}", getattr(attn, n), d, d) for n in "qkvo"]
         rows += [("mlp.gate", mlp.gate, d, m)] if mlp.gate is not None else []
         return [*rows, ("mlp.up", mlp.up, d, m), ("mlp.down", mlp.down, m, d)]
+
+    def canon_widths(self) -> dict[str, int]:
+        """Channels of each Canon layer of a block: {"a": D, "b": 3 D, "c": D, "d": M or 2 M}."""
+        d, m = self.d_model, self.d_mlp
+        widths = {"a": d, "b": 3 * d, "c": d, "d": m if self.mlp.gate is None else 2 * m}
+        return {p: width for p, width in widths.items() if self.canon is not None and p.upper() in self.canon.places}
 
     @property
     def mixing(self) -> str:

@@ -53,10 +53,11 @@ def parameters_by_part(model: "StreamTransformer") -> list[tuple[str, int]]:
 def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token in a sequence of n tokens (default: the context), a multiply-add as two.
 
-    Matrix products only: projections, gates, scores and A V over all n keys (4 n D per layer; the causal half
-    is not subtracted), and the head (2 D V). Training costs three times the forward pass.
+    Matrix products only: projections, gates, hyper-connections, scores and A V over all n keys (4 n D per layer;
+    the causal half is not subtracted), and the head (2 D V). Training costs three times the forward pass.
     """
     from models.attention import HeadGate
+    from models.hyper_mixing import HyperConnection
     from models.projections import Projection
 
     c = model.config
@@ -64,7 +65,8 @@ def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[st
     projections = sum(m.flops() for m in model.modules() if isinstance(m, Projection))
     gates = sum(2 * m.weight.numel() for m in model.modules() if isinstance(m, HeadGate))
     out = {"projections": projections, "attention": 4 * n * c.d_model * c.n_layers, "head": 2 * c.d_model * c.d_vocab}
-    return {**out, **({"gates": gates} if gates else {})}
+    streams = sum(m.flops() for m in model.modules() if isinstance(m, HyperConnection))
+    return out | ({"gates": gates} if gates else {}) | ({"hyper-connections": streams} if streams else {})
 
 
 def hook_rows(config: "ModelConfig", which: str) -> list[tuple[str, str, str, str]]:
@@ -96,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if options.preset and options.run is not None:
         raise InputError("give a preset or --run, not both")
-    if Path(options.preset).is_dir() and options.preset not in PRESETS:
+    if options.preset and Path(options.preset).is_dir() and options.preset not in PRESETS:
         options = replace(options, preset="", run=Path(options.preset))
 
     from rich.console import Console
@@ -109,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     console.print(
         f"{config.name}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model}, "
         f"vocabulary {config.d_vocab:,}, context {config.n_ctx}\n"
-        f"mixing {config.mixing}   residual {config.residual.kind}   positions {config.positions.kind}",
+        f"mixing {config.mixing}   residual {config.residual.kind}   positions {config.positions.kind}"
+        + (f"   canon {config.canon.places}" if config.canon is not None else ""),
         highlight=False,
     )
     table = Table(title="parameters", title_justify="left")

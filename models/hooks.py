@@ -1,7 +1,8 @@
 """THE hook table: every activation a model exposes, in the order in which it is computed.
 
 Names follow TransformerLens 4 wherever it has one. Shapes use B batch, T position, D width, H heads,
-K head width, M hidden width of the FFN, R latent width of an HDPL projection; every hook carries the batch dimension.
+K head width, N streams, M hidden width of the FFN, R latent width of an HDPL projection; every hook carries the
+batch dimension.
 
 Three kinds of point behave differently from a plain `HookPoint`, so that no edit is lost in silence:
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from models.config import ChannelLayerNorm, Hdpl, ModelConfig
+from models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
 from models.errors import InputError
 
 Condition = Callable[[ModelConfig], bool]
@@ -167,6 +168,28 @@ def _hdpl(part: str, name: str) -> list[Hook]:
     ]
 
 
+def _canon(place: str, shape: str, meaning: str) -> Hook:
+    return Hook(
+        name=f"blocks.L.canon_{place}.hook_out",
+        shape=shape,
+        meaning=f"{meaning} after Canon-{place.upper()}",
+        when=lambda c: place in c.canon_widths(),
+    )
+
+
+def _connection(branch: str) -> list[Hook]:
+    """Coefficients of the hyper-connection around a branch, in the order of use."""
+    rows = [
+        ("pre", "B T N", "share of each stream in what the branch reads"),
+        ("res", "B T N N", "mixing of the streams, row by row the new stream"),
+        ("post", "B T N", "share of the branch's update that each stream gets"),
+    ]
+    return [
+        Hook(name=f"blocks.L.{branch}_hc.hook_{name}", shape=shape, meaning=meaning, when=_stream("streams"))
+        for name, shape, meaning in rows
+    ]
+
+
 def _norm(path: str, when: Condition = lambda c: True) -> list[Hook]:
     return [
         Hook(name=f"{path}.hook_scale", shape="B T 1 | B T H 1", meaning="sqrt(var + eps)", when=when, on_demand=True),
@@ -196,6 +219,12 @@ def _streams(place: str) -> list[Hook]:
             when=_stream("context"),
         ),
         Hook(
+            name=f"blocks.L.hook_streams_{place}",
+            shape="B T N D",
+            meaning=f"parallel streams X {when}",
+            when=_stream("streams"),
+        ),
+        Hook(
             name=f"blocks.L.hook_resid_{place}",
             shape="B T D",
             meaning=f"residual stream {when}; with several streams, their readout",
@@ -208,16 +237,19 @@ HOOKS: list[Hook] = [
     Hook(name="hook_embed", shape="B T D", meaning="token embedding"),
     Hook(name="hook_pos_embed", shape="B T D", meaning="position embedding", when=lambda c: c.positions.table),
     *_streams("pre"),
+    *_connection("attn"),
     Hook(name="blocks.L.hook_attn_in", shape="B T D", meaning="what Q and K read, before the norm"),
     Hook(name="blocks.L.hook_attn_v_in", shape="B T D", meaning="what V reads, before its norm"),
     *_norm("blocks.L.ln1_v", lambda c: c.residual.value_path == "own"),
     *_norm("blocks.L.ln1"),
+    _canon("a", "B T D", "what Q and K read"),
     _mix("attention", "q"),
     *_hdpl("attention", "q"),
     _mix("attention", "k"),
     *_hdpl("attention", "k"),
     _mix("attention", "v"),
     *_hdpl("attention", "v"),
+    _canon("b", "B T 3D", "queries, keys and values"),
     Hook(name="blocks.L.attn.hook_q", shape="B T H K", meaning="queries, before positions"),
     Hook(name="blocks.L.attn.hook_k", shape="B T H K", meaning="keys, before positions"),
     Hook(name="blocks.L.attn.hook_v", shape="B T H K", meaning="values"),
@@ -241,12 +273,15 @@ HOOKS: list[Hook] = [
     *_hdpl("attention", "o"),
     Hook(name="blocks.L.hook_attn_out", shape="B T D", meaning="attention's update"),
     *_streams("mid"),
+    *_connection("mlp"),
     Hook(name="blocks.L.hook_mlp_in", shape="B T D", meaning="what the FFN reads, before the norm"),
     *_norm("blocks.L.ln2"),
+    _canon("c", "B T D", "what the FFN reads"),
     _mix("mlp", "gate"),
     *_hdpl("mlp", "gate"),
     _mix("mlp", "up"),
     *_hdpl("mlp", "up"),
+    _canon("d", "B T M | B T 2M", "hidden input"),
     Hook(
         name="blocks.L.mlp.hook_pre",
         shape="B T M",
@@ -311,12 +346,17 @@ def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
     elif name.endswith("hook_scale"):
         norm = config.readout.norm if name.startswith("ln_final") else config.norm
         letters = options[1] if isinstance(norm, ChannelLayerNorm) else options[0]
+    elif "canon_d" in name:
+        letters = options[0] if config.mlp.gate is None else options[1]
     wide = config.d_mlp // config.n_heads if ".mlp." in name else config.d_head
     sizes = {
         "D": config.d_model,
         "H": config.n_heads,
         "K": config.d_head,
         "M": config.d_mlp,
+        "3D": 3 * config.d_model,
+        "2M": 2 * config.d_mlp,
+        "N": config.residual.n if isinstance(config.residual, Hyper) else 1,
         "in": wide if name.endswith("hook_down_mix") else config.d_head,
         "out": config.d_head if name.endswith("hook_down_mix") else wide,
     }

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.utilities import Slice
 
-from models.config import LayerNorm, ModelConfig, RMSNorm
+from models.config import Hyper, LayerNorm, ModelConfig, RMSNorm
 from models.errors import InputError, unknown
 from models.hooks import ObservePoint, OnDemand
 
@@ -66,9 +66,29 @@ class Cache(ActivationCache):
     def apply_ln_to_stack(self, residual_stack: Tensor, layer: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """As in TransformerLens; the blocks' statistics may be per head, which it cannot divide by."""
         config = self.model.config
-        if layer not in (None, -1, config.n_layers) and type(config.norm) is not type(config.readout.norm):
+        inside = layer not in (None, -1, config.n_layers)
+        if inside and type(config.norm) is not type(config.readout.norm):
             raise InputError(f"apply_ln knows the final norm only: the blocks have {config.norm.kind} norms")
+        if inside and isinstance(config.residual, Hyper):
+            raise InputError("apply_ln knows the final norm only: the blocks norm what hook_pre reads of the streams")
         return super().apply_ln_to_stack(residual_stack, layer, *args, **kwargs)
+
+    def decompose_resid(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens: embeddings and updates, which add up to the residual stream; not with n streams."""
+        self._adds_up()
+        return super().decompose_resid(*args, **kwargs)
+
+    def get_full_resid_decomposition(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens, head by head; not with n streams."""
+        self._adds_up()
+        return super().get_full_resid_decomposition(*args, **kwargs)
+
+    def _adds_up(self) -> None:
+        if isinstance(self.model.config.residual, Hyper):
+            raise InputError(
+                "updates do not add up to the residual stream of hyper-connections: they are scaled by hook_post and "
+                "mixed by hook_res; use accumulated_resid, or the streams in hook_streams_post"
+            )
 
 
 class LensMixin:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from models import config as c
@@ -34,13 +35,16 @@ class Mlp(Projected):
         self.hook_post = HookPoint()
         self.add_projection("down", spec.down, m, d, heads, init_scale=residual_scale(config))
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """The FFN's update."""
+    def forward(self, x: Float[Tensor, "B T D"], canon: nn.Module | None = None) -> Float[Tensor, "B T D"]:
+        """The FFN's update; `canon` is the block's Canon-D layer, on what the activation reads and the linear half."""
         if self.gated:
             gate, up = self.project("gate", x), self.project("up", x)
-            hidden = self.act(tap(self.hook_pre, gate)) * self.hook_pre_linear(up)
+            if canon is not None:
+                gate, up = canon(torch.cat([gate, up], -1)).chunk(2, -1)
+            hidden = self.act(tap(self.hook_pre, gate)) * tap(self.hook_pre_linear, up)
         else:
-            hidden = self.act(self.hook_pre(self.project("up", x)))
+            up = self.project("up", x)
+            hidden = self.act(self.hook_pre(up if canon is None else canon(up)))
         return self.project("down", self.hook_post(hidden))
 
     # TransformerLens' names for the weights

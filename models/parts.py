@@ -203,6 +203,38 @@ class NoPositions(Positions):
     kind: ClassVar[str] = "none"
 
 
+# ---- Canon layers ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canon(Part):
+    """Short causal convolutions, one kernel per channel, inside the branches (SPEC §1.3, §3; PhysicsLM4).
+
+    A: what Q and K read, after the norm, and V where it shares that norm; values with a norm of their own, or
+    raw ones, keep their path untouched. B: queries, keys and values, before heads and positions. C: what the FFN
+    reads, after the norm. D: what the activation reads, the gate and the linear half in a gated FFN. A window of
+    packed documents is one sequence, here as for attention: the last k−1 tokens of a document reach the next.
+    """
+
+    kind: ClassVar[str] = "canon"
+    places: str = "ABCD"
+    """Any of A, B, C, D."""
+    kernel: int = 4
+    """k, 2 to 4: a position and the k−1 before it."""
+    activation: Literal["none", "silu"] = "none"
+    """Applied to the convolution."""
+    residual: bool = True
+    """Add the input to the convolution."""
+    init: Literal["uniform", "normal"] = "uniform"
+    """U(±1/sqrt(k)), or N(0, init_std)."""
+
+    def __post_init__(self) -> None:
+        if not self.places or list(self.places) != sorted(set(self.places) & set("ABCD")):
+            raise InputError(f"canon.places must be some of A, B, C, D in this order, got {self.places!r}")
+        if self.kernel not in (2, 3, 4):
+            raise InputError(f"canon.kernel must be 2, 3 or 4, got {self.kernel}")
+
+
 # ---- residual topologies -----------------------------------------------------------------------
 
 

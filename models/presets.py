@@ -10,12 +10,14 @@ from typing import Any
 
 from models.config import (
     Attention,
+    Canon,
     ChannelLayerNorm,
     Dense,
     FrozenToken,
     Gate,
     Hdpl,
     Independent,
+    KromHC,
     Kronecker,
     Learned,
     Mlp,
@@ -178,3 +180,41 @@ def hdpl() -> ModelConfig:
         attention=Attention(q=Hdpl(), k=Hdpl(), v=Hdpl()),
         mlp=Mlp(gate=Hdpl(), up=Hdpl(), activation="silu"),
     )
+
+
+# ---- KROM (SPEC §1): 8 layers, 8 heads, 512, GPT-2 BPE padded to 50304 -------------------------
+# The blog's Linears start at U(±1/sqrt(fan_in)), the embedding at N(0, 1/sqrt(D)); ours at N(0, init_std).
+
+
+@register
+def gpt2() -> ModelConfig:
+    """KROM's vanilla: one stream, RMSNorm, GELU, learned positions, no biases."""
+    norm = RMSNorm()
+    return ModelConfig(
+        n_layers=8,
+        n_heads=8,
+        d_model=512,
+        d_vocab=50304,
+        n_ctx=512,
+        positions=Learned(),
+        norm=norm,
+        readout=Readout(norm=norm),
+    )
+
+
+@register
+def canon() -> ModelConfig:
+    """gpt2 with Canon layers A, B, C and D."""
+    return replace(gpt2(), canon=Canon())
+
+
+@register
+def kromhc() -> ModelConfig:
+    """gpt2 with four streams mixed by KromHC, as the blog's port has it."""
+    return replace(gpt2(), residual=KromHC(dyn_act="tanh", post_input="mixed", reduce="mean"))
+
+
+@register
+def kromcanon() -> ModelConfig:
+    """canon with the streams of kromhc; residual.b_res=-2 is the blog's milder start."""
+    return replace(canon(), residual=kromhc().residual)

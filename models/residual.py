@@ -20,6 +20,7 @@ from transformer_lens.hook_points import HookPoint
 
 from models import config as c
 from models.attention import Attention
+from models.canon import CanonLayer
 from models.hooks import ObservePoint, observe, resid_point, tap
 from models.mlp import Mlp
 from models.registry import implements, module_for
@@ -76,6 +77,9 @@ class Block(nn.Module):
         self.ln2 = norm(config.norm, d, heads)
         self.mlp = Mlp(config)
         self.hook_mlp_out = HookPoint()
+        for place, width in config.canon_widths().items():
+            assert config.canon is not None
+            self.add_module(f"canon_{place}", CanonLayer(config.canon, width))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, state: State) -> State:
@@ -87,8 +91,14 @@ class Block(nn.Module):
         """The attention branch: Q, K read x, V reads x_v; returns attention's update."""
         x_read, x_v_read = tap(self.hook_attn_in, x), tap(self.hook_attn_v_in, x_v)
         v_norm = self._value_input(x_v_read, x_read)
-        x_norm = self.ln1(x_read)
-        return self.hook_attn_out(self.dropout(self.attn(x_norm, x_norm if v_norm is None else v_norm)))
+        x_norm = self._canon("a", self.ln1(x_read))
+        v_norm = x_norm if v_norm is None else v_norm
+        return self.hook_attn_out(self.dropout(self.attn(x_norm, v_norm, self._modules.get("canon_b"))))
+
+    def _canon(self, place: str, x: Tensor) -> Tensor:
+        """x through the Canon layer of a place, where there is one."""
+        canon = self._modules.get(f"canon_{place}")
+        return x if canon is None else canon(x)
 
     def _value_input(self, x_v: Tensor, x: Tensor) -> Tensor | None:
         """What V reads after its norm; None when that is what Q and K read, so the norm is computed once."""
@@ -97,11 +107,12 @@ class Block(nn.Module):
         if self.value_path == "raw":
             return x_v
         # before Q and K's own pass through ln1, so that captures of ln1 end on what those read
-        return None if x_v is x else self.ln1(x_v)
+        return None if x_v is x else self._canon("a", self.ln1(x_v))
 
     def feed_forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """The FFN branch; returns the FFN's update."""
-        return self.hook_mlp_out(self.dropout(self.mlp(self.ln2(tap(self.hook_mlp_in, x)))))
+        x_norm = self._canon("c", self.ln2(tap(self.hook_mlp_in, x)))
+        return self.hook_mlp_out(self.dropout(self.mlp(x_norm, self._modules.get("canon_d"))))
 
     def around_attn(self, state: State, attn: AttentionBranch) -> State:
         """What attention reads, and where its update goes."""

@@ -18,7 +18,7 @@ from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
 from models import config as c
-from models import readout
+from models import hyper, readout  # noqa: F401  (hyper registers its topologies)
 from models.errors import InputError, unknown
 from models.hdpl import HdplProjection, take_penalties
 from models.hooks import tap

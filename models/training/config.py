@@ -15,17 +15,35 @@ class Training:
     """How to train. Defaults of `None` are filled from the recipe of the preset and scale."""
 
     lr: float | None = None
-    """Peak learning rate."""
+    """Peak learning rate of AdamW."""
     lr_floor: float = 0.1
     """Final learning rate as a share of the peak."""
     warmup: int | None = None
     """Steps of linear warm-up; never more than a tenth of the run."""
     weight_decay: float = 0.1
-    """Decoupled weight decay, on tensors with two or more axes."""
+    """Decoupled weight decay of AdamW, on tensors with two or more axes."""
     beta1: float = 0.9
     """AdamW β1."""
-    beta2: float = 0.95
+    beta2: float | None = None
     """AdamW β2."""
+    optimizer: Literal["adamw", "muon"] | None = None
+    """adamw for everything; muon for matrices and AdamW for tables, vectors and tensors of more axes."""
+    muon_lr: float = 0.02
+    """Peak learning rate of Muon."""
+    muon_momentum: float = 0.95
+    """Muon's (Nesterov) momentum."""
+    muon_decay: float = 0.01
+    """Muon's decoupled weight decay."""
+    hc_optimizer: Literal["adamw", "sgd"] = "adamw"
+    """Optimiser of the hyper-connections; sgd has no momentum."""
+    hc_lr: float = 5e-3
+    """Peak learning rate of the hyper-connections."""
+    hc_decay: float = 0.2
+    """Their weight decay, on all of their parameters: biases as well."""
+    hc_beta1: float = 0.8
+    """Their AdamW β1."""
+    hc_beta2: float = 0.95
+    """Their AdamW β2."""
     clip: float = 1.0
     """Largest global gradient norm; 0 switches clipping off."""
     batch_size: int | None = None
@@ -63,7 +81,7 @@ class Training:
         for name in ("accumulate", "log_every", "eval_every", "eval_batches", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "epochs", "steps", "batch_size"):
+        for name in ("lr", "epochs", "steps", "batch_size", "muon_lr", "hc_lr"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise InputError(f"{name} must be positive, got {value}")
@@ -76,21 +94,29 @@ RECIPES: dict[str, dict[str, Any]] = {
     "dst": dict(lr=5e-4, warmup=1000, batch_size=32, epochs=3.0),  # DST §3.1
     "pls": dict(lr=3e-4, warmup=1000, batch_size=64, epochs=2.0),  # PLS A.8; epochs are not printed
     "hdpl": dict(lr=8e-4, warmup=1000, batch_size=4, epochs=1.0),  # HDPL A.1: 20,000 steps; batch: SPEC §7.5
+    "krom": dict(lr=6e-4, warmup=200, batch_size=16, steps=2000),  # SPEC §1.2; bf16 throughout there
 }
 """The papers' settings, by family, at scale paper."""
 
+OPTIMISERS: dict[str, dict[str, Any]] = {"krom": dict(optimizer="muon", beta2=0.999)}
+"""Other than AdamW with β2 = 0.95, at every scale."""
+
 FAMILIES = {"std-t": "lfa", "d-cas": "lfa", "lfa": "lfa", "cfm": "lfa", "pls": "pls", "c2": "pls"}
 FAMILIES |= {"llama": "hdpl", "hdpl": "hdpl"}
+FAMILIES |= dict.fromkeys(("gpt2", "canon", "kromhc", "kromcanon"), "krom")
 
 SMALL = dict(lr=1e-3, warmup=100, batch_size=16, epochs=4.0)
 """For the scales that are not a paper's: narrow models take a higher rate."""
 
 
 def with_recipe(training: Training, preset: str, scale: str) -> Training:
-    """`training` with every None filled from the recipe."""
+    """`training` with every None filled from the recipe; epochs that are given replace the recipe's steps."""
     family = FAMILIES.get(preset, "dst")
     recipe: Mapping[str, Any] = RECIPES[family] if scale == "paper" else SMALL
-    return replace(training, **{k: v for k, v in recipe.items() if getattr(training, k) is None})
+    filled = {"optimizer": "adamw", "beta2": 0.95, **OPTIMISERS.get(family, {}), **recipe}
+    if training.epochs is not None:
+        filled.pop("steps", None)
+    return replace(training, **{k: v for k, v in filled.items() if getattr(training, k) is None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +124,8 @@ class Options:
     """Arguments of `python -m models.train`."""
 
     preset: Annotated[str, tyro.conf.Positional] = ""
-    """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl."""
+    """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl · gpt2 canon kromhc
+    kromcanon."""
     data: str | None = None
     """Training SOURCE: a .txt, .jsonl or .parquet file or a folder of them, a Hugging Face id, or stories."""
     valid: str | None = None

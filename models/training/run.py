@@ -10,6 +10,7 @@ from models.checkpoint import FORMAT, read_json, read_tensors, write_tensors, wr
 from models.errors import InputError
 from models.provenance import now
 from models.text.tokenizer import Tokenizer
+from models.training.optim import Optimizers
 
 
 class Run:
@@ -63,9 +64,7 @@ class Run:
         """model.safetensors."""
         write_tensors(self.folder / "model.safetensors", dict(model.state_dict()), {"step": str(step)})
 
-    def save_checkpoint(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int, state: dict[str, Any]
-    ) -> None:
+    def save_checkpoint(self, model: torch.nn.Module, optimizer: Optimizers, step: int, state: dict[str, Any]) -> None:
         """Everything that the next step depends on, in one file: weights, optimiser, random state."""
         tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
         for i, moments in optimizer.state_dict()["state"].items():
@@ -77,7 +76,7 @@ class Run:
         meta = {"step": str(step), "config": json.dumps(config, sort_keys=True), "state": json.dumps(state)}
         write_tensors(self.folder / "checkpoint.safetensors", tensors, meta)
 
-    def load_checkpoint(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]]:
+    def load_checkpoint(self, model: torch.nn.Module, optimizer: Optimizers) -> tuple[int, dict[str, Any]]:
         """(step, state) after restoring weights, optimiser and random state, bit for bit."""
         from models.checkpoint import load_weights
 
@@ -92,7 +91,7 @@ class Run:
         for name, value in _below(tensors, "optimizer.").items():
             index, _, key = name.partition(".")
             moments.setdefault(int(index), {})[key] = value
-        optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+        optimizer.load_state(moments)
         torch.set_rng_state(tensors["rng.cpu"])
         if torch.cuda.is_available() and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"])

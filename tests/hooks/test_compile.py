@@ -53,6 +53,23 @@ def check_presets_compile_as_one_graph() -> None:
             assert torch.equal(_logits(model, tokens, _compiled(model)), _logits(model, tokens)), name
 
 
+def check_streams_and_canon_compile_as_one_graph() -> None:
+    """Hyper-connections add in another order when compiled: equal to rounding; Canon alone bit for bit."""
+    import torch
+
+    for name, overrides in [
+        ("canon", {}),
+        ("kromcanon", {}),
+        *[("gpt2", {"residual": kind}) for kind in ("hc", "mhc", "mhc_lite")],
+        ("gpt2", {"residual": "kromhc", "residual.dynamic": False, "residual.hc_dtype": "bf16"}),
+    ]:
+        torch.compiler.reset()
+        model, tokens = _make(name, n_layers=1, **overrides)
+        with torch.no_grad():
+            compiled, eager = _logits(model, tokens, _compiled(model)), _logits(model, tokens)
+        torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-5 if overrides or "krom" in name else 0.0)
+
+
 def check_variants_compile_as_one_graph() -> None:
     """Other positions, gated FFN, other norms, gates, dropout in training."""
     import torch

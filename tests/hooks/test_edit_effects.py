@@ -28,6 +28,7 @@ MODELS |= {
     "values-token-own": ("lfa", {"residual.value_norm": True}),
     "values-combined-raw": ("dst-kron", {"residual.values": "combined", "residual.value_norm": False}),
     "parallel": ("dst-kron", {"residual.order": "parallel"}),
+    "kromcanon-static": ("kromcanon", {"residual.dynamic": False}),
     "alibi-rms": ("pls", {"positions": "alibi", "norm": "rms", "readout.norm": "rms"}),
 }
 
@@ -81,6 +82,8 @@ def test_readers(name: str, reader: str, grad: bool) -> None:
     names = [f"blocks.1.{n}" for n in ("attn.hook_q", "attn.hook_k", "attn.hook_v", "hook_attn_out", "mlp.hook_pre")]
     streams = model.config.residual.streams or ("resid",)
     names += [f"blocks.1.hook_{s}_{place}" for s in (*streams, "resid") for place in ("pre", "mid")]
+    hyper = "streams" in streams
+    names += [f"blocks.1.{b}_hc.hook_{c}" for b in ("attn", "mlp") for c in ("pre", "res", "post") if hyper]
     with (
         torch.set_grad_enabled(grad),
         edit(model, {f"blocks.1.{reader}": bend}),
@@ -89,18 +92,31 @@ def test_readers(name: str, reader: str, grad: bool) -> None:
         model(TOKENS)
     x = {n.removeprefix("blocks.1."): v for n, v in found.items()}
     spec, resid = model.config.residual, x["hook_resid_pre"]
-    from_token = bool(spec.streams) and spec.values == "token"  # type: ignore[attr-defined]
+    from_token = getattr(spec, "values", "") == "token"
     reads = {"hook_attn_in": resid, "hook_attn_v_in": x["hook_token_pre"] if from_token else resid}
     reads["hook_mlp_in"] = resid if getattr(spec, "order", "") == "parallel" else x["hook_resid_mid"]
+    updated = resid + x["hook_attn_out"]
+    if hyper:
+        X, post = x["hook_streams_pre"], x["attn_hc.hook_post"]
+        reads = dict.fromkeys(reads, torch.einsum("btn,btnd->btd", x["attn_hc.hook_pre"], X))
+        reads["hook_mlp_in"] = torch.einsum("btn,btnd->btd", x["mlp_hc.hook_pre"], x["hook_streams_mid"])
+        mixed = torch.einsum("btij,btjd->btid", x["attn_hc.hook_res"], X)
+        updated = (mixed + post[..., None] * x["hook_attn_out"][..., None, :]).mean(-2)
     reads[reader] = bend(reads[reader], None)
-    qk, ffn = normed(reads["hook_attn_in"], model), normed(reads["hook_mlp_in"], model)
-    v = reads["hook_attn_v_in"] if spec.value_path == "raw" else normed(reads["hook_attn_v_in"], model)
+
+    def canon(place: str, y: Tensor) -> Tensor:
+        return getattr(block, f"canon_{place}")(y) if place in model.config.canon_widths() else y
+
+    qk, ffn = canon("a", normed(reads["hook_attn_in"], model)), canon("c", normed(reads["hook_mlp_in"], model))
+    v = reads["hook_attn_v_in"]
+    v = v if spec.value_path == "raw" else normed(v, model)
+    v = canon("a", v) if spec.value_path == "shared" else v
     attn, first = block.attn, block.mlp.gate if model.config.mlp.gate else block.mlp.up
-    expected = {"q": applied(attn.q, qk), "k": applied(attn.k, qk), "v": applied(attn.v, v)}
-    for letter, value in expected.items():
+    expected = canon("b", torch.cat([applied(attn.q, qk), applied(attn.k, qk), applied(attn.v, v)], -1))
+    for letter, value in zip("qkv", expected.chunk(3, -1), strict=True):
         torch.testing.assert_close(x[f"attn.hook_{letter}"].flatten(-2), value.detach(), rtol=0, atol=1e-9)
-    torch.testing.assert_close(x["mlp.hook_pre"], applied(first, ffn).detach(), rtol=0, atol=1e-9)
-    torch.testing.assert_close(x["hook_resid_mid"], resid + x["hook_attn_out"], rtol=0, atol=1e-12)
+    torch.testing.assert_close(x["mlp.hook_pre"], canon("d", applied(first, ffn)).detach(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(x["hook_resid_mid"], updated, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["std-t", "pls", "lfa"])
@@ -139,7 +155,7 @@ def test_every_editable_hook_is_live(name: str) -> None:
 
 
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("name", ["std-t", "lfa", "dst-kron", "pls", "alibi-rms", "identity-lfa"])
+@pytest.mark.parametrize("name", ["std-t", "lfa", "dst-kron", "pls", "alibi-rms", "identity-lfa", "kromcanon"])
 def test_writing_the_same_value_back(name: str, grad: bool) -> None:
     """Bit-equal logits; for on-demand points bit-equal to a run that only listens."""
     model = make(name)
@@ -223,14 +239,15 @@ def test_gradients_at_every_editable_hook(name: str) -> None:
         assert g.abs().max() > 0, n
 
 
-@pytest.mark.parametrize("name", ["std-t", "dst-kron", "lfa", "pls"])
+@pytest.mark.parametrize("name", ["std-t", "dst-kron", "lfa", "pls", "kromcanon"])
 def test_a_gradient_does_not_depend_on_who_else_watches(name: str) -> None:
     """The same gradient when a hook is captured alone and among all.
 
-    Not so inside ln1 where Q, K and V share it: with both readers captured it is computed once for each.
+    Not so inside ln1 and Canon-A where Q, K and V share them: with both readers captured they are computed once
+    for each.
     """
     model = make(name)
-    chosen = [n for n in editable(model) if ".ln1." not in n]
+    chosen = [n for n in editable(model) if ".ln1." not in n and "canon_a" not in n]
     with capture(model, chosen, grad=True) as found:
         loss = model(TOKENS, return_type="loss")
     names = [n for n in found if found[n].requires_grad]

@@ -29,7 +29,7 @@ HOOKS = (
 TIGHT = dict(rtol=0, atol=1e-10)
 
 
-@pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "dst-kron"])
+@pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "dst-kron", "kromcanon"])
 def model(request: pytest.FixtureRequest) -> StreamTransformer:
     return build(request.param, "tiny", init_std=0.2).double()
 

@@ -45,6 +45,15 @@ VARIANTS |= {
     "parallel": ("dst-kron", {"residual.order": "parallel"}),
     "detached": ("lfa", {"residual.detach_token": True}),
     "untied": ("pls", {"readout.tied": False}),
+    "canon-swiglu": ("canon", {"mlp.gate": "dense", "mlp.activation": "silu"}),
+    "canon-ad": ("gpt2", {"canon": "canon", "canon.places": "AD", "canon.kernel": 2}),
+    "canon-dual-stream": ("dst-kron", {"canon": "canon", "attention.gate": "gate"}),
+    "hc": ("kromhc", {"residual": "hc"}),
+    "mhc": ("kromcanon", {"residual": "mhc", "residual.n": 3}),
+    "mhc-lite": ("gpt2", {"residual": "mhc_lite", "attention.v": "kron", "attention.o": "ind"}),
+    "kromhc-static-8": ("gpt2", {"residual": "kromhc", "residual.dynamic": False, "residual.n": 8}),
+    "kromhc-routing-only": ("kromhc", {"residual.freeze_res": True}),
+    "kromhc-supervised-gated": ("pls", {"residual": "kromhc", "canon": "canon"}),
     "own-layer-norms": ("pls", {"readout.layer_norms": "own"}),
     "hdpl-everywhere": ("hdpl", {"attention.o": "hdpl", "mlp.down": "hdpl", "attention.v.rank": 5}),
     "hdpl-plain-ffn": ("lfa", {"mixing": "hdpl-dns/hdpl-hdpl", "attention.gate": "gate"}),
@@ -92,6 +101,7 @@ def test_shapes(variant: str) -> None:
     c = model.config
     sizes = {"B": B, "T": T, "D": c.d_model, "H": c.n_heads, "K": c.d_head, "M": c.d_mlp, "1": 1}
     ranks = {path: spec.latent_width(i, o) for path, spec, i, o in c.projections() if isinstance(spec, Hdpl)}
+    sizes |= {"3D": 3 * c.d_model, "2M": 2 * c.d_mlp, "N": getattr(c.residual, "n", 0)}
     projections = {name: (d_in // c.n_heads, d_out // c.n_heads) for name, _, d_in, d_out in c.projections()}
     for name, x in fire(model):
         row = row_of(name)
@@ -108,7 +118,7 @@ def test_shapes(variant: str) -> None:
         assert x.shape[0] == B, name
 
 
-@pytest.mark.parametrize("variant", ["std-t", "lfa", "pls", "dst-kron"])
+@pytest.mark.parametrize("variant", ["std-t", "lfa", "pls", "dst-kron", "kromcanon", "hc"])
 def test_rows_of_a_batch_are_independent(variant: str) -> None:
     """The first axis is the batch: permuting the prompts permutes every activation, mixing matrices too."""
     model = make(variant).double()

@@ -23,7 +23,7 @@ def make(name: str) -> StreamTransformer:
     return build(name, "tiny", init_std=0.2).double()
 
 
-@pytest.fixture(scope="module", params=["std-t", "lfa", "dst-kron", "pls"])
+@pytest.fixture(scope="module", params=["std-t", "lfa", "dst-kron", "pls", "canon", "kromcanon"])
 def model(request: pytest.FixtureRequest) -> StreamTransformer:
     return make(request.param)
 
@@ -85,6 +85,11 @@ def test_layer_norm_of_a_middle_layer(model: StreamTransformer, layer: int) -> N
 def test_decompose_resid(model: StreamTransformer) -> None:
     """Embeddings and updates add up to the last residual state."""
     _, cache = model.run_with_cache(CLEAN)
+    if "streams" in model.config.residual.streams:
+        for call in (cache.decompose_resid, cache.get_full_resid_decomposition):
+            with pytest.raises(InputError, match="hyper-connections.*accumulated_resid"):
+                call()
+        return
     parts, labels = cache.decompose_resid(return_labels=True)
     positions = ["pos_embed"] if model.config.positions.table else []
     updates = ["0_attn_out", "0_mlp_out", "1_attn_out", "1_mlp_out"]
@@ -103,8 +108,9 @@ def test_decompose_resid(model: StreamTransformer) -> None:
         ("dst-kron", {}),
         ("pls", {}),
         ("lfa", {"attention.o": "id"}),
+        ("kromcanon", {}),
     ],
-    ids=["dense", "bias", "independent", "kronecker", "gated", "identity"],
+    ids=["dense", "bias", "independent", "kronecker", "gated", "identity", "streams"],
 )
 def test_head_results(name: str, overrides: dict[str, Any]) -> None:
     """z through W_O, head by head, sums to attn_out (without its bias)."""
@@ -184,7 +190,7 @@ def test_patching(model: StreamTransformer, sweep: str, hook: str, index: tuple[
     _, clean = model.run_with_cache(CLEAN)
     before = {n: p.clone() for n, p in model.named_parameters()}
     if "resid" in hook and model.config.residual.streams:
-        streams = hook.replace("resid", "token") + " or " + hook.replace("resid", "context")
+        streams = " or ".join(hook.replace("resid", name) for name in model.config.residual.streams)
         with pytest.raises(InputError, match=streams), torch.no_grad():
             getattr(patching, sweep)(model, CORRUPTED, clean, metric)
         return

@@ -28,6 +28,9 @@ class Shape:
     ffn_bias: bool = False
     norms: int = 2  # per layer
     gate: bool = False  # vector gate with bias
+    affine: int = 2  # γ and β, or γ alone
+    canon: str = ""
+    streams: int = 0  # of KromHC
 
 
 def mixing(kind: str, d_in: int, d_out: int, heads: int) -> int:
@@ -45,14 +48,23 @@ def expected(s: Shape) -> int:
     layer = 2 * d * d  # Q and K
     layer += mixing(s.v, d, d, s.heads) + mixing(s.o, d, d, s.heads)
     layer += mixing(s.up, d, m, s.heads) + mixing(s.down, m, d, s.heads)
-    layer += (m + d) * s.ffn_bias + s.norms * 2 * d  # γ and β
+    layer += (m + d) * s.ffn_bias + s.norms * s.affine * d
     layer += s.heads * (head * head + head) * s.gate
-    return s.vocab * d * (1 if s.tied else 2) + s.table * d + s.layers * layer + 2 * d
+    layer += 4 * sum({"A": d, "B": 3 * d, "C": d, "D": m}[place] for place in s.canon)  # kernels of 4
+    layer += 2 * kromhc_module(s.streams, d) if s.streams else 0
+    return s.vocab * d * (1 if s.tied else 2) + s.table * d + s.layers * layer + s.affine * d
+
+
+def kromhc_module(n: int, d: int) -> int:
+    """SPEC §1.1: the norm, W_pre, W_post, W_res^k, their biases, three scales."""
+    factors = {2: 1, 4: 2, 8: 3}[n]
+    return n * d + 2 * n * d * n + factors * n * d * 2 + n + n + factors * 2 + 3
 
 
 LFA = dict(v="independent", o="independent")
 FFN = dict(up="independent", down="independent")
 DST = dict(d=516, vocab=4096, tied=False, norms=3)  # values are read through a norm of their own
+KROM = dict(d=512, heads=8, layers=8, vocab=50304, table=512, affine=1)
 PLS = Shape(ffn_bias=True, gate=True)
 SHAPES = {
     "std-t": Shape(table=512),
@@ -65,6 +77,10 @@ SHAPES = {
     "dst-full-ind": Shape(**DST, **LFA, **FFN),
     "c2": PLS,
     "pls": PLS,
+    "gpt2": Shape(**KROM),
+    "canon": Shape(**KROM, canon="ABCD"),
+    "kromhc": Shape(**KROM, streams=4),
+    "kromcanon": Shape(**KROM, streams=4, canon="ABCD"),
 }
 HDPL = {"llama": 67_113_472, "hdpl": 62_531_072}
 """HDPL Table 1, exact (SPEC §5)."""
@@ -79,10 +95,7 @@ def counts() -> dict[str, int]:
 
 
 def test_every_preset_has_a_formula() -> None:
-    papers = {
-        name for name, make in PRESETS.items() if make().residual.kind in ("single", "token_factor", "frozen_token")
-    }
-    assert set(SHAPES) <= papers
+    assert set(SHAPES) | set(HDPL) == set(PRESETS)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -94,6 +107,35 @@ def test_pls_and_its_control_have_the_count_of_the_paper(counts: dict[str, int])
     assert counts["pls"] == counts["c2"] == 30_086_784
     with torch.device("meta"):
         assert build("pls", **{"attention.gate": None}).n_params() == 29_937_024
+
+
+def test_the_models_of_krom_have_the_counts_of_their_code(counts: dict[str, int]) -> None:
+    """SPEC §1.1, to the last parameter."""
+    krom = {name: counts[name] for name in ("gpt2", "canon", "kromhc", "kromcanon")}
+    assert krom == {"gpt2": 51_192_320, "canon": 51_339_776, "kromhc": 51_618_544, "kromcanon": 51_766_000}
+    assert kromhc_module(4, 512) == 26_639
+    with torch.device("meta"):
+        assert build("canon", **{"canon.places": "AB"}).n_params() == 51_257_856
+        assert sum(p.numel() for p in build("kromhc").blocks[0].attn_hc.parameters()) == 26_639
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "d", "dynamic", "static"),
+    [
+        ("hc", 4, 32, 32 * (1 + 1 + 4 + 1) + 2, 4 + 4 + 16),
+        ("mhc", 4, 32, 128 * (1 + 4 + 4 + 16) + 3, 4 + 4 + 16),
+        ("mhc_lite", 4, 32, 128 * (1 + 4 + 4 + 24) + 3, 4 + 4 + 24),
+        ("kromhc", 4, 32, 128 * (1 + 4 + 4 + 4) + 3, 4 + 4 + 4),
+        ("kromhc", 8, 32, 256 * (1 + 8 + 8 + 6) + 3, 8 + 8 + 6),
+        ("kromhc", 2, 32, 64 * (1 + 2 + 2 + 2) + 3, 2 + 2 + 2),
+    ],
+)
+def test_one_hyper_connection(kind: str, n: int, d: int, dynamic: int, static: int) -> None:
+    """The dynamic part (norm, maps, scales) and the biases."""
+    residual = {"residual": kind, "residual.n": n}
+    assert sum(p.numel() for p in build("gpt2", "tiny", **residual).blocks[0].attn_hc.parameters()) == dynamic + static
+    still = build("gpt2", "tiny", **residual, **{"residual.dynamic": False})
+    assert sum(p.numel() for p in still.blocks[0].attn_hc.parameters()) == static
 
 
 @pytest.mark.parametrize(("name", "millions"), PRINTED.items())
@@ -169,11 +211,12 @@ def test_gate(tied: bool, shape: str, source: str) -> None:
 
 
 @pytest.mark.parametrize("scale", ["small", "zoo", "tiny"])
-@pytest.mark.parametrize("name", ["lfa", "dst-kron", "pls"])
+@pytest.mark.parametrize("name", ["lfa", "dst-kron", "pls", "gpt2", "kromcanon"])
 def test_other_scales(name: str, scale: str) -> None:
-    sizes = {"small": (6, 6, 192, 4096), "zoo": (6, 6, 96, 2048), "tiny": (2, 4, 32, 256)}[scale]
-    layers, heads, d, vocab = sizes
-    shape = replace(SHAPES[name], layers=layers, heads=heads, d=d, vocab=vocab)
+    sizes = {"small": (6, 6, 192, 4096, 256), "zoo": (6, 6, 96, 2048, 128), "tiny": (2, 4, 32, 256, 32)}[scale]
+    layers, heads, d, vocab, context = sizes
+    table = context if SHAPES[name].table else 0
+    shape = replace(SHAPES[name], layers=layers, heads=heads, d=d, vocab=vocab, table=table)
     with torch.device("meta"):
         assert build(name, scale).n_params() == expected(shape)
 

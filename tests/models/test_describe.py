@@ -1,5 +1,7 @@
 """`describe` counts what there is: parameters, FLOPs against torch's own counter, hooks."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -12,6 +14,9 @@ from models.presets import PRESETS
 VARIANTS = {
     "swiglu": {"mlp.gate": "dns", "mlp.activation": "silu"},
     "gate-normed": {"attention.gate": "gate", "attention.gate.source": "normed"},
+    "hc": {"residual": "hc"},
+    "mhc-lite": {"residual": "mhc_lite", "canon": "canon"},
+    "static mhc": {"residual": "mhc", "residual.dynamic": False},
     "identity": {"attention.v": "id", "attention.o": "id"},
 }
 
@@ -39,6 +44,9 @@ def test_hook_rows_have_numbers() -> None:
     assert rows["blocks.L.mlp.hook_down_mix"] == "B 6 344 86"
     assert rows["blocks.L.ln1.hook_scale"] == "B T 6 1"
     assert rows["ln_final.hook_scale"] == "B T 1"
+    krom = {name: shape for name, shape, _, _ in hook_rows(preset("kromcanon"), "layer")}
+    assert krom["blocks.L.hook_streams_mid"] == "B T 4 512" and krom["blocks.L.mlp_hc.hook_res"] == "B T 4 4"
+    assert krom["blocks.L.canon_b.hook_out"] == "B T 1536" and krom["blocks.L.canon_d.hook_out"] == "B T 2048"
     kron = {name: shape for name, shape, _, _ in hook_rows(preset("dst-kron"), "all")}
     assert kron["blocks.5.attn.hook_o_mix"] == "B 6 6"
 
@@ -51,3 +59,19 @@ def test_command_prints_counts_signature_and_hooks(capsys: pytest.CaptureFixture
     assert "blocks.L.attn.hook_gate" in text
     main([])
     assert "dst-kron" in capsys.readouterr().out
+
+
+def test_command_describes_a_run(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By --run and in place of a preset, the same."""
+    main(["--run", str(tiny_run)])
+    text = capsys.readouterr().out
+    assert "4 heads, width 32" in text
+    main([str(tiny_run)])
+    assert capsys.readouterr().out == text
+
+
+def test_command_names_canon_and_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["kromcanon"])
+    text = capsys.readouterr().out
+    for word in ("51,766,000", "canon ABCD", "kromhc", "blocks.L.attn_hc.hook_res", "213,112", "hyper-connections"):
+        assert word in text, word

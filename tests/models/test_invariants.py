@@ -14,7 +14,7 @@ from models.config_io import from_dict, kinds, override, parse_mixing, to_dict
 from models.errors import InputError
 from models.make import build
 from models.presets import PRESETS, preset
-from models.residual import Streams
+from models.residual import map_state
 
 VECTOR = c.Gate(shape="vector", source="normed", bias=True, init="normal")
 SWIGLU = c.Mlp(gate=c.Independent(), activation="silu")
@@ -37,7 +37,17 @@ VARIANTS |= {
     "untied": ("lfa", {"readout.tied": False}),
     "own layer norms": ("pls", {"readout.layer_norms": "own"}),
     "detached token stream": ("lfa", {"residual.detach_token": True}),
+    "canon, swiglu, k 2": ("gpt2", {"canon": c.Canon(kernel=2, activation="silu"), "mlp": SWIGLU}),
+    "canon AD, no residual, own values": ("dst-kron", {"canon": c.Canon(places="AD", residual=False)}),
+    "supervised, gated, kromhc, canon": ("pls", {"residual": "kromhc", "canon": "canon"}),
 }
+for connection in ("hc", "mhc", "mhc_lite", "kromhc"):
+    mild = {} if connection == "hc" else {"residual.b_res": -1.0}
+    for option, value in [("dynamic", True), ("dynamic", False), ("freeze_res", True), ("post_input", "mixed")]:
+        VARIANTS[f"{connection}, {option} {value}"] = (
+            "gpt2",
+            {"residual": connection, f"residual.{option}": value, **mild},
+        )
 FROZEN = [
     name for name, (base, over) in VARIANTS.items() if preset(base, "tiny", **over).residual.kind == "frozen_token"
 ]
@@ -128,8 +138,7 @@ def test_segments_compose_bit_for_bit(variant: str) -> None:
     kept = [t.clone() for t in flat(prefix)]
     model.segment(prefix, 1)
     assert all(torch.equal(a, b) for a, b in zip(kept, flat(prefix), strict=True)), "a cached state stays as it was"
-    repeated = [t.repeat(3, 1, 1) for t in flat(prefix)]
-    state = Streams(*repeated) if isinstance(prefix, tuple) else repeated[0]
+    state = map_state(lambda t: torch.cat([t, t, t]), prefix)
     torch.testing.assert_close(model.logits(model.segment(state, 1)), model(x).repeat(3, 1, 1), rtol=0, atol=1e-10)
 
 
@@ -158,7 +167,7 @@ def test_explicit_attention_and_norms_equal_the_fused_path(variant: str) -> None
 
 
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("variant", ["std-t", "lfa", "dst-kron", "pls"])
+@pytest.mark.parametrize("variant", ["std-t", "lfa", "dst-kron", "pls", "kromcanon"])
 def test_listening_and_empty_edits_change_nothing(variant: str, grad: bool) -> None:
     """With an edit of a norm in place, a listener (or an edit that returns what it got) has no effect."""
     model, x = make(variant), tokens()

@@ -46,13 +46,16 @@ def kill_after(folder: Path, step: int, argv: list[str], number: int) -> int:
     return process.wait(60)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
-def test_killed_and_resumed_equals_uninterrupted(corpus, tmp_path: Path, number: int) -> None:
-    # pls has dropout, so the random state matters; 200 steps, so that the signal hits the middle
+@pytest.mark.parametrize(
+    ("number", "preset"), [(signal.SIGKILL, "pls"), (signal.SIGINT, "pls"), (signal.SIGKILL, "kromcanon")], ids=str
+)
+def test_killed_and_resumed_equals_uninterrupted(corpus, tmp_path: Path, number: int, preset: str) -> None:
+    # pls has dropout, so the random state matters, kromcanon two optimisers; 200 steps, so that the signal hits the
+    # middle
     long = ["--steps", "200", "--checkpoint-every", "7"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    main(arguments(corpus, whole, *long, preset="pls"))
-    code = kill_after(cut, 30, arguments(corpus, cut, *long, preset="pls"), number)
+    main(arguments(corpus, whole, *long, preset=preset))
+    code = kill_after(cut, 30, arguments(corpus, cut, *long, preset=preset), number)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     reached = max(r["step"] for r in read_metrics(cut, strict=False))
     assert 30 <= reached < 200, "the signal came too late to test anything"

@@ -1,0 +1,68 @@
+"""Hyper-connections as a residual topology: the state is n streams, X [B, T, N, D] (SPEC §2).
+
+The embedding is repeated n times; the head reads the streams' sum or mean (the same up to scale, which a final
+norm removes). What happens around a branch is in `models.hyper_mixing`.
+"""
+
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from models import config as c
+from models.hooks import ObservePoint, observe, tap
+from models.hyper_mixing import CONNECTIONS
+from models.registry import implements
+from models.residual import AttentionBranch, Block, MlpBranch, Topology
+
+
+def reduced(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T D"]:
+    """Sum or mean over the streams."""
+    return X.sum(-2) if spec.reduce == "sum" else X.mean(-2)
+
+
+class HyperBlock(Block):
+    """Both branches read Σ_s H_pre,s X_s and write H_post; between them the streams mix by H_res."""
+
+    hook_resid_pre: ObservePoint
+    hook_resid_mid: ObservePoint
+    hook_resid_post: ObservePoint
+
+    def __init__(self, config: c.ModelConfig, layer: int) -> None:
+        super().__init__(config, layer)
+        assert isinstance(config.residual, c.Hyper)
+        self.spec = config.residual
+        make = CONNECTIONS[type(self.spec)]
+        self.attn_hc = make(self.spec, config.d_model, 2 * layer)
+        self.mlp_hc = make(self.spec, config.d_model, 2 * layer + 1)
+
+    def around_attn(self, X: Tensor, attn: AttentionBranch) -> Tensor:
+        X = self._shown(X, "pre")
+        return self._shown(self.attn_hc(X, lambda h: attn(h, h)), "mid")
+
+    def around_mlp(self, X: Tensor, mlp: MlpBranch) -> Tensor:
+        return self._shown(self.mlp_hc(X, mlp), "post")
+
+    def _shown(self, X: Tensor, place: Literal["pre", "mid", "post"]) -> Tensor:
+        """The streams after their hook; their readout is shown to `hook_resid_{place}`."""
+        X = tap(getattr(self, f"hook_streams_{place}"), X)
+        observe(getattr(self, f"hook_resid_{place}"), lambda: reduced(self.spec, X))
+        return X
+
+
+@implements(c.HC)
+@implements(c.MHC)
+@implements(c.MHCLite)
+@implements(c.KromHC)
+class HyperStreams(Topology):
+    """X begins as n copies of the embedding."""
+
+    block: type[Block] = HyperBlock
+    spec: c.Hyper
+
+    def init(self, embedding: Tensor) -> Tensor:
+        # a copy: an expanded state has other strides than what layers return, and layer 0 would be compiled apart
+        return embedding.unsqueeze(-2).repeat(1, 1, self.spec.n, 1)
+
+    def readout(self, state: Tensor) -> Tensor:
+        return reduced(self.spec, state)

@@ -1,0 +1,152 @@
+"""Canon layers against loops over positions, and what a causal depthwise kernel must keep."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models import config as c
+from models.canon import CanonLayer
+from models.capture import capture, edit
+from models.errors import InputError
+from models.make import build
+
+OPTIONS = [
+    c.Canon(),
+    c.Canon(kernel=2),
+    c.Canon(kernel=3, activation="silu"),
+    c.Canon(residual=False),
+    c.Canon(residual=False, activation="silu", kernel=2),
+]
+options = pytest.mark.parametrize("spec", OPTIONS, ids=lambda s: f"k{s.kernel}-{s.activation}-{s.residual}")
+
+
+def layer(spec: c.Canon, channels: int = 6) -> CanonLayer:
+    made = CanonLayer(spec, channels).double()
+    torch.nn.init.normal_(made.weight, generator=torch.Generator().manual_seed(2))
+    return made
+
+
+def loop(x: Tensor, w: Tensor, spec: c.Canon) -> Tensor:
+    """y_t,c = x_t,c + act(Σ_j w_c,j x_{t−k+1+j},c), number by number."""
+    y = torch.zeros_like(x)
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            for channel in range(x.shape[2]):
+                total = 0.0
+                for j in range(spec.kernel):
+                    source = t - spec.kernel + 1 + j
+                    total += float(w[channel, j] * x[b, source, channel]) if source >= 0 else 0.0
+                total = total / (1 + math.exp(-total)) if spec.activation == "silu" else total
+                y[b, t, channel] = total + (float(x[b, t, channel]) if spec.residual else 0.0)
+    return y
+
+
+@options
+@torch.no_grad()
+def test_equals_the_loop(spec: c.Canon) -> None:
+    made, x = layer(spec), torch.randn(2, 7, 6, dtype=torch.float64)
+    torch.testing.assert_close(made(x), loop(x, made.weight, spec), rtol=0, atol=1e-10)
+
+
+@options
+@torch.no_grad()
+def test_equals_a_depthwise_convolution(spec: c.Canon) -> None:
+    made, x, k = layer(spec), torch.randn(2, 7, 6, dtype=torch.float64), spec.kernel
+    y = torch.nn.functional.conv1d(x.mT, made.weight[:, None], padding=k - 1, groups=6)[..., :7].mT
+    y = torch.nn.functional.silu(y) if spec.activation == "silu" else y
+    torch.testing.assert_close(made(x), x + y if spec.residual else y, rtol=0, atol=1e-10)
+
+
+@options
+@torch.no_grad()
+def test_a_later_position_never_reaches_an_earlier_one(spec: c.Canon) -> None:
+    made, x = layer(spec), torch.randn(1, 9, 6, dtype=torch.float64)
+    before = made(x)
+    for t in range(9):
+        y = x.clone()
+        y[0, t] += 1.0
+        moved = (made(y) != before).any(-1)[0]
+        assert moved.nonzero().flatten().tolist() == list(range(t, min(9, t + spec.kernel)))
+
+
+@torch.no_grad()
+def test_a_zero_kernel_is_the_identity() -> None:
+    """Alone, and in a model: canon with zero kernels is gpt2 with the same weights, bit for bit."""
+    made, x = layer(c.Canon()), torch.randn(2, 5, 6, dtype=torch.float64)
+    made.weight.zero_()
+    assert torch.equal(made(x), x)
+    canon, plain = build("canon", "tiny"), build("gpt2", "tiny")
+    for name, p in canon.named_parameters():
+        if "canon" in name:
+            p.zero_()
+    plain.load_state_dict({n: p for n, p in canon.state_dict().items() if "canon" not in n})
+    tokens = torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(canon(tokens), plain(tokens))
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("places", ["A", "B", "C", "D", "AB", "BD", "ABCD"])
+def test_widths(places: str, gated: bool) -> None:
+    """D, 3 D, D, and the hidden width: 4 D with GELU, both halves of a gated FFN."""
+    mlp = c.Mlp(gate=c.Dense(), activation="silu") if gated else c.Mlp()
+    model = build("gpt2", "tiny", canon=c.Canon(places=places, kernel=3), mlp=mlp)
+    widths = {"a": 32, "b": 96, "c": 32, "d": 256 if gated else 128}
+    for block in model.blocks:
+        found = {n[-1]: m.weight.shape for n, m in block.named_children() if n.startswith("canon_")}
+        assert found == {p.lower(): (widths[p.lower()], 3) for p in places}
+
+
+@pytest.mark.parametrize(
+    ("residual", "reaches"),
+    [
+        ({}, True),
+        ({"residual": "token_factor"}, False),
+        ({"residual": "frozen_token", "residual.value_norm": False}, False),
+        ({"residual": "token_factor", "residual.values": "combined"}, True),
+    ],
+    ids=["single", "own norm", "raw", "combined"],
+)
+@torch.no_grad()
+def test_canon_a_reaches_the_values_that_share_its_norm(residual: dict[str, Any], reaches: bool) -> None:
+    model = build("gpt2", "tiny", **residual, **{"canon": "canon", "canon.places": "A"})
+    tokens = torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(0))
+    names = [f"blocks.0.attn.hook_{letter}" for letter in "qkv"]
+    with capture(model, names) as before:
+        model(tokens)
+    with edit(model, {"blocks.0.canon_a.hook_out": lambda x, hook: x * 2}), capture(model, names) as after:
+        model(tokens)
+    moved = {n[-1]: not torch.equal(before[n], after[n]) for n in names}
+    assert moved == {"q": True, "k": True, "v": reaches}
+
+
+def test_initialisation() -> None:
+    """U(±1/2) for a kernel of four, U(±1/sqrt(2)) for two, N(0, 0.02)."""
+    generator = torch.Generator().manual_seed(0)
+    for spec, low, high, std in [
+        (c.Canon(), -0.5, 0.5, 0.5 / 3**0.5),
+        (c.Canon(kernel=2), -(0.5**0.5), 0.5**0.5, (1 / 6) ** 0.5),
+        (c.Canon(init="normal"), -0.2, 0.2, 0.02),
+    ]:
+        made = CanonLayer(spec, 5000)
+        made.init_weights(0.02, generator)
+        w = made.weight.detach()
+        assert low <= w.min() < w.max() <= high
+        assert abs(float(w.std()) / std - 1) < 0.02
+        assert abs(float(w.mean())) < std / 50
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"places": "BA"}, "some of A, B, C, D in this order"),
+        ({"places": ""}, "some of A, B, C, D"),
+        ({"places": "AE"}, "got 'AE'"),
+        ({"kernel": 5}, "kernel must be 2, 3 or 4, got 5"),
+    ],
+)
+def test_bad_input(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        c.Canon(**fields)
