@@ -78,10 +78,10 @@ class Options(RunOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "interventions.latents")
+    check_options(options)
     _check(options)
 
-    name, model = open_run(options, "interventions.latents")
+    name, model = open_run(options)
     cells = _cells(options, model)
     tables: dict[str, Any] = {}
     figure = None
