@@ -44,7 +44,7 @@ class OnDemand(HookPoint):
 class ObservePoint(HookPoint):
     """A point that cannot be edited; use it through `observe`. It shows `shows`; edit `instead`."""
 
-    def __init__(self, instead: str, shows: str = "the sum of the streams") -> None:
+    def __init__(self, instead: str, shows: str = "the sum or mean of the streams") -> None:
         super().__init__()
         self.instead, self.shows = instead, shows
 
