@@ -19,9 +19,7 @@ demo: $(STAMP)
 	$(BIN)/python -m models.train lfa --data stories:0:4000 --scale zoo --steps 400 --out runs/demo/lfa
 	$(BIN)/python -m models.train std-t --data stories:0:4000 --scale zoo --steps 400 --out runs/demo/std-t
 	$(BIN)/python -m models.runs list runs/demo
-	$(BIN)/python -m interventions.ablate runs/demo/lfa --heads --max-documents 100 --out runs/demo/lfa-heads.parquet
-	$(BIN)/python -m interventions.ablate runs/demo/std-t --heads --max-documents 100 --out runs/demo/std-t-heads.parquet
-	@echo "The heat maps are runs/demo/lfa-heads.html and runs/demo/std-t-heads.html."
+	$(BIN)/python -m papers.demo runs/demo/lfa runs/demo/std-t --out runs/demo/page
 
 zoo: $(STAMP)
 	rm -rf runs/zoo

@@ -62,13 +62,13 @@ class Options(RunOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "interventions.ablate")
+    check_options(options)
 
     from interventions.selection import pds_scores, pds_table
     from models.head_spec import parse_heads, score_names
     from probes.prompts import align, check_tokenizer, load_suite
 
-    name, model = open_run(options, "interventions.ablate")
+    name, model = open_run(options)
     specs = options.heads or ("all",)
     prompts = [m for m in dict.fromkeys(options.measure) if m != "loss"]
     scores = {}
@@ -87,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         figure = plot(table, f"{name}: what the loss gains without a head") if (table["layer"] >= 0).any() else None
     if prompts:
         make = _maker(options, model, aligned.tokens)
-        how = {"draws": options.draws, "seed": options.seed, "progress": progress_bar("prompts"), "make": make}
-        found = ablate_on_prompts(model, aligned, tokenizer, prompts, groups, options.scale, **how)
+        how: dict[str, Any] = {"draws": options.draws, "seed": options.seed, "progress": progress_bar("prompts")}
+        found = ablate_on_prompts(model, aligned, tokenizer, prompts, groups, options.scale, make=make, **how)
         title = f"{name} on {options.suite}: {len(aligned.prompts)} prompts"
         for measure, table in found.items():
             columns = ("head", "scale", "baseline", "difference", INTERVAL, "d", "d_z", "p_holm", "control", *_ABOVE)
@@ -108,10 +108,10 @@ def _losses(options: Options, name: str, model: "StreamTransformer", groups: lis
     from models.training.data import evaluation_shards
 
     shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
-    limits = {"max_documents": options.max_documents, "batch_size": options.batch_size}
+    limits: dict[str, Any] = {"max_documents": options.max_documents, "batch_size": options.batch_size}
     rows = document_rows(document_batches(shards, model.config.n_ctx, options.batch_size, options.max_documents))
-    how = {"draws": options.draws, "seed": options.seed, "progress": progress_bar("loss"), **limits}
-    table = ablate_heads(model, shards, groups, options.scale, make=_maker(options, model, rows), **how)
+    limits |= {"draws": options.draws, "seed": options.seed, "progress": progress_bar("loss")}
+    table = ablate_heads(model, shards, groups, options.scale, make=_maker(options, model, rows), **limits)
     cut = truncated_documents(shards, model.config.n_ctx, options.max_documents)
     one = table.iloc[0]
     title = f"{name}: loss {one['baseline']:.4f} nats/token; {one['n']} documents, {one['tokens']:,} tokens, "

@@ -84,8 +84,9 @@ def ablate_heads(
     from probes.undefined import note
 
     sweep = plan(groups, scales, _every(model), make or scale_heads, draws=draws, seed=seed)
-    limits = {"max_documents": max_documents, "batch_size": batch_size}
-    losses = document_losses(model, shards, sweep.edits, **limits, progress=progress)
+    losses = document_losses(
+        model, shards, sweep.edits, max_documents=max_documents, batch_size=batch_size, progress=progress
+    )
     tokens, change = losses.tokens.astype(float), losses.edited - losses.baseline
     baseline = losses.baseline.sum() / tokens.sum()
     rows = []

@@ -54,8 +54,9 @@ def plan(
     All sets when there are no more of them than draws; none where the group is all heads. Raises `InputError` for a
     scale that is not finite and a negative number of draws.
     """
-    if not all(np.isfinite(g) for g in scales):
-        raise InputError(f"scales {[float(g) for g in scales]}: give finite numbers")
+    for g in scales:
+        if not np.isfinite(g):
+            raise InputError(f"scale {g} is not a finite number")
     if draws < 0:
         raise InputError(f"--draws {draws}: a number of random sets, 0 for no controls")
     edits: list[Edits] = []

@@ -58,7 +58,7 @@ class Options(ProbeOptions):
     measure: tuple[Literal["sps", "coherence", "loss"], ...] = ("sps", "coherence")
     """What to measure under each gate; loss takes the run's validation data."""
     draws: int = 39
-    """Random sets of heads per selection, at least 20; 39 are needed for p_rank below 0.05."""
+    """Random sets of heads per selection, at least 20; with 39 the smallest p_rank is 0.05."""
     draw_seed: int = 0
     """Seed of the random sets."""
     rank_on: str | None = None
@@ -74,7 +74,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, rank, sweep, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "interventions.suppress")
+    check_options(options)
     if options.draws < MIN_DRAWS:
         raise InputError(f"--draws {options.draws}: at least {MIN_DRAWS} random sets make a control")
     if not options.measure or not options.k:

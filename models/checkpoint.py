@@ -12,6 +12,7 @@ Nothing is unpickled.
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise InputError(f"cannot write {path}: {error.strerror}; the previous file is untouched") from None
 
 
@@ -50,7 +52,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
         save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, part, metadata)
         os.replace(part, path)
     except (OSError, SafetensorError) as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot write {path}: {reason}; the previous file is untouched") from None
 

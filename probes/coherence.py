@@ -135,12 +135,15 @@ class Coherence:
                     text=one["id"],
                     name=str(order).replace("_", " ") or "no order",
                     boxpoints="all",
-                    jitter=0.4,
+                    jitter=0.5,
+                    pointpos=0,
+                    fillcolor="rgba(255, 255, 255, 0)",
                     marker={"color": shown[str(order)], "size": 5},
                 )
             )
         figure.add_hline(0, line_dash="dash")
         figure.update_layout(title=title, boxmode="group", width=900, height=520)
+        figure.update_xaxes(title="relation of the nouns; a point is a prompt, the box its quartiles")
         figure.update_yaxes(title="log-odds of the coherent continuation, nats")
         return figure
 
@@ -156,7 +159,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "probes.coherence")
+    check_options(options)
 
     from probes.probe import measure
 

@@ -29,17 +29,15 @@ class RunOptions:
     """auto, cpu or cuda."""
 
 
-def check_options(options: RunOptions, module: str) -> None:
-    """Raise `InputError` for a missing run and a table of another format, before anything heavy is imported."""
-    if not options.run:
-        raise InputError(f"give a run folder: python -m {module} RUN")
+def check_options(options: RunOptions) -> None:
+    """Raise `InputError` for a table of another format, before anything heavy is imported."""
     if options.out is not None and options.out.suffix != ".parquet":
         raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
 
 
-def open_run(options: RunOptions, module: str, run: str | None = None) -> tuple[str, Any]:
+def open_run(options: RunOptions, run: str | None = None) -> tuple[str, Any]:
     """(name for a title, model) of a run, by default that of the checked options."""
-    check_options(options, module)
+    check_options(options)
 
     from models.checkpoint import load, run_folder, run_label
     from models.provenance import pick_device

@@ -129,7 +129,7 @@ def compare(
         raise InputError(f"a comparison needs at least two clusters, got {len(counts)}")
     test = clustered_t(totals, counts)
     d = {kind: cohens_d(x1, x0, kind) for kind in ("pooled", "pooled_n", "d_z")}
-    half = t_quantile(confidence, len(counts) - 1) * float(test.error)
+    half = t_quantile(confidence, float(test.df)) * float(test.error)
     fields = {
         "difference": float(test.difference),
         "ci_low": float(test.difference) - half,

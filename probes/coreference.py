@@ -179,7 +179,10 @@ class Coreference:
         summary = self.summarize(table)
         summary["top1"] *= 100
         rules = f"chance {100 * summary['chance'][0]:.0f} %, recency {100 * summary['recency'][0]:.0f} %"
-        left, right = heat_map(summary, "top1", unit="%", digits=0), heat_map(summary, "attention", unit="attention")
+        left, right = (
+            heat_map(summary, "top1", unit="% of<br>cases", digits=0),
+            heat_map(summary, "attention", unit="attention"),
+        )
         return side_by_side((f"Top-1 ({rules})", "mean attention to the antecedent"), left, right, title)
 
 
@@ -196,7 +199,7 @@ class Options(ProbeOptions):
     """Arguments of `python -m probes.coreference`."""
 
     suite: str = "coreference"
-    """coreference, competing, stories, story-cases, a JSONL file, or FORMAT:PATH of a published set."""
+    """coreference, competing, stories, story-cases, story-events, a JSONL file, or FORMAT:PATH of a published set."""
     domain: Literal["candidates", "keys"] = "candidates"
     """Top-1 among the candidates, or among all tokens up to the query."""
     split_seed: int = 0
@@ -208,7 +211,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "probes.coreference")
+    check_options(options)
     if options.top < 1 or options.split_seed < 0:
         raise InputError("--top must be at least 1 and --split-seed at least 0")
     probe = Coreference(domain=options.domain)

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from models.errors import InputError
 
-_STATSMODELS = {"holm": "holm", "bh": "fdr_bh"}
+METHODS = ("holm", "bh")
 
 
 class Corrected(NamedTuple):
@@ -26,12 +26,13 @@ def correct(p: ArrayLike, method: Literal["holm", "bh"] = "holm") -> Corrected:
     independence or positive dependence (Benjamini & Hochberg 1995). m counts the defined cells only: a cell that
     is undefined by construction was never a test.
 
-    Raises `InputError` for p outside [0, 1] and for a family without a defined cell. statsmodels `multipletests`.
+    Raises `InputError` for p outside [0, 1] and for a family without a defined cell. The tests hold it against
+    statsmodels' `multipletests`, which collects garbage at every call and took a fifth of a command's time.
     """
-    from statsmodels.stats.multitest import multipletests
+    from scipy.stats import false_discovery_control
 
-    if method not in _STATSMODELS:
-        raise InputError(f"correction {method!r}: choose one of {', '.join(_STATSMODELS)}")
+    if method not in METHODS:
+        raise InputError(f"correction {method!r}: choose one of {', '.join(METHODS)}")
     values = np.asarray(p, float)
     defined = ~np.isnan(values)
     if not defined.any():
@@ -40,5 +41,12 @@ def correct(p: ArrayLike, method: Literal["holm", "bh"] = "holm") -> Corrected:
     if ((family < 0) | (family > 1)).any():
         raise InputError("p must lie in [0, 1]")
     corrected = np.full(values.shape, np.nan)
-    corrected[defined] = multipletests(family, method=_STATSMODELS[method])[1]
+    corrected[defined] = _holm(family) if method == "holm" else false_discovery_control(family)
     return Corrected(corrected, int(defined.sum()), int((~defined).sum()))
+
+
+def _holm(p: np.ndarray) -> np.ndarray:
+    order = np.argsort(p, kind="stable")
+    corrected = np.empty_like(p)
+    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
+    return corrected

@@ -69,7 +69,7 @@ def response_curve(
     line = np.linalg.pinv(np.stack([np.ones_like(x), x], 1))[1]
     bend = np.linalg.pinv(np.stack([np.ones_like(x), x, x * x], 1))[2]
     test = clustered_t(np.stack([line @ curves, bend @ curves]), counts)
-    half = t_quantile(confidence, len(counts) - 1) * test.error
+    half = t_quantile(confidence, float(test.df[0])) * test.error
     average = y.mean(0)
     slope, curvature = (float(v) for v in test.difference)
     residual = average - average.mean() - slope * x

@@ -138,7 +138,7 @@ class HeadScores:
             rows.append(row | found | {"uniform": float(one["uniform"].mean()), "undefined": note(why)})
         return pd.DataFrame(rows)
 
-    def plot(self, table: "pd.DataFrame") -> Any:
+    def plot(self, table: "pd.DataFrame", title: str = "") -> Any:
         """A heat map layer × head for each kind and score, colour from 0 to 1. Takes the table of observations."""
         import plotly.graph_objects as go
         from plotly.subplots import make_subplots
@@ -160,11 +160,13 @@ class HeadScores:
             )
             figure.add_trace(heat, row=at // 2 + 1, col=at % 2 + 1)
         figure.update_layout(
+            title=title,
             width=1000,
-            height=80 + rows * 360,
-            coloraxis={"colorscale": "Viridis", "cmin": 0, "cmax": 1, "colorbar": {"title": "share"}},
+            height=120 + rows * 330,
+            coloraxis={"colorscale": "Viridis", "cmin": 0, "cmax": 1, "colorbar": {"title": "share of<br>attention"}},
         )
-        figure.update_yaxes(autorange="reversed")
+        figure.update_xaxes(title="head")
+        figure.update_yaxes(title="layer", autorange="reversed")
         return figure
 
 
@@ -200,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.texts < 0 or options.top < 1:
         raise InputError("--texts must be 0 or more and --top at least 1")
-    name, model = open_run(options, "probes.heads")
+    name, model = open_run(options)
     n_ctx = model.config.n_ctx
     probe = replace(options.probe, text_tokens=min(options.probe.text_tokens, n_ctx))
     if 2 * probe.length + 1 > n_ctx:
@@ -223,7 +225,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     shown = shown.sort_values(["kind", "score", "mean"], ascending=[True, True, False])
     title = f"{name}: the {options.top} highest heads of each score, {probe.sequences} random, {len(texts)} texts"
     show(shown.drop(columns=["layer", "index"]), title)
-    write_results(options, {"": (summary, UNITS)}, probe.plot(table), texts=len(texts), probe=asdict(probe))
+    figure = probe.plot(table, f"{name}: scores by position, {probe.sequences} random sequences, {len(texts)} texts")
+    write_results(options, {"": (summary, UNITS)}, figure, texts=len(texts), probe=asdict(probe))
 
 
 if __name__ == "__main__":

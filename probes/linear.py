@@ -6,7 +6,7 @@
 
 For each hook: x [N, F], the activation at N labelled positions (all axes but the position flattened), standardised by
 the training folds; p = softmax(W x + b) with L2 penalty |W|²/(2C); accuracy on held-out folds. Groups (stories, words)
-are never on both sides. The control task gives each word type a label at random, from the same distribution;
+are never on both sides. The control task gives each word type a label at random, labels as frequent as the true ones;
 selectivity = accuracy − control accuracy (Hewitt & Liang 2019). It tells what the activation says from what the probe
 memorises about words it has met; where no word recurs across groups there is nothing to memorise, and control and
 selectivity are undefined by construction. chance = 1/classes; majority = share of the commonest label.
@@ -32,7 +32,7 @@ Groups = Literal["story", "antecedent"]
 SELECTIVITY = ("control", "selectivity", "selectivity_low", "selectivity_high")
 UNITS = {
     **dict.fromkeys(("accuracy", "ci_low", "ci_high", "chance", "majority", *SELECTIVITY), "share of held-out cases"),
-    **{"p": "accuracy against majority, sign flips of groups", "p_holm": "p, Holm over hooks", "n": "cases"},
+    **{"p": "accuracy against majority", "p_holm": "p, Holm over hooks", "n": "cases"},
 }
 
 
@@ -150,6 +150,8 @@ class LinearProbe:
         import pandas as pd
         from sklearn.model_selection import StratifiedGroupKFold
 
+        from probes.cross_validation import dealt
+
         examples = pd.DataFrame([(e.label, e.group, e.word) for e in query.examples], columns=["y", "group", "word"])
         groups, _ = pd.factorize(examples["group"])
         words, types = pd.factorize(examples["word"])
@@ -164,7 +166,7 @@ class LinearProbe:
         rng = np.random.default_rng(self.seed)
         tasks = [("label", 0, y)]
         if len(set(zip(words, groups, strict=True))) > len(types):  # some word is in two groups
-            tasks += [("control", draw, rng.choice(y, len(types))[words]) for draw in range(self.controls)]
+            tasks += [("control", draw, dealt(words, y, rng)) for draw in range(self.controls)]
         tables = []
         for hook in progress(list(captures.hooks)):
             x = _features(hook, captures.hooks[hook])
@@ -194,30 +196,28 @@ class LinearProbe:
     def summarize(self, table: "pd.DataFrame") -> "pd.DataFrame":
         """One row per hook: accuracy with Wilson's interval over groups, baselines, control, selectivity.
 
-        p: that the probe hits no more often than the commonest label, whole groups flipped in sign
-        (`proportions.paired_proportions`); p_holm over hooks. The interval of selectivity is a t interval over groups.
-        Intervals are over the cases at hand: they do not contain the variation from training the probe on others.
+        p: that the accuracy is the share of the commonest label (score test); p_holm over hooks. Inference allows
+        for cases that train each other's probes (`cross_validation.SHARED`).
         """
         import pandas as pd
 
         from probes.corrections import correct
-        from probes.proportions import paired_proportions, proportion
-        from probes.statistics import mean
+        from probes.cross_validation import cross_validated_gain, cross_validated_share
         from probes.undefined import note
 
         rows = []
         for hook, one in table.groupby("hook", sort=False):
             cases = one[one["task"] == "label"].set_index("example")
             controls = one[one["task"] == "control"].groupby("example")["correct"].mean()
-            hits, shares = proportion(cases["correct"], cases["group"]), cases["label"].value_counts(normalize=True)
-            commonest = (cases["label"] == sorted(shares.index[shares == shares.max()])[0]).to_numpy()
+            shares = cases["label"].value_counts(normalize=True)
+            hits = cross_validated_share(cases["correct"], cases["group"], float(shares.max()))
             row = {"hook": hook, "layer": int(cases["layer"].iloc[0]), "accuracy": hits.mean, "sd": hits.sd}
             row |= {"ci_low": hits.ci_low, "ci_high": hits.ci_high, "chance": 1 / len(shares), "majority": shares.max()}
-            row |= {"p": paired_proportions(cases["correct"].to_numpy(), commonest, cases["group"]).p}
+            row["p"] = hits.p
             values = [float("nan")] * 4
             if len(controls):
-                gain = mean(cases["correct"] - controls, cases["group"])
-                values = [float(controls.mean()), gain.mean, gain.ci_low, gain.ci_high]
+                gain = cross_validated_gain(cases["correct"] - controls, cases["group"])
+                values = [float(controls.mean()), *gain]
             row |= dict(zip(SELECTIVITY, values, strict=True))
             why = {} if len(controls) else dict.fromkeys(SELECTIVITY, "no word recurs across groups")
             rows.append(row | {"n": len(cases), "groups": hits.n, "undefined": note(why)})
@@ -225,19 +225,19 @@ class LinearProbe:
         summary.insert(summary.columns.get_loc("p") + 1, "p_holm", correct(summary["p"]).p)
         return summary
 
-    def plot(self, table: "pd.DataFrame") -> Any:
+    def plot(self, table: "pd.DataFrame", title: str = "") -> Any:
         """Accuracy by hook with its interval, the control's accuracy, chance and majority as lines."""
         import plotly.graph_objects as go
 
         s = self.summarize(table)
-        error = {"array": s["ci_high"] - s["accuracy"], "arrayminus": s["accuracy"] - s["ci_low"]}
-        figure = go.Figure(go.Scatter(x=s["hook"], y=s["accuracy"], error_y=error, name="accuracy, 95 %"))
-        figure.add_trace(go.Scatter(x=s["hook"], y=s["control"], name="control task"))
+        bars = {"array": s["ci_high"] - s["accuracy"], "arrayminus": s["accuracy"] - s["ci_low"]}
+        figure = go.Figure(go.Scatter(x=s["hook"], y=s["accuracy"], error_y=bars, name="accuracy, 95 % interval"))
+        figure.add_scatter(x=s["hook"], y=s["control"], name="control task")
         for name, dash in (("majority", "dash"), ("chance", "dot")):
-            line = {"dash": dash, "color": "gray"}
-            figure.add_trace(go.Scatter(x=s["hook"], y=s[name], mode="lines", line=line, name=name))
-        figure.update_layout(width=900, height=520, yaxis={"title": "share of held-out cases", "range": [0, 1.03]})
-        return figure
+            figure.add_scatter(x=s["hook"], y=s[name], mode="lines", line={"dash": dash, "color": "gray"}, name=name)
+        figure.update_layout(title=title, width=max(900, 330 + 45 * len(s)), height=600, margin={"b": 190})
+        figure.update_yaxes(title="share of held-out cases", range=[0, 1.03])
+        return figure.update_xaxes(title="activation (hook)", tickangle=-40)
 
 
 def _features(hook: str, rows: Sequence[Any]) -> Any:
@@ -274,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.stories < 1:
         raise InputError("--stories must be at least 1")
-    name, model = open_run(options, "probes.linear")
+    name, model = open_run(options)
 
     import sys
 
@@ -292,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     title = f"{name}: {options.task}, {len(query.examples)} cases ({query.left_out} beyond the context)"
     show(summary.drop(columns=["layer", "sd"]), f"{title}, groups: {options.groups}", digits=3)
     about = {"task": options.task, "grouped_by": options.groups, "stories": options.stories, "probe": asdict(probe)}
-    write_results(options, {"": (summary, UNITS)}, probe.plot(table), **about)
+    write_results(options, {"": (summary, UNITS)}, probe.plot(table, title), **about)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from probes.command import RunOptions, open_run, write_results
 if TYPE_CHECKING:
     import pandas as pd
 
+LONGEST = 8
+"""Characters of a token in the picture: what a cell holds."""
 STREAM = "blocks.{}.hook_resid_post"
 UNITS = {"position": "tokens from BOS", "rank": "1 is the most probable", "probability": "share", "layer": "from 0"}
 
@@ -176,7 +178,7 @@ class LogitLens:
             rows.append(row | {"undefined": note(dict.fromkeys(why, "one prompt"))})
         return pd.DataFrame(rows)
 
-    def plot(self, table: "pd.DataFrame", prompt: int = 0) -> Any:
+    def plot(self, table: "pd.DataFrame", prompt: int = 0, title: str = "") -> Any:
         """One prompt as a picture: text on x, layers on y, the most probable next token in the cell, its probability as
         colour; a prediction that comes true is underlined. Raises `InputError` for a prompt that is not there."""
         import plotly.graph_objects as go
@@ -185,7 +187,8 @@ class LogitLens:
         if one.empty:
             raise InputError(f"prompt {prompt} is not in the table, which has {table['prompt'].nunique()}")
         grid = one.pivot(index="layer", columns="position", values="probability")
-        shown = [f"<u>{visible(t)}</u>" if a else visible(t) for t, a in zip(one["token"], one["actual"], strict=True)]
+        short = [visible(t.strip(" ") or t, LONGEST) for t in one["token"]]
+        shown = [f"<u>{t}</u>" if actual else t for t, actual in zip(short, one["actual"], strict=True)]
         cells = one.assign(shown=shown).pivot(index="layer", columns="position", values="shown")
         text = one.drop_duplicates("position").set_index("position")["read"]
         figure = go.Figure(
@@ -195,22 +198,29 @@ class LogitLens:
                 y=[f"L{layer}" for layer in grid.index],
                 text=cells.to_numpy(),
                 texttemplate="%{text}",
+                textfont={"size": 11 if len(grid.columns) <= 20 else 9},
+                xgap=1,
+                ygap=1,
                 hovertemplate="%{y}, position %{x}: %{text} %{z:.3f}<extra></extra>",
                 colorscale="Blues",
                 zmin=0,
                 zmax=1,
-                colorbar={"title": "probability"},
+                colorbar={"title": "probability", "thickness": 14},
             )
         )
-        width = 180 + 66 * len(grid.columns)
-        figure.update_layout(width=width, height=190 + 40 * len(grid), xaxis_title="token read", yaxis_title="layer")
-        labels = [visible(text[p]) for p in grid.columns]
+        cell = 58 if len(grid.columns) <= 20 else 44
+        width, height = max(620, 230 + cell * len(grid.columns)), 230 + 34 * len(grid)
+        figure.update_layout(title=title, width=width, height=height, margin={"r": 140, "b": 110})
+        figure.update_layout(xaxis_title="token read; in the cells the likeliest next one", yaxis_title="layer")
+        labels = ["BOS" if p == 0 else visible(text[p], LONGEST) for p in grid.columns]
         figure.update_xaxes(tickvals=list(grid.columns), ticktext=labels, tickangle=-40)
         return figure
 
 
-def visible(piece: str) -> str:
-    """A token's text for a picture: line breaks shown, characters of HTML escaped."""
+def visible(piece: str, longest: int | None = None) -> str:
+    """A token's text for a picture: cut to `longest` characters, line breaks shown, characters of HTML escaped."""
+    if longest is not None and len(piece) > longest:
+        piece = piece[: longest - 1] + "…"
     return escape(piece.replace("\n", "⏎").replace("\t", "⇥"), quote=False)
 
 
@@ -234,7 +244,7 @@ class Options(RunOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    name, model = open_run(options, "probes.logit_lens")
+    name, model = open_run(options)
 
     from rich.markup import escape as markup
 
@@ -255,7 +265,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         several = summary["prompts"].max() > 1
         shown = summary if several else summary.drop(columns=["sd", "ci_low", "ci_high", "undefined"])
         show(shown, "loss (nats), accuracy and rank of the actual next token")
-    write_results(options, {"": (table, UNITS)}, probe.plot(table), texts=list(options.text), k=options.k)
+    figure = probe.plot(table, title=f"{name}: logit lens; underlined: the token that follows")
+    write_results(options, {"": (table, UNITS)}, figure, texts=list(options.text), k=options.k)
 
 
 if __name__ == "__main__":

@@ -143,13 +143,18 @@ class Pds:
 
         summary = self.summarize(table)
         spread = go.Histogram(x=summary["pds"], nbinsx=24, marker={"color": "#3b6ea5"}, showlegend=False, name="heads")
-        figure = side_by_side(("PDS", "heads by PDS"), heat_map(summary, "pds", unit="PDS"), spread, title)
+        figure = side_by_side(
+            ("PDS: | last − first | in attention", "heads by PDS, and the threshold"),
+            heat_map(summary, "pds", unit="attention"),
+            spread,
+            title,
+        )
         threshold = float(summary["threshold"].iloc[0])
         figure.add_vline(
             threshold, line_dash="dash", annotation_text=f"{threshold:.3f}: {summary['over'].sum()} over", row=1, col=2
         )
-        figure.update_xaxes(title="PDS", rangemode="tozero", row=1, col=2)
-        figure.update_yaxes(title="heads", row=1, col=2)
+        figure.update_xaxes(title="PDS: difference of attention", rangemode="tozero", row=1, col=2)
+        figure.update_yaxes(title="number of heads", row=1, col=2)
         return figure
 
 
@@ -186,7 +191,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "probes.pds")
+    check_options(options)
     if options.reference is not None and options.threshold is not None:
         raise InputError("--reference gives the threshold; leave --threshold out, or --reference")
     probe = Pds(per_pair=options.per_pair, threshold=FIXED if options.threshold is None else options.threshold)

@@ -5,8 +5,9 @@
     python -m probes.prompts stories --n 2000 --tokenizer tokenizer.json
     python -m probes.prompts winobias:pro_stereotyped_type1.txt.dev
 
-A suite is a bundled name (coreference, competing, stories, story-cases), a JSONL file of the same format, or
-FORMAT:PATH for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens.
+A suite is a bundled name (coreference, competing, stories, story-cases, story-events), a JSONL file of the same
+format, or FORMAT:PATH for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles
+lie in tokens.
 """
 
 from collections import Counter
@@ -30,7 +31,7 @@ __all__ = [
 
 DATASETS = Path(__file__).resolve().parents[1] / "datasets"
 FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
-GENERATED = ("stories", "story-cases")
+GENERATED = ("stories", "story-cases", "story-events")
 BUNDLED = (*FILES, *GENERATED)
 STORY_N, STORY_SEED = 1000, 2
 """Of the generated suites: how many pairs or cases, and the seed that models.text.stories reserves for evaluation."""
@@ -40,15 +41,15 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
     """A bundled suite (`BUNDLED`), a JSONL file of the same format, or FORMAT:PATH for a published set.
 
     Args:
-        n: how many minimal pairs of "stories" or cases of "story-cases", by default `STORY_N`.
+        n: how many minimal pairs of "stories" and "story-events", or cases of "story-cases", by default `STORY_N`.
         seed: which ones, by default `STORY_SEED`.
     """
     name = str(name_or_path)
     if name in GENERATED:
         count, which = STORY_N if n is None else n, STORY_SEED if seed is None else seed
         if count < 1:
-            raise InputError(f"n must be at least 1 {'pair' if name == 'stories' else 'case'}, not {count}")
-        return _stories(count, which) if name == "stories" else _story_cases(count, which)
+            raise InputError(f"n must be at least 1 {'case' if name == 'story-cases' else 'pair'}, not {count}")
+        return _story_cases(count, which) if name == "story-cases" else _pairs(name, count, which)
     if n is not None or seed is not None:
         raise InputError(f"n and seed belong to the generated suites {', '.join(GENERATED)}, not to {name!r}")
     if name in FILES:
@@ -68,12 +69,13 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
     raise unknown("prompt suite", name, list(BUNDLED))
 
 
-def _stories(n: int, seed: int) -> Suite:
+def _pairs(name: str, n: int, seed: int) -> Suite:
     """Minimal pairs of the built-in corpus from noun and verb combinations that no training story uses."""
-    from models.text.stories import minimal_pairs
+    from models.text.stories import RELATIONS, minimal_pairs
 
+    relations = ("event",) if name == "story-events" else RELATIONS
     try:
-        pairs = minimal_pairs(seed, n, held_out=True)
+        pairs = minimal_pairs(seed, n, held_out=True, relations=relations)
     except ValueError as error:
         raise InputError(f"{error}; ask for a smaller n") from None
     prompts = []
@@ -82,14 +84,15 @@ def _stories(n: int, seed: int) -> Suite:
             marks = {"query": spans.query, "target": spans.target, "distractor": spans.competitor}
             prompts.append(
                 Prompt(
-                    id=f"stories-{seed}-{i:05d}-{p.relation}-{order}", text=text,
+                    id=f"{name}-{seed}-{i:05d}-{p.relation}-{order}", text=text,
                     roles={role: (span.start, span.end) for role, span in marks.items()},
-                    pair=f"stories-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
+                    pair=f"{name}-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
                     category="competing-nouns", relation=p.category,
                     coherent=f" {p.coherent}", incoherent=f" {p.incoherent}",
                 )
             )  # fmt: skip
-    return Suite("stories", tuple(prompts), f"models.text.stories.minimal_pairs({seed}, {n}, held_out=True)")
+    call = f"models.text.stories.minimal_pairs({seed}, {n}, held_out=True, relations={relations!r})"
+    return Suite(name, tuple(prompts), call)
 
 
 def _story_cases(n: int, seed: int) -> Suite:
@@ -164,9 +167,9 @@ class Options:
     """Arguments of `python -m probes.prompts`."""
 
     suite: Annotated[str, tyro.conf.Positional] = ""
-    """coreference, competing, stories, story-cases, a JSONL file or FORMAT:PATH; default: all that are bundled."""
+    """coreference, competing, stories, story-cases, story-events, a JSONL file or FORMAT:PATH; default: all bundled."""
     n: int | None = None
-    """Minimal pairs of stories, or labelled pronouns of story-cases, to generate (default 1000)."""
+    """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
     seed: int | None = None
     """Which of them to generate (default 2)."""
     tokenizer: Path | None = None

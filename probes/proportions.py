@@ -8,7 +8,14 @@ from scipy import stats
 
 from models.errors import InputError
 from probes.permutations import sign_flip
-from probes.statistics import Estimate, cluster_codes, cluster_totals, ratio_and_error, t_quantile
+from probes.statistics import (
+    Estimate,
+    cluster_codes,
+    cluster_totals,
+    degrees_of_freedom,
+    ratio_and_error,
+    t_quantile,
+)
 from probes.undefined import note
 
 
@@ -32,7 +39,7 @@ def proportion(hits: ArrayLike, clusters: ArrayLike | None = None, confidence: f
     """Share of hits with Wilson's interval; with clusters, n is the number of clusters.
 
     p = k/n; the interval is {π : |p − π| ≤ z sqrt(π(1−π)/n)}, never outside [0, 1], never of width 0. Clusters: n is
-    replaced by the effective n* = p(1−p)/SE² · (z/t_{D−1})², SE of the ratio estimator, at most n (Korn & Graubard
+    replaced by the effective n* = p(1−p)/SE² · (z/t_df)², SE of the ratio estimator, at most n (Korn & Graubard
     1998, with Wilson for Clopper-Pearson); n* = D where all or no cases hit. sd: sqrt(p(1−p)), between cases.
 
     Raises `InputError` for hits that are not booleans (or 0 and 1), and fewer than two clusters.
@@ -58,7 +65,7 @@ def effective_n(totals: np.ndarray, counts: np.ndarray, confidence: float = 0.95
     spread = float(share * (1 - share))
     if spread == 0:
         return float(d)
-    ratio_zt = float(stats.norm.ppf(0.5 + confidence / 2)) / t_quantile(confidence, d - 1)
+    ratio_zt = float(stats.norm.ppf(0.5 + confidence / 2)) / t_quantile(confidence, float(degrees_of_freedom(counts)))
     return max(1.0, min(n, spread / max(float(error) ** 2, spread / n) * ratio_zt**2))
 
 
@@ -77,7 +84,7 @@ def paired_proportions(
     exact test, min(1, 2 P(Bin(b+c, ½) ≤ min(b, c))), conservative; interval of Bonett & Price 2012,
     p12 − p21 ± z sqrt((p12 + p21 − (p12 − p21)²)/(n+2)) with p12 = (b+1)/(n+2), p21 = (c+1)/(n+2). With clusters
     (several pronouns of one story): p of `permutations.sign_flip` on whole clusters, which is McNemar's test when
-    clusters hold one case; interval R ± t_{D−1} SE of the ratio estimator.
+    clusters hold one case; interval R ± t_df SE of the ratio estimator.
 
     "Beats the rule by at least x points" holds when ci_low ≥ x, not when the difference is x and p small. Choose
     the head on other cases. Raises `InputError` for hits that are not booleans (or 0 and 1), unequal lengths, and
@@ -102,7 +109,7 @@ def paired_proportions(
             raise InputError(f"an interval needs at least two clusters, got {groups}")
         p = sign_flip(x - y, clusters, resamples=resamples, seed=seed).p
         error = float(ratio_and_error(totals, counts)[1])
-        half = t_quantile(confidence, groups - 1) * error
+        half = t_quantile(confidence, float(degrees_of_freedom(counts))) * error
         low, high = max(-1.0, difference - half), min(1.0, difference + half)
         if error == 0:
             low = high = float("nan")

@@ -90,7 +90,7 @@ def heat_map(summary: "pd.DataFrame", column: str, *, unit: str, diverging: bool
         x=[f"H{h}" for h in grid.columns],
         y=[f"L{layer}" for layer in grid.index],
         texttemplate=f"%{{z:{sign}.{digits}f}}",
-        hovertemplate=f"%{{y}}%{{x}}: %{{z:{sign}.4f}} {unit}<extra></extra>",
+        hovertemplate=f"%{{y}}%{{x}}: %{{z:{sign}.4f}} {unit.replace('<br>', ' ')}<extra></extra>",
         colorscale="RdBu_r" if diverging else "Blues",
         zmin=-limit if diverging else 0.0,
         zmax=limit,
@@ -122,9 +122,9 @@ class ProbeOptions(RunOptions):
     """Arguments that the commands of the attention probes share."""
 
     suite: str = "competing"
-    """coreference, competing, stories, story-cases, a JSONL file of prompts, or FORMAT:PATH of a published set."""
+    """coreference, competing, stories, story-cases, story-events, a JSONL file, or FORMAT:PATH of a published set."""
     n: int | None = None
-    """Minimal pairs of stories, or labelled pronouns of story-cases, to generate (default 1000)."""
+    """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
     seed: int | None = None
     """Which of them to generate (default 2)."""
 
@@ -155,7 +155,7 @@ def open_session(options: ProbeOptions, run: str | None = None) -> Session:
 
     run_folder(run or options.run)
     suite = load_suite(options.suite, n=options.n, seed=options.seed)
-    name, model = open_run(options, "probes", run)
+    name, model = open_run(options, run)
     tokenizer = check_tokenizer(model)
     return Session(name, model, tokenizer, suite, align(suite, tokenizer, model.config.n_ctx))
 

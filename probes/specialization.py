@@ -92,8 +92,7 @@ class Specialization:
         from probes.statistics import t_quantile
         from probes.undefined import note
 
-        n, nan = int(table["samples"].max()), float("nan")
-        rows = []
+        n, nan, rows = int(table["samples"].max()), float("nan"), []
         for measure, scope, one in _scopes(table):
             values = one.groupby("left_out")["value"].mean()
             left = values.drop(-1, errors="ignore").to_numpy()
@@ -111,23 +110,23 @@ class Specialization:
             rows.append(row | {"n": n, "blocks": max(g, 1), "undefined": note(why)})
         return pd.DataFrame(rows)
 
-    def plot(self, table: "pd.DataFrame") -> Any:
+    def plot(self, table: "pd.DataFrame", title: str = "") -> Any:
         """Left: 1 − cosine for every pair of heads. Right: entropy, layer × head. Takes the table of observations."""
         import numpy as np
         import plotly.graph_objects as go
 
         from probes.report import heat_map, side_by_side
 
-        whole = table[table["left_out"] == -1]
-        entropy, pairs = whole[whole["measure"] == "entropy"], whole[whole["measure"] == "HSS"]
-        names = [f"L{layer}H{head}" for layer, head in zip(entropy["layer"], entropy["index"], strict=True)]
-        grid = np.zeros((len(names), len(names)))
-        upper = np.triu_indices(len(names), 1)
+        entropy, pairs = (table[(table["left_out"] == -1) & (table["measure"] == m)] for m in ("entropy", "HSS"))
+        names = [f"L{a}H{b}" for a, b in zip(entropy["layer"], entropy["index"], strict=True)]
+        grid, upper = np.zeros((len(names), len(names))), np.triu_indices(len(names), 1)
         grid[upper] = grid[upper[::-1]] = pairs["value"]
-        hover = "%{y} and %{x}: %{z:.4f}<extra></extra>"
-        heat = go.Heatmap(z=grid, x=names, y=names, hovertemplate=hover, zmin=0, zmax=1, colorscale="Blues")
-        titles = ("1 − cosine of two heads", "entropy in nats")
-        return side_by_side(titles, heat, heat_map(entropy, "value", unit="nats", digits=2), "")
+        look = {"zmin": 0, "zmax": 1, "colorscale": "Blues", "colorbar": {"title": "1 − cos"}}
+        heat = go.Heatmap(z=grid, x=names, y=names, hovertemplate="%{y} and %{x}: %{z:.4f}<extra></extra>", **look)
+        titles, right = ("1 − cosine of two heads", "entropy"), heat_map(entropy, "value", unit="nats", digits=2)
+        figure = side_by_side(titles, heat, right, title)
+        axis = {"title": "head", "dtick": 1, "tickfont": {"size": 8}, "row": 1, "col": 1}
+        return figure.update_xaxes(**axis).update_yaxes(**axis)
 
 
 def hss(patterns: Any) -> float:
@@ -270,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     probe = options.probe
     if options.samples < 1:
         raise InputError("--samples must be at least 1")
-    name, model = open_run(options, "probes.specialization")
+    name, model = open_run(options)
     if probe.length > model.config.n_ctx:
         raise InputError(f"--length {probe.length} is longer than the context of {model.config.n_ctx}")
 
@@ -289,10 +288,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = list(islice(documents(shards, probe.length), options.samples))
     table = stream(model, probe, found, progress=lambda x: track(x, "samples", console=Console(file=sys.stderr)))
     summary = probe.summarize(table)
+    title = f"{name}: {len(found)} samples of {probe.length} tokens"
     shown = summary if options.heads else summary[~summary["scope"].str.contains("H")]
-    even = math.lgamma(probe.length + 1) / probe.length
-    show(shown, f"{name}: {len(found)} samples of {probe.length} tokens; even attention has entropy {even:.4f}")
-    write_results(options, {"": (summary, UNITS)}, probe.plot(table), length=probe.length, samples=len(found))
+    show(shown, f"{title}; even attention has entropy {math.lgamma(probe.length + 1) / probe.length:.4f}")
+    figure = probe.plot(table, title)
+    write_results(options, {"": (summary, UNITS)}, figure, length=probe.length, samples=len(found))
 
 
 if __name__ == "__main__":

@@ -152,9 +152,10 @@ class Sps:
             marker={"color": "#3b6ea5"},
             showlegend=False,
         )
-        heat = heat_map(heads, "sps", unit="SPS", diverging=True)
+        heat = heat_map(heads, "sps", unit="attention,<br>target −<br>competitor", diverging=True)
         figure = side_by_side(("SPS by head", "SPS by layer, 95 % interval"), heat, bars, title)
-        figure.update_yaxes(title="SPS", row=1, col=2)
+        figure.update_xaxes(title="layer", row=1, col=2)
+        figure.update_yaxes(title="SPS: attention, target − competitor", row=1, col=2)
         return figure
 
 
@@ -174,7 +175,7 @@ class Options(ProbeOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    check_options(options, "probes.sps")
+    check_options(options)
     probe = Sps(level=options.level, attention=options.attention)
 
     from probes.probe import measure

@@ -69,14 +69,28 @@ def ratio_and_error(totals: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray,
     """R = Σ y_d / Σ n_d over the last axis and its standard error; leading axes are separate estimates.
 
     With e_d = y_d − R n_d, Var R = D/(D−1) · Σ e_d² / (Σ n_d)² (linearised; Cochran, Sampling Techniques, §6).
-    With equal n_d this is sd / sqrt(D) of the cluster means, exactly. With unequal ones it is a large-D formula: on
-    lengths of 10 to 250 tokens a nominal 5 % test rejects 7 % of true nulls at 5 to 10 documents, 6 % from 20 on.
+    With equal n_d this is sd / sqrt(D) of the cluster means, exactly; with unequal ones a few long clusters decide,
+    which `degrees_of_freedom` accounts for.
     """
     d = totals.shape[-1]
     size = counts.sum(-1)
     ratio = np.asarray(totals.sum(-1) / size)
     residual = totals - ratio[..., None] * counts
     return ratio, np.asarray(np.sqrt(d / (d - 1) * np.square(residual).sum(-1)) / size)
+
+
+def degrees_of_freedom(counts: np.ndarray) -> np.ndarray:
+    """Degrees of freedom of t for `ratio_and_error`, from the cluster sizes n_d on the last axis.
+
+    df = 1 / (Σ p_d² + (Σ w_d)² − Σ w_d²), p_d = n_d / Σ n, w_d = p_d² / (1 − p_d): Satterthwaite's for a clustered
+    variance and independent observations (Bell & McCaffrey 2002, Survey Methodology 28:169, for the mean). D−1 with
+    equal sizes, less the more the sizes differ. On documents of 10 to 250 tokens a nominal 5 % test rejects 4 to 6.5 %
+    of true nulls at 3 to 60 documents, whether tokens of a document depend on each other or not; with D−1 it rejects
+    up to 8.5 %, at 5 documents.
+    """
+    p = counts / counts.sum(-1, keepdims=True)
+    w = p**2 / (1 - p)
+    return np.asarray(1 / (np.square(p).sum(-1) + w.sum(-1) ** 2 - np.square(w).sum(-1)))
 
 
 def t_quantile(confidence: float, df: float) -> float:
@@ -89,7 +103,7 @@ def t_quantile(confidence: float, df: float) -> float:
 def ratio_of_sums(totals: np.ndarray, counts: np.ndarray, confidence: float = 0.95) -> Estimate:
     """Σ totals / Σ counts over clusters (documents) with the interval of the ratio estimator.
 
-    For a mean per token when whole documents were sampled: R ± t_{D−1} SE of `ratio_and_error`.
+    For a mean per token when whole documents were sampled: R ± t_df SE, `ratio_and_error` and `degrees_of_freedom`.
     `sd` is the standard deviation of y_d / n_d between clusters.
 
     Raises `InputError` for fewer than two clusters, empty clusters and values that are not finite.
@@ -100,7 +114,7 @@ def ratio_of_sums(totals: np.ndarray, counts: np.ndarray, confidence: float = 0.
     if (n <= 0).any() or not (np.isfinite(y).all() and np.isfinite(n).all()):
         raise InputError("totals must be finite and every document must have at least one token")
     ratio, error = ratio_and_error(y, n)
-    half = t_quantile(confidence, len(y) - 1) * error
+    half = t_quantile(confidence, float(degrees_of_freedom(n))) * error
     return Estimate(float(ratio), float((y / n).std(ddof=1)), float(ratio - half), float(ratio + half), len(y))
 
 
@@ -108,7 +122,7 @@ def mean(values: ArrayLike, clusters: ArrayLike | None = None, confidence: float
     """Mean over observations with a t interval whose units are the clusters (`ratio_of_sums`).
 
     Without clusters: x̄ ± t_{n−1} s/√n. With them, n is the number of clusters D, sd is between cluster means
-    and the interval has D−1 degrees of freedom. Units are those of the values.
+    and the interval has D−1 degrees of freedom, or fewer where sizes differ. Units are those of the values.
 
     Assumes independent clusters, and a mean over clusters that is close to normal. Raises `InputError` for
     values that are not finite, labels of another length, and fewer than two clusters.

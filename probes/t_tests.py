@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from probes.statistics import ratio_and_error
+from probes.statistics import degrees_of_freedom, ratio_and_error
 
 
 class TTest(NamedTuple):
@@ -19,15 +19,15 @@ class TTest(NamedTuple):
 
 
 def clustered_t(totals: np.ndarray, counts: np.ndarray) -> TTest:
-    """Student's test that Σ y_d / Σ n_d is 0, clusters on the last axis: t = R / SE, D−1 degrees of freedom.
+    """Student's test that Σ y_d / Σ n_d is 0, clusters on the last axis: t = R / SE with df degrees of freedom.
 
-    R and SE are `statistics.ratio_and_error`'s; with two orders in every pair this is the paired t test on pair
-    means. NaN where no cluster differs from another.
+    R and SE are `statistics.ratio_and_error`'s, df `statistics.degrees_of_freedom`'s, D−1 for clusters of one size;
+    with two orders in every pair this is the paired t test on pair means. NaN where no cluster differs from another.
     """
     difference, error = ratio_and_error(totals, counts)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(error > 0, difference / error, np.nan)
-    df = np.full_like(error, totals.shape[-1] - 1)
+    df = np.broadcast_to(degrees_of_freedom(counts), error.shape)
     return TTest(difference, error, t, df, 2 * stats.t.sf(np.abs(t), df))
 
 

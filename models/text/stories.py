@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from models.text.story_cases import HELD_OUT_PART, is_held_out
+from models.text.story_cases import HELD_OUT_PART, event, is_held_out
 from models.text.story_text import Case, Span, Story, capital, parse, resolve
 from models.text.story_world import PASSAGES, cast, tell
 
@@ -23,12 +23,13 @@ __all__ = [
     "documents", "is_held_out", "labelled", "minimal_pairs", "story",
 ]  # fmt: skip
 
-VERSION = 2
+VERSION = 3
 """Raised whenever the same (seed, index) gives another story."""
 CATEGORIES = tuple(PASSAGES)
 RELATIONS = ("tool-container", "agent-patient", "possessor-possessed")
-"""The competing-noun relations of LFA App. F; minimal pairs exist for these and for gender."""
-PAIRABLE = (*RELATIONS, "gender")
+"""The competing-noun relations of LFA App. F; minimal pairs exist for these, for gender and for events."""
+PAIRABLE = {**{name: PASSAGES[name] for name in (*RELATIONS, "gender")}, "event": event}
+"""What minimal pairs are made from. The orders of an event differ in voice as well: "a cat was helped by a dog"."""
 
 
 def story(seed: int, index: int, *, held_out: bool = False) -> Story:
@@ -86,7 +87,7 @@ class MinimalPair:
 def minimal_pairs(
     seed: int, n: int, *, held_out: bool = True, relations: Sequence[str] = RELATIONS
 ) -> list[MinimalPair]:
-    """`n` distinct pairs, the relations in turn. Relations: those of `RELATIONS`, and "gender".
+    """`n` distinct pairs, the relations in turn. Relations: those of `RELATIONS`, "gender" and "event".
 
     Number has none: of two conjoined noun phrases "they" can always mean both.
     """
@@ -112,7 +113,7 @@ def _pair(seed: str, category: str, held_out: bool) -> MinimalPair | None:
     cases: list[Case] = []
     for first in (True, False):  # the same random numbers twice: nothing but the order may differ
         rng = Random(seed)
-        passage = PASSAGES[category](rng, cast(rng), "0", held_out, first, True)
+        passage = PAIRABLE[category](rng, cast(rng), "0", held_out, first, True)
         if passage is None:
             return None
         marked, labels, _ = passage

@@ -20,13 +20,16 @@ from models.text.story_words import (
     ANIMALS,
     BIG_PREY,
     BOYS,
+    CONTAINER_ACTS,
     CONTAINERS,
     GIRLS,
     HUNTED,
     HUNTERS,
+    HUNTS,
     ITEMS,
     NEUTRAL_THINGS,
     SMALL_HUNTERS,
+    TOOL_ACTS,
     TOOLS,
     words,
 )
@@ -166,6 +169,11 @@ FILL = (
 )
 
 
+AT_WORK = ("Put to work", "Put to good use", "In busy hands", "With a job to do", "Needed at last for some work")
+FILLED = ("Filled with {items}", "Full of {items}", "With the {items} inside", "Packed with {items}",
+          "Loaded with {#age} {items}")  # fmt: skip
+
+
 def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
     """Tools are used, containers hold: "He used it", "He put the apples into it"."""
     is_tool = rng.random() < 0.5
@@ -193,7 +201,14 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
     env.update(x1=things[0], x2=things[1], n=target, m=other, p="p" + k, u="u" + k)
     env.update(use=verb, items=verb, close=close)
     text = expand(pick(rng, intros), env, rng) + between(rng, BETWEEN_IT, env, pair)
-    cue = expand(pick(rng, USE if is_tool else FILL), env, rng)
+    if rng.random() < 0.6:  # the pronoun first, and then what only one thing does
+        if pair or rng.random() < 0.15:
+            told = "did the job well" if is_tool else "was rather heavy"
+        else:
+            told = (TOOL_ACTS if is_tool else CONTAINER_ACTS)[target]
+        cue = f"[u{k} {expand(pick(rng, AT_WORK if is_tool else FILLED), env, rng)}], [p{k} it] {told}."
+    else:
+        cue = expand(pick(rng, USE if is_tool else FILL), env, rng)
     text += f" {cue}" + after(rng, AFTER_THING, env, pair)
     if pair:
         text += f" {PAIR_END} the"
@@ -278,7 +293,17 @@ def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pa
     style = 0.0 if pair else rng.random()
     if style < 0.4:
         return _hunt(rng, env, k, held_out, first, pair, is_agent)
-    people = style > 0.75
+    return _event(rng, env, k, held_out, first, pair, is_agent, style > 0.75)
+
+
+def event(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+    """One animal did something to another: both are of one kind, and only who did what tells them apart."""
+    return _event(rng, env, k, held_out, first, pair, rng.random() < 0.5, people=False)
+
+
+def _event(
+    rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool, people: bool
+) -> Passage | None:
     guests = tuple(g for g in (GIRLS if env["hs"] == "she" else BOYS) if g not in (env["h"], env["f"]))
     events, animals = tuple(EVENTS), tuple(ANIMALS)
 
@@ -308,17 +333,19 @@ def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pa
         nouns.reverse()
     env.update(x1=nouns[0], x2=nouns[1], n=target, N=target, m=other)
     event = f"{{x1}} {past} {{x2}}" if first == is_agent else f"{{x1}} was {participle} by {{x2}}"
-    if rng.random() < 0.35:
+    if not pair and rng.random() < 0.35:
         reason = why_agent if is_agent else why_patient
         text = expand(f"{event} because [p{k} {pronoun}] [u{k} {reason}].", env, rng)
     else:
         cue = pick(rng, cues[0] if is_agent else cues[1])
         then = then_agent if is_agent else then_patient
-        if verb in GLAD and not people and rng.random() < 0.6:
+        if verb in GLAD and not people and not pair and rng.random() < 0.6:
             then = ANIMALS[target][1]
         text = expand(f"{event}.", env, rng)
         text += between(rng, BETWEEN_PEOPLE, env, pair) + f" [u{k} {cue}], [p{k} {pronoun}] {then}."
     text += after(rng, AFTER_PERSON if people else after_animal(text, env), env, pair)
+    if pair:
+        text += f" {PAIR_END} the"
     relation = "agent" if is_agent else "patient"
     label = Label("agent-patient", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
     return text, (label,), "past" if people else "tale"
@@ -344,10 +371,10 @@ def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool
     env.update(x1=animals[0], x2=animals[1], n=target, m=other, does=ANIMALS[target][1])
     text = expand(pick(rng, TWO_ANIMALS if pair or rng.random() < 0.6 else TWO_ANIMALS_APART), env, rng)
     text += between(rng, BETWEEN_PEOPLE, env, pair)
-    if is_agent:
-        then = pick(rng, STALK)
+    if not pair and rng.random() < 0.8:
+        then = HUNTS[target] if is_agent else HUNTED[target]
     else:
-        then = pick(rng, ESCAPE) if pair or rng.random() < 0.3 else HUNTED[target]
+        then = pick(rng, STALK if is_agent else ESCAPE)
     text += f" [u{k} {cue}], [p{k} it] {then}."
     text += after(rng, after_animal(text, env), env, pair)
     if pair:

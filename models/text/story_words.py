@@ -79,6 +79,62 @@ CONTAINERS: dict[str, tuple[str, ...]] = {
     "purse": ("clicked the clasp shut", "closed the tiny clasp"),
     "wheelbarrow": ("pushed everything along the path", "tipped everything out at the gate"),
 }
+# tool -> what it did; every first word or two says which tool
+TOOL_ACTS: dict[str, str] = {
+    "hammer": "knocked in every nail",
+    "chisel": "carved the hard wood",
+    "paintbrush": "painted the whole door",
+    "broom": "swept the floor clean",
+    "spoon": "stirred the hot soup",
+    "knife": "cut the bread in half",
+    "key": "unlocked the old door",
+    "rake": "gathered all the leaves",
+    "shovel": "dug a deep hole",
+    "ruler": "measured the long table",
+    "pencil": "wrote a whole letter",
+    "crayon": "colored in the sun",
+    "needle": "sewed on the button",
+    "comb": "untangled the doll's hair",
+    "rope": "held the boat fast",
+    "ladder": "reached up to the roof",
+    "lantern": "lit the dark path",
+    "whistle": "called the dog back",
+    "sponge": "soaked up the water",
+    "towel": "dried the wet plates",
+    "axe": "split the thick log",
+    "magnet": "picked up the pins",
+    "telescope": "showed the far stars",
+    "mop": "cleaned up the milk",
+    "paddle": "moved the raft along",
+    "camera": "took a fine picture",
+    "wrench": "turned the rusty bolt",
+    "pump": "blew up the balloon",
+    "eraser": "rubbed out the mistake",
+    "duster": "left no dust on the piano",
+    "iron": "pressed the wrinkled shirt",
+    "umbrella": "kept off the rain",
+}
+# container -> what became of it when it was full
+CONTAINER_ACTS: dict[str, str] = {
+    "box": "closed with its lid",
+    "basket": "creaked at the handle",
+    "bag": "bulged at its seams",
+    "jar": "shone like glass",
+    "bucket": "swung by the handle",
+    "bowl": "looked ready for the table",
+    "chest": "locked with a click",
+    "tub": "sloshed a little",
+    "suitcase": "rolled on its wheels",
+    "backpack": "hung from one shoulder",
+    "tin": "rattled like a drum",
+    "crate": "needed two to lift",
+    "sack": "sagged in the middle",
+    "pouch": "dangled from a belt",
+    "barrel": "thundered down the road",
+    "hamper": "smelled of wicker",
+    "purse": "clicked shut",
+    "wheelbarrow": "squeaked along the path",
+}
 ITEMS = words(
     "apples pears shells pebbles coins buttons cookies marbles ribbons plums acorns eggs feathers "
     "stickers nuts berries seeds socks cards beads carrots peaches lemons stones cherries potatoes "
@@ -127,6 +183,19 @@ ANIMALS: dict[str, tuple[str, str]] = {
 HUNTERS = ("fox", "wolf", "cat", "owl", "lion", "tiger", "eagle", "hawk", "snake", "bear")
 SMALL_HUNTERS = ("cat", "owl", "snake")
 BIG_PREY = ("lamb", "goose", "piglet")
+# hunter -> how it comes
+HUNTS: dict[str, str] = {
+    "fox": "sneaked along the hedge",
+    "wolf": "howled at the moon",
+    "cat": "purred and sharpened its claws",
+    "owl": "glided down from its branch",
+    "lion": "roared and shook its mane",
+    "tiger": "showed its long claws",
+    "eagle": "dived from the clouds",
+    "hawk": "circled over the field",
+    "snake": "hissed in the long grass",
+    "bear": "rose up on two legs",
+}
 # hunted animal -> how it gets away
 HUNTED: dict[str, str] = {
     "mouse": "ran into a tiny hole",

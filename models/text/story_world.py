@@ -196,7 +196,8 @@ def _evening(rng: Random, env: dict[str, str], held_out: bool) -> tuple[str, lis
     categories = rng.sample(sorted(PASSAGES), len(PASSAGES) - int(rng.random() * 2))
     if rng.random() < 0.5:
         categories.append(pick(rng, sorted(PASSAGES)))
-    paragraphs, labels = [expand(pick(rng, EVENINGS), env, rng)], []
+    paragraphs = [expand(pick(rng, EVENINGS), env, rng)]
+    labels: list[Label] = []
     for k, category in enumerate(categories):
         passage = PASSAGES[category](rng, env, str(k), held_out, rng.random() < 0.5, False)
         if passage is not None:

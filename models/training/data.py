@@ -76,15 +76,24 @@ def evaluation_shards(
 ) -> TokenShards:
     """Documents to measure a run on: `source`, or what the run was validated on.
 
-    Raises `InputError` when the run's validation source is not there any more.
+    Raises `InputError` when the run's validation source is not there any more, or holds something else than then.
     """
     if source is not None:
         return pack(open_corpus(source, text_field=text_field), tokenizer)
-    saved = read_json(folder / "config.json")["data"]
+    saved = read_json(folder / "config.json").get("data")
+    if saved is None:
+        raise InputError(f"{folder} does not say what it was trained on; give --data SOURCE")
     try:
         if saved["valid"] is not None:
-            return pack(open_corpus(saved["valid"], text_field=saved["text_field"]), tokenizer)
-        corpus = open_corpus(saved["data"], text_field=saved["text_field"], max_documents=saved["max_documents"])
+            shards = pack(open_corpus(saved["valid"], text_field=saved["text_field"]), tokenizer)
+        else:
+            corpus = open_corpus(saved["data"], text_field=saved["text_field"], max_documents=saved["max_documents"])
+            shards = pack(corpus, tokenizer, part="valid", valid_fraction=VALID_FRACTION)
     except InputError as error:
         raise InputError(f"the run's own validation data cannot be read ({error}); give --data SOURCE") from None
-    return pack(corpus, tokenizer, part="valid", valid_fraction=VALID_FRACTION)
+    was = (
+        read_json(folder / "manifest.json")["data"]["valid"]["corpus"] if (folder / "manifest.json").exists() else None
+    )
+    if was not in (None, shards.meta["corpus"]):
+        raise InputError(f"the validation data of {folder} changed since it was trained; give --data SOURCE")
+    return shards

@@ -84,7 +84,7 @@ def test_cells_without_controls_say_why(measured) -> None:
     assert reasons(most["undefined"])["above"] == NO_DRAWS
 
 
-@pytest.mark.parametrize(("scales", "draws", "message"), [([float("nan")], 3, "finite"), ([0.0], -1, "draws")])
+@pytest.mark.parametrize(("scales", "draws", "message"), [([float("nan")], 3, "not a finite"), ([0.0], -1, "draws")])
 def test_bad_input(scales: list[float], draws: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         plan([[Head(0, 0)]], scales, HEADS, scale_heads, draws=draws)

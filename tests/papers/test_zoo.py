@@ -11,6 +11,7 @@ from models.checkpoint import NAMES, ZOO, bundled, load, run_folder
 from models.errors import InputError
 from models.training.data import evaluation_shards
 from papers import zoo
+from papers.zoo_card import SUITES, card, index
 from probes.statistics import ratio_of_sums
 
 ROW = {
@@ -23,9 +24,12 @@ ROW = {
                 for rule in ("recency", "first_mention", "longest")
             },
         }
-        for suite in zoo.SUITES
+        for suite in SUITES
     },
     "coherence": {"all": {"log_odds": 1.5, "ci_low": 1.25, "ci_high": 1.75, "share": 0.75, "n": 2000}},
+    "events": {"log_odds": 0.25, "ci_low": 0.125, "ci_high": 0.375, "share": 0.5625, "n": 500},
+    "looking": {"head": "L5H4", "semantic": 0.125, "distractor": 0.0625, "ci_low": 0.05, "ci_high": 0.07,
+                "n": 2000},
     "pds": {"head": "L1H1", "pds": 0.0625, "ci_low": 0.05, "ci_high": 0.075},
 }  # fmt: skip
 
@@ -55,7 +59,7 @@ def test_the_loss_of_the_card_is_the_loss(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_card_is_what_the_command_writes(name: str) -> None:
     folder = run_folder(name)
-    assert zoo.card(name, folder, zoo.scores(folder)) == (folder / "README.md").read_text()
+    assert card(name, folder, zoo.scores(folder)) == (folder / "README.md").read_text()
 
 
 def test_a_folder_of_the_same_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +71,7 @@ def test_a_folder_of_the_same_name_comes_first(tmp_path: Path, monkeypatch: pyte
 
 
 def test_bundle_loads_and_the_card_says_what_was_measured(tiny_run: Path, tmp_path: Path) -> None:
-    text = zoo.card("lfa", tiny_run, ROW)
+    text = card("lfa", tiny_run, ROW)
     for said in (
         "1,234,567",
         "1.2500",
@@ -82,7 +86,7 @@ def test_bundle_loads_and_the_card_says_what_was_measured(tiny_run: Path, tmp_pa
     assert load(tmp_path / "zoo" / "lfa").n_params() == load(tiny_run).n_params()
     assert (tmp_path / "zoo" / "lfa" / "README.md").read_text() == text
     assert sorted(p.name for p in (tmp_path / "zoo").iterdir()) == ["lfa"]
-    row = next(line for line in zoo.index([{"model": "lfa", **ROW}]).splitlines() if line.startswith("| lfa"))
+    row = next(line for line in index([{"model": "lfa", **ROW}]).splitlines() if line.startswith("| lfa"))
     assert "+20.0 (+17.5 to +22.5)" in row and "75.0 %" in row
 
 

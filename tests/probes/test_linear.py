@@ -225,5 +225,5 @@ def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) 
     assert table["hook"].tolist() == ["hook_embed", "blocks.0.hook_resid_post", HOOK]
     assert read_about(out)["about"]["task"] == "antecedent"
     assert out.with_suffix(".html").exists()
-    assert "9 cases (225 beyond" in capsys.readouterr().out
+    assert "21 cases (467 beyond" in capsys.readouterr().out
     assert load(tiny_run).config.n_ctx == read_about(out)["about"]["probe"]["max_tokens"]

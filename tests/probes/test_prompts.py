@@ -101,10 +101,24 @@ def test_a_pair_differs_in_the_order_of_two_nouns_and_in_nothing_else(name: str)
             assert two.text == one.text[:start] + distractor + between + target + one.text[end:]
 
 
+def test_events_are_pairs_of_one_kind_and_cases_are_labelled_pronouns() -> None:
+    events = load_suite("story-events", n=40)
+    assert {p.relation for p in events.prompts} == {"event"} and len(events.pairs) == 40
+    for one, two in zip(events.prompts[::2], events.prompts[1::2], strict=True):
+        assert (one.coherent, one.incoherent) == (two.coherent, two.incoherent)
+        assert {words(p)["target"] for p in (one, two)} == {str(one.coherent).strip()}
+        assert (" by " in one.text.split(".")[0]) != (" by " in two.text.split(".")[0])  # active and passive
+    cases = load_suite("story-cases", n=200)
+    assert len(cases.prompts) == 200 and load_suite("story-cases", n=200) == cases
+    assert {p.relation for p in cases.prompts} >= {"gender", "number", "tool-container"}
+    first = sum(p.order == "target_first" for p in cases.prompts if "distractor2" not in p.roles)
+    assert 60 <= first <= 140
+
+
 def test_stories_suite_is_generated_held_out_and_reproducible() -> None:
     suite = load_suite("stories")
     assert len(suite.pairs) == 1000 and len(suite.prompts) == 2000
-    assert suite.source == "models.text.stories.minimal_pairs(2, 1000, held_out=True)"
+    assert suite.source.startswith("models.text.stories.minimal_pairs(2, 1000, held_out=True, relations=('tool")
     shares = Counter(p.relation for p in suite.prompts)
     assert set(shares) == {"tool-container", "agent-patient", "possessor-possessed"} and min(shares.values()) >= 666
     small, other = load_suite("stories", n=30, seed=2), load_suite("stories", n=30, seed=3)

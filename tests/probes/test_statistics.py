@@ -12,6 +12,7 @@ from probes.statistics import (
     cluster_bootstrap,
     cluster_codes,
     cluster_totals,
+    degrees_of_freedom,
     mean,
     ratio,
     ratio_and_error,
@@ -54,7 +55,26 @@ def test_unequal_clusters_against_the_sandwich_of_statsmodels() -> None:
     assert float(estimate) == pytest.approx(fit.params[0])
     assert float(error) == pytest.approx(fit.bse[0])
     e = mean(x, labels)
-    assert (e.ci_low, e.ci_high) == pytest.approx(tuple(fit.conf_int()[0]))
+    half = stats.t.ppf(0.975, satterthwaite([1, 2, 3, 4, 5, 9])) * fit.bse[0]
+    assert (e.ci_low, e.ci_high) == pytest.approx((fit.params[0] - half, fit.params[0] + half))
+
+
+def satterthwaite(sizes: list[int]) -> float:
+    """2 (mean of v)² / variance of v, of CR2's v = Σ_d (a_d' ε̂_d)² under independent normal errors, by matrices."""
+    n, labels = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    residual = np.eye(n) - 1 / n
+    rows = [(labels == d) @ residual / np.sqrt(1 - size / n) for d, size in enumerate(sizes)]
+    m = np.array(rows) @ np.array(rows).T
+    return float(np.trace(m) ** 2 / np.trace(m @ m))
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 3, 4, 5, 9], [3, 1], [200, 1, 1, 1], [2] * 7])
+def test_degrees_of_freedom_are_those_of_satterthwaite(sizes: list[int]) -> None:
+    df = float(degrees_of_freedom(np.array(sizes, float)))
+    assert df == pytest.approx(satterthwaite(sizes))
+    assert 1 - 1e-9 <= df <= len(sizes) - 1 + 1e-9
+    both = degrees_of_freedom(np.array([sizes, sizes[::-1]], float))
+    assert both == pytest.approx([df, df])
 
 
 def test_labels_in_any_order_and_of_any_type() -> None:
@@ -81,7 +101,7 @@ def test_ratio_of_sums_by_hand() -> None:
     """R = 10/6; e = (2, 3, 5) − (1, 2, 3) R = (1/3, −1/3, 0); Var = 3/2 · (2/9)/36."""
     e = ratio_of_sums(np.array([2.0, 3, 5]), np.array([1.0, 2, 3]))
     assert e.mean == pytest.approx(10 / 6)
-    half = stats.t.ppf(0.975, 2) * np.sqrt(1.5 * (2 / 9) / 36)
+    half = stats.t.ppf(0.975, satterthwaite([1, 2, 3])) * np.sqrt(1.5 * (2 / 9) / 36)
     assert (e.ci_low, e.ci_high) == pytest.approx((10 / 6 - half, 10 / 6 + half))
     assert e.sd == pytest.approx(np.std([2, 1.5, 5 / 3], ddof=1))
 

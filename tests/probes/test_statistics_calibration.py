@@ -70,7 +70,7 @@ def pair_totals(tails: str, **options: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def covers(test: TTest, truth: float = 0.0) -> float:
-    half = t_quantile(0.95, float(test.df.flat[0])) * test.error
+    half = stats.t.ppf(0.975, test.df) * test.error
     return float((np.abs(test.difference - truth) <= half).mean())
 
 
@@ -88,11 +88,12 @@ def test_three_pairs_of_the_paper() -> None:
     calibrated(clustered_t(*pair_totals("normal", n=3)).p)
 
 
-@pytest.mark.parametrize("tails", TAILS)
-def test_ratio_over_documents_of_unequal_length(tails: str) -> None:
-    test = clustered_t(*documents(tails))
+@pytest.mark.parametrize(("tails", "n"), [("normal", 60), ("t3", 60), ("normal", 3), ("normal", 5), ("normal", 12)])
+def test_ratio_over_documents_of_unequal_length(tails: str, n: int) -> None:
+    test = clustered_t(*documents(tails, n))
     calibrated(test.p)
-    assert 0.93 <= covers(test) <= 0.97
+    naive = 2 * stats.t.sf(np.abs(test.t), n - 1)
+    assert n != 5 or rejected(naive) > 0.07, "D−1 degrees of freedom are too many for 5 documents"
 
 
 def test_pairs_that_lost_one_order() -> None:

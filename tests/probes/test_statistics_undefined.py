@@ -92,6 +92,17 @@ def test_undefined_cells_are_no_tests() -> None:
     assert correct([0.7, 0.9]).p.max() <= 1
 
 
+def test_corrections_are_those_of_statsmodels() -> None:
+    from statsmodels.stats.multitest import multipletests
+
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 7, 36):
+        for _ in range(20):
+            p = rng.random(size).round(2)  # with ties
+            assert correct(p).p == pytest.approx(multipletests(p, method="holm")[1])
+            assert correct(p, "bh").p == pytest.approx(multipletests(p, method="fdr_bh")[1])
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

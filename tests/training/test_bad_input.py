@@ -1,6 +1,7 @@
 """Bad input: one line that names the thing and the remedy, exit code 2, nothing written."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from models.describe import main as describe
 from models.errors import InputError
 from models.runs import main as runs
 from models.train import main as train
+from models.training.data import evaluation_shards
 from tests.tiny import arguments
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,3 +165,18 @@ def test_help_does_not_load_torch(module: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_run_is_not_measured_on_other_data_in_silence(tiny_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run, folder)
+    tokenizer = load(folder).tokenizer
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["data"]["valid"]["corpus"] = "0" * 64
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="changed since it was trained; give --data"):
+        evaluation_shards(folder, tokenizer, None)
+    saved = tmp_path / "saved"
+    load(tiny_run).save(saved)
+    with pytest.raises(InputError, match="does not say what it was trained on; give --data"):
+        evaluation_shards(saved, tokenizer, None)

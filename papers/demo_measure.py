@@ -1,0 +1,234 @@
+"""What `papers.demo` measures on a run: the probes' own plans, tables and summaries, at the sizes of `Sizes`."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from probes.align import Aligned
+
+    Bar = Callable[[str], Callable[[Iterable], Iterable]]
+
+SUITE, PROMPT, WORDS = "stories", "Once upon a time", 90
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much is measured. The defaults take about half a minute per zoo model on one core."""
+
+    pairs: int = 250
+    """Held-out minimal pairs of the stories, for the probes."""
+    documents: int = 100
+    """Validation documents, for the ablation of every head."""
+    suppress_pairs: int = 80
+    """Minimal pairs under every gate of the suppression."""
+    k: int = 3
+    """Heads to suppress together, those with the largest PDS."""
+    draws: int = 39
+    """Random sets of k heads to compare them with; with 39 the smallest p_rank is 0.05."""
+
+    def __post_init__(self) -> None:
+        if min(self.pairs, self.suppress_pairs) < 4:
+            raise InputError("the probes need at least 4 minimal pairs: raise --pairs and --suppress-pairs")
+        if self.documents < 2 or self.k < 1 or self.draws < 1:
+            raise InputError("give at least 2 --documents, 1 head as --k and 1 random set as --draws")
+
+
+GATES = (1.0, 0.5, 0.0)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run that is looked into."""
+
+    name: str
+    """Its name on the page."""
+    folder: Path
+    model: Any
+
+
+@dataclass
+class Found:
+    """The tables of one run, by name, and what is shown of it besides."""
+
+    tables: "dict[str, pd.DataFrame]" = field(default_factory=dict)
+    sample: str = ""
+    rows: "list[pd.DataFrame]" = field(default_factory=list)
+    """The attention picture: one table of `probes.picture` per order of the pair."""
+    pair: tuple[str, ...] = ()
+    """The ids of its prompts."""
+    head: str = ""
+    """Of the attention picture: the best head of the half of the cases that the pair is not in."""
+
+
+def open_runs(folders: tuple[str, ...], device: str) -> list[Subject]:
+    """The models of the runs, under names that differ.
+
+    Raises `InputError` for a folder that is no run, for a model without tokenizer, and for runs of different
+    tokenizers: losses per token and the places of words could not be compared.
+    """
+    from models.checkpoint import load, run_folder
+    from models.provenance import pick_device
+    from probes.align import check_tokenizer
+
+    paths = [run_folder(name) for name in folders]
+    if len({p.resolve() for p in paths}) < len(paths):
+        raise InputError("the same run is given twice; give different run folders")
+    found = [load(path, device=pick_device(device)) for path in paths]
+    first = check_tokenizer(found[0])
+    for path, model in zip(paths[1:], found[1:], strict=True):
+        if check_tokenizer(model).sha256 != first.sha256:
+            raise InputError(
+                f"{paths[0]} and {path} have different tokenizers, so nothing per token can be compared; train them on "
+                f"the same --data, or with --tokenizer {paths[0]}, or look at one run at a time"
+            )
+    presets = [model.config.name for model in found]
+    short = [p.resolve().name for p in paths]
+    whole = [str(p) for p in paths]
+    names = next(n for n in (presets, short, whole) if len(set(n)) == len(n))
+    return [Subject(*one) for one in zip(names, paths, found, strict=True)]
+
+
+def measure_run(subject: Subject, sizes: Sizes, bar: "Bar") -> Found:
+    """Everything of the page, of one run. `bar(label)` wraps the longer loops."""
+    from probes.prompts import align, load_suite
+
+    model, found = subject.model, Found()
+    aligned = align(load_suite(SUITE, n=sizes.pairs), model.tokenizer, model.config.n_ctx)
+    steps: list[Callable[[], None]] = [
+        lambda: _about(subject, found),
+        lambda: _pds(model, aligned, found),
+        lambda: _coreference(model, aligned, found),
+        lambda: _picture(model, aligned, found),
+        lambda: _meaning(model, aligned, found),
+    ]
+    for step in bar(f"{subject.name}: probes, {len(aligned.prompts)} prompts")(steps):
+        step()
+    _ablation(subject, sizes, found, bar)
+    _suppression(subject, sizes, found, bar)
+    return found
+
+
+def _about(subject: Subject, found: Found) -> None:
+    """Parameters by part, the training log, a text of the model."""
+    import pandas as pd
+
+    from models.describe import parameters_by_part
+    from models.training.run import read_metrics
+
+    model, log = subject.model, subject.folder / "metrics.jsonl"
+    found.tables["parameters"] = pd.DataFrame(parameters_by_part(model), columns=["part", "parameters"])
+    rows = read_metrics(subject.folder, strict=False) if log.is_file() else []
+    kinds = [(r["step"], r["kind"], r["loss"]) for r in rows if r["kind"] in ("train", "eval")]
+    found.tables["losses"] = pd.DataFrame(kinds, columns=["step", "kind", "loss"])
+    room = model.config.n_ctx - len(model.tokenizer.encode(PROMPT))
+    ids = model.generate(PROMPT, max_new_tokens=min(WORDS, room), temperature=0.8, seed=0)[0]
+    found.sample = model.to_string(ids)
+
+
+def _pds(model: Any, aligned: "Aligned", found: Found) -> None:
+    from probes.pds import Pds
+    from probes.probe import measure
+
+    found.tables["pds"] = Pds().summarize(measure(model, Pds(), aligned))
+
+
+def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
+    """All heads; the head of one half on the other against the rules; its Top-1 with Wilson's interval."""
+    import pandas as pd
+
+    from probes.coreference import Coreference
+    from probes.held_out import RULES, halves, held_out
+    from probes.probe import measure
+    from probes.report import hits
+    from probes.undefined import note
+
+    probe = Coreference()
+    table = measure(model, probe, aligned)
+    chosen = held_out(table)
+    found.tables |= {"coreference": probe.summarize(table), "coreference-held-out": chosen}
+    side, heads = table["cluster"].map(halves(table, 0)), chosen.set_index("halves")["head"]
+    first, second = heads["A→B"].iloc[0], heads["B→A"].iloc[0]
+    scored = table[((side == 1) & (table["head"] == first)) | ((side == 0) & (table["head"] == second))]
+    rows = []
+    for name, values in {"best head": scored["hit"], **{rule: scored[rule] for rule in RULES}}.items():
+        share = hits(values.to_numpy(), scored["cluster"].to_numpy())
+        why = share.pop("why")
+        rows.append({"who": name, **share, "undefined": note({"ci_low": why, "ci_high": why} if why else {})})
+    rows.append({"who": "chance", "share": scored["chance"].mean(), "ci_low": float("nan"), "ci_high": float("nan"),
+                 "undefined": "ci_low, ci_high: known without measuring"})  # fmt: skip
+    found.tables["coreference-top1"] = pd.DataFrame(rows).assign(n=len(scored), clusters=scored["cluster"].nunique())
+    # the first pair of the half that did not choose the head: no picture is picked for its looks
+    unseen = table[(side == 1) & (table["head"] == first) & (table["pair"] != "")]
+    both = unseen.groupby("pair", sort=False)["id"].apply(tuple)
+    found.pair = next((ids for ids in both if len(ids) == 2), tuple(unseen["id"][:1]))
+    found.head = first
+
+
+def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
+    """Attention from the pronoun of a pair that did not take part in choosing the head."""
+    from models.head_spec import parse_heads
+    from probes.attention import choose
+    from probes.picture import Picture
+    from probes.probe import measure
+
+    heads = parse_heads(found.head.replace("H", ".H"), model.config.n_layers, model.config.n_heads)
+    probe = Picture(heads=tuple(heads), n_ctx=model.config.n_ctx)
+    place = {prompt.id: i for i, prompt in enumerate(aligned.prompts)}
+    found.rows = [measure(model, probe, choose(aligned, [place[name]])) for name in found.pair]
+
+
+def _meaning(model: Any, aligned: "Aligned", found: Found) -> None:
+    """SPS over all heads and per layer; coherence over all pairs and per relation."""
+    import pandas as pd
+
+    from probes.coherence import Coherence
+    from probes.probe import measure
+    from probes.sps import Sps
+
+    sps = measure(model, Sps(), aligned)
+    whole, layers = Sps().summarize(sps, "all"), Sps().summarize(sps, "layer")
+    names = [f"L{layer}" for layer in layers.pop("layer")]
+    tables = [whole.assign(heads="all"), layers.assign(heads=names)]
+    together = pd.concat(tables, ignore_index=True)
+    found.tables["sps"] = together[["heads", *(c for c in together if c != "heads")]]
+    found.tables["coherence"] = Coherence().summarize(measure(model, Coherence(), aligned))
+
+
+def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
+    """Every head at z = 0, one at a time, on validation documents: `interventions.ablate`."""
+    from interventions.ablate_tables import ablate_heads
+    from models.head_spec import parse_heads
+    from models.training.data import evaluation_shards
+
+    model = subject.model
+    shards = evaluation_shards(subject.folder, model.tokenizer, None)
+    heads = parse_heads("all", model.config.n_layers, model.config.n_heads)
+    progress = bar(f"{subject.name}: {len(heads)} heads ablated")
+    groups = [[head] for head in heads]
+    table = ablate_heads(model, shards, groups, [0.0], max_documents=sizes.documents, progress=progress)
+    found.tables["ablation"] = table.sort_values("delta", ascending=False, kind="stable", ignore_index=True)
+
+
+def _suppression(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
+    """The k heads with the largest PDS under every gate, with their controls: `interventions.suppress`."""
+    from interventions.observe import observe_prompts
+    from interventions.protocol import design, tables
+    from interventions.selection import pds_scores, pds_table, ranked
+    from probes.prompts import align, load_suite
+
+    model = subject.model
+    aligned = align(load_suite(SUITE, n=sizes.suppress_pairs), model.tokenizer, model.config.n_ctx)
+    scores = pds_scores(pds_table(model, aligned, model.tokenizer))
+    k = min(sizes.k, len(scores) // 2)
+    protocol = design(scores, {f"top{k}": ranked(scores, k)}, GATES, draws=sizes.draws)
+    progress = bar(f"{subject.name}: {len(protocol.edits)} suppressions")
+    observed = observe_prompts(model, ["sps", "coherence"], protocol.edits, aligned, model.tokenizer, progress=progress)
+    result = tables(protocol, observed, model.config.n_layers)
+    parts = {"": result.effects, "-controls": result.controls, "-draws": result.draws}
+    found.tables |= {f"suppression{name}": table for name, table in parts.items()}

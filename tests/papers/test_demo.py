@@ -1,0 +1,168 @@
+"""The demonstration end to end on untrained models, its sentences on planted tables, its refusals."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from models.errors import InputError
+from papers import demo_words as words
+from papers.demo import main
+from papers.demo_measure import Sizes
+
+SMALL = ["--pairs", "9", "--documents", "3", "--suppress-pairs", "6", "--k", "1", "--draws", "4"]
+ROOT = Path(__file__).resolve().parents[2]
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """An LFA and a Std-T of two layers, trained for three steps on stories, and one with another tokenizer."""
+    from models.train import main as train
+
+    folder = tmp_path_factory.mktemp("demo")
+    made = []
+    for name, preset, vocabulary in (("a", "lfa", 400), ("b", "std-t", 400), ("c", "lfa", 300)):
+        sizes = ["--scale", "tiny", "--set", f"d_vocab={vocabulary}", "--set", "n_ctx=128", "--steps", "3"]
+        rest = [
+            "--batch-size",
+            "2",
+            "--eval-every",
+            "3",
+            "--log-every",
+            "1",
+            "--device",
+            "cpu",
+            "--out",
+            str(folder / name),
+        ]
+        train([preset, "--data", "stories:0:60", *sizes, *rest])
+        made.append(folder / name)
+    return made
+
+
+def test_two_runs_make_a_page_and_tables(runs: list[Path], tmp_path: Path, capsys) -> None:
+    out = tmp_path / "page"
+    main([str(runs[0]), str(runs[1]), "--out", str(out), *SMALL])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == f"page {out / 'index.html'}"
+    html = (out / "index.html").read_text()
+    assert "NaN (unexplained)" not in html and "nan" not in re.findall(r"<td[^>]*>(nan)<", html)
+    figures = re.search(r'id="figures">(.*?)</script>', html, re.DOTALL)
+    assert figures is not None and len(json.loads(figures[1])) == html.count('class="plot"')
+    for command in ("probes.pds", "probes.picture", "probes.coreference", "probes.sps", "interventions.suppress"):
+        assert f"python -m {command} {runs[1]}" in html
+    tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
+    assert not [path for path in out.iterdir() if "part" in path.name]
+    assert list(tables["ablation"]["run"].unique()) == ["lfa", "std-t"] and len(tables["ablation"]) == 2 * 8
+    for column in tables["ablation"].drop(columns=["run", "layer", "index", "scale", "undefined"]):
+        label = column.removesuffix("_low").replace("_", " ")
+        assert column.endswith("_high") or label == "ci" or f">{label}" in html or f">{label} low … high" in html, (
+            column
+        )
+    assert "1 documents" not in html and "In short" in html
+
+
+def test_one_run_is_enough(runs: list[Path], tmp_path: Path) -> None:
+    main([str(runs[2]), "--out", str(tmp_path), *SMALL])
+    assert "Inside lfa</h1>" in (tmp_path / "index.html").read_text()
+
+
+def test_bad_input_is_refused_in_one_line(runs: list[Path], tmp_path: Path) -> None:
+    first, _, other = map(str, runs)
+    (tmp_path / "file").write_text("")
+    cases = [
+        ([], "give a run folder"),
+        ([str(tmp_path / "none")], "no run folder"),
+        ([first, other], "different tokenizers"),
+        ([first, first], "given twice"),
+        ([first, "--out", str(tmp_path / "file")], "is a file"),
+        ([first, "--pairs", "2"], "at least 4"),
+    ]
+    for argv, message in cases:
+        with pytest.raises(InputError, match=message):
+            main(argv)
+
+
+def test_help_is_instant() -> None:
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "papers.demo", "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "--pairs" in done.stdout
+    assert time.perf_counter() - start < 10, "heavy imports belong into functions"
+    code = "import sys, papers.demo; print([m for m in ('torch', 'pandas', 'plotly') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+# ---- sentences ---------------------------------------------------------------------------------
+
+
+def test_numbers_in_words() -> None:
+    assert words.signed(-0.0004) == "0.000" and words.signed(-0.5, 1) == "−0.5" and words.signed(2, 1) == "+2.0"
+    assert words.places(0.000123) == 5 and words.places(0.5) == 3 and words.places(0.0, NAN) == 3
+    assert words.chance_of(0.00001) == "p < 0.001" and words.chance_of(NAN) == "p undefined"
+    assert words.spread(NAN, 1) == "interval undefined"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(0.1, 0.3, "more often"), (-0.3, -0.1, "less often"), (-0.1, 0.1, "cannot be told")]
+)
+def test_the_verdict_on_coreference_follows_the_interval(low: float, high: float, verdict: str) -> None:
+    row = {"halves": "both", "head": "L0H1 / L1H1", "top1": 0.6, "ci_low": low, "ci_high": high, "p": 0.02}
+    row |= {"difference": (low + high) / 2, "n": 20, "clusters": 10}
+    table = pd.DataFrame([{**row, "rule": "recency", "rule_share": 0.5}, {**row, "rule": "longest", "rule_share": 0.4}])
+    text = words.coreference("m", {"coreference-held-out": table})
+    assert verdict in text and "“recency”" in text and "n = 20 prompts in 10 pairs" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.03, 0.05, "leans to the right noun"), (0.005, 0.03, "no lean"), (-0.03, -0.01, "leans to the competitor")],
+)
+def test_sps_must_exceed_what_the_lengths_of_the_nouns_explain(low: float, high: float, verdict: str) -> None:
+    row = {"heads": "all", "sps": (low + high) / 2, "ci_low": low, "ci_high": high, "even": 0.02, "n": 10}
+    assert verdict in words.sps("m", {"sps": pd.DataFrame([row])})
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "rank", "verdict"),
+    [
+        (-0.3, -0.1, 0.05, "random heads do not make"),
+        (-0.3, -0.1, 0.4, "random heads make too"),
+        (-0.3, 0.1, 0.05, "no change that could be told"),
+        (-0.3, -0.1, NAN, "without random sets"),
+    ],
+)
+def test_suppression_needs_an_effect_and_a_rank(low: float, high: float, rank: float, verdict: str) -> None:
+    label = {"measure": "coherence", "selection": "top1", "gate": 0.0}
+    effect = {**label, "group": "selected", "part": "all", "ci_low": low, "ci_high": high, "clusters": 9}
+    control = {**label, "heads": "L0H1+L1H1", "selected": -0.2, "random_low": -0.3, "random_high": 0.1, "draws": 39}
+    tables = {
+        "suppression": pd.DataFrame([effect]),
+        "suppression-controls": pd.DataFrame([{**control, "p_rank": rank}]),
+    }
+    (line,) = words.suppression("m", tables)
+    assert verdict in line and "L0H1, L1H1" in line and "n = 9 pairs" in line
+    tables["suppression-controls"].loc[0, "selected"] = NAN
+    assert "undefined by construction" in words.suppression("m", tables)[0]
+
+
+def test_ablation_counts_heads_with_and_without_controls() -> None:
+    table = pd.DataFrame(
+        {"head": ["L0H0", "L0H1"], "delta": [0.3, 0.1], "ci_low": [0.2, 0.0], "ci_high": [0.4, 0.2], "n": 5,
+         "p_holm": [0.001, 0.2]}
+    )  # fmt: skip
+    text = words.ablation("m", {"ablation": table})
+    assert "holds up for 1 of 2 heads" in text and "n = 5 documents" in text and "other heads" not in text
+    table = table.assign(above=[0.2, -0.2], p_above_holm=[0.01, 0.01])
+    assert "1 costs more than the other heads" in words.ablation("m", {"ablation": table})
+
+
+def test_sizes_refuse_what_cannot_be_measured() -> None:
+    with pytest.raises(InputError, match="--documents"):
+        Sizes(documents=1)
