@@ -40,7 +40,7 @@ METRICS = {
     "gate_sd": "standard deviation of g over tokens (and channels)",
     "gate_low": "share of g below 0.1",
     "routing_norm": "‖W − diag W‖_F of a Kronecker matrix W [H to, H from]",
-    "routing_share": "‖W − diag W‖_F² / ‖W‖_F²: what of the matrix lies between different heads",
+    "routing_share": "‖W − diag W‖_F² / ‖W‖_F²: what lies between different heads; (H−1)/H where all cells are alike",
 }
 UNITS = {"gradient": "nats per token", "alpha_res": "logits", "routing_norm": "weight"}
 LOW_GATE = 0.1
