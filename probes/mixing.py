@@ -7,6 +7,7 @@ them at each evaluation. Here a run folder becomes two tidy tables:
     table    one row per module and part: every metric at the weights that the run kept
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from models.mixing import Row
 
 KEYS = ["module", "metric", "part"]
 NONE = "{} has no mixing matrices: {}. Hyper-connections (kromhc, kromcanon, any residual=hc|mhc|mhc_lite|kromhc), \
@@ -25,13 +28,16 @@ def log(folder: Path) -> "pd.DataFrame":
 
     No rows for a run trained before the monitor, or without a metrics.jsonl. Raises `InputError` for a torn file.
     """
-    import pandas as pd
-
     from models.training.run import read_metrics
 
     rows = [r for r in read_metrics(folder) if r["kind"] == "mixing"] if (folder / "metrics.jsonl").is_file() else []
-    columns = ["step", *KEYS, "value", "why"]
-    found = pd.DataFrame([{**r, "why": r.get("undefined", "")} for r in rows], columns=columns)
+    return _frame(rows, ["step", *KEYS, "value", "why"])
+
+
+def _frame(rows: "Sequence[Row]", columns: list[str]) -> "pd.DataFrame":
+    import pandas as pd
+
+    found = pd.DataFrame([{**row, "why": row.get("undefined", "")} for row in rows], columns=columns)
     return found.astype({"value": float})
 
 
@@ -47,8 +53,7 @@ def final(model: Any, logged: "pd.DataFrame", step: int) -> "pd.DataFrame":
 
     if not has_mixing(model):
         raise InputError(NONE.format(model.config.name, "one residual stream, no gate, no routing"))
-    now = pd.DataFrame(measure(model), columns=[*KEYS, "value", "undefined"])
-    now = now.rename(columns={"undefined": "why"}).astype({"value": float}).fillna({"why": ""})
+    now = _frame(measure(model), [*KEYS, "value", "why"])
     here = logged[logged["step"] == step].drop(columns="step")
     both = pd.concat([now, here]).drop_duplicates(KEYS, ignore_index=True)
     missing = [

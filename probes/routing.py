@@ -92,7 +92,7 @@ def hub_scores(W: "np.ndarray") -> "np.ndarray":
 
 
 def hubs(found: "Mapping[str, Mapping[int, np.ndarray]]") -> "pd.DataFrame":
-    """A row per projection, layer, head i: `into` = Σ_j |W_ij|, `out_of` = Σ_j |W_ji| (j ≠ i), `score`, `even` = 1/H."""
+    """A row per projection, layer, head i: `into` Σ_j |W_ij|, `out_of` Σ_j |W_ji| (j ≠ i), `score`, `even` = 1/H."""
     import numpy as np
     import pandas as pd
 
