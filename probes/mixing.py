@@ -49,20 +49,20 @@ def final(model: Any, logged: "pd.DataFrame", step: int) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    from models.mixing import has_mixing, measure
+    from models.mixing import connections, gates, has_mixing, measure
 
     if not has_mixing(model):
         raise InputError(NONE.format(model.config.name, "one residual stream, no gate, no routing"))
     now = _frame(measure(model), [*KEYS, "value", "why"])
     here = logged[logged["step"] == step].drop(columns="step")
     both = pd.concat([now, here]).drop_duplicates(KEYS, ignore_index=True)
-    missing = [
-        {"module": module, "metric": metric, "part": "", "value": float("nan"), "why": f"not logged at step {step}"}
-        for module in dict.fromkeys(now.loc[now["metric"] == "distance_static", "module"])
-        for metric in ("distance_dynamic", "gradient")
-        if here.empty
-    ]
-    return pd.concat([both, pd.DataFrame(missing, columns=both.columns)], ignore_index=True) if missing else both
+    if not here.empty:
+        return both
+    why = "metrics.jsonl has no mixing rows" if logged.empty else f"not logged at step {step}"
+    lost = [(module, metric) for module in connections(model) for metric in ("distance_dynamic", "gradient")]
+    lost += [(module, metric) for module in gates(model) for metric in ("gate_mean", "gate_sd", "gate_low")]
+    rows = [{"module": m, "metric": metric, "part": "", "value": None, "undefined": why} for m, metric in lost]
+    return pd.concat([both, _frame(rows, list(both.columns))], ignore_index=True) if rows else both
 
 
 def by_module(rows: "pd.DataFrame") -> "pd.DataFrame":

@@ -72,7 +72,7 @@ def read(run: str, name: str = "") -> Watched:
     manifest = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
     about = {
         "preset": model.config.name,
-        "seed": manifest.get("seed"),
+        "seed": str(manifest.get("seed", "unknown")),
         "step": step,
         "bias": getattr(model.config.residual, "b_res", float("nan")),
         "loss": losses[-1] if losses else float("nan"),
@@ -96,7 +96,7 @@ def overview(runs: Sequence[Watched]) -> "pd.DataFrame":
         row: dict[str, Any] = {"run": run.name, **run.about}
         why = {} if row["bias"] == row["bias"] else {"bias": "no initial bias of mixing"}
         if row["loss"] != row["loss"]:
-            why["loss"] = f"no evaluation at step {row['step']}"
+            why["loss"] = "no evaluation of these weights"
         for metric in ("swap_static", "swap_best", "distance_static", "distance_dynamic", "sigma2_static", "alpha_res"):
             of = run.final[run.final["metric"] == metric]
             row[metric] = float(of["value"].mean()) if of["value"].notna().any() else float("nan")
@@ -140,9 +140,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         shown = table.assign(module=[short(m) for m in table["module"]])
         if "gradient" in shown:  # far below what four decimals show
             shown["gradient"] = [f"{x:.1e}" if x == x else x for x in shown["gradient"]]
+        step = run.about["step"]
+        title = f"{run.name}, " + (f"step {step}" if step >= 0 else "the saved weights")
         for columns in _kinds(table):
             part = shown[shown[columns].notna().any(axis=1)]
-            show(part[["module", "part", *columns, "undefined"]], f"{run.name}, step {run.about['step']}", digits=5)
+            show(part[["module", "part", *columns, "undefined"]], title, digits=5)
         why = legend(_own(table))
         if why:
             print(why)

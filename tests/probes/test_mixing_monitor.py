@@ -82,7 +82,7 @@ def test_a_table_per_module_and_part() -> None:
     assert table["module"].unique().tolist() == [f"blocks.{n}.{b}_hc" for n in (0, 1) for b in ("attn", "mlp")]
     assert table["part"].tolist() == ["factor 0", "factor 1"] * 4
     assert table["alpha_res"].iloc[2] == table["alpha_res"].iloc[3] == pytest.approx(0.84)
-    assert table["undefined"].str.contains("distance_dynamic, gradient: not logged at step 0").all()
+    assert table["undefined"].str.contains("distance_dynamic, gradient: metrics.jsonl has no mixing rows").all()
 
 
 def test_other_kinds_of_mixing_have_their_reasons(corpus, tmp_path: Path, capsys) -> None:
@@ -110,7 +110,23 @@ def test_a_run_from_before_the_monitor(runs: dict, tmp_path: Path) -> None:
     (old / "metrics.jsonl").write_text("\n".join(kept) + "\n")
     assert log(old).empty
     (row,) = overview([read(str(old))]).to_dict("records")
-    assert row["swap_static"] > 0.1 and "distance_dynamic: not logged at step 12" in row["undefined"]
+    assert row["swap_static"] > 0.1 and "distance_dynamic: metrics.jsonl has no mixing rows" in row["undefined"]
+
+
+def test_weights_of_a_step_that_was_not_evaluated(runs: dict) -> None:
+    """`--keep best` and a log of other steps: the dynamic metrics are not those of these weights."""
+    from models.checkpoint import load
+
+    rows = final(load(runs[-2]), log(runs[-2]), 7)
+    (why,) = set(rows.loc[rows["metric"] == "gradient", "why"])
+    assert why == "not logged at step 7"
+
+
+def test_a_gated_model_that_was_saved_and_never_logged(tmp_path: Path, capsys) -> None:
+    build("pls", "tiny").save(tmp_path / "pls")
+    main([str(tmp_path / "pls")])
+    printed = capsys.readouterr().out
+    assert "gate_mean, gate_sd, gate_low: metrics.jsonl has no mixing rows" in printed and "NaN" not in printed
 
 
 def test_a_run_without_mixing_is_told_what_has_some(corpus, tmp_path: Path) -> None:
