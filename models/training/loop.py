@@ -17,6 +17,7 @@ from torch import Tensor
 
 from models.errors import InputError
 from models.generate import generate
+from models.mixing import has_mixing, measure, still
 from models.text.shards import Windows, epoch_order
 from models.training.config import Training
 from models.training.optim import lr_factor, make_optimizer, set_lr
@@ -51,6 +52,7 @@ class Trainer:
         self.window: dict[str, float] = {}
         self.shown: float | None = None  # running mean of the loss, for the progress bar
         self._stop = False
+        self._mixes, self._still = has_mixing(model), False
 
     @property
     def per_epoch(self) -> int:
@@ -130,6 +132,18 @@ class Trainer:
         loss = total / tokens_seen
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "tokens": tokens_seen}
 
+    def watch(self, progress: Progress) -> None:
+        """Log what the mixing matrices do on the first micro-batch of the validation part; warn when streams stop."""
+        self.model.eval()
+        size = min(len(self.valid), self.batch // self.training.accumulate)
+        with self.autocast():
+            rows = measure(self.model, *self._move(self.valid.batch(range(size))))
+        self.run.log_rows(self.step, "mixing", rows)
+        warning = still(rows)
+        if warning and not self._still:
+            progress.say(f"step {self.step}: {warning}")
+        self._still = bool(warning)
+
     def sample(self) -> str:
         """One continuation of the empty prompt."""
         self.model.eval()
@@ -198,6 +212,8 @@ class Trainer:
         result = self.evaluate()
         self.run.log(self.step, "eval", **result)
         progress.say(f"step {self.step}: validation loss {result['loss']:.4f}")
+        if self._mixes:
+            self.watch(progress)
         if self.training.keep == "best" and result["loss"] < self.best:
             self.run.save_model(self.model, self.step)
         self.best = min(self.best, result["loss"])

@@ -60,6 +60,16 @@ class Run:
             elif kind == "sample":
                 self._board.add_text(name, str(value), step)
 
+    def log_rows(self, step: int, kind: str, rows: list[dict[str, Any]]) -> None:
+        """Rows of {"module", "metric", "part", "value"}, each a row of metrics.jsonl and a curve of TensorBoard."""
+        lines = (json.dumps({"step": step, "kind": kind, **row}) + "\n" for row in rows)
+        self._metrics.write("".join(lines))
+        self._metrics.flush()
+        for row in rows:
+            if row["value"] is not None:
+                tag = "/".join(filter(None, (kind, row["metric"], row["module"], row["part"].replace(" ", "_"))))
+                self._board.add_scalar(tag, row["value"], step)
+
     def save_model(self, model: torch.nn.Module, step: int) -> None:
         """model.safetensors."""
         write_tensors(self.folder / "model.safetensors", dict(model.state_dict()), {"step": str(step)})

@@ -1,0 +1,234 @@
+"""What a model's mixing matrices do: numbers per module, for the training log and for `probes.mixing_monitor`.
+
+One row per module, metric and part ("factor 0", "head 3"; "" where a module has one value), in the model's order:
+
+    {"module": "blocks.0.attn_hc", "metric": "swap_static", "part": "factor 0", "value": 0.1192}
+
+A value that does not exist is None, with the reason under "undefined". What there is depends on the modules: a
+hyper-connection, a head gate, a Kronecker projection; a model without any has no rows. METRICS has the formulas.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from models.attention import HeadGate
+from models.capture import capture
+from models.hyper_mixing import (
+    HyperConnection,
+    KroneckerConnection,
+    PermutationConnection,
+    StochasticConnection,
+)
+from models.projections import KroneckerProjection
+
+METRICS = {
+    "distance_static": "‖H_res − I‖_F with the biases alone (SPEC §1.5)",
+    "distance_dynamic": "mean over tokens of ‖H_res − I‖_F",
+    "sigma2_static": "second singular value of H_res with the biases alone; 1 keeps a difference of streams, 0 ends it",
+    "sigma2_dynamic": "mean over tokens of the second singular value of H_res",
+    "swap_static": "s_k = softmax(b_res^k)_1, probability of the swap in factor k (SPEC §1.4)",
+    "swap_dynamic": "mean over tokens of s_k",
+    "swap_best": "σ(−(g_k − 2|α_res|)), g_k = b_res,0^k − b_res,1^k: no token can have a larger s_k (SPEC §1.5)",
+    "alpha_res": "α_res, scale of the dynamic term",
+    "gradient": "‖∂L/∂b_res‖_2 (Σ over tokens of the gradients of the logits), L the training loss, nats per token",
+    "gate_mean": "mean over tokens (and channels) of the gate g of a head",
+    "gate_sd": "standard deviation of g over tokens (and channels)",
+    "gate_low": "share of g below 0.1",
+    "routing_norm": "‖W − diag W‖_F of a Kronecker matrix W [H to, H from]",
+    "routing_share": "‖W − diag W‖_F² / ‖W‖_F²: what lies between different heads; (H−1)/H where all cells are alike",
+}
+UNITS = {"gradient": "nats per token", "alpha_res": "logits", "routing_norm": "weight"}
+LOW_GATE = 0.1
+STILL = 0.05
+"""‖H_res − I‖_F below which a module does not mix: a swap of 1 % in both of two factors."""
+
+Row = dict[str, Any]
+
+
+def connections(model: nn.Module) -> dict[str, HyperConnection]:
+    """The hyper-connections by name, in the order in which they mix."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, HyperConnection)}
+
+
+def gates(model: nn.Module) -> dict[str, HeadGate]:
+    """The head gates by name."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, HeadGate)}
+
+
+def routing(model: nn.Module) -> dict[str, Float[Tensor, "H H"]]:
+    """The Kronecker matrices W [H to, H from] by the name of their projection, detached."""
+    found = {name: m for name, m in model.named_modules() if isinstance(m, KroneckerProjection)}
+    return {name: m.weight.detach() for name, m in found.items()}
+
+
+def has_mixing(model: nn.Module) -> bool:
+    """Whether `measure` has anything to say."""
+    kinds = (HyperConnection, HeadGate, KroneckerProjection)
+    return any(isinstance(m, kinds) for m in model.modules())
+
+
+def distance(H: Float[Tensor, "*B N N"]) -> Float[Tensor, "*B"]:
+    """‖H − I‖_F."""
+    return (H - torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)).flatten(-2).norm(dim=-1)
+
+
+def sigma2(H: Float[Tensor, "*B N N"]) -> Float[Tensor, "*B"]:
+    """Second singular value, N ≥ 2. For a doubly stochastic H the first is 1, of equal streams."""
+    return torch.linalg.svdvals(H)[..., 1]
+
+
+def factor_swaps(H: Float[Tensor, "*B N N"]) -> Float[Tensor, "*B K"]:
+    """s_k of H = U_1 ⊗ … ⊗ U_K: Σ_j H_0j over the j whose k-th of K bits is 1, the first factor the highest bit."""
+    n = H.shape[-1]
+    bits = n.bit_length() - 1
+    j = torch.arange(n, device=H.device)
+    mask = torch.stack([(j >> (bits - 1 - k)) & 1 for k in range(bits)], -1)
+    return H[..., 0, :] @ mask.to(H.dtype)
+
+
+def best_swap(gap: Float[Tensor, " K"], alpha: float) -> Float[Tensor, " K"]:
+    """σ(−(g − 2|α|)): a tanh moves each of the two logits by at most |α| (SPEC §1.5)."""
+    return (2 * abs(alpha) - gap).sigmoid()
+
+
+def measure(
+    model: Any, tokens: Int[Tensor, "B T"] | None = None, targets: Int[Tensor, "B T"] | None = None
+) -> list[Row]:
+    """Every metric of every module. Dynamic ones and gates need `tokens`, gradients `targets` as well.
+
+    The model is used as it is (set it to eval for no dropout); no `.grad` of a parameter is touched. What was not
+    given leaves its metrics out.
+    """
+    found = connections(model)
+    seen, gradients = _look(model, found, tokens, targets)
+    rows: list[Row] = []
+    with torch.no_grad():
+        for i, (name, module) in enumerate(found.items()):
+            rows += _connection(name, module, seen.get(f"{name}.hook_res"))
+            if targets is not None:
+                rows.append(_gradient(name, module, gradients.get(name), i == 0, i == len(found) - 1))
+        for name in gates(model):
+            rows += _gate(name, seen.get(f"{name.removesuffix('gate')}hook_gate"))
+        for name, W in routing(model).items():
+            rows += _routing(name, W)
+    return rows
+
+
+def _look(
+    model: Any, found: dict[str, HyperConnection], tokens: Tensor | None, targets: Tensor | None
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """(activations by hook, gradients of b_res by module) of one pass."""
+    names = [f"{name}.hook_res" for name in found]
+    names += [f"{name.removesuffix('gate')}hook_gate" for name in gates(model)]
+    if tokens is None or not names:
+        return {}, {}
+    free = {name: m.b["res"] for name, m in found.items() if "res" in m.b}
+    wanted = targets is not None and bool(free)
+    with torch.set_grad_enabled(wanted), capture(model, names) as seen:
+        if not wanted:
+            model(tokens, logits_at=torch.zeros(len(tokens), 1, dtype=torch.long, device=tokens.device))
+            return dict(seen), {}
+        loss, _ = model.loss(tokens, targets)
+        grads = torch.autograd.grad(loss, list(free.values()), allow_unused=True)
+    return dict(seen), {name: g for name, g in zip(free, grads, strict=True) if g is not None}
+
+
+def _row(module: str, metric: str, value: Any, part: str = "", why: str = "") -> Row:
+    """One row; a number that is not finite has no value."""
+    number = None if value is None else float(value)
+    if number is not None and not math.isfinite(number):
+        number, why = None, "not finite"
+    return {"module": module, "metric": metric, "part": part, "value": number} | ({"undefined": why} if why else {})
+
+
+def _connection(name: str, module: HyperConnection, seen: Tensor | None) -> Iterator[Row]:
+    if "res" not in module.b:
+        why = "H_res = I by construction"
+        yield from (_row(name, metric, None, why=why) for metric in ("distance_static", "sigma2_static", "swap_static"))
+        return
+    H = module.H_res(None)
+    both: list[tuple[str, Tensor | None]] = [("static", H), ("dynamic", None if seen is None else seen.to(H.dtype))]
+    for kind, matrix in both:
+        if matrix is None:
+            continue
+        yield _row(name, f"distance_{kind}", distance(matrix).mean())
+        one = module.spec.n == 1
+        why = "one stream" if one else ""
+        yield _row(name, f"sigma2_{kind}", None if one else sigma2(matrix).mean(), why=why)
+        if isinstance(module, KroneckerConnection):
+            swaps = factor_swaps(matrix).reshape(-1, module.spec.factors).mean(0)
+            yield from (_row(name, f"swap_{kind}", s, f"factor {k}") for k, s in enumerate(swaps))
+        elif kind == "static":
+            yield _row(name, "swap_static", None, why="H_res is no product of 2 x 2 factors")
+    yield from _dynamics(name, module)
+
+
+def _dynamics(name: str, module: HyperConnection) -> Iterator[Row]:
+    scale = module.scale_of["res"]
+    alpha = float(module.alpha[scale]) if scale in module.alpha else 0.0
+    why = "" if scale in module.alpha else "static coefficients: there is no dynamic term"
+    yield _row(name, "alpha_res", None if why else alpha, why=why)
+    if isinstance(module, KroneckerConnection):
+        gaps = module.logits("res", None)
+        free = module.spec.dynamic and module.spec.dyn_act != "tanh"
+        for k, best in enumerate(best_swap(gaps[:, 0] - gaps[:, 1], alpha)):
+            unbounded = "no tanh bounds the dynamic term" if free else ""
+            yield _row(name, "swap_best", None if free else best, f"factor {k}", unbounded)
+
+
+def _gradient(name: str, module: HyperConnection, grad: Tensor | None, first: bool, last: bool) -> Row:
+    """Undefined where mixing cannot be seen: equal streams before it, or only their sum after it."""
+    why = ""
+    if "res" not in module.b:
+        why = "H_res = I by construction"
+    elif first and isinstance(module, StochasticConnection):
+        why = "its streams are equal: mixing changes nothing"
+    elif last and isinstance(module, PermutationConnection | KroneckerConnection) and module.spec.post_input == "same":
+        why = "only the sum of its streams is read: mixing changes nothing"
+    elif grad is None:
+        why = "the loss does not depend on it"
+    return _row(name, "gradient", None if why or grad is None else grad.float().norm(), why=why)
+
+
+def _gate(name: str, g: Tensor | None) -> Iterator[Row]:
+    if g is None:
+        return
+    heads = g.float().movedim(2, 0).flatten(1)  # [H, tokens x channels]
+    statistics: dict[str, Callable[[Tensor], Tensor]] = {
+        "gate_mean": lambda x: x.mean(),
+        "gate_sd": lambda x: x.std(correction=0),
+        "gate_low": lambda x: (x < LOW_GATE).float().mean(),
+    }
+    for metric, of in statistics.items():
+        yield from (_row(name, metric, of(x), f"head {h}") for h, x in enumerate(heads))
+
+
+def _routing(name: str, W: Tensor) -> Iterator[Row]:
+    W = W.float()
+    off, all_of = (W - W.diag().diag()).norm(), W.norm()
+    yield _row(name, "routing_norm", off)
+    zero = bool(all_of == 0)
+    yield _row(name, "routing_share", None if zero else (off / all_of) ** 2, why="W is zero" if zero else "")
+
+
+def still(rows: list[Row]) -> str:
+    """One line when the streams do not mix, else "".
+
+    The rule: there are mixing matrices that could mix, and in every one ‖H_res − I‖_F is below `STILL`, both with
+    the biases alone and, where it was measured, in the mean over tokens.
+    """
+    kinds = ("distance_static", "distance_dynamic")
+    found = {k: [r["value"] for r in rows if r["metric"] == k and r["value"] is not None] for k in kinds}
+    if not found["distance_static"] or any(x >= STILL for values in found.values() for x in values):
+        return ""
+    best = [r["value"] for r in rows if r["metric"] == "swap_best" and r["value"] is not None]
+    reach = f"; the best swap that any token could have is {100 * max(best):.2f} %" if best else ""
+    return (
+        f"streams are not mixing: ‖H_res − I‖ is at most {max(max(v, default=0.0) for v in found.values()):.4f} in all "
+        f"{len(found['distance_static'])} modules (mixing starts at {STILL}){reach}"
+    )

@@ -1,0 +1,107 @@
+"""Tables of the mixing metrics: from a run's log, from its weights, summed up by module (KROM; SPEC §1.5).
+
+The formulas are `METRICS`, and `measure` computes them for a model; both are `models.mixing`'s, where training logs
+them at each evaluation. Here a run folder becomes two tidy tables:
+
+    log      one row per step, module, metric and part, from metrics.jsonl
+    table    one row per module and part: every metric at the weights that the run kept
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from models.mixing import Row
+
+KEYS = ["module", "metric", "part"]
+NONE = "{} has no mixing matrices: {}. Hyper-connections (kromhc, kromcanon, any residual=hc|mhc|mhc_lite|kromhc), \
+head gates (pls, c2) and Kronecker projections (dst-kron) have some"
+
+
+def log(folder: Path) -> "pd.DataFrame":
+    """The mixing rows of metrics.jsonl: step, module, metric, part, value (NaN where undefined), why.
+
+    No rows for a run trained before the monitor, or without a metrics.jsonl. Raises `InputError` for a torn file.
+    """
+    from models.training.run import read_metrics
+
+    rows = [r for r in read_metrics(folder) if r["kind"] == "mixing"] if (folder / "metrics.jsonl").is_file() else []
+    return _frame(rows, ["step", *KEYS, "value", "why"])
+
+
+def _frame(rows: "Sequence[Row]", columns: list[str]) -> "pd.DataFrame":
+    import pandas as pd
+
+    found = pd.DataFrame([{**row, "why": row.get("undefined", "")} for row in rows], columns=columns)
+    return found.astype({"value": float})
+
+
+def final(model: Any, logged: "pd.DataFrame", step: int) -> "pd.DataFrame":
+    """Every metric at the weights of `step`: static ones from `model`, the others from the log of that step.
+
+    Columns module, metric, part, value, why. What needs tokens and was not logged at `step` is undefined, with the
+    reason. Raises `InputError` for a model without anything that mixes.
+    """
+    import pandas as pd
+
+    from models.mixing import connections, gates, has_mixing, measure
+
+    if not has_mixing(model):
+        raise InputError(NONE.format(model.config.name, "one residual stream, no gate, no routing"))
+    now = _frame(measure(model), [*KEYS, "value", "why"])
+    here = logged[logged["step"] == step].drop(columns="step")
+    both = pd.concat([now, here]).drop_duplicates(KEYS, ignore_index=True)
+    if not here.empty:
+        return both
+    why = "metrics.jsonl has no mixing rows" if logged.empty else f"not logged at step {step}"
+    lost = [(module, metric) for module in connections(model) for metric in ("distance_dynamic", "gradient")]
+    lost += [(module, metric) for module in gates(model) for metric in ("gate_mean", "gate_sd", "gate_low")]
+    rows = [{"module": m, "metric": metric, "part": "", "value": None, "undefined": why} for m, metric in lost]
+    return pd.concat([both, _frame(rows, list(both.columns))], ignore_index=True) if rows else both
+
+
+def by_module(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """One row per module and part, one column per metric; a metric of the whole module stands in each of its parts.
+
+    A cell that a module could have but has no value for says why in `undefined`; a metric that is none of a module's
+    kind is undefined as "not of this module".
+    """
+    import pandas as pd
+
+    from models.mixing import METRICS
+    from probes.undefined import note
+
+    metrics = [m for m in METRICS if m in set(rows["metric"])]
+    out = []
+    for module, own in rows.groupby("module", sort=False):
+        defined = own[(own["part"] != "") & own["metric"].isin(metrics)]
+        for part in list(dict.fromkeys(defined["part"])) or [""]:
+            cells: dict[str, float] = {}
+            why: dict[str, str] = {}
+            for metric in metrics:
+                one = own[(own["metric"] == metric) & own["part"].isin(["", part])]
+                cells[metric] = float(one["value"].iloc[0]) if len(one) else float("nan")
+                if pd.isna(cells[metric]):
+                    why[metric] = one["why"].iloc[0] if len(one) else "not of this module"
+            out.append({"module": module, "part": part, **cells, "undefined": note(why)})
+    return pd.DataFrame(out)
+
+
+def kept_step(folder: Path) -> int:
+    """The step whose weights model.safetensors holds; −1 where the file does not say."""
+    from models.checkpoint import read_tensors
+
+    return int(read_tensors(folder / "model.safetensors")[1].get("step", -1))
+
+
+def short(module: str) -> str:
+    """`blocks.3.attn_hc` -> `L3 attn`, `blocks.0.attn.v` -> `L0 attn.v`."""
+    parts = module.split(".")
+    if len(parts) < 3 or parts[0] != "blocks":
+        return module
+    return f"L{parts[1]} {'.'.join(parts[2:]).removesuffix('_hc')}"

@@ -1,0 +1,219 @@
+"""The mixing metrics on matrices set by hand, and against plain loops."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models import mixing
+from models.make import build
+from models.mixing import best_swap, distance, factor_swaps, has_mixing, measure, sigma2, still
+
+TOKENS = torch.randint(1, 256, (2, 9), generator=torch.Generator().manual_seed(0))
+TARGETS = TOKENS.roll(-1, 1)
+
+
+def krom(b: float, **options: Any) -> Any:
+    return build("kromhc", "tiny", **{"residual.b_res": b, **options}).eval()
+
+
+def values(rows: list[dict[str, Any]], metric: str) -> list[float]:
+    return [row["value"] for row in rows if row["metric"] == metric]
+
+
+def moved(model: Any, seed: int = 1) -> Any:
+    """Every parameter away from its start, so that tokens matter."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.2 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("b", "s", "off"), [(-8, 0.00034, 0.0016), (-2, 0.1192, 0.5386), (-1, 0.2689, 1.0941), (0, 0.5, 1.7321)]
+)
+def test_the_table_of_the_spec(b: float, s: float, off: float) -> None:
+    """SPEC §1.5: swap and ‖H − I‖_F by bias, in every module; σ_2 = 1 − 2s."""
+    rows = measure(krom(b))
+    for metric, expected in (("swap_static", s), ("distance_static", off), ("sigma2_static", 1 - 2 * s)):
+        found = values(rows, metric)
+        assert len(found) == (8 if metric == "swap_static" else 4)
+        assert found == pytest.approx([expected] * len(found), abs=1e-4), metric
+
+
+def test_the_best_swap_of_the_paper() -> None:
+    """L0/ffn of the blog: α .84, factor swaps .100 and .148 give .3735 and .4825 (SPEC §1.5); the sign of α is free."""
+    gaps = torch.tensor([math.log(0.9 / 0.1), math.log(0.852 / 0.148)])
+    model = krom(-2.0)
+    module = model.blocks[0].mlp_hc
+    with torch.no_grad():
+        module.b["res"][:, 0], module.b["res"][:, 1] = gaps, 0.0
+        module.alpha["res"].fill_(-0.84)
+    rows = [r for r in measure(model) if r["module"] == "blocks.0.mlp_hc"]
+    assert values(rows, "swap_static") == pytest.approx([0.1, 0.148], abs=1e-5)
+    assert values(rows, "swap_best") == pytest.approx([0.3735, 0.4825], abs=5e-4)
+    assert values(rows, "alpha_res") == pytest.approx([-0.84])
+
+
+def test_no_token_exceeds_the_best_swap_and_some_come_near() -> None:
+    model = krom(-2.0)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.endswith("W.res"):
+                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
+            if name.endswith("alpha.res"):
+                p.fill_(0.5)
+    from models.capture import capture
+
+    bound = best_swap(torch.tensor([2.0, 2.0]), 0.5)
+    with capture(model, "blocks.*.*_hc.hook_res") as seen, torch.no_grad():
+        model(TOKENS)
+    swaps = torch.cat([factor_swaps(H).flatten(0, 1) for H in seen.values()])
+    assert (swaps <= bound + 1e-6).all()
+    assert swaps.max() > 0.95 * bound[0]
+    assert float(bound[0]) == pytest.approx(1 / (1 + math.e))
+
+
+def naive_kron(swaps: list[float]) -> np.ndarray:
+    H = np.eye(1)
+    for s in swaps:
+        H = np.kron(H, np.array([[1 - s, s], [s, 1 - s]]))
+    return H
+
+
+@pytest.mark.parametrize("swaps", [[0.3], [0.1, 0.4], [0.05, 0.2, 0.45]], ids=str)
+def test_factors_distance_and_second_singular_value(swaps: list[float]) -> None:
+    H = naive_kron(swaps)
+    t = torch.from_numpy(H)
+    assert factor_swaps(t).tolist() == pytest.approx(swaps)
+    assert float(distance(t)) == pytest.approx(math.sqrt(((H - np.eye(len(H))) ** 2).sum()))
+    assert float(sigma2(t)) == pytest.approx(1 - 2 * min(swaps))
+
+
+@torch.no_grad()
+def test_dynamic_values_are_means_over_tokens() -> None:
+    """Against a loop over the H_res that `capture` shows."""
+    from models.capture import capture
+
+    model = moved(krom(-1.0))
+    rows = measure(model, TOKENS)
+    with capture(model, "blocks.*.*_hc.hook_res") as seen:
+        model(TOKENS)
+    for name, H in seen.items():
+        own = [r for r in rows if r["module"] == name.removesuffix(".hook_res")]
+        each = [np.linalg.norm(h - np.eye(4)) for h in H.flatten(0, 1).numpy()]
+        second = [np.linalg.svd(h)[1][1] for h in H.flatten(0, 1).numpy()]
+        assert np.std(each) > 1e-3, "tokens must differ, or a mean tests nothing"
+        assert values(own, "distance_dynamic") == pytest.approx([np.mean(each)], abs=1e-5)
+        assert values(own, "sigma2_dynamic") == pytest.approx([np.mean(second)], abs=1e-5)
+
+
+def test_gradients_are_those_of_backward_and_leave_no_trace() -> None:
+    model = moved(krom(-1.0))
+    rows = {r["module"]: r for r in measure(model, TOKENS, TARGETS) if r["metric"] == "gradient"}
+    assert all(p.grad is None for p in model.parameters())
+    model.loss(TOKENS, TARGETS)[0].backward()
+    for i, (name, module) in enumerate(mixing.connections(model).items()):
+        expected = float(module.b["res"].grad.norm())
+        if i == 0:
+            assert rows[name]["value"] is None and "streams are equal" in rows[name]["undefined"]
+            assert expected < 1e-6
+        else:
+            assert expected > 1e-6 and rows[name]["value"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_last_module_has_no_gradient_where_only_a_sum_is_read() -> None:
+    model = moved(krom(-1.0, **{"residual.post_input": "same"}))
+    rows = [r for r in measure(model, TOKENS, TARGETS) if r["metric"] == "gradient"]
+    assert "only the sum" in rows[-1]["undefined"]
+    model.loss(TOKENS, TARGETS)[0].backward()
+    assert float(list(mixing.connections(model).values())[-1].b["res"].grad.norm()) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "metric", "why"),
+    [
+        ({"residual": "mhc"}, "swap_static", "no product"),
+        ({"residual": "mhc_lite"}, "swap_static", "no product"),
+        ({"residual": "hc"}, "swap_static", "no product"),
+        ({"residual.dyn_act": "none"}, "swap_best", "no tanh"),
+        ({"residual.dynamic": False}, "alpha_res", "static coefficients"),
+        ({"residual.freeze_res": True}, "distance_static", "by construction"),
+        ({"residual": "mhc", "residual.n": 1}, "sigma2_static", "one stream"),
+    ],
+    ids=str,
+)
+def test_what_does_not_exist_says_why(options: dict[str, Any], metric: str, why: str) -> None:
+    rows = [r for r in measure(build("kromhc", "tiny", **options).eval(), TOKENS, TARGETS) if r["metric"] == metric]
+    assert rows and all(r["value"] is None and why in r["undefined"] for r in rows)
+
+
+def test_without_dynamics_the_best_swap_is_the_static_one() -> None:
+    rows = measure(krom(-2.0, **{"residual.dynamic": False}))
+    assert values(rows, "swap_best") == pytest.approx(values(rows, "swap_static"))
+
+
+def test_gates_set_by_hand() -> None:
+    """A bias alone: g = σ(bias) at every token; .05 counts as low, .5 does not."""
+    model = build("pls", "tiny").eval()
+    gate = model.blocks[1].attn.gate
+    with torch.no_grad():
+        gate.weight.zero_()
+        gate.bias.zero_()
+        gate.bias[2] = math.log(0.05 / 0.95)
+    rows = [r for r in measure(model, TOKENS) if r["module"] == "blocks.1.attn.gate"]
+    assert values(rows, "gate_mean") == pytest.approx([0.5, 0.5, 0.05, 0.5])
+    assert values(rows, "gate_sd") == pytest.approx([0.0] * 4, abs=1e-6)
+    assert values(rows, "gate_low") == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_routing_set_by_hand() -> None:
+    model = build("dst-kron", "tiny").eval()
+    W = torch.eye(4)
+    W[0, 3], W[2, 1] = 2.0, -2.0
+    with torch.no_grad():
+        model.blocks[0].attn.v.weight.copy_(W)
+        model.blocks[1].attn.v.weight.zero_()
+    rows = [r for r in measure(model) if r["module"].endswith("attn.v")]
+    assert values(rows, "routing_norm") == pytest.approx([math.sqrt(8), 0.0])
+    assert values(rows, "routing_share")[0] == pytest.approx(8 / 12)
+    assert rows[-1]["undefined"] == "W is zero"
+
+
+def test_models_without_any_have_no_rows() -> None:
+    model = build("gpt2", "tiny").eval()
+    assert not has_mixing(model) and measure(model, TOKENS, TARGETS) == []
+    assert all(has_mixing(build(name, "tiny")) for name in ("kromcanon", "dst-kron", "pls"))
+
+
+def test_the_warning_holds_at_minus_eight_and_for_no_module_that_mixes() -> None:
+    frozen = krom(-8.0)
+    text = still(measure(frozen, TOKENS))
+    assert "not mixing" in text and "all 4 modules" in text and "\n" not in text
+    assert still(measure(krom(-2.0), TOKENS)) == ""
+    with torch.no_grad():
+        frozen.blocks[1].attn_hc.b["res"].zero_()
+    assert still(measure(frozen, TOKENS)) == "", "one module mixes"
+    assert still(measure(krom(-8.0, **{"residual.freeze_res": True}), TOKENS)) == "", "nothing could mix"
+    assert still(measure(build("dst-kron", "tiny").eval(), TOKENS)) == ""
+
+
+@torch.no_grad()
+def test_the_warning_sees_tokens_that_mix() -> None:
+    """Biases at −8 and a large dynamic term: static distance small, tokens mix."""
+    model = krom(-8.0)
+    for name, p in model.named_parameters():
+        if name.endswith("W.res"):
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
+        if name.endswith("alpha.res"):
+            p.fill_(6.0)
+    assert still(measure(model)) != "" and still(measure(model, TOKENS)) == ""
+
+
+def test_shapes_are_what_they_say() -> None:
+    H: Tensor = torch.eye(4).expand(2, 3, 4, 4)
+    assert factor_swaps(H).shape == (2, 3, 2) and distance(H).shape == sigma2(H).shape == (2, 3)

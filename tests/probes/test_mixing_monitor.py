@@ -1,0 +1,145 @@
+"""The tables and figures of `probes.mixing_monitor`, on trained runs and on weights set by hand."""
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from models.errors import InputError
+from models.make import build
+from models.train import main as train
+from probes import mixing_figures as draw
+from probes.mixing import by_module, final, log, short
+from probes.mixing_monitor import main, overview, read
+from probes.tables import read_about
+from tests.tiny import arguments
+
+NO_LOG = pd.DataFrame(columns=["step", "module", "metric", "part", "value", "why"]).astype({"value": float})
+
+
+@pytest.fixture(scope="module")
+def runs(corpus, tmp_path_factory) -> dict[int, Path]:
+    """Two trained runs by their initial bias."""
+    folder = tmp_path_factory.mktemp("mixing")
+    for b in (-8, -2):
+        train(arguments(corpus, folder / f"krom{b}", "--set", f"residual.b_res={b}", preset="kromhc"))
+    return {b: folder / f"krom{b}" for b in (-8, -2)}
+
+
+def test_the_command_writes_tables_and_figures(runs: dict, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "m.parquet"
+    main([str(runs[-8]), str(runs[-2]), "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "NaN" not in printed and "its streams are equal" in printed
+    modules, steps, each = (pd.read_parquet(out.with_stem(f"m{name}")) for name in ("", "-log", "-runs"))
+    assert len(modules) == 2 * 4 * 2 and set(modules["run"]) == {"krom-8", "krom-2"}
+    assert set(steps["step"]) == {6, 12}
+    assert each["streams"].tolist() == ["still", "mix"] and each["bias"].tolist() == [-8.0, -2.0]
+    assert read_about(out)["units"]["swap_best"] == "probability"
+    page = out.with_suffix(".html").read_text()
+    titles = ("Swap probability", "Swap weight", "How hard the dynamic", "Over training", "Bias sweep")
+    assert all(title in page for title in titles)
+
+
+def test_the_overview_is_that_of_the_log(runs: dict) -> None:
+    """Means over modules, by hand from metrics.jsonl at the last step."""
+    run = read(str(runs[-2]))
+    (row,) = overview([run]).to_dict("records")
+    rows = [json.loads(line) for line in (runs[-2] / "metrics.jsonl").read_text().splitlines()]
+    for metric in ("swap_static", "swap_best", "distance_dynamic", "alpha_res"):
+        own = [r["value"] for r in rows if r["kind"] == "mixing" and r["step"] == 12 and r["metric"] == metric]
+        assert row[metric] == pytest.approx(sum(own) / len(own), rel=1e-5)
+    assert row["loss"] == [r["loss"] for r in rows if r["kind"] == "eval"][-1]
+
+
+def planted() -> pd.DataFrame:
+    """SPEC §1.5's check: α .84, static swaps .100 and .148 in one module of a model at −8."""
+    model = build("kromhc", "tiny").eval()
+    module = model.blocks[0].mlp_hc
+    with torch.no_grad():
+        module.b["res"].copy_(torch.tensor([[math.log(9), 0.0], [math.log(0.852 / 0.148), 0.0]]))
+        module.alpha["res"].fill_(0.84)
+    return final(model, NO_LOG, 0)
+
+
+def test_planted_weights_become_bars_maps_and_points() -> None:
+    finals = {"run": planted()}
+    static, best = draw.swap_bars(finals).data
+    assert static.x[1] == "L0 mlp" and static.y[1] == pytest.approx(14.8, abs=1e-3)
+    assert best.y[1] == pytest.approx(48.25, abs=0.05)
+    assert best.y[0] == pytest.approx(0.0342, abs=1e-3), "the others stay at −8, α .01"
+    (heat,) = draw.factor_maps(finals).data
+    assert heat.z[1].tolist() == pytest.approx([0.1, 0.148], abs=1e-5)
+    (points,) = draw.scatter(finals).data
+    assert (points.x[1], points.text[1]) == (pytest.approx(0.84), "L0 mlp")
+
+
+def test_a_table_per_module_and_part() -> None:
+    table = by_module(planted())
+    assert table["module"].unique().tolist() == [f"blocks.{n}.{b}_hc" for n in (0, 1) for b in ("attn", "mlp")]
+    assert table["part"].tolist() == ["factor 0", "factor 1"] * 4
+    assert table["alpha_res"].iloc[2] == table["alpha_res"].iloc[3] == pytest.approx(0.84)
+    assert table["undefined"].str.contains("distance_dynamic, gradient: metrics.jsonl has no mixing rows").all()
+
+
+def test_other_kinds_of_mixing_have_their_reasons(corpus, tmp_path: Path, capsys) -> None:
+    """A gate and Kronecker routing beside mHC: tables for each, swap probabilities undefined, no swap figures."""
+    more = [x for s in ("residual=mhc", "attention.gate=gate", "attention.v=kron") for x in ("--set", s)]
+    train(arguments(corpus, tmp_path / "a", *more, preset="kromhc"))
+    out = tmp_path / "m.parquet"
+    main([str(tmp_path / "a"), "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "H_res is no product of 2 x 2 factors" in printed and "head 3" in printed and "L1 attn.v" in printed
+    page = out.with_suffix(".html").read_text()
+    assert "Over training" in page and "Swap weight" not in page and "Bias sweep" not in page
+    table = pd.read_parquet(out)
+    assert (table["undefined"].str.len() > 0).all(), "every row lacks the metrics of the other kinds, and says so"
+
+
+def test_a_run_from_before_the_monitor(runs: dict, tmp_path: Path) -> None:
+    """Static metrics from the weights alone; what needs tokens is undefined."""
+    old = tmp_path / "old"
+    old.mkdir()
+    for path in runs[-2].iterdir():
+        if path.is_file() and path.name != "metrics.jsonl":
+            (old / path.name).write_bytes(path.read_bytes())
+    kept = [r for r in (runs[-2] / "metrics.jsonl").read_text().splitlines() if '"mixing"' not in r]
+    (old / "metrics.jsonl").write_text("\n".join(kept) + "\n")
+    assert log(old).empty
+    (row,) = overview([read(str(old))]).to_dict("records")
+    assert row["swap_static"] > 0.1 and "distance_dynamic: metrics.jsonl has no mixing rows" in row["undefined"]
+
+
+def test_weights_of_a_step_that_was_not_evaluated(runs: dict) -> None:
+    """`--keep best` and a log of other steps: the dynamic metrics are not those of these weights."""
+    from models.checkpoint import load
+
+    rows = final(load(runs[-2]), log(runs[-2]), 7)
+    (why,) = set(rows.loc[rows["metric"] == "gradient", "why"])
+    assert why == "not logged at step 7"
+
+
+def test_a_gated_model_that_was_saved_and_never_logged(tmp_path: Path, capsys) -> None:
+    build("pls", "tiny").save(tmp_path / "pls")
+    main([str(tmp_path / "pls")])
+    printed = capsys.readouterr().out
+    assert "gate_mean, gate_sd, gate_low: metrics.jsonl has no mixing rows" in printed and "NaN" not in printed
+
+
+def test_a_run_without_mixing_is_told_what_has_some(corpus, tmp_path: Path) -> None:
+    train(arguments(corpus, tmp_path / "a", preset="gpt2"))
+    with pytest.raises(InputError, match="no mixing matrices.*kromhc.*pls.*dst-kron"):
+        main([str(tmp_path / "a")])
+    with pytest.raises(InputError, match="at least one run"):
+        main([])
+
+
+def test_names_are_short() -> None:
+    assert [short(f"blocks.3.{m}") for m in ("attn_hc", "attn.v", "attn.gate")] == [
+        "L3 attn",
+        "L3 attn.v",
+        "L3 attn.gate",
+    ]

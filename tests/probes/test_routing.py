@@ -1,0 +1,120 @@
+"""Kronecker routing set by hand: hubs, growth with depth, and what has no value."""
+
+import numpy as np
+import pytest
+import torch
+
+from models.errors import InputError
+from models.make import build
+from models.mixing import routing
+from probes.routing import cells, growth, hub_heads, hub_scores, hubs, layers, main, matrices, plot
+
+
+def planted(*W: np.ndarray, part: str = "v") -> dict:
+    """The matrices of a model whose layers have W as their routing of `part`."""
+    model = build("dst-kron", "tiny", n_layers=len(W), n_heads=len(W[0]), d_model=8 * len(W[0]))
+    with torch.no_grad():
+        for block, values in zip(model.blocks, W, strict=True):
+            getattr(block.attn, part).weight.copy_(torch.from_numpy(values))
+    return {f"attn.{part}": matrices(model)[f"attn.{part}"]}
+
+
+def star(n: int, hub: int) -> np.ndarray:
+    """Everybody sends to the hub, and the hub to everybody."""
+    W = np.zeros((n, n))
+    W[hub, :] = W[:, hub] = 1.0
+    return W
+
+
+def test_a_star_has_one_hub() -> None:
+    """Every weight touches the hub, so its score is 1/2; each other head has a share 1/(2(H−1))."""
+    found = planted(star(6, 4), star(6, 4), star(6, 4))
+    (first, *_) = layers(found).to_dict("records")
+    assert (first["hub"], first["hub_score"]) == ("H4", pytest.approx(0.5))
+    assert first["hub_p"] < 0.01 and first["hub_chance"] < 0.4
+    table = hubs(found)
+    own = table[table["layer"] == 1].set_index("head")
+    assert own.loc["L1H4", ["into", "out_of"]].tolist() == [5.0, 5.0]
+    assert own.loc["L1H0", "score"] == pytest.approx(0.1)
+    assert own["score"].sum() == pytest.approx(1.0)
+
+
+def test_rows_receive_and_columns_send() -> None:
+    """W_ij is what head j gives to head i (DST Fig. 3), and the model computes with it so."""
+    W = np.zeros((4, 4))
+    W[1, 3] = -2.0
+    found = planted(W)
+    one = hubs(found).set_index("index")
+    assert one["into"].tolist() == [0, 2, 0, 0] and one["out_of"].tolist() == [0, 0, 0, 2]
+    (cell,) = cells(found).query("value != 0").to_dict("records")
+    assert (cell["to"], cell["from"], cell["value"]) == (1, 3, -2.0)
+    model = build("dst-kron", "tiny")
+    with torch.no_grad():
+        model.blocks[0].attn.v.weight.copy_(torch.from_numpy(W))
+    x = torch.zeros(1, 1, 4, 8)
+    x[..., 3, :] = 1.0
+    y = model.blocks[0].attn.v(x.flatten(-2)).unflatten(-1, (4, 8))
+    assert y[0, 0, :, 0].tolist() == [0, -2, 0, 0]
+
+
+def test_the_sign_does_not_make_a_hub() -> None:
+    rng = np.random.default_rng(0)
+    W = rng.normal(size=(5, 5))
+    np.testing.assert_allclose(hub_scores(W), hub_scores(np.abs(W)))
+    np.testing.assert_allclose(hub_scores(W), hub_scores(W * 7 + 100 * np.eye(5)), err_msg="diagonal and scale")
+
+
+def test_norms_by_hand() -> None:
+    W = np.array([[3.0, -4.0, 0], [0, 0, 0], [0, 0, 0]])
+    (row,) = layers(planted(W), shuffles=20).to_dict("records")
+    expected = {"max": 4, "mean": 7 / 9, "diagonal": 1, "off": 4 / 6, "norm": 5, "off_norm": 4, "off_share": 16 / 25}
+    assert {k: row[k] for k in expected} == pytest.approx(expected)
+    assert row["negative"] == pytest.approx(1 / 9)
+
+
+def test_growth_is_the_slope_over_layers() -> None:
+    """Largest weights 1, 1.5, 2, 3.5: the least-squares slope by hand is .8, exact lines have no interval."""
+    found = planted(*(np.diag([m, 1.0, 1.0]) for m in (1.0, 1.5, 2.0, 3.5)))
+    top, off = growth(layers(found)).to_dict("records")
+    assert top["slope"] == pytest.approx(0.8) and (top["first"], top["last"]) == (1.0, 3.5)
+    assert top["ci_low"] < 0.8 < top["ci_high"] and 0 < top["p"] < 0.1
+    assert np.isnan(off["p"]) and "on a line exactly" in off["undefined"]
+
+
+def test_shuffles_hold_their_level() -> None:
+    """On random matrices the p of a hub is uniform: about 10 % lie below .1."""
+    rng = np.random.default_rng(1)
+    found = {"attn.v": {i: rng.normal(size=(6, 6)) for i in range(300)}}
+    p = layers(found, shuffles=99)["hub_p"]
+    assert 0.05 < (p <= 0.1).mean() < 0.16 and 0.4 < p.mean() < 0.6
+
+
+def test_a_hub_in_every_layer_stands_out_among_heads() -> None:
+    rng = np.random.default_rng(2)
+    found = planted(*(star(6, 2) + 0.2 * rng.random((6, 6)) for _ in range(5)))
+    table = hub_heads(hubs(found)).set_index("head")
+    assert table["over_even"].idxmax() == "H2" and table.loc["H2", "p_holm"] < 0.01
+    assert table.loc["H2", "ci_low"] > 0 and table.loc["H2", "n"] == 5
+
+
+def test_what_has_no_value_says_why() -> None:
+    table = layers(planted(np.eye(4), np.ones((4, 4)), np.zeros((4, 4))), shuffles=9)
+    reasons = table["undefined"].tolist()
+    assert "between different heads" in reasons[0] and table["hub"].tolist() == ["", "H0", ""]
+    assert "shuffling its cells changes nothing" in reasons[1]
+    assert "W is zero" in reasons[2]
+    two = growth(table[table["layer"] < 2])
+    assert two["slope"].isna().all() and two["undefined"].str.contains("fewer than three layers").all()
+
+
+def test_figure_has_a_panel_per_projection_and_layer() -> None:
+    model = build("dst-kron", "tiny")
+    figure = plot(matrices(model))
+    assert len(figure.data) == 4
+    np.testing.assert_allclose(figure.data[3].z, routing(model)["blocks.1.attn.o"])
+    assert figure.layout.coloraxis.cmin == -figure.layout.coloraxis.cmax
+
+
+def test_a_model_without_routing_is_told_what_has_it(tiny_run) -> None:
+    with pytest.raises(InputError, match="no Kronecker mixing.*dst-kron"):
+        main([str(tiny_run)])

@@ -1,0 +1,108 @@
+"""KROM's question by arithmetic: is mixing at bias −8 stuck because softmax saturates, or because bf16 rounds?
+
+One 2 × 2 factor by itself, as in `papers.krom_arithmetic`; the numbers that SPEC §1.10 d computed, and two controls.
+"""
+
+import math
+
+import pytest
+import torch
+
+from models.errors import InputError
+from models.hyper_mixing import DTYPES
+from models.make import build
+from models.training.config import Training, with_recipe
+from models.training.optim import make_optimizer
+from papers.krom_arithmetic import BIASES, Case, updates
+
+both = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def ends(**fields) -> dict[float, dict]:
+    """Final row by initial bias."""
+    return {row["bias"]: row for row in updates(Case(**fields)).to_dict("records")}
+
+
+def test_adamw_in_fp32_reaches_the_swap_from_every_bias() -> None:
+    for decay in (0.2, 0.0):
+        for row in ends(decay=decay).values():
+            assert row["swap"] == pytest.approx(0.30, abs=1e-3)
+
+
+@pytest.mark.parametrize(("decay", "b0", "swap"), [(0.0, -2.0, 0.0025), (0.2, -1.515625, 0.0015)])
+def test_adamw_in_bf16_stops_from_minus_eight_and_only_there(decay: float, b0: float, swap: float) -> None:
+    """b_1 never leaves −8: the next number is 1/32 away, a step .005. b_0 goes as far as its own grid lets it."""
+    rows = ends(dtype="bf16", decay=decay)
+    assert (rows[-8.0]["b0"], rows[-8.0]["b1"]) == (b0, -8.0)
+    assert rows[-8.0]["swap"] == pytest.approx(swap, abs=5e-5)
+    if decay:
+        assert all(rows[bias]["swap"] == pytest.approx(0.30, abs=1e-3) for bias in BIASES[1:])
+
+
+def test_two_thousand_unit_steps() -> None:
+    """A gradient of −1 that no softmax has shrunk: fp32 ends at +.63, bf16 where it started."""
+    assert ends(pull="unit")[-8.0]["b1"] == pytest.approx(0.63, abs=5e-3)
+    assert ends(pull="unit", dtype="bf16")[-8.0]["b1"] == -8.0
+
+
+def test_decay_alone_thaws_fp32_and_not_bf16() -> None:
+    """No gradient at all: b_1 = −8 Π(1 − .2 lr_t), by hand from the schedule; in bf16 no stored number changes."""
+    lr = [5e-3 * min(1, (t + 1) / 200) for t in range(200)]
+    lr += [5e-3 * (0.1 + 0.45 * (1 + math.cos(math.pi * t / 1799))) for t in range(1800)]
+    expected = -8 * math.prod(1 - 0.2 * x for x in lr)
+    assert ends(pull="none")[-8.0]["b1"] == pytest.approx(expected, rel=1e-4)
+    assert expected > -2.7
+    stuck = ends(pull="none", dtype="bf16")[-8.0]
+    assert (stuck["b1"], stuck["moved"]) == (-8.0, 0)
+
+
+def test_the_gradient_of_sgd_has_the_factor_that_krom_names() -> None:
+    """Its first gradient over s − .30 is p(1−p): 313.2 times larger at −2 than at −8."""
+    rows = ends(optimizer="sgd")
+    slope = {b: row["gradient"] / (1 / (1 + math.exp(-b)) - 0.30) for b, row in rows.items() if b != 0.0}
+    assert slope[-2.0] / slope[-8.0] == pytest.approx(313.2, abs=0.1)
+    assert slope[-2.0] == pytest.approx(rows[-2.0]["p(1-p)"], rel=1e-4)
+
+
+def test_sgd_is_frozen_at_the_rate_of_adamw_and_not_at_its_own() -> None:
+    frozen, own = (ends(optimizer="sgd", lr=lr, decay=0.0)[-8.0] for lr in (5e-3, 5.0))
+    assert frozen["swap"] == pytest.approx(1 / (1 + math.exp(8)), rel=0.01)
+    assert own["swap"] == pytest.approx(0.30, abs=1e-3)
+    assert ends(optimizer="sgd", lr=5.0, decay=0.0, dtype="bf16")[-8.0]["b1"] == -8.0
+
+
+def test_decay_outweighs_the_gradient_of_sgd() -> None:
+    """With decay .2 SGD goes past .30, to the same place from every bias: no evidence about saturation."""
+    ended = [row["swap"] for row in ends(optimizer="sgd", lr=0.5).values()]
+    assert ended == pytest.approx([0.4245] * 4, abs=1e-3)
+
+
+@both
+def test_rows_do_not_see_each_other(dtype: str) -> None:
+    together = updates(Case(dtype=dtype), steps=50)
+    for i, bias in enumerate(BIASES):
+        (alone,) = updates(Case(dtype=dtype), [bias], steps=50).to_dict("records")
+        assert alone == together.iloc[i].to_dict()
+
+
+def test_the_optimiser_is_that_of_training() -> None:
+    """Rate, betas, decay and storage of moments as a hyper-connection gets them."""
+    model = build("kromhc", "tiny", **{"residual.hc_dtype": "bf16"})
+    optimizer = make_optimizer(model, with_recipe(Training(), "kromhc", "tiny"))
+    b = model.blocks[0].attn_hc.b["res"]
+    (group,) = [g for g in optimizer.param_groups if any(p is b for p in g["params"])]
+    case = Case()
+    assert (group["lr"], group["weight_decay"], group["fused"]) == (case.lr, case.decay, True)
+    assert group["betas"] == (0.8, 0.95)
+    assert b.dtype == torch.bfloat16
+
+
+def test_unknown_names_are_told() -> None:
+    for fields in ({"pull": "push"}, {"optimizer": "lion"}, {"dtype": "fp8"}):
+        with pytest.raises(InputError, match="is unknown"):
+            updates(Case(**fields), steps=1)
+
+
+def test_divergence_is_undefined() -> None:
+    row = ends(optimizer="sgd", lr=50.0)[-8.0]
+    assert math.isnan(row["swap"]) and row["undefined"] == "b0, b1, swap: diverged" and not row["reached"]

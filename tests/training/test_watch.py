@@ -1,0 +1,74 @@
+"""The mixing monitor in training: rows at each evaluation, one warning, nothing where there is nothing to mix."""
+
+from pathlib import Path
+
+import pytest
+
+from models.mixing import measure
+from models.train import main
+from models.training.run import read_metrics
+from tests.tiny import arguments
+from tests.training.test_resume import weights_equal
+
+
+def mixing_rows(folder: Path) -> list[dict]:
+    return [row for row in read_metrics(folder) if row["kind"] == "mixing"]
+
+
+@pytest.mark.parametrize(("b", "times"), [("-8", 1), ("-2", 0)])
+def test_rows_and_one_warning(corpus, tmp_path: Path, capsys, b: str, times: int) -> None:
+    main(arguments(corpus, tmp_path / "a", "--set", f"residual.b_res={b}", preset="kromhc"))
+    assert capsys.readouterr().err.count("streams are not mixing") == times, "two evaluations, one warning"
+    rows = mixing_rows(tmp_path / "a")
+    keys = [(r["step"], r["module"], r["metric"], r["part"]) for r in rows]
+    assert len(keys) == len(set(keys)) and {k[0] for k in keys} == {6, 12}
+    modules = [f"blocks.{layer}.{branch}_hc" for layer in (0, 1) for branch in ("attn", "mlp")]
+    assert list(dict.fromkeys(k[1] for k in keys)) == modules
+    assert {"distance_static", "distance_dynamic", "swap_best", "alpha_res", "gradient"} <= {k[2] for k in keys}
+    assert all(r["value"] is not None or r["undefined"] for r in rows)
+
+
+def test_the_last_rows_are_those_of_the_weights(corpus, tmp_path: Path) -> None:
+    from models.checkpoint import load
+
+    main(arguments(corpus, tmp_path / "a", "--set", "attention.v=kron", preset="kromhc"))
+    last = {(r["module"], r["metric"], r["part"]): r["value"] for r in mixing_rows(tmp_path / "a") if r["step"] == 12}
+    again = measure(load(tmp_path / "a"))
+    assert {"distance_static", "routing_norm"} <= {r["metric"] for r in again}
+    for row in again:
+        assert last[row["module"], row["metric"], row["part"]] == pytest.approx(row["value"], rel=1e-5)
+
+
+def test_nothing_for_a_model_without_mixing(corpus, tmp_path: Path, monkeypatch) -> None:
+    import models.training.loop
+
+    monkeypatch.setattr(models.training.loop, "measure", lambda *_: pytest.fail("measured"))
+    main(arguments(corpus, tmp_path / "a", preset="gpt2"))
+    assert mixing_rows(tmp_path / "a") == []
+
+
+def test_watching_does_not_change_the_training(corpus, tmp_path: Path, monkeypatch) -> None:
+    import models.training.loop
+
+    main(arguments(corpus, tmp_path / "watched", preset="kromhc"))
+    monkeypatch.setattr(models.training.loop, "has_mixing", lambda model: False)
+    main(arguments(corpus, tmp_path / "unwatched", preset="kromhc"))
+    assert mixing_rows(tmp_path / "watched") and not mixing_rows(tmp_path / "unwatched")
+    assert weights_equal(tmp_path / "watched", tmp_path / "unwatched")
+
+
+def test_curves_in_tensorboard(corpus, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    main(arguments(corpus, tmp_path / "a", preset="kromhc"))
+    board = EventAccumulator(str(tmp_path / "a" / "tb"))
+    board.Reload()
+    points = board.Scalars("mixing/swap_static/blocks.1.attn_hc/factor_1")
+    assert [p.step for p in points] == [6, 12]
+    assert points[-1].value == pytest.approx(
+        next(
+            r["value"]
+            for r in mixing_rows(tmp_path / "a")
+            if (r["step"], r["module"], r["metric"], r["part"]) == (12, "blocks.1.attn_hc", "swap_static", "factor 1")
+        )
+    )
