@@ -140,8 +140,9 @@ def _print(found: "Found") -> None:
     streams = found.streams
     if streams["concentration"].notna().any():
         cosine, chance = streams["stream_cosine"].mean(), streams["shuffled_cosine"].mean()
+        control = f" (shuffled labels {chance:.4f})" if chance == chance else ""
         print(
-            f"streams: mean cosine of their directions {cosine:.4f} (shuffled labels {chance:.4f}), concentration "
+            f"streams: mean cosine of their directions {cosine:.4f}{control}, concentration "
             f"{streams['concentration'].mean():.4f}, means over layers where defined"
         )
     if lines := legend(found.layers):
