@@ -1,8 +1,8 @@
 """Project a direction out of everything that the blocks write to the residual stream, into a new run folder.
 
-    python -m probes.directions runs/lfa --out happy.parquet
-    python -m interventions.abliterate runs/gpt2 --direction happy.safetensors --out runs/gpt2-abliterated
-    python -m interventions.abliterate runs/lfa --direction happy.safetensors:3 --dense --embedding --out runs/lfa-3
+    python -m probes.directions runs/lfa --out indoor.parquet
+    python -m interventions.abliterate runs/gpt2 --direction indoor.safetensors --out runs/gpt2-abliterated
+    python -m interventions.abliterate runs/lfa --direction indoor.safetensors:3 --dense --embedding --out runs/lfa-3
 
 Attention's output matrices and the FFN's become W' = W (I − d d^T), their biases likewise; with --embedding also the
 token embedding and the position table. Channelized output projections (of lfa, for one) need --dense. The direction

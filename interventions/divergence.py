@@ -57,7 +57,8 @@ def document_divergence(
         raise InputError(f"data of {shards.meta['d_vocab']} token ids for a model of {model.config.d_vocab}")
     starts = [first_layer(v) if isinstance(v, Mapping) else 0 for v in variants]
     n = min(shards.n_documents, max_documents or shards.n_documents)
-    out = Divergence(np.zeros(n), *(np.zeros((len(variants), n)) for _ in range(3)), np.zeros(n, dtype=np.int64))
+    loss, kl_sums, shift = np.zeros((3, len(variants), n))
+    out = Divergence(np.zeros(n), loss, kl_sums, shift, np.zeros(n, dtype=np.int64))
     device = model.cfg.device
     for index, tokens, targets in progress(list(document_batches(shards, model.config.n_ctx, batch_size, n))):
         tokens, targets = tokens.to(device), targets.to(device)

@@ -1,9 +1,9 @@
 """Steer a model along a direction: add c·d to its residual streams and see what its predictions become.
 
-    python -m probes.directions runs/lfa --out happy.parquet
-    python -m interventions.steer runs/lfa --direction happy.safetensors
-    python -m interventions.steer runs/lfa --direction happy.safetensors:2 --layers 2-4 --scale -3 -1 0 1 3
-    python -m interventions.steer runs/kromcanon --direction happy.safetensors --streams s0 s2 --raw --scale 5
+    python -m probes.directions runs/lfa --out indoor.parquet
+    python -m interventions.steer runs/lfa --direction indoor.safetensors
+    python -m interventions.steer runs/lfa --direction indoor.safetensors:2 --layers 2-4 --scale -3 -1 0 1 3
+    python -m interventions.steer runs/kromcanon --direction indoor.safetensors --streams s0 s2 --raw --scale 5
 
 After every block of --layers, x ← x + c·m·d at all positions, in each of --streams: d is the unit direction, m the mean
 norm of the residual stream (what the head would read) after that block over the measured documents, or 1 with --raw. So

@@ -5,9 +5,9 @@
     python -m models.sft runs/lfa --data pairs.jsonl --template "Q: {prompt}\\nA: {response}" --out runs/qa
     python -m models.sft --resume --out runs/lfa-sft
 
-A line of the data is {"prompt": …, "response": …}. The loss is the mean over the tokens of the responses and the BOS that
-ends each (--unmasked: of the prompts as well; padding is never a target). Defaults are those of SPEC §1.7: AdamW 6e-5,
-constant, decay 0.01, clip 1, batches of 16 windows. Weights start as the run's; the manifest names it as the parent.
+A line of the data is {"prompt": …, "response": …}. The loss is the mean over the tokens of the responses and the BOS
+that ends each (--unmasked: of the prompts as well; padding is never a target). Defaults are those of SPEC §1.7: AdamW
+6e-5, constant, decay 0.01, clip 1, batches of 16 windows. Weights start as the run's; the manifest names the parent.
 """
 
 import sys
@@ -125,7 +125,7 @@ def _go_on(out: Path) -> None:
 def _trainer(
     start: Path, out: Path, sft: dict[str, Any], training: Training, *, fresh: bool = False
 ) -> tuple[Any, dict[str, Any]]:
-    """(trainer, counts of the pairs). The model is that of `start`; `fresh`: only its shape, for a checkpoint to fill."""
+    """(trainer, counts of the pairs). The model is that of `start`; `fresh`: its shape only, a checkpoint fills it."""
     import torch
 
     from models.checkpoint import load, model_config
@@ -146,16 +146,17 @@ def _trainer(
     else:
         model = load(start)
     tokenizer, n_ctx = model._text(), model.config.n_ctx
-    windows: list[Any] = []
+    windows: dict[str, PairWindows] = {}
     counts: dict[str, Any] = {"template": sft["template"], "masked": sft["masked"]}
     for name, some in (("data", train), ("valid", valid)):
         rows = encode_pairs(some, tokenizer, n_ctx, sft["template"])
-        windows.append(PairWindows(rows, n_ctx, tokenizer.pad_id, packing=training.packing, masked=sft["masked"]))
+        w = PairWindows(rows, n_ctx, tokenizer.pad_id, packing=training.packing, masked=sft["masked"])
+        windows[name] = w
         counts[name] = {
             "pairs": len(some), "used": len(rows.rows), "truncated": rows.truncated, "dropped": rows.dropped,
-            "targets": windows[-1].n_targets, "windows": len(windows[-1]), "sha256": _digest(some),
+            "targets": w.n_targets, "windows": len(w), "sha256": _digest(some),
         }  # fmt: skip
-    return Trainer(model, training, *windows, Run(out), training.device), counts
+    return Trainer(model, training, windows["data"], windows["valid"], Run(out), training.device), counts
 
 
 def _digest(pairs: Sequence[tuple[str, str]]) -> str:
@@ -168,12 +169,12 @@ def _digest(pairs: Sequence[tuple[str, str]]) -> str:
 def _fit(trainer: Any, counts: dict[str, Any]) -> None:
     from models.training.loop import Stopped
 
-    for name in ("data", "valid"):
+    n_ctx = trainer.model.config.n_ctx
+    for name, part in (("data", "training"), ("valid", "validation")):
         c = counts[name]
         print(
-            f"{'training' if name == 'data' else 'validation'}: {c['used']} of {c['pairs']} pairs ({c['truncated']} cut at "
-            f"{trainer.model.config.n_ctx} tokens, {c['dropped']} without a response within them), {c['targets']:,} "
-            f"targets in {c['windows']} windows",
+            f"{part}: {c['used']} of {c['pairs']} pairs ({c['truncated']} cut at {n_ctx} tokens, {c['dropped']} "
+            f"without a response within them), {c['targets']:,} targets in {c['windows']} windows",
             file=sys.stderr,
         )
     try:

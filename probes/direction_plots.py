@@ -1,12 +1,12 @@
 """The figure of `probes.directions`: norms, separation, cosines, and how the streams share the direction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from probes.direction_tables import Found
+from probes.direction_tables import Found, labels
 from probes.stream_states import RESID
 
 COLOURS = ("#3b6ea5", "#c44e52", "#55a868", "#8172b2", "#ccb974", "#64b5cd", "#8c564b", "#7f7f7f", "#d08c60")
@@ -23,12 +23,15 @@ def plot(runs: Sequence[Found], cosines: pd.DataFrame, title: str = "") -> Any:
     from plotly.subplots import make_subplots
 
     single = len(runs) == 1
-    multi = [found for found in runs if "joint" in found.vectors]
+    short = labels(runs)
+    multi = {name: found for name, found in zip(short, runs, strict=True) if "joint" in found.vectors}
     headings = (
         "difference of means; dotted: shuffled labels",
         "separation of held-out prompts (AUC, 95 %)",
         "cosines of the readout's directions" if single else "mean |cosine| of the readout's directions",
-        "share of each stream in the norm" if multi else "|cosine| of mean difference and SVD",
+        f"share of each stream in the norm{'' if single else ', mean over layers'}"
+        if multi
+        else "|cosine| of mean difference and SVD",
     )
     figure = make_subplots(2, 2, subplot_titles=headings, horizontal_spacing=0.14, vertical_spacing=0.16)
     for i, found in enumerate(runs):
@@ -38,7 +41,7 @@ def plot(runs: Sequence[Found], cosines: pd.DataFrame, title: str = "") -> Any:
             # streams that lie on each other stay visible: the readout below, broken lines above
             dash = DASHES[j % len(DASHES)] if single and stream != RESID else "solid"
             style = {"color": COLOURS[(j if single else i) % len(COLOURS)], "width": 3 if stream == RESID else 1.6}
-            name = stream if single else found.run
+            name = stream if single else short[i]
             legend = {"name": name, "legendgroup": name, "mode": "lines+markers"}
             figure.add_scatter(x=rows["layer"], y=rows["norm"], line={**style, "dash": dash}, row=1, col=1, **legend)
             figure.add_scatter(
@@ -73,11 +76,12 @@ def _heat(figure: Any, runs: Sequence[Found], cosines: pd.DataFrame) -> None:
         vectors = runs[0].vectors[RESID]
         grid, names, signed = vectors @ vectors.T, [f"L{i}" for i in range(len(vectors))], True
     else:
-        names = [found.run for found in runs]
+        names, paths = labels(runs), [found.run for found in runs]
         own = cosines[cosines["stream"] == RESID].groupby(["run_a", "run_b"])["absolute"].mean()
-        grid, signed = np.full((len(runs), len(runs)), np.nan), False
+        grid, signed = np.full((len(runs), len(runs)), np.nan), False  # runs of unequal width have none
+        np.fill_diagonal(grid, 1.0)
         for (a, b), value in own.items():
-            i, j = names.index(a), names.index(b)
+            i, j = paths.index(a), paths.index(b)
             grid[i, j] = grid[j, i] = value
     colours = {"colorscale": "RdBu_r", "zmin": -1} if signed else {"colorscale": "Blues", "zmin": 0}
     text = "%{z:.2f}" if len(names) <= 12 else ""
@@ -87,19 +91,20 @@ def _heat(figure: Any, runs: Sequence[Found], cosines: pd.DataFrame) -> None:
     figure.update_yaxes(autorange="reversed", row=2, col=1)
 
 
-def _shares(figure: Any, multi: Sequence[Found]) -> None:
-    """Stacked bars: the norms of the parallel streams, divided by their sum; several runs side by side in a layer."""
-    for found in multi:
+def _shares(figure: Any, multi: Mapping[str, Found]) -> None:
+    """Stacked bars: the norms of the parallel streams, divided by their sum, by layer or for several runs by run."""
+    for label, found in multi.items():
         own = found.layers[~found.layers["stream"].isin(["joint", RESID])]
         total = own.groupby("layer")["norm"].transform("sum")
         share = (own["norm"] / total.where(total > 0)).fillna(0.0)
         for j, stream in enumerate(own["stream"].unique()):
             at = own["stream"] == stream
-            layers = [f"L{layer}" for layer in own.loc[at, "layer"]]
-            x = layers if len(multi) == 1 else [layers, [found.run] * len(layers)]
+            one = len(multi) == 1
+            x = [f"L{layer}" for layer in own.loc[at, "layer"]] if one else [label]
+            y = share[at].tolist() if one else [share[at].mean()]
             figure.add_bar(
-                x=x, y=share[at], name=stream, marker={"color": COLOURS[j % len(COLOURS)]}, showlegend=False,
-                text=[stream] * len(layers), textposition="inside", row=2, col=2,
+                x=x, y=y, name=stream, marker={"color": COLOURS[j % len(COLOURS)]}, showlegend=False,
+                text=[stream] * len(x), textposition="inside", textangle=0, row=2, col=2,
             )  # fmt: skip
     figure.update_layout(barmode="stack")
     figure.update_yaxes(title="share", range=[0, 1], row=2, col=2)

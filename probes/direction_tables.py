@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,12 @@ def between(runs: Sequence[Found]) -> pd.DataFrame:
                     )  # fmt: skip
     names = ["run_a", "run_b", "kind", "layer", "stream", "width", *RUN_UNITS]
     return pd.DataFrame(rows, columns=names)
+
+
+def labels(runs: Sequence[Found]) -> list[str]:
+    """The runs' folder names, numbered where two are equal: short names for figures and files."""
+    names = [Path(found.run).name for found in runs]
+    return [name if names.count(name) == 1 else f"{name}-{i}" for i, name in enumerate(names)]
 
 
 def best_layer(layers: pd.DataFrame, by: str = "d", stream: str = RESID) -> int:

@@ -1,7 +1,7 @@
 """Directions between two sets of prompts, in every layer and stream, and what says that they mean anything.
 
-    python -m probes.directions                                            happy against sad sentences
-    python -m probes.directions runs/kromcanon --a indoor --b outdoor --out directions.parquet
+    python -m probes.directions                                            indoor against outdoor sentences
+    python -m probes.directions runs/kromcanon --a happy --b sad --out directions.parquet
     python -m probes.directions runs/seed0 runs/seed1 runs/seed2 --a harmful.jsonl --b harmless.jsonl
     python -m probes.directions runs/chat --a harmful.jsonl --b harmless.jsonl --template "User: {text}\\nAssistant:"
 
@@ -37,9 +37,9 @@ class Options:
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ("lfa",)
     """Run folders, or bundled models."""
-    a: str = "happy"
+    a: str = "indoor"
     """The set that directions point to: .jsonl (field text), .txt, SUITE#CATEGORY, or happy, sad, indoor, outdoor."""
-    b: str = "sad"
+    b: str = "outdoor"
     """The set that they point away from."""
     pool: Literal["mean", "last"] = "mean"
     """Mean over positions (without BOS), or the last one."""
@@ -137,6 +137,9 @@ def _print(found: "Found") -> None:
     if found.layers.loc[found.layers["stream"] == "resid", "d"].notna().any():
         at = best_layer(found.layers)
         print(f"best layer by d on held-out prompts: {at}; by norm: {best_layer(found.layers, 'norm')}")
+        resid = found.layers[(found.layers["stream"] == "resid") & found.layers["auc"].notna()]
+        apart = [f"L{layer}" for layer in resid.loc[resid["auc_low"] > 0.5, "layer"]]
+        print(f"resid separates held-out prompts (95 % interval of AUC above 0.5) in: {', '.join(apart) or 'no layer'}")
     streams = found.streams
     if streams["concentration"].notna().any():
         cosine, chance = streams["stream_cosine"].mean(), streams["shuffled_cosine"].mean()
@@ -162,12 +165,10 @@ def _compare(found: "list[Found]", cosines: "pd.DataFrame") -> None:
 def _save(out: Path, found: "list[Found]") -> None:
     """OUT.safetensors, or with several runs OUT-<run>.safetensors, numbered where the names are equal."""
     from probes.direction_files import save_directions
+    from probes.direction_tables import labels
 
-    names = Counter(Path(one.run).name for one in found)
-    for i, one in enumerate(found):
-        name = Path(one.run).name
-        stem = out.stem if len(found) == 1 else f"{out.stem}-{name if names[name] == 1 else f'{name}-{i}'}"
-        path = out.with_name(f"{stem}.safetensors")
+    for one, label in zip(found, labels(found), strict=True):
+        path = out.with_name(f"{out.stem if len(found) == 1 else f'{out.stem}-{label}'}.safetensors")
         save_directions(path, one, one.about)
         print(f"directions {path}")
 

@@ -14,7 +14,7 @@ from models.errors import InputError, unknown
 from probes.lines import json_lines, numbered, strings
 
 FOLDER = Path(__file__).resolve().parents[1] / "datasets" / "contrast"
-BUILT_IN = ("happy", "sad", "indoor", "outdoor")
+BUILT_IN = ("indoor", "outdoor", "happy", "sad")
 LEAST = 8
 """Fewest texts of a set: halves of four."""
 

@@ -211,7 +211,7 @@ def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, caps
     assert out.with_suffix(".html").exists()
     direction = read_direction(f"{tmp_path / 'found-krom.safetensors'}:1", "s3", "svd")
     assert direction.layer == 1 and direction.vector.norm() == pytest.approx(1)
-    assert json.loads(json.dumps(direction.about))["a"] == "happy"
+    assert json.loads(json.dumps(direction.about))["a"] == "indoor"
     best = read_direction(str(tmp_path / "found-lfa.safetensors"))
     own = table[(table["run"] == str(wide)) & (table["stream"] == "resid")]
     assert best.layer == best_layer(own)
@@ -220,6 +220,6 @@ def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, caps
             read_direction(f"{tmp_path / 'found-lfa.safetensors'}{spec}")
     with pytest.raises(InputError, match="no file of directions"):
         read_direction(str(tiny_run / "model.safetensors"))
-    main([str(krom), "--a", "indoor", "--b", "outdoor", "--pool", "last", "--draws", "0"])
+    main([str(krom), "--a", "happy", "--b", "sad", "--pool", "last", "--draws", "0"])
     with pytest.raises(InputError, match="parquet"):
         main([str(krom), "--out", "x.csv"])
