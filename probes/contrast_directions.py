@@ -117,9 +117,11 @@ def halves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def held_out(a: np.ndarray, b: np.ndarray, seed: int = 0) -> list[Separation | None]:
     """Per layer: the difference of means of the first halves, and how the second halves lie along it.
 
-    a, b [prompts, layers, D]. None where the first halves do not differ.
+    a, b [prompts, layers, D]. Sets of one size are cut alike, prompt i of both into the same half: where they are
+    counterparts, what they share would otherwise count against the direction. None where the first halves do not
+    differ.
     """
-    (fit_a, test_a), (fit_b, test_b) = halves(len(a), seed), halves(len(b), seed + 1)
+    (fit_a, test_a), (fit_b, test_b) = halves(len(a), seed), halves(len(b), seed)
     directions = unit(mean_difference(a[fit_a], b[fit_b]))
     out: list[Separation | None] = []
     for layer, r in enumerate(directions):

@@ -156,6 +156,36 @@ def test_held_out_prompts_are_not_the_ones_the_direction_is_from() -> None:
     assert own > 0.95 and abs(held - 0.5) < 0.1
 
 
+def test_what_counterparts_share_does_not_count_against_the_direction() -> None:
+    """Line i of both sets shares a large scene; cut apart, the scenes would swamp the small planted difference."""
+    rng = np.random.default_rng(0)
+    scenes = 5 * rng.standard_normal((60, 6, 300))
+    a, b = scenes + 0.3, scenes - 0.3
+    apart = np.mean([s.auc for s in held_out(a, b) if s is not None])
+    crossed = np.mean([s.auc for s in held_out(a, rng.permutation(b)) if s is not None])
+    assert apart > crossed + 0.1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_on_a_bridge() -> None:
+    """A Hugging Face model's residual stream, from its own hidden states."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32)
+    inner = GPT2LMHeadModel(config).eval()
+    rows = [[3, 4, 90, 2], [3, 7]]
+    with torch.no_grad():
+        hidden = [inner.transformer.h[0](inner.transformer.drop(inner.transformer.wte(torch.tensor([row]))
+                  + inner.transformer.wpe(torch.arange(len(row)))))[0] for row in rows]  # fmt: skip
+    bridge = build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
+    states = stream_states(bridge, rows)
+    assert states.streams == ("resid",) and states.values.shape == (2, 2, 1, 32)
+    for i, x in enumerate(hidden):
+        np.testing.assert_allclose(states.values[i, 0, 0], x.reshape(-1, 32)[1:].double().mean(0), atol=1e-5)
+
+
 def test_sets_with_equal_means_have_no_direction() -> None:
     x = np.random.default_rng(0).standard_normal((10, 2, 1, 6))
     found = find(States(("resid",), x), States(("resid",), x), run="same", preset="x")
