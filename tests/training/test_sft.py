@@ -175,8 +175,9 @@ def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, monkeyp
     assert manifest["parent"]["run"] == str(tiny_run) and len(manifest["parent"]["sha256"]) == 64
     assert manifest["sft"]["data"]["pairs"] + manifest["sft"]["valid"]["pairs"] == 60 and manifest["step"] == 8
     evaluation_shards(whole, one.tokenizer, None)  # the corpus of the parent is known
-    runs(["show", str(whole)])
     capsys.readouterr()
+    runs(["show", str(whole)])
+    assert f"made from     {tiny_run}" in capsys.readouterr().out
     changed = pairs.read_text()
     try:
         pairs.write_text(changed.replace("cat", "cow"))
