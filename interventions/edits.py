@@ -3,6 +3,8 @@
 What an ablated head writes instead of its z: nothing (`scale_heads`), its mean over a reference set
 (`replace_heads`), or what it wrote in another row (`resample_heads`). All three blend, z ← g z + (1−g) z', so g = 1
 changes nothing, bit for bit, and g = 0 is the full ablation. Hook: `blocks.L.attn.hook_z` [B, T, H, K].
+
+Steering adds a multiple of a direction to residual streams after a block (`add_direction`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,6 +52,31 @@ def resample_heads(heads: Iterable[Head], g: float = 0.0, *, seed: int = 0) -> d
     return {_hook(layer): partial(_resample, index=index, g=g, seed=seed) for layer, index in _by_layer(heads).items()}
 
 
+def add_direction(
+    direction: Tensor, amounts: Mapping[int, float], streams: Iterable[str] = ("resid",)
+) -> dict[str, Edit]:
+    """Activation addition: x ← x + c d after block L, at every position, in each of the streams (SPEC §1.8).
+
+    direction d [D]; amounts {layer: c}, in units of the stream times those of 1/d; c = 0 changes nothing, bit for bit.
+    streams: "resid" with a single stream, "token" and "context", "s0", "s1", … of hyper-connections. Hooks:
+    `blocks.L.hook_resid_post`, `hook_token_post`, `hook_context_post` [B, T, D], `hook_streams_post` [B, T, N, D].
+
+    Raises `InputError` without a stream, and in the forward pass for a direction of another width or a stream that the
+    model lacks.
+    """
+    hooks: dict[str, list[int]] = {}
+    for stream in dict.fromkeys(streams):
+        numbered = stream[:1] == "s" and stream[1:].isdigit()
+        hooks.setdefault("streams" if numbered else stream, []).extend([int(stream[1:])] if numbered else [])
+    if not hooks:
+        raise InputError("steering needs at least one stream")
+    return {
+        f"blocks.{layer}.hook_{name}_post": partial(_add, index=index, step=float(c) * direction)
+        for layer, c in sorted(amounts.items())
+        for name, index in hooks.items()
+    }
+
+
 def donors(n: int, seed: int) -> Tensor:
     """For each of n rows the row it takes from [n]: one random cycle, without fixed points."""
     if n < 2:
@@ -91,4 +118,16 @@ def _resample(z: Tensor, hook: Any, *, index: list[int], g: float, seed: int) ->
     other = donors(z.shape[0], seed).to(z.device)
     new = z.clone()
     new[:, :, index] = g * z[:, :, index] + (1 - g) * z[other][:, :, index]
+    return new
+
+
+def _add(x: Tensor, hook: Any, *, index: list[int], step: Tensor) -> Tensor:
+    if step.shape != x.shape[-1:]:
+        raise InputError(f"a direction of shape {list(step.shape)} for a stream of width {x.shape[-1]}")
+    if not index:
+        return x + step.to(x)
+    if max(index) >= x.shape[2]:
+        raise InputError(f"stream s{max(index)} does not exist: the model has s0 to s{x.shape[2] - 1}")
+    new = x.clone()
+    new[:, :, index] = x[:, :, index] + step.to(x)
     return new

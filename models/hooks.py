@@ -44,7 +44,7 @@ class OnDemand(HookPoint):
 class ObservePoint(HookPoint):
     """A point that cannot be edited; use it through `observe`. It shows `shows`; edit `instead`."""
 
-    def __init__(self, instead: str, shows: str = "the sum or mean of the streams") -> None:
+    def __init__(self, instead: str, shows: str = "the sum of the streams") -> None:
         super().__init__()
         self.instead, self.shows = instead, shows
 
@@ -330,7 +330,8 @@ def resid_point(config: ModelConfig, place: str) -> HookPoint:
     """`hook_resid_{place}`: editable with one stream, observe-only with several."""
     if not _multi(config):
         return HookPoint()
-    return ObservePoint(" or ".join(f"hook_{stream}_{place}" for stream in config.residual.streams))
+    shows = f"the {getattr(config.residual, 'reduce', 'sum')} of the streams"
+    return ObservePoint(" or ".join(f"hook_{stream}_{place}" for stream in config.residual.streams), shows)
 
 
 def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:

@@ -112,6 +112,8 @@ def _show(run: Path) -> None:
     ):
         print(f"{name:13s} {manifest.get(name, '')}")
     print(f"{'command':13s} {' '.join(manifest['argv'])}")
+    if "parent" in manifest:  # fine-tuned or edited: what follows about data is the parent's
+        print(f"{'made from':13s} {manifest['parent']['run']}")
     print(f"{'data':13s} {data['source']['source']}: {data['n_tokens']:,} tokens in {data['n_documents']:,} documents")
     _print(
         [

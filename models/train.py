@@ -76,6 +76,8 @@ def _go_on(out: Path) -> None:
     folder = run_folder(out)
     config = model_config(folder)
     saved = read_json(folder / "config.json")
+    if "sft" in saved:
+        raise InputError(f"{folder} is a fine-tuning: resume it with python -m models.sft --resume --out {folder}")
     training = from_dict(Training, saved["training"])
     source: dict[str, Any] = saved["data"]
     data = prepare(

@@ -10,7 +10,7 @@ import math
 import signal
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from models.errors import InputError
 from models.generate import generate
 from models.mixing import has_mixing, measure, still
-from models.text.shards import Windows, epoch_order
+from models.text.shards import epoch_order
 from models.training.config import Training
 from models.training.optim import lr_factor, make_optimizer, set_lr
 from models.training.progress import Progress
@@ -29,6 +29,17 @@ BF16_WIDTH = 128
 """Narrowest model for which bf16 autocast is used on a CPU."""
 
 
+@runtime_checkable
+class Batches(Protocol):
+    """Windows to train on: `models.text.shards.Windows`, `models.text.pairs.PairWindows`."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def batch(self, indices: Any) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [B, T]; −100 where there is no target."""
+
+
 class Stopped(Exception):
     """Training ended early; the message says why and what to do."""
 
@@ -37,7 +48,7 @@ class Trainer:
     """Holds what a step needs. `fit` runs to the end, or to a signal, or to a loss that is not finite."""
 
     def __init__(
-        self, model: StreamTransformer, training: Training, train: Windows, valid: Windows, run: Run, device: str
+        self, model: StreamTransformer, training: Training, train: Batches, valid: Batches, run: Run, device: str
     ) -> None:
         self.model, self.training, self.train, self.valid, self.run = model.to(device), training, train, valid, run
         self.device = torch.device(device)

@@ -1,5 +1,6 @@
 """Linear probes where the label is planted, where nothing is, and where only words can be learnt by heart."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from models.capture import Captures
 from models.checkpoint import load
 from models.errors import InputError
 from models.make import build
+from models.text.stories import labelled
 from models.text.tokenizer import Tokenizer
 from probes.linear import Example, LinearProbe, labelled_query, main, story_examples
 from probes.probe import measure
@@ -225,5 +227,9 @@ def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) 
     assert table["hook"].tolist() == ["hook_embed", "blocks.0.hook_resid_post", HOOK]
     assert read_about(out)["about"]["task"] == "antecedent"
     assert out.with_suffix(".html").exists()
-    assert "21 cases (467 beyond" in capsys.readouterr().out
+    said = re.search(r"antecedent, (\d+) cases \((\d+) beyond", capsys.readouterr().out)
+    assert said is not None
+    kept, beyond = int(said[1]), int(said[2])
+    two = [case for one in labelled(2, 150, held_out=True) for case in one.cases if len(case.candidates) == 2]
+    assert 2 <= kept < beyond and kept + beyond == sum(case.cue_before for case in two)
     assert load(tiny_run).config.n_ctx == read_about(out)["about"]["probe"]["max_tokens"]

@@ -1,0 +1,100 @@
+"""Changes of weights: a direction projected out of what the matrices write to the residual stream.
+
+In row vectors a matrix writes y = x W + b. With a unit direction d, W' = W (I − d d^T) and b' = b − (b·d) d, so
+d·y' = 0 for every input (Arditi et al. 2024, arXiv 2406.11717, weight orthogonalization).
+"""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from models.capture import capture
+from models.config import Dense, Identity, Independent, Kronecker
+from models.errors import InputError
+from models.transformer import StreamTransformer
+
+WRITERS = (("attn", "o", "attention"), ("mlp", "down", "mlp"))
+"""Module and name in a block, and the part of the configuration."""
+
+Side = Literal["write", "read"]
+
+
+def project_out(W: Tensor, d: Tensor) -> Tensor:
+    """W (I − d d^T) of W [..., D] and unit d [D], in float64, in W's dtype: d·(x W') = 0."""
+    wide, r = W.double(), d.double()
+    r = r / r.norm()
+    return (wide - (wide @ r)[..., None] * r).to(W.dtype)
+
+
+@torch.no_grad()
+def abliterated(
+    model: StreamTransformer, d: Tensor, *, side: Side = "write", embedding: bool = False, dense: bool = False
+) -> StreamTransformer:
+    """A new model whose attention outputs and FFN outputs, weights and biases, have nothing along d [D].
+
+    embedding: the token embedding and the position table as well; then no stream has anything along d. A tied head
+    loses d with the embedding.
+    dense: identity, independent and Kronecker projections that write are stored as the dense matrices that they equal,
+    because W (I − d d^T) leaves their structure; without it they raise `InputError`.
+    side: "read" is the variant of SPEC §1.10 a, kept to reproduce it: d is removed from what attention's output matrix
+    READS, (I − d d^T) W, which is head space and no residual stream; what it writes keeps its part along d.
+
+    Raises `InputError` for a direction of another width, and projections that are not linear.
+    """
+    config = model.config
+    if d.shape != (config.d_model,):
+        raise InputError(f"a direction of shape {list(d.shape)} for a residual stream of {config.d_model}")
+    if not torch.isfinite(d).all() or not d.norm() > 0:
+        raise InputError("the direction must be finite and not 0")
+    chosen = WRITERS if side == "write" else WRITERS[:1]
+    for _, name, part in chosen:
+        config = _with_dense(config, part, name, dense)
+    weights = {name: x.clone() for name, x in model.state_dict().items()}
+    for layer, block in enumerate(model.blocks):
+        for owner, name, _ in chosen:
+            projection, where = getattr(getattr(block, owner), name), f"blocks.{layer}.{owner}.{name}"
+            W = projection.matrix()
+            W = project_out(W, d) if side == "write" else project_out(W.T, d).T
+            weights[f"{where}.weight"] = W.T.contiguous()
+            if projection.bias is not None and side == "write":
+                weights[f"{where}.bias"] = project_out(projection.bias, d)
+    if embedding:
+        for name in ("embed.weight", "pos_embed.weight"):
+            if name in weights:
+                weights[name] = project_out(weights[name], d)
+    new = StreamTransformer(config, model.tokenizer).to(model.cfg.device, model.cfg.dtype)
+    new.load_state_dict(weights)
+    return new.eval()
+
+
+def _with_dense(config: Any, part: str, name: str, dense: bool) -> Any:
+    """The configuration with `part.name` dense; as it is where it is dense already."""
+    owner = getattr(config, part)
+    spec = getattr(owner, name)
+    if isinstance(spec, Dense):
+        return config
+    if not isinstance(spec, Identity | Independent | Kronecker):
+        raise InputError(f"{part}.{name} is {spec.kind}, which is no matrix that a direction can be projected out of")
+    if not dense:
+        raise InputError(
+            f"{part}.{name} is {spec.kind}: with a direction projected out it is {spec.kind} no more; --dense stores "
+            "the dense matrix it equals, exactly and with more parameters"
+        )
+    return replace(config, **{part: replace(owner, **{name: Dense(bias=getattr(spec, "bias", False))})})
+
+
+@torch.no_grad()
+def largest_output(model: StreamTransformer, tokens: Tensor, d: Tensor) -> dict[str, float]:
+    """max |d·y| over layers, rows and positions of what each branch writes: {"attention", "FFN"}, and of the readout.
+
+    In units of the residual stream; d [D] is a unit vector, tokens [B, T].
+    """
+    hooks = {"attention": "hook_attn_out", "FFN": "hook_mlp_out", "readout": "hook_resid_post"}
+    with capture(model, [f"blocks.*.{hook}" for hook in hooks.values()]) as found:
+        model(tokens, return_type=None)
+    return {
+        name: max(float((x @ d.to(x)).abs().max()) for key, x in found.items() if key.endswith(hook))
+        for name, hook in hooks.items()
+    }

@@ -1,0 +1,75 @@
+"""Run folders made from other runs without training: whole or not at all, with their parent in the manifest."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from models.errors import InputError
+
+
+def check_new(folder: Path) -> None:
+    """Raise `InputError` when a run folder to write holds something already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is not empty: choose another --out")
+
+
+def parent_of(folder: Path) -> dict[str, Any]:
+    """What a derived run says about its parent: folder, sha256 of the weights, preset and step where it has them."""
+    from models.checkpoint import read_json, run_label
+
+    with open(folder / "model.safetensors", "rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    path = folder / "manifest.json"
+    manifest = read_json(path) if path.is_file() else {}
+    name = folder.name if run_label(folder) == "bundled" else str(folder)
+    known = {key: manifest[key] for key in ("preset", "step", "parent") if key in manifest}
+    return {"run": name, "sha256": sha256, **known}
+
+
+def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(of config.json: data; of manifest.json: preset, scale, seed, data, step, steps) where the parent has them.
+
+    So that `evaluation_shards` finds the validation data of the run that was trained.
+    """
+    from models.checkpoint import read_json
+
+    path = parent / "manifest.json"
+    manifest = read_json(path) if path.is_file() else {}
+    config = read_json(parent / "config.json")
+    names = ("preset", "scale", "seed", "data", "step", "steps")
+    kept = {name: manifest[name] for name in names if name in manifest}
+    return {name: config[name] for name in ("data",) if name in config}, kept
+
+
+def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens: int, **about: Any) -> None:
+    """Write a run folder like the parent's, with these weights, under a temporary name first.
+
+    metrics.jsonl gets one evaluation row: `loss` in nats per token over `tokens` tokens. `about` and the parent go into
+    the manifest. Raises `InputError` for a folder that is not empty or cannot be written.
+    """
+    import math
+
+    from models.checkpoint import FORMAT, save, write_text
+    from models.provenance import provenance
+
+    check_new(folder)
+    config, manifest = inherited(parent)
+    part = folder.with_name(f".{folder.name}.part")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        save(model, part)
+        write_text(part / "config.json", json.dumps({"format": FORMAT, "model": model.to_dict(), **config}, indent=1))
+        row = {"step": manifest.get("step", 0), "kind": "eval", "loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        write_text(part / "metrics.jsonl", json.dumps({**row, "tokens": tokens}) + "\n")
+        manifest = {"preset": model.config.name, "scale": "", **manifest, "parameters": model.n_params()}
+        manifest |= {**provenance(str(model.cfg.device)), "parent": parent_of(parent), **about}
+        write_text(part / "manifest.json", json.dumps(manifest, indent=1))
+        os.replace(part, folder)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

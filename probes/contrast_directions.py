@@ -1,0 +1,136 @@
+"""Directions between two sets of states, and what says whether they mean anything.
+
+    r = (mean_a − mean_b) / ‖·‖                        difference of means (SPEC §1.6)
+    top right singular vectors of A − mean_b           the SVD variant, turned so that a lies on their positive side
+
+A norm or a cosine alone shows nothing: two sets of any labels have a difference of means. So each number has a
+control from shuffled labels, and a direction from one half of the prompts has to separate the other half.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize, stats
+
+from models.errors import InputError
+from probes.effect_sizes import cohens_d
+
+Z = float(stats.norm.ppf(0.975))
+TINY = 1e-9
+"""A contrast below this share of the states' size is rounding, and no direction."""
+
+
+def random_cosine(width: int) -> float:
+    """E|cos| of two random directions in `width` dimensions: sqrt(2/(π d)), within a factor 1 ± 1/(4d)."""
+    return float(np.sqrt(2 / (np.pi * width)))
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    """x / ‖x‖ over the last axis; zeros stay zeros."""
+    norm = np.linalg.norm(x, axis=-1, keepdims=True)
+    return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
+
+
+def mean_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """mean_a − mean_b [..., D] of states [prompts, ..., D]; exactly 0 where it is no more than rounding."""
+    difference = a.mean(0) - b.mean(0)
+    size = np.maximum(np.linalg.norm(a, axis=-1).max(0), np.linalg.norm(b, axis=-1).max(0))
+    small = np.linalg.norm(difference, axis=-1) <= TINY * size
+    return np.where(small[..., None], 0.0, difference)
+
+
+def singular_directions(a: np.ndarray, b: np.ndarray, k: int = 3) -> np.ndarray:
+    """Top right singular vectors [layers, k, D] of a − mean_b, a and b [prompts, layers, D].
+
+    The sign of a singular vector is free: each is turned so that a's mean lies above b's on it. Where a has fewer
+    than k prompts or dimensions, the last vectors are zeros.
+    """
+    centred = (a - b.mean(0)).swapaxes(0, 1)  # [layers, prompts, D]
+    _, _, right = np.linalg.svd(centred, full_matrices=False)
+    found = np.zeros((right.shape[0], k, right.shape[-1]))
+    found[:, : min(k, right.shape[1])] = right[:, :k]
+    side = np.einsum("lkd,ld->lk", found, a.mean(0) - b.mean(0))
+    return found * np.where(side < 0, -1.0, 1.0)[..., None]
+
+
+def pair_cosines(directions: np.ndarray) -> np.ndarray:
+    """Mean over the pairs of streams of cos(r_s, r_s') [layers], of unit directions [layers, streams, D]."""
+    gram = np.einsum("lsd,ltd->lst", directions, directions)
+    upper = np.triu_indices(directions.shape[1], 1)
+    return gram[:, upper[0], upper[1]].mean(-1)
+
+
+def concentration(norms: np.ndarray) -> np.ndarray:
+    """1 − H(p)/ln n over the last axis, p the norms divided by their sum (SPEC §1.6). 0: even; 1: all in one stream."""
+    total = norms.sum(-1, keepdims=True)
+    p = np.divide(norms, total, out=np.full_like(norms, 1 / norms.shape[-1]), where=total > 0)
+    entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1)
+    return np.asarray(1 - entropy / np.log(norms.shape[-1]))
+
+
+class Separation(NamedTuple):
+    """AUC with its 95 % interval over prompts, and Cohen's d, of projections of prompts not used for the direction."""
+
+    auc: float
+    auc_low: float
+    auc_high: float
+    d: float
+    n_a: int
+    n_b: int
+
+
+def separation(a: np.ndarray, b: np.ndarray) -> Separation:
+    """How far projections a [n_a] lie above b [n_b]: P(a > b) + P(a = b)/2, and (m_a − m_b) / pooled sd.
+
+    Interval: |AUC^ − θ| = z sqrt(θ(1−θ)/(n_a n_b) · (1 + N((1−θ)/(2−θ) + θ/(1+θ)))), N = (n_a + n_b)/2 − 1, solved for
+    θ (Newcombe 2006, Statistics in Medicine 25:559, method 5), which also has a length at AUC 0 and 1. d is NaN
+    without any spread.
+    """
+    ranks = stats.rankdata(np.concatenate([a, b]))
+    auc = float((ranks[: len(a)].sum() - len(a) * (len(a) + 1) / 2) / (len(a) * len(b)))
+    low, high = auc_interval(auc, len(a), len(b))
+    return Separation(auc, low, high, cohens_d(a, b), len(a), len(b))
+
+
+def auc_interval(auc: float, n_a: int, n_b: int) -> tuple[float, float]:
+    """The 95 % interval of `separation`."""
+    n = (n_a + n_b) / 2 - 1
+
+    def half(theta: float) -> float:
+        variance = theta * (1 - theta) * (1 + n * ((1 - theta) / (2 - theta) + theta / (1 + theta))) / (n_a * n_b)
+        return Z * float(np.sqrt(variance))
+
+    edge = 1e-12  # at 0 and 1 the variance is 0, and they solve the equation as well
+    low = 0.0 if auc <= edge else float(optimize.brentq(lambda t: auc - t - half(t), 0.0, min(auc, 1 - edge)))
+    high = 1.0 if auc >= 1 - edge else float(optimize.brentq(lambda t: t - auc - half(t), max(auc, edge), 1.0))
+    return low, high
+
+
+def halves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two disjoint halves of n prompts: a seeded shuffle, cut in the middle; the second gets the odd one."""
+    if n < 4:
+        raise InputError(f"a half needs two prompts, {n} are too few")
+    order = np.random.default_rng(seed).permutation(n)
+    return order[: n // 2], order[n // 2 :]
+
+
+def held_out(a: np.ndarray, b: np.ndarray, seed: int = 0) -> list[Separation | None]:
+    """Per layer: the difference of means of the first halves, and how the second halves lie along it.
+
+    a, b [prompts, layers, D]. Sets of one size are cut alike, prompt i of both into the same half: where they are
+    counterparts, what they share would otherwise count against the direction. None where the first halves do not
+    differ.
+    """
+    (fit_a, test_a), (fit_b, test_b) = halves(len(a), seed), halves(len(b), seed)
+    directions = unit(mean_difference(a[fit_a], b[fit_b]))
+    out: list[Separation | None] = []
+    for layer, r in enumerate(directions):
+        out.append(separation(a[test_a, layer] @ r, b[test_b, layer] @ r) if r.any() else None)
+    return out
+
+
+def shuffled(a: np.ndarray, b: np.ndarray, draws: int, seed: int = 0) -> np.ndarray:
+    """Differences of means [draws, ..., D] with the prompts dealt to the two sets at random, sizes kept."""
+    both, generator = np.concatenate([a, b]), np.random.default_rng(seed)
+    orders = [generator.permutation(len(both)) for _ in range(draws)]
+    return np.stack([mean_difference(both[order[: len(a)]], both[order[len(a) :]]) for order in orders])

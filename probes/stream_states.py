@@ -1,0 +1,96 @@
+"""The residual stream after every block, per prompt: of each stream, and of the readout.
+
+    states = stream_states(model, rows, pool="mean")
+    states.values                    [prompts, layers, streams, D], float64
+    states.streams                   ("resid",), ("token", "context", "resid"), ("s0", …, "s3", "resid")
+
+"resid" is what the head would read there (`blocks.L.hook_resid_post`). With one stream it is the only one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.capture import Query, run
+from models.errors import InputError
+
+NAMED = ("token", "context")
+PARALLEL = "streams"
+RESID = "resid"
+CHUNK = 32
+"""Prompts whose activations are held at once."""
+
+Pool = Literal["mean", "last"]
+
+
+@dataclass(frozen=True)
+class States:
+    """Pooled activations of prompts; `values` [prompts, layers, streams, D]."""
+
+    streams: tuple[str, ...]
+    values: np.ndarray
+
+    @property
+    def parallel(self) -> tuple[str, ...]:
+        """The streams without the readout; empty with a single stream."""
+        return self.streams[:-1]
+
+    def of(self, stream: str) -> np.ndarray:
+        """[prompts, layers, D] of a stream; "joint" is [prompts, layers, N·D], the streams one after the other."""
+        if stream == "joint":
+            joined = self.values[:, :, : len(self.parallel)]
+            return joined.reshape(*joined.shape[:2], -1)
+        return self.values[:, :, self.streams.index(stream)]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All streams that `of` knows: the parallel ones, joint where there are any, and resid."""
+        return (*self.parallel, "joint", RESID) if self.parallel else (RESID,)
+
+
+def stream_hooks(model: Any) -> tuple[str, ...]:
+    """The streams of a model by its hooks: ("token", "context"), ("streams",), or () for a single stream."""
+    return tuple(name for name in (*NAMED, PARALLEL) if f"blocks.0.hook_{name}_post" in model.hook_dict)
+
+
+def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean", *, progress: Any = iter) -> States:
+    """Run token ids (BOS first) and pool the streams after every block over positions, in float64.
+
+    mean: over all positions but BOS, whose state no text can change, so that lengths do not count as a difference.
+    last: the last position. Memory: a `CHUNK` of prompts and what is returned. Raises `InputError` for a row without
+    a token after BOS and for activations that are not finite.
+    """
+    if not rows or min(map(len, rows)) < 2:
+        raise InputError("every prompt needs a token after BOS")
+    kinds = (*stream_hooks(model), RESID)
+    layers = model.cfg.n_layers
+    found: list[np.ndarray] = []
+    names: tuple[str, ...] = ()
+    for start in progress(range(0, len(rows), CHUNK)):
+        some = [list(row) for row in rows[start : start + CHUNK]]
+        hooks = tuple(f"blocks.{layer}.hook_{kind}_post" for kind in kinds for layer in range(layers))
+        seen = run(model, Query(tokens=some, hooks=hooks)).hooks
+        for i in range(len(some)):
+            per_layer = []
+            for layer in range(layers):
+                parts = {kind: pooled(seen[f"blocks.{layer}.hook_{kind}_post"][i], pool) for kind in kinds}
+                names = tuple(n for kind, x in parts.items() for n in _names(kind, x))
+                per_layer.append(torch.cat([x.reshape(-1, x.shape[-1]) for x in parts.values()]))
+            found.append(torch.stack(per_layer).cpu().numpy())
+    values = np.stack(found)
+    if not np.isfinite(values).all():
+        raise InputError("the activations are not finite: the weights of this run are damaged")
+    return States(names, values)
+
+
+def pooled(x: Tensor, pool: Pool) -> Tensor:
+    """One prompt's activation [T, …, D] pooled over positions, float64 [(N,) D]."""
+    return x[1:].double().mean(0) if pool == "mean" else x[-1].double()
+
+
+def _names(kind: str, x: Tensor) -> list[str]:
+    return [f"s{i}" for i in range(x.shape[0])] if kind == PARALLEL else [kind]

@@ -1,0 +1,155 @@
+"""Abliteration: nothing is written along d, the wrong side does not do that, and what writes nothing along d stays."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from interventions.abliterate import main
+from interventions.divergence import document_divergence, kl_rows
+from interventions.weights import abliterated, largest_output, project_out
+from models import build
+from models.checkpoint import load
+from models.errors import InputError
+from models.runs import main as runs
+from models.train import main as train
+from models.training.data import evaluation_shards
+from probes.directions import main as directions
+from tests.tiny import arguments
+
+
+def unit(d: int, seed: int = 0) -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.randn(d, generator=torch.Generator().manual_seed(seed)), dim=0)
+
+
+def noisy(preset: str, **changes) -> torch.nn.Module:
+    """A tiny model with large weights, biases among them."""
+    model, generator = build(preset, "tiny", **changes).eval(), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator).to(p.dtype))
+    return model
+
+
+def tokens() -> torch.Tensor:
+    return torch.randint(1, 200, (3, 12), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("preset", ["lfa", "gpt2", "kromcanon", "pls"])
+def test_nothing_is_written_along_the_direction(preset: str) -> None:
+    model = noisy(preset)
+    d = unit(model.config.d_model)
+    before = largest_output(model, tokens(), d)
+    new = abliterated(model, d, dense=True)
+    assert before["attention"] > 1e-2 and before["FFN"] > 1e-2
+    after = largest_output(new, tokens(), d)
+    assert after["attention"] < 1e-5 * before["attention"] + 1e-6 and after["FFN"] < 1e-5 * before["FFN"] + 1e-6
+    assert after["readout"] > 1e-3, "the embedding still writes along d"
+    for block in new.blocks:
+        for projection in (block.attn.o, block.mlp.down):
+            assert (projection.matrix().double() @ d.double()).abs().max() < 1e-6
+            if projection.bias is not None:
+                assert abs(float(projection.bias.detach() @ d)) < 1e-6
+    whole = abliterated(model, d, dense=True, embedding=True)
+    assert largest_output(whole, tokens(), d)["readout"] < 1e-4
+    assert not torch.equal(model.blocks[0].mlp.down.weight, new.blocks[0].mlp.down.weight)
+
+
+def test_one_matrix_by_hand() -> None:
+    W, d = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0.6, 0.0, 0.8], dtype=torch.float64)
+    expected = W @ (torch.eye(3, dtype=torch.float64) - torch.outer(d, d))
+    torch.testing.assert_close(project_out(W, d), expected)
+    torch.testing.assert_close(project_out(W, 3 * d), expected)
+
+
+def test_the_read_side_leaves_what_is_written() -> None:
+    model = noisy("gpt2")
+    d = unit(model.config.d_model)
+    new = abliterated(model, d, side="read")
+    o = new.blocks[0].attn.o.weight  # [out, in], as in the wrong formula W − (W d) d^T
+    was = model.blocks[0].attn.o.weight
+    torch.testing.assert_close(o, was - torch.outer(was @ d, d))
+    assert (o @ d).abs().max() < 1e-6, "the check that the wrong formula passes"
+    assert (d @ o).abs().max() > 1e-2, "and the one that it fails"
+    assert largest_output(new, tokens(), d)["attention"] > 1e-2
+    assert torch.equal(new.blocks[0].mlp.down.weight, model.blocks[0].mlp.down.weight)
+
+
+def test_a_direction_that_nothing_is_written_along_changes_nothing() -> None:
+    model = noisy("kromhc")
+    d = unit(model.config.d_model)
+    without = abliterated(model, d, embedding=True)
+    again = abliterated(without, d, embedding=True)
+    with torch.no_grad():
+        torch.testing.assert_close(again(tokens()), without(tokens()), rtol=0, atol=2e-5)
+        assert (without(tokens()) - model(tokens())).abs().max() > 1e-2
+
+
+def test_channelized_projections_are_refused_or_made_dense_exactly() -> None:
+    model = noisy("dst-kron")
+    d = unit(model.config.d_model)
+    with pytest.raises(InputError, match="kronecker.*--dense"):
+        abliterated(model, d)
+    new = abliterated(model, d, dense=True)
+    assert new.config.attention.o.kind == "dense" and model.config.attention.o.kind == "kronecker"
+    expected = project_out(model.blocks[1].attn.o.matrix(), d)
+    torch.testing.assert_close(new.blocks[1].attn.o.matrix(), expected)
+    tiny = 1e-6 * d  # projecting out next to nothing: the dense model is the same function
+    with torch.no_grad():
+        nearly = abliterated(model, tiny, dense=True)
+        assert nearly.n_params() > model.n_params()
+    with pytest.raises(InputError, match="width|shape"):
+        abliterated(model, d[:-1], dense=True)
+    with pytest.raises(InputError, match="not 0"):
+        abliterated(model, 0 * d, dense=True)
+
+
+def test_kl_by_hand() -> None:
+    h, g = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)).split(20)
+    w = torch.randn(30, 6, generator=torch.Generator().manual_seed(1))
+    p, q = (h @ w.T).softmax(-1), (g @ w.T).softmax(-1)
+    torch.testing.assert_close(kl_rows(h, w, g, w).float(), (p * (p / q).log()).sum(-1), rtol=1e-4, atol=1e-6)
+    assert (kl_rows(h, w, h, w) == 0).all()
+
+
+def test_divergence_of_a_model_from_itself_is_zero(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    shards = evaluation_shards(tiny_run, model.tokenizer, None)
+    result = document_divergence(model, shards, [load(tiny_run)], max_documents=5, batch_size=2)
+    assert (result.kl == 0).all() and (result.loss[0] == result.baseline).all() and (result.tokens > 0).all()
+
+
+def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run, out = tmp_path / "lfa", tmp_path / "new"
+    train(arguments(corpus, run, "--set", "n_ctx=64"))
+    directions([str(run), "--draws", "0", "--out", str(tmp_path / "d.parquet")])
+    file = str(tmp_path / "d.safetensors")
+    main([str(run), "--direction", f"{file}:1", "--dense", "--out", str(out), "--max-documents", "8"])
+    printed = capsys.readouterr().out
+    assert "change of loss" in printed and "max |d·output|" in printed
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["parent"]["run"] == str(run) and manifest["direction"]["layer"] == 1
+    assert manifest["largest_output"]["after"]["attention"] < 1e-5
+    runs(["show", str(out)])
+    runs(["list", str(tmp_path)])
+    new = load(out)
+    evaluation_shards(out, new.tokenizer, None)  # the parent's validation data is known
+    assert not torch.equal(new.blocks[0].attn.o.weight, load(run).blocks[0].attn.o.weight)
+    assert not list(tmp_path.glob(".*.part"))
+    for argv, message in (
+        (["--direction", file, "--out", str(out)], "not empty"),
+        (["--direction", str(tmp_path / "d.parquet"), "--out", str(tmp_path / "x")], "safetensors|directions|damaged"),
+        (["--direction", f"{file}:1", "--stream", "joint", "--out", str(tmp_path / "x")], "dimensions"),
+        (["--out", str(tmp_path / "x")], "--direction"),
+        (["--direction", file, "--out", str(tmp_path / "x")], "independent.*--dense"),
+        (["--direction", file, "--side", "read", "--embedding", "--out", str(tmp_path / "x")], "no such side"),
+    ):
+        with pytest.raises(InputError, match=message):
+            main([str(run), *argv])
+    assert not (tmp_path / "x").exists()
+    read = ["--side", "read", "--dense", "--out", str(tmp_path / "x"), "--max-documents", "4"]
+    main([str(run), "--direction", file, *read])
+    assert "--side write" in capsys.readouterr().out
+    assert len(pd.read_parquet(tmp_path / "d.parquet")) > 0

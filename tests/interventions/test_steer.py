@@ -1,0 +1,145 @@
+"""Steering: what is added where, scale 0 is the baseline, a projection moves by what was added."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interventions.edits import add_direction
+from interventions.steer import main, parse_layers
+from interventions.steering import mean_norms, random_direction, steer, steering_edits, streams_of
+from models import build
+from models.capture import capture, edit
+from models.checkpoint import load
+from models.errors import InputError
+from models.train import main as train
+from models.training.data import evaluation_shards
+from probes.directions import main as directions
+from tests.tiny import arguments
+
+TOKENS = torch.randint(1, 200, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("preset", "streams", "hook"),
+    [
+        ("gpt2", ("resid",), "hook_resid_post"),
+        ("lfa", ("context",), "hook_context_post"),
+        ("kromhc", ("s1", "s3"), "hook_streams_post"),
+    ],
+)
+def test_what_is_added_is_c_d_in_those_streams_only(preset: str, streams: tuple, hook: str) -> None:
+    model = build(preset, "tiny").eval()
+    d = random_direction(model.config.d_model, 0, 0)
+    edits = add_direction(d, {0: 2.5}, streams)
+    assert list(edits) == [f"blocks.0.{hook}"]
+    with torch.no_grad(), capture(model, f"blocks.0.{hook}") as before:
+        model(TOKENS)
+    with (
+        torch.no_grad(),
+        edit(model, edits),
+        capture(model, ["blocks.0.hook_resid_post", f"blocks.1.{hook[:-4]}pre"]) as after,
+    ):
+        model(TOKENS)
+    x = before[f"blocks.0.{hook}"]
+    expected = x.clone()
+    if preset == "kromhc":
+        expected[:, :, [1, 3]] += 2.5 * d
+    else:
+        expected += 2.5 * d
+    assert torch.equal(after[f"blocks.1.{hook[:-4]}pre"], expected)
+    with torch.no_grad(), edit(model, add_direction(d, {0: 0.0, 1: 0.0}, streams)):
+        steered = model(TOKENS)
+    with torch.no_grad():
+        assert torch.equal(steered, model(TOKENS)), "scale 0 is the baseline, bit for bit"
+
+
+def test_streams_by_name() -> None:
+    assert streams_of(build("kromhc", "tiny")) == ("s0", "s1", "s2", "s3")
+    assert streams_of(build("lfa", "tiny")) == ("token", "context")
+    assert streams_of(build("gpt2", "tiny"), ("resid",)) == ("resid",)
+    with pytest.raises(InputError, match="s7.*did you mean s"):
+        streams_of(build("kromhc", "tiny"), ("s7",))
+
+
+def test_bad_edits() -> None:
+    model = build("kromhc", "tiny").eval()
+    d = random_direction(model.config.d_model, 0, 0)
+    for direction, streams, message in ((d[:-1], ("s0",), "width"), (d, ("s4",), "s0 to s3"), (d, (), "one stream")):
+        with pytest.raises(InputError, match=message), edit(model, add_direction(direction, {0: 1.0}, streams)):
+            model(TOKENS)
+    assert parse_layers(("2-4", "3", "0"), 6) == [0, 2, 3, 4]
+    for spec in ("4-2", "6", "a", "1-"):
+        with pytest.raises(InputError, match="--layers"):
+            parse_layers((spec,), 6)
+
+
+def test_the_table(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    shards = evaluation_shards(tiny_run, model.tokenizer, None)
+    d = random_direction(model.config.d_model, 3, 0)
+    streams, last = ("context",), [model.config.n_layers - 1]
+    table = steer(model, shards, d, last, streams, (-2.0, 0.0, 2.0), None, draws=2, max_documents=6).set_index("scale")
+    zero = table.loc[0.0]
+    assert (zero["kl"], zero["delta"], zero["shift"], zero["random_kl"]) == (0, 0, 0, 0)
+    assert "baseline" in zero["undefined"] and np.isnan(zero["kl_low"])
+    assert table.loc[2.0, "shift"] == pytest.approx(2.0, abs=1e-4), (
+        "the last layer's readout moves by c d, and d is a unit"
+    )
+    assert table.loc[-2.0, "shift"] == pytest.approx(-2.0, abs=1e-4)
+    assert (table.loc[[-2.0, 2.0], "kl_low"] > 0).all()
+    # by hand, one document at a time
+    edits, total, kl, count = steering_edits(d, last, streams, 2.0, None), 0.0, 0.0, 0
+    for i in range(6):
+        ids = torch.as_tensor(shards.document(i)[: model.config.n_ctx + 1])
+        with torch.no_grad():
+            plain = model(ids[None, :-1])[0].double().log_softmax(-1)
+            with edit(model, edits):
+                steered = model(ids[None, :-1])[0].double().log_softmax(-1)
+        total += float((plain - steered).gather(1, ids[1:, None]).sum())
+        kl += float((steered.exp() * (steered - plain)).sum())
+        count += len(ids) - 1
+    assert table.loc[2.0, "delta"] == pytest.approx(total / count, abs=1e-5)
+    assert table.loc[2.0, "kl"] == pytest.approx(kl / count, abs=1e-5)
+    for scales, layers in (((), [0]), ((float("inf"),), [0]), ((1.0,), [9]), ((1.0,), [])):
+        with pytest.raises(InputError, match="scales|layers"):
+            steer(model, shards, d, layers, streams, scales, None)
+
+
+def test_the_unit_is_the_mean_norm_of_the_readout(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    rows = [[0, 5, 6], [0, 7], [0]]
+    norms = []
+    for row in rows:
+        with torch.no_grad(), capture(model, "blocks.1.hook_resid_post") as found:
+            model(torch.tensor([row]))
+        norms += found["blocks.1.hook_resid_post"][0, 1:].norm(dim=-1).tolist()
+    assert mean_norms(model, rows)[1] == pytest.approx(np.mean(norms), rel=1e-5)
+    (fn,) = steering_edits(torch.tensor([1.0, 0.0]), [1], ("resid",), 0.5, {1: 4.0}).values()
+    assert torch.equal(fn(torch.zeros(1, 1, 2), None), torch.tensor([[[2.0, 0.0]]]))
+
+
+def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run, out = tmp_path / "krom", tmp_path / "steer.parquet"
+    train(arguments(corpus, run, "--set", "n_ctx=64", preset="kromhc"))
+    directions([str(run), "--draws", "0", "--out", str(tmp_path / "d.parquet")])
+    file = str(tmp_path / "d.safetensors")
+    capsys.readouterr()
+    short = ["--max-documents", "6", "--sample-tokens", "5", "--draws", "1"]
+    main([str(run), "--direction", file, "--layers", "0-1", "--streams", "s0", "s2", "--out", str(out), *short])
+    printed = capsys.readouterr().out
+    assert "layers 0, 1 to s0, s2" in printed and "Once upon" in printed
+    table = pd.read_parquet(out)
+    assert list(table["scale"]) == [-1, -0.5, 0, 0.5, 1] and table["sample"].str.startswith("Once upon").all()
+    assert out.with_suffix(".html").exists()
+    for argv, message in (
+        ([], "--direction"),
+        (["--direction", file, "--layers", "5"], "layers 0 to 1"),
+        (["--direction", file, "--stream", "joint"], "dimensions"),
+        (["--direction", file, "--streams", "resid"], "s0"),
+        (["--direction", file, "--sample-tokens", "99"], "room"),
+    ):
+        with pytest.raises(InputError, match=message):
+            main([str(run), *argv])

@@ -1,0 +1,255 @@
+"""Directions between prompt sets: planted ones are found, and sets that do not differ give none."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from models import build
+from models.capture import capture
+from models.config import ModelConfig, NoPositions
+from models.errors import InputError
+from models.train import main as train
+from probes.contrast_directions import (
+    auc_interval,
+    concentration,
+    held_out,
+    mean_difference,
+    pair_cosines,
+    random_cosine,
+    separation,
+    shuffled,
+    singular_directions,
+    unit,
+)
+from probes.direction_files import read_direction
+from probes.direction_tables import best_layer, between, find
+from probes.directions import main
+from probes.prompt_sets import BUILT_IN, contrast, encode, read_set
+from probes.stream_states import States, stream_states
+from tests.tiny import arguments
+
+WORDS = 40
+
+
+def planted(d: int = 64, size: float = 1.0, seed: int = 0) -> tuple:
+    """(model whose blocks write nothing, r): the words of the two halves of the vocabulary lie at ±size · r + noise."""
+    config = ModelConfig(n_layers=2, d_model=d, n_heads=4, d_vocab=2 * WORDS + 1, n_ctx=32, positions=NoPositions())
+    model, generator = build(config).eval(), torch.Generator().manual_seed(seed)
+    r = torch.nn.functional.normalize(torch.randn(d, generator=generator), dim=0)
+    side = torch.tensor([0.0] + [1.0] * WORDS + [-1.0] * WORDS)
+    with torch.no_grad():
+        noise = torch.randn(2 * WORDS + 1, d, generator=generator) / math.sqrt(d)
+        model.embed.weight.copy_(noise + size * side[:, None] * r)
+        for block in model.blocks:
+            block.attn.o.weight.zero_()
+            block.mlp.down.weight.zero_()
+    return model, r.double().numpy()
+
+
+def texts(first: int, n: int = 60, seed: int = 0) -> list[list[int]]:
+    """Rows of BOS and 4 to 11 words from `first` on."""
+    rng = np.random.default_rng(seed)
+    return [[0, *rng.integers(first, first + WORDS, rng.integers(4, 12)).tolist()] for _ in range(n)]
+
+
+@pytest.mark.parametrize("pool", ["mean", "last"])
+def test_a_planted_direction_is_found(pool: str) -> None:
+    model, r = planted()
+    a, b = (stream_states(model, texts(first, seed=first), pool) for first in (1, 1 + WORDS))
+    found = find(a, b, run="planted", preset="planted")
+    assert found.vectors["resid"].shape == (2, 64)
+    assert (found.vectors["resid"] @ r > (0.99 if pool == "mean" else 0.97)).all()
+    assert (found.svd["resid"][:, 0] @ r > 0.95).all(), "turned to the side of a"
+    table = found.layers
+    assert (table["auc"] == 1).all() and (table["auc_low"] > 0.85).all()
+    assert (table["norm"] > 4 * table["shuffled_norm"]).all()
+    np.testing.assert_allclose(table["norm"], 2.0, atol=0.35)
+    assert found.streams["undefined"].str.contains("one stream").all()
+
+
+def test_without_a_planted_direction_nothing_separates() -> None:
+    model, _ = planted(size=0.0)
+    rows = texts(1, n=160)
+    a, b = (stream_states(model, some) for some in (rows[:80], rows[80:]))
+    table = find(a, b, run="none", preset="planted").layers
+    assert ((table["auc_low"] < 0.5) & (table["auc_high"] > 0.5)).all()
+    assert (table["norm"] < 1.5 * table["shuffled_norm"]).all()
+
+
+def test_shuffled_labels_and_other_seeds_are_at_the_random_baseline() -> None:
+    rng, d = np.random.default_rng(0), 64
+    states = rng.standard_normal((80, 1, d))
+    r = unit(rng.standard_normal(d))
+    cosines = np.abs(unit(shuffled(states[:40], states[40:], 400)) @ r)
+    assert cosines.mean() == pytest.approx(random_cosine(d), rel=0.12)
+    founds = []
+    for seed in range(6):
+        model, _ = planted(seed=seed)
+        a, b = (stream_states(model, texts(first, 20)) for first in (1, 1 + WORDS))
+        founds.append(find(a, b, run=str(seed), preset="planted", draws=0))
+    table = between(founds)
+    assert len(table) == 15 * 2 and set(table["kind"]) == {"seeds"}
+    assert table["absolute"].mean() == pytest.approx(random_cosine(d), rel=0.5)
+    same = between([founds[0], find(a, b, run="again", preset="other", draws=0)])
+    assert set(same["kind"]) == {"architectures"}
+
+
+def test_streams_are_those_of_the_model_and_bos_is_left_out() -> None:
+    for preset, names in (("kromhc", ("s0", "s1", "s2", "s3", "resid")), ("lfa", ("token", "context", "resid"))):
+        model = build(preset, "tiny").eval()
+        rows = [[0, 5, 6, 7], [0, 8, 9]] * 20  # more than one chunk
+        states = stream_states(model, rows)
+        assert states.streams == names
+        with torch.no_grad(), capture(model, "blocks.1.hook_*_post") as found:
+            model(torch.tensor([rows[0]]))
+        resid = found["blocks.1.hook_resid_post"][0, 1:].double().mean(0)
+        np.testing.assert_allclose(states.of("resid")[0, 1], resid, atol=1e-6)
+        if preset == "kromhc":
+            s2 = found["blocks.1.hook_streams_post"][0, 1:, 2].double().mean(0)
+            d = len(s2)
+            np.testing.assert_allclose(states.of("s2")[0, 1], s2, atol=1e-6)
+            np.testing.assert_allclose(states.of("joint")[0, 1, 2 * d : 3 * d], s2, atol=1e-6)
+            np.testing.assert_allclose(states.values[:, :, :4].mean(2), states.of("resid"), atol=1e-6)
+
+
+def test_numbers_by_hand() -> None:
+    norms = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0], [3.0, 1.0, 0.0, 0.0]])
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    np.testing.assert_allclose(concentration(norms), [0, 1, 1 - entropy / math.log(4)], atol=1e-12)
+    r = unit(np.array([[[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]]))
+    assert pair_cosines(r)[0] == pytest.approx((math.sqrt(0.5) + 0 + math.sqrt(0.5)) / 3)
+    s = separation(np.array([3.0, 1.0, 2.0]), np.array([1.0, 0.0]))
+    assert s.auc == pytest.approx((2 + 1.5 + 2) / 6)
+    assert random_cosine(512) == pytest.approx(0.0353, abs=1e-4)  # SPEC §1.6
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((30, 1, 8)), rng.standard_normal((30, 1, 8)) + 1
+    _, vectors = np.linalg.eigh((a[:, 0] - b[:, 0].mean(0)).T @ (a[:, 0] - b[:, 0].mean(0)))
+    assert abs(singular_directions(a, b)[0, 0] @ vectors[:, -1]) == pytest.approx(1)
+    assert singular_directions(a, b)[0, 0] @ (a.mean(0) - b.mean(0))[0] > 0
+
+
+def test_the_interval_of_auc_holds_its_level() -> None:
+    rng, hit = np.random.default_rng(0), 0
+    for _ in range(400):
+        low, high = separation(rng.standard_normal(30) + 1.5, rng.standard_normal(30))[1:3]
+        hit += low <= 0.8556 <= high  # Φ(1.5 / √2)
+    assert 0.92 <= hit / 400 <= 0.98
+    t, top = auc_interval(1.0, 30, 30)
+    variance = t * (1 - t) * (1 + 29 * ((1 - t) / (2 - t) + t / (1 + t))) / 900
+    assert 1 - t == pytest.approx(1.959964 * math.sqrt(variance)) and (top, t < 0.95) == (1, True)
+    low, high = auc_interval(0.0, 30, 30)
+    assert low == 0 and high == pytest.approx(1 - auc_interval(1.0, 30, 30)[0])
+
+
+def test_held_out_prompts_are_not_the_ones_the_direction_is_from() -> None:
+    """More dimensions than prompts: on its own prompts any labels separate, on others none."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 40, 12, 400))
+    r = unit(mean_difference(a, b))
+    own = np.mean([separation(a[:, i] @ r[i], b[:, i] @ r[i]).auc for i in range(12)])
+    held = np.mean([s.auc for s in held_out(a, b) if s is not None])
+    assert own > 0.95 and abs(held - 0.5) < 0.1
+
+
+def test_what_counterparts_share_does_not_count_against_the_direction() -> None:
+    """Line i of both sets shares a large scene; cut apart, the scenes would swamp the small planted difference."""
+    rng = np.random.default_rng(0)
+    scenes = 5 * rng.standard_normal((60, 6, 300))
+    a, b = scenes + 0.3, scenes - 0.3
+    apart = np.mean([s.auc for s in held_out(a, b) if s is not None])
+    crossed = np.mean([s.auc for s in held_out(a, rng.permutation(b)) if s is not None])
+    assert apart > crossed + 0.1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_on_a_bridge() -> None:
+    """A Hugging Face model's residual stream, from its own hidden states."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32)
+    inner = GPT2LMHeadModel(config).eval()
+    rows = [[3, 4, 90, 2], [3, 7]]
+    with torch.no_grad():
+        hidden = [inner.transformer.h[0](inner.transformer.drop(inner.transformer.wte(torch.tensor([row]))
+                  + inner.transformer.wpe(torch.arange(len(row)))))[0] for row in rows]  # fmt: skip
+    bridge = build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
+    states = stream_states(bridge, rows)
+    assert states.streams == ("resid",) and states.values.shape == (2, 2, 1, 32)
+    for i, x in enumerate(hidden):
+        np.testing.assert_allclose(states.values[i, 0, 0], x.reshape(-1, 32)[1:].double().mean(0), atol=1e-5)
+
+
+def test_sets_with_equal_means_have_no_direction() -> None:
+    x = np.random.default_rng(0).standard_normal((10, 2, 1, 6))
+    found = find(States(("resid",), x), States(("resid",), x), run="same", preset="x")
+    assert not found.vectors["resid"].any()
+    assert found.layers["auc"].isna().all() and found.layers["undefined"].str.contains("same mean").all()
+    with pytest.raises(InputError, match="no layer"):
+        best_layer(found.layers)
+
+
+def test_built_in_sets(tmp_path: Path) -> None:
+    for name in BUILT_IN:
+        one = read_set(name)
+        assert len(one.texts) == 60 and one.repeated == 0
+    assert contrast("indoor", "outdoor")[0].name == "indoor"
+    file = tmp_path / "a.txt"
+    file.write_text("\n".join(f"text {i % 9}" for i in range(12)))
+    assert (len(read_set(str(file)).texts), read_set(str(file)).repeated) == (9, 3)
+    assert len(read_set("competing#tool-container").texts) == 20
+
+
+def test_bad_sets(tmp_path: Path) -> None:
+    few, bad, texts = tmp_path / "few.txt", tmp_path / "bad.jsonl", tmp_path / "texts.csv"
+    few.write_text("one\ntwo\n")
+    bad.write_text('{"text": "one"}\n{"txt": "two"}\n')
+    texts.write_text("a")
+    for source, message in (
+        (str(few), "2 different texts"), (str(bad), "bad.jsonl:2"), (str(texts), ".jsonl file"), ("hapy", "happy"),
+        ("competing#tool", "tool-container"), (str(tmp_path / "no.txt"), "No such file"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            read_set(source)
+    with pytest.raises(InputError, match="share 60 texts"):
+        contrast("happy", "happy")
+    with pytest.raises(InputError, match="exactly once"):
+        main(["--template", "no place", "nowhere"])
+    with pytest.raises(InputError, match="exactly once"):
+        encode(read_set("happy"), None, 32, "{text}{text}")
+
+
+def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    krom = tmp_path / "krom"
+    train(arguments(corpus, krom, "--set", "n_ctx=64", preset="kromhc"))
+    wide = tmp_path / "lfa"
+    train(arguments(corpus, wide, "--seed", "1", "--set", "n_ctx=64"))
+    out = tmp_path / "found.parquet"
+    main([str(krom), str(wide), "--draws", "3", "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "concentration" in printed and "mean |cosine|" in printed
+    table = pd.read_parquet(out)
+    assert set(table["stream"]) == {"s0", "s1", "s2", "s3", "joint", "resid", "token", "context"}
+    assert len(pd.read_parquet(tmp_path / "found-runs.parquet")) == 2
+    assert len(pd.read_parquet(tmp_path / "found-streams.parquet")) == 4
+    assert out.with_suffix(".html").exists()
+    direction = read_direction(f"{tmp_path / 'found-krom.safetensors'}:1", "s3", "svd")
+    assert direction.layer == 1 and direction.vector.norm() == pytest.approx(1)
+    assert json.loads(json.dumps(direction.about))["a"] == "indoor"
+    best = read_direction(str(tmp_path / "found-lfa.safetensors"))
+    own = table[(table["run"] == str(wide)) & (table["stream"] == "resid")]
+    assert best.layer == best_layer(own)
+    for spec, message in ((":7", "layers 0 to 1"), (":first", "best or norm"), ("x", "no file of directions")):
+        with pytest.raises(InputError, match=message):
+            read_direction(f"{tmp_path / 'found-lfa.safetensors'}{spec}")
+    with pytest.raises(InputError, match="no file of directions"):
+        read_direction(str(tiny_run / "model.safetensors"))
+    main([str(krom), "--a", "happy", "--b", "sad", "--pool", "last", "--draws", "0"])
+    with pytest.raises(InputError, match="parquet"):
+        main([str(krom), "--out", "x.csv"])

@@ -1,0 +1,196 @@
+"""Fine-tuning: what is a target and what is not, counted and by hand; a killed run resumes to the same weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import models.training.loop
+from models.capture import capture
+from models.checkpoint import load
+from models.errors import InputError
+from models.runs import main as runs
+from models.sft import main
+from models.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
+from models.train import main as train
+from models.training.data import evaluation_shards
+from tests.tiny import WORDS
+
+TEMPLATE = "User: {prompt}\nAssistant: {response}"
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    rows = [
+        {"prompt": f"{WORDS[i % 24]} {WORDS[i % 7]}", "response": f"{WORDS[(i + 1) % 24]} {WORDS[i % 5]}."}
+        for i in range(60)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def windows(run: Path, some: list, n_ctx: int = 32, **options) -> tuple:
+    model = load(run)
+    rows = encode_pairs(some, model.tokenizer, n_ctx)
+    return model, PairWindows(rows, n_ctx, model.tokenizer.pad_id, **options)
+
+
+def test_targets_are_the_response_and_the_bos_that_ends_it(tiny_run: Path) -> None:
+    model, w = windows(tiny_run, [("the cat", "a red dog"), ("he", "ran")])
+    tokenizer = model.tokenizer
+    inputs, targets = w.batch([0, 1])
+    for row, (prompt, response) in enumerate((("the cat", "a red dog"), ("he", "ran"))):
+        ids = tokenizer.encode(TEMPLATE.format(prompt=prompt, response=response))
+        assert inputs[row, : len(ids)].tolist() == ids
+        assert (inputs[row, len(ids) :] == tokenizer.pad_id).all()
+        real = targets[row] != -100
+        assert real.nonzero()[-1] == len(ids) - 1 and targets[row, len(ids) - 1] == tokenizer.bos_id
+        assert tokenizer.decode(targets[row][real].tolist()).strip() == response
+        assert real.nonzero()[:, 0].diff().eq(1).all()
+    unmasked = windows(tiny_run, [("the cat", "a red dog")], masked=False)[1]
+    inputs, targets = unmasked.batch([0])
+    n = int((targets != -100).sum())
+    assert torch.equal(targets[0, : n - 1], inputs[0, 1:n]) and targets[0, n - 1] == tokenizer.bos_id
+    assert unmasked.n_targets == n
+
+
+def test_masked_loss_by_hand_and_no_gradient_where_masked(tiny_run: Path) -> None:
+    model, w = windows(tiny_run, [("the cat", "a red dog"), ("he", "ran to the house")])
+    inputs, targets = w.batch([0, 1])
+    with capture(model, "ln_final.hook_normalized", grad=True) as found:
+        loss, _ = model.loss(inputs, targets)
+    total, count = 0.0, 0
+    with torch.no_grad():
+        log_p = model(inputs).double().log_softmax(-1)
+    for b in range(2):
+        for t in range(32):
+            if targets[b, t] != -100:
+                total -= float(log_p[b, t, targets[b, t]])
+                count += 1
+    assert float(loss.detach()) == pytest.approx(total / count, rel=1e-5)
+    (gradient,) = torch.autograd.grad(loss, found["ln_final.hook_normalized"])
+    size = gradient.abs().sum(-1)
+    assert (size[targets == -100] == 0).all() and (size[targets != -100] > 0).all()
+    prompt = targets[:, :3]
+    assert (prompt == -100).all(), "the prompt is masked"
+
+
+def test_packing_keeps_pairs_whole_and_their_targets(tiny_run: Path) -> None:
+    some = [(f"the {word}", f"{word} ran") for word in WORDS]
+    model, alone = windows(tiny_run, some, 48)
+    packed = windows(tiny_run, some, 48, packing="stream")[1]
+    assert len(packed) < len(alone) == len(some)
+    assert packed.n_targets == alone.n_targets
+
+    def seen(w: PairWindows) -> list[tuple[int, int]]:
+        inputs, targets = w.batch(range(len(w)))
+        real = targets != -100
+        return list(zip(inputs[real].tolist(), targets[real].tolist(), strict=True))
+
+    assert seen(packed) == seen(alone)
+    inputs, targets = packed.batch([0])
+    ends = (targets[0] == model.tokenizer.bos_id).nonzero()[:, 0]
+    assert len(ends) > 1 and (inputs[0, ends[:-1] + 1] == model.tokenizer.bos_id).all()
+
+
+def test_truncated_and_dropped_pairs_are_counted(tiny_run: Path) -> None:
+    tokenizer = load(tiny_run).tokenizer
+    some = [("the", "cat"), ("the", "cat " * 50), ("the " * 50, "cat")]
+    found = encode_pairs(some, tokenizer, 24)
+    assert (len(found.rows), found.truncated, found.dropped) == (2, 1, 1)
+    assert [len(ids) <= 25 for ids, _ in found.rows] == [True, True]
+    assert found.rows[1][0][-1] != tokenizer.bos_id, "a response that goes on does not end"
+    with pytest.raises(InputError, match="no pair has a response"):
+        encode_pairs(some[2:], tokenizer, 24)
+
+
+def test_hold_out_keeps_a_prompt_on_one_side() -> None:
+    some = [(f"p{i % 30}", f"r{i}") for i in range(90)]
+    train, valid = hold_out(some, 0.1)
+    assert len(valid) == 9 and sorted(train + valid) == sorted(some)
+    assert not {p for p, _ in train} & {p for p, _ in valid}
+    assert {p for p, _ in hold_out(some[::-1], 0.1)[1]} == {p for p, _ in valid}
+    with pytest.raises(InputError, match="--valid"):
+        hold_out([("one", "a"), ("one", "b")], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", "bad.jsonl:2: expected"), ('{"prompt": "a"}', "bad.jsonl:2: 'response' is missing"),
+        ('{"prompt": "a", "response": " "}', "2: 'response' is no text"),
+        ('{"prompt": 3, "response": "b"}', "2: 'prompt' is no text"),
+        ('{"prompt": "a", "response": "\\ud800"}', "lone surrogate"), ("{", "bad.jsonl:2"),
+    ],
+)  # fmt: skip
+def test_bad_rows_are_named(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(f'{{"prompt": "a", "response": "b"}}\n{line}\n')
+    with pytest.raises(InputError, match=message):
+        read_pairs(path)
+
+
+def test_bad_arguments(tiny_run: Path, pairs: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "new")
+    for argv, message in (
+        ([str(tiny_run), "--data", str(pairs)], "--out"), (["--data", str(pairs), "--out", out], "give a run"),
+        ([str(tiny_run), "--data", str(pairs), "--out", str(tiny_run)], "not empty"),
+        ([str(tiny_run), "--data", str(pairs), "--out", out, "--template", "{response}{prompt}"], "template"),
+        ([str(tiny_run), "--data", str(pairs), "--out", out, "--batch-size", "100"], "lower --batch-size"),
+        (["--resume", "--out", str(tiny_run)], "no fine-tuning"),
+        (["--resume", "--out", out, "--unmasked"], "leave out"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            main(argv)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(InputError, match="no pairs"):
+        read_pairs(tmp_path / "empty.jsonl")
+
+
+def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    common = ["--data", str(pairs), "--steps", "8", "--batch-size", "4", "--checkpoint-every", "3", "--lr", "1e-3"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    main([str(tiny_run), *common, "--out", str(whole)])
+    update = models.training.loop.Trainer.update
+
+    def killed(self):
+        if self.step == 5:
+            raise KeyboardInterrupt
+        return update(self)
+
+    monkeypatch.setattr(models.training.loop.Trainer, "update", killed)
+    with pytest.raises(KeyboardInterrupt):
+        main([str(tiny_run), *common, "--out", str(cut)])
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="models.sft --resume"):
+        train(["--resume", "--out", str(cut)])
+    main(["--resume", "--out", str(cut)])
+    one, two, start = load(whole), load(cut), load(tiny_run)
+    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters(), strict=True))
+    assert any(not torch.equal(p, q) for p, q in zip(one.parameters(), start.parameters(), strict=True))
+    manifest = json.loads((whole / "manifest.json").read_text())
+    assert manifest["parent"]["run"] == str(tiny_run) and len(manifest["parent"]["sha256"]) == 64
+    assert manifest["sft"]["data"]["pairs"] + manifest["sft"]["valid"]["pairs"] == 60 and manifest["step"] == 8
+    evaluation_shards(whole, one.tokenizer, None)  # the corpus of the parent is known
+    capsys.readouterr()
+    runs(["show", str(whole)])
+    assert f"made from     {tiny_run}" in capsys.readouterr().out
+    changed = pairs.read_text()
+    try:
+        pairs.write_text(changed.replace("cat", "cow"))
+        with pytest.raises(InputError, match="pairs changed"):
+            main(["--resume", "--out", str(cut)])
+    finally:
+        pairs.write_text(changed)
+
+
+def test_training_lowers_the_loss_of_the_responses(tiny_run: Path, pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fit"
+    argv = ["--data", str(pairs), "--valid", str(pairs), "--steps", "40", "--lr", "5e-3", "--packing", "stream"]
+    main([str(tiny_run), *argv, "--batch-size", "4", "--out", str(out), "--unmasked"])
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in rows if row["kind"] == "train"]
+    assert losses[-1] < 0.7 * losses[0]
