@@ -16,6 +16,9 @@ SMALLER = {  # the same commands, so small that they end in seconds
     "models.train": ["--steps", "4", "--max-documents", "300", "--set", "d_vocab=600", "--batch-size", "4"],
     "interventions.ablate": ["--max-documents", "4"],
     "interventions.latents": ["--max-documents", "4"],
+    "interventions.steer": ["--max-documents", "4"],
+    "interventions.abliterate": ["--max-documents", "4"],
+    "probes.directions": ["--draws", "2"],
     "interventions.suppress": ["--draws", "20", "--gates", "1", "0", "--measure", "sps"],
 }
 
