@@ -16,8 +16,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	rm -rf runs/demo
-	$(BIN)/python -m models.train lfa --data stories:0:4000 --scale zoo --steps 400 --out runs/demo/lfa
-	$(BIN)/python -m models.train std-t --data stories:0:4000 --scale zoo --steps 400 --out runs/demo/std-t
+	$(BIN)/python -m models.train lfa --data stories:0:8000 --scale zoo --steps 800 --out runs/demo/lfa
+	$(BIN)/python -m models.train std-t --data stories:0:8000 --scale zoo --steps 800 --out runs/demo/std-t
 	$(BIN)/python -m models.runs list runs/demo
 	$(BIN)/python -m papers.demo runs/demo/lfa runs/demo/std-t --out runs/demo/page
 
