@@ -14,7 +14,7 @@ PANELS = (
     ("pds by layer", "largest PDS in each layer"),
     ("pds.over", "heads with PDS over 0.075"),
     ("coreference.candidates.top1", "Top-1 of the best head, held out"),
-    ("stability.jaccard.competing", "stability over 30 pairs"),
+    ("stability.jaccard.competing", "stability, competing-noun pairs"),
     ("suppress.top3.sps.d", "Cohen's d of SPS, top 3 suppressed"),
 )
 TITLE = "LFA: training seeds (dots), means with 95 % intervals (bars), the paper's values (diamonds)"

@@ -109,7 +109,7 @@ def scores(folder: Path) -> dict[str, Any]:
     events = align(load_suite("story-events"), tokenizer, model.config.n_ctx)
     row["events"] = _coherence(model, events, tokenizer)["all"]
     pds = pds_table(model, load_suite("competing"), tokenizer)
-    row["pds"] = {k: pds.iloc[0][k] for k in ("head", "pds", "ci_low", "ci_high")}
+    row["pds"] = {k: pds.iloc[0][k] for k in ("head", "pds", "ci_low", "ci_high", "n")}
     return row
 
 

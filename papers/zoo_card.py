@@ -82,7 +82,7 @@ def card(name: str, folder: Path, row: dict[str, Any]) -> str:
     )
     lines += [
         f"| largest PDS ({best['head']}) | {best['pds']:.4f} | {best['ci_low']:.4f} to {best['ci_high']:.4f} | "
-        f"LFA's threshold 0.075 | 30 pairs | `{COMMANDS['pds'].format(name=name)}` |",
+        f"LFA's threshold 0.075 | {best['n']} pairs | `{COMMANDS['pds'].format(name=name)}` |",
         "",
         *CARD_NOTE,
         "",

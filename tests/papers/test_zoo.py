@@ -30,7 +30,7 @@ ROW = {
     "events": {"log_odds": 0.25, "ci_low": 0.125, "ci_high": 0.375, "share": 0.5625, "n": 500},
     "looking": {"head": "L5H4", "semantic": 0.125, "distractor": 0.0625, "ci_low": 0.05, "ci_high": 0.07,
                 "n": 2000},
-    "pds": {"head": "L1H1", "pds": 0.0625, "ci_low": 0.05, "ci_high": 0.075},
+    "pds": {"head": "L1H1", "pds": 0.0625, "ci_low": 0.05, "ci_high": 0.075, "n": 17},
 }  # fmt: skip
 
 
