@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from papers.lfa_page import Report
-    from papers.lfa_runs import Run
+    from papers.runs import Run
 
 MIN_DRAWS = 20
 WIDEST = 48

@@ -1,14 +1,16 @@
 """The README.md of a comparison: every number in it comes from the tables beside it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from papers.lfa_claims import verdicts
 from papers.lfa_printed import CARD, SETUP
 from papers.lfa_rows import HARD, ONE_PER_RUN, Settings
-from papers.lfa_runs import CONTROL, PRESETS, Run
+from papers.lfa_runs import CONTROL, PRESETS
 from papers.lfa_seeds import seeds_by_preset
+from papers.markdown import table
+from papers.runs import Run
 from probes.pds import FIXED
 
 if TYPE_CHECKING:
@@ -53,13 +55,6 @@ def number(x: float, unit: str = "") -> str:
 def interval(low: float, high: float, unit: str = "") -> str:
     """A 95 % interval, or "undefined"."""
     return f"{number(low, unit)} … {number(high, unit)}" if low == low and high == high else "undefined"
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table; "|" in a cell is escaped."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
 
 
 def page(report: Report) -> str:

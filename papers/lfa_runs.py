@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.checkpoint import read_json, run_folder
 from models.errors import InputError
 from models.runs import flatten
+from papers.runs import Run, must_agree, opened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,113 +24,25 @@ if TYPE_CHECKING:
 
 PRESETS = ("std-t", "d-cas", "lfa", "cfm")
 CONTROL = "std-t"
-FREE = {"seed", "device", "compile", "log_every", "eval_every", "eval_batches", "sample_every", "checkpoint_every"}
-"""Fields of a run's training that may differ: they do not change what is learnt."""
-SHAPE = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
 TABLES = ("quantities", "heads", "rules", "suppression", "controls")
 MEASURED_BY = ("models", "probes", "interventions")
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run folder of one of the four presets."""
-
-    folder: Path
-    preset: str
-    seed: int
-    manifest: dict[str, Any]
-    config: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Preset and seed."""
-        return f"{self.preset}, seed {self.seed}"
-
-    @property
-    def conditions(self) -> dict[str, Any]:
-        """What must be the same in all runs of a comparison, by name."""
-        data, model = self.manifest["data"], self.config["model"]
-        training = {f"training.{k}": v for k, v in self.config["training"].items() if k not in FREE}
-        return {
-            "scale": self.manifest["scale"],
-            "steps": self.manifest["steps"],
-            "training data": data["train"]["corpus"],
-            "validation data": data["valid"]["corpus"],
-            "tokenizer": data["tokenizer"]["sha256"],
-            **{name: model[name] for name in SHAPE},
-            **training,
-        }
-
-    @property
-    def command(self) -> str:
-        """How the run was made, as one types it; from its configuration where its maker was no command."""
-        import shlex
-
-        argv = [str(word) for word in self.manifest["argv"]]
-        if self.preset in argv:
-            return "python -m models.train " + shlex.join(argv[argv.index(self.preset) :])
-        given = {
-            **self.config["data"],
-            "scale": self.manifest["scale"],
-            "steps": self.manifest["steps"],
-            "seed": self.seed,
-        }
-        options = [
-            word for name, x in given.items() if x is not None for word in (f"--{name.replace('_', '-')}", str(x))
-        ]
-        return "python -m models.train " + shlex.join([self.preset, *options])
-
-    @property
-    def typed(self) -> str:
-        """The folder as its training command names it, else the folder's own name."""
-        argv = list(self.manifest["argv"])
-        for i, word in enumerate(argv):
-            if word == "--out" and i + 1 < len(argv):
-                return str(argv[i + 1])
-            if word.startswith("--out="):
-                return str(word.removeprefix("--out="))
-        return self.folder.name
 
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
     """The runs in order of preset and seed. Raises `InputError` for what cannot be compared, and names it."""
     if not folders:
         raise InputError("give run folders: python -m papers.lfa runs/std-t-0 runs/lfa-0 …")
-    runs = sorted((_open(run_folder(f)) for f in folders), key=lambda r: (PRESETS.index(r.preset), r.seed))
+    runs = sorted((opened(f, PRESETS) for f in folders), key=lambda r: (PRESETS.index(r.preset), r.seed))
     for one, two in pairwise(runs):
         if (one.preset, one.seed) == (two.preset, two.seed):
             raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
     for run in runs[1:]:
-        _same(runs[0], run, runs[0].conditions, run.conditions)
+        must_agree(runs[0], run, runs[0].conditions, run.conditions)
     for preset in PRESETS:
         of = [run for run in runs if run.preset == preset]
         for run in of[1:]:
-            _same(of[0], run, flatten(of[0].config["model"]), flatten(run.config["model"]))
+            must_agree(of[0], run, flatten(of[0].config["model"]), flatten(run.config["model"]))
     return runs
-
-
-def _open(folder: Path) -> Run:
-    manifest, config = read_json(folder / "manifest.json"), read_json(folder / "config.json")
-    preset = manifest.get("preset")
-    if preset not in PRESETS:
-        raise InputError(f"{folder} is a run of {preset}; this comparison is of {', '.join(PRESETS)}")
-    step, steps = manifest.get("step"), manifest.get("steps")
-    if manifest.get("outcome") != "completed" or step != steps:
-        raise InputError(
-            f"{folder} is not finished ({manifest.get('outcome', 'running or killed')}); --resume it first"
-        )
-    return Run(folder, preset, int(manifest["seed"]), manifest, config)
-
-
-def _same(one: Run, two: Run, first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Raises `InputError` naming the first condition in which two runs differ."""
-    for name in {**first, **second}:
-        a, b = first.get(name), second.get(name)
-        if a != b:
-            short = [str(x)[:12] if isinstance(x, str) else str(x) for x in (a, b)]
-            raise InputError(
-                f"{one.folder} and {two.folder} cannot be compared: {name} is {short[0]} there, {short[1]} here"
-            )
 
 
 # ---- measuring once ----------------------------------------------------------------------------

@@ -1,0 +1,159 @@
+"""What `papers.krom` prints and writes: tables, figure, and a README.md whose every number is in the tables."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from papers.krom import CONTROL, Found
+from papers.krom_printed import CARD, STREAM_COSINE, SWAP
+from papers.markdown import table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ARM = ["preset", "b_res", "storage", "optimizer", "lr", "decay", "steps"]
+HOW = """A logit of H_res moves by the gradient of the loss and by weight decay, unless storage rounds both away.
+The swap is the probability of the swap in a 2 × 2 factor, mean over the factors whose mixing can change an output:
+*start* is that of the initial bias, *no gradient* what the run's decay, schedule and storage make of it without any
+gradient (replayed), *end* what was trained. *By the loss* is how much further the trained gap b_swap − b_keep lies
+towards mixing than that replay, in logits, and *share* what part of the whole way that is. Factors that cannot act (the
+streams before them are equal, or only their sum is read after them) are controls: *controls* is their gap beyond the
+replay. ∂L/∂b is the median over modules of the gradient's norm at the end; AdamW divides by it, down to ε = 1e-8."""
+
+
+def arms(mixing: "pd.DataFrame") -> "pd.DataFrame":
+    """One row per arm: means over seeds of its mixing, `start` swap, `share` of the way that the loss went."""
+    import numpy as np
+
+    rows = mixing.assign(start=1 / (1 + np.exp(-mixing["b_res"])))
+    way = -rows["b_res"] + np.log(rows["swap"] / (1 - rows["swap"]))  # logit of the mean swap − initial gap
+    rows["share"] = np.where(way.abs() > 1e-3, rows["by_loss"] / way, np.nan)
+    values = [
+        "loss", "swap", "start", "swap_without_gradient", "by_loss", "share", "by_loss_controls", "towards", "factors",
+        "distance_static", "distance_dynamic", "gradient", "stream_cosine", "shuffled_cosine",
+    ]  # fmt: skip
+    groups = rows.groupby(ARM, sort=False, dropna=False)
+    found = groups[values].mean().reset_index()
+    found["n"] = groups.size().to_numpy()
+    found["seeds"] = groups["seed"].agg(lambda s: ", ".join(map(str, sorted(s)))).to_numpy()
+    found["streams"] = groups["streams"].agg(lambda s: " and ".join(sorted(set(s)))).to_numpy()
+    return found
+
+
+def show(found: Found) -> None:
+    """The comparison and the arms."""
+    from probes.report import INTERVAL
+    from probes.report import show as print_rows
+    from probes.undefined import legend
+
+    if len(found.comparison):
+        columns = ("preset", "n", "loss", "difference", INTERVAL, "all_seeds", "printed", "printed_difference", "order")
+        print_rows(found.comparison, f"validation loss, difference to {CONTROL} by seed", columns, 4)
+        if lines := legend(found.comparison):
+            print(lines)
+    if len(found.mixing):
+        shown = (*ARM[:-1], "n", "start", "swap_without_gradient", "swap", "by_loss", "by_loss_controls", "streams")
+        print_rows(arms(found.mixing), "mixing at the end, means over seeds and factors that can act", shown, 4)
+
+
+def write(found: Found, folder: Path) -> None:
+    """Tables and figure, then README.md; each whole or not at all."""
+    from models.provenance import provenance
+    from papers.krom_figure import figure
+    from papers.krom_mixing import FACTOR_UNITS, RUN_UNITS
+    from papers.lfa_figure import write_figures
+    from papers.losses import UNITS
+    from probes.tables import write_atomically, write_table
+
+    argv = f"python -m papers.krom {' '.join(run.typed for run in found.runs)} --out {folder.name}"
+    about: dict[str, Any] = {**provenance("cpu"), "argv": argv}
+    tables = {
+        "losses": (found.losses, UNITS), "comparison": (found.comparison, UNITS),
+        "factors": (found.factors, FACTOR_UNITS), "mixing": (found.mixing, RUN_UNITS),
+    }  # fmt: skip
+    if len(found.mixing):
+        tables["arms"] = (arms(found.mixing), RUN_UNITS)
+    files = []
+    for name, (rows, units) in tables.items():
+        if len(rows):
+            write_table(
+                rows, folder / f"{name}.parquet", units={c: u for c, u in units.items() if c in rows}, about=about
+            )
+            files.append(f"{name}.parquet")
+    said = write_figures(figure(found), folder, "svg")
+    files += [Path(line.split(" ", 1)[1]).name for line in said if line.startswith("figure ")]
+    text = page(found, about, files)
+    write_atomically(folder / "README.md", lambda part: part.write_text(text, encoding="utf-8"))
+    print("\n".join([*said, f"tables and {folder / 'README.md'}"]))
+
+
+def page(found: Found, about: dict[str, Any], files: list[str]) -> str:
+    """README.md."""
+    run = found.runs[0]
+    model, training, data = (run.config[k] for k in ("model", "training", "data"))
+    shape = ", ".join(f"{k} {model[k]}" for k in ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx"))
+    versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
+    steps = " and ".join(sorted({f"{r.manifest['steps']:,}" for r in found.runs}))
+    seeds = ", ".join(map(str, sorted({r.seed for r in found.runs})))
+    picture = [f"![comparison]({name})" for name in files if name == "figure.svg"]
+    head = [
+        "# Canon, hyper-connections, and what freezes their mixing",
+        f"{CARD}, measured on models trained here. This page is generated; every number is in the tables beside it.",
+        f"- Models: scale {run.manifest['scale']} ({shape}); {steps} steps of {training['batch_size']} × "
+        f"{model['n_ctx']} tokens on `{data['data']}`, seeds {seeds}. "
+        "The blog's: 8 layers, width 512, 2,000 steps of 16 × 511.\n"
+        f"- Made by `{about['argv']}` at commit {about['commit'][:12]}, {about['started']}, {about['device']}; "
+        f"{versions}.\n"
+        f"- Files: {', '.join(f'`{name}`' for name in files)}.",
+        *picture,
+    ]  # fmt: skip
+    parts = [*head, _losses(found), _mixing(found), _commands(found, about)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _losses(found: Found) -> str:
+    if found.comparison.empty:
+        return ""
+    rows = []
+    for r in found.comparison.itertuples():
+        gap = "control" if r.preset == CONTROL else f"{r.difference:+.4f}"
+        width = f"{r.ci_low:+.4f} … {r.ci_high:+.4f}" if r.ci_low == r.ci_low else "undefined"
+        printed = "" if r.printed_difference != r.printed_difference else f"{r.printed_difference:+.3f}"
+        rows.append([r.preset, f"{r.parameters:,}", f"{r.loss:.4f}", r.seeds, gap, width, f"{r.printed:.3f}", printed,
+                     r.all_seeds, r.order])  # fmt: skip
+    columns = ("preset", "parameters", "loss", "by seed", "difference", "95 % over seeds", "blog", "blog's difference",
+               "seeds with the blog's sign", "order")  # fmt: skip
+    tokens = int(found.losses["tokens"].iloc[0])
+    text = (
+        f"Nats per token on {tokens:,} validation tokens. Differences to {CONTROL} are taken seed by seed (the same "
+        "windows in the same order); units of the interval are seeds, so with two of them it is wide. *Order* is "
+        "*unresolved* where it holds 0."
+    )
+    return f"## Losses\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _mixing(found: Found) -> str:
+    if found.mixing.empty:
+        return ""
+    rows = []
+    for r in arms(found.mixing).itertuples():
+        share = "undefined" if r.share != r.share else f"{100 * r.share:.0f} %"
+        controls = "none" if r.by_loss_controls != r.by_loss_controls else f"{r.by_loss_controls:+.3f}"
+        rows.append([
+            r.preset, f"{r.b_res:g}", r.storage, f"{r.optimizer} {r.lr:g}", f"{r.decay:g}", f"{r.steps:,}", r.seeds,
+            f"{r.loss:.4f}", f"{r.start:.5f}", f"{r.swap_without_gradient:.5f}", f"{r.swap:.5f}", f"{r.by_loss:+.3f}",
+            share, f"{r.towards:.0f} of {r.factors:.0f}", controls, f"{r.distance_static:.4f}",
+            f"{r.distance_dynamic:.4f}", f"{r.gradient:.1e}", f"{r.stream_cosine:.3f} ({r.shuffled_cosine:.3f})",
+            r.streams,
+        ])  # fmt: skip
+    columns = ("preset", "bias", "storage", "optimiser, peak rate", "decay", "steps", "seeds", "loss", "swap: start",
+               "no gradient", "end", "by the loss", "share", "factors towards mixing", "controls", "‖H_res − I‖ static",
+               "dynamic", "∂L/∂b", "per-stream cosine (shuffled labels)", "streams")  # fmt: skip
+    blog = "; ".join(f"{b:g}: swap {SWAP[b]:g}, cosine {STREAM_COSINE[b]:g}" for b in SWAP)
+    return f"## Mixing\n\n{HOW}\n\nThe blog's, bf16 throughout and AdamW: {blog}.\n\n{table(columns, rows)}"
+
+
+def _commands(found: Found, about: dict[str, Any]) -> str:
+    lines = "\n".join(
+        f"{run.command}   # commit {str(run.manifest.get('commit', 'unknown'))[:12]}" for run in found.runs
+    )
+    return f"## Commands\n\n```\n{lines}\n{about['argv']}\n```"
