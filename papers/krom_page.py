@@ -111,24 +111,11 @@ def page(found: Found, about: dict[str, Any], files: list[str]) -> str:
 
 
 def _losses(found: Found) -> str:
+    from papers.losses import page_rows
+
     if found.comparison.empty:
         return ""
-    rows = []
-    for r in found.comparison.itertuples():
-        gap = "control" if r.preset == CONTROL else f"{r.difference:+.4f}"
-        width = f"{r.ci_low:+.4f} … {r.ci_high:+.4f}" if r.ci_low == r.ci_low else "undefined"
-        printed = "" if r.printed_difference != r.printed_difference else f"{r.printed_difference:+.3f}"
-        rows.append([r.preset, f"{r.parameters:,}", f"{r.loss:.4f}", r.seeds, gap, width, f"{r.printed:.3f}", printed,
-                     r.all_seeds, r.order])  # fmt: skip
-    columns = ("preset", "parameters", "loss", "by seed", "difference", "95 % over seeds", "blog", "blog's difference",
-               "seeds with the blog's sign", "order")  # fmt: skip
-    tokens = int(found.losses["tokens"].iloc[0])
-    text = (
-        f"Nats per token on {tokens:,} validation tokens. Differences to {CONTROL} are taken seed by seed (the same "
-        "windows in the same order); units of the interval are seeds, so with two of them it is wide. *Order* is "
-        "*unresolved* where it holds 0."
-    )
-    return f"## Losses\n\n{text}\n\n{table(columns, rows)}"
+    return f"## Losses\n\n{page_rows(found.comparison, found.losses, CONTROL, 'blog')}"
 
 
 def _mixing(found: Found) -> str:

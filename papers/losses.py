@@ -116,3 +116,26 @@ def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) 
             why["printed_difference"] = "the paper prints none"
         found.append({**row, "undefined": note(why)})
     return pd.DataFrame(found)
+
+
+def page_rows(found: "pd.DataFrame", rows: "pd.DataFrame", control: str, source: str) -> str:
+    """The Markdown of a comparison: how it is to be read, and its table. `source` is what the printed values are of."""
+    from papers.markdown import table
+
+    cells = []
+    for r in found.itertuples():
+        gap = "control" if r.preset == control else f"{r.difference:+.4f}"
+        width = f"{r.ci_low:+.4f} … {r.ci_high:+.4f}" if r.ci_low == r.ci_low else "undefined"
+        loss, difference = (
+            "" if x != x else f"{x:{s}}" for x, s in ((r.printed, ".4g"), (r.printed_difference, "+.3f"))
+        )
+        cells.append([r.preset, f"{r.parameters:,}", f"{r.loss:.4f}", r.seeds, gap, width, loss, difference,
+                      r.all_seeds, r.order])  # fmt: skip
+    columns = ("preset", "parameters", "loss", "by seed", "difference", "95 % over seeds", source,
+               f"{source}'s difference", f"seeds with the {source}'s sign", "order")  # fmt: skip
+    text = (
+        f"Nats per token on {int(rows['tokens'].iloc[0]):,} validation tokens. Differences to {control} are taken seed "
+        "by seed (the same windows in the same order); units of the interval are seeds, so with two of them it is "
+        "wide. *Order* is *unresolved* where it holds 0."
+    )
+    return f"{text}\n\n{table(columns, cells)}"
