@@ -123,7 +123,8 @@ def _write(
         f"- Made by `{argv}` at commit {about['commit'][:12]}, {about['started']}, {about['device']}; {versions}.",
         f"## Losses\n\n{page_rows(found, rows, 'llama', 'paper')}",
         "## The penalty\n\nThe last logged training step; `_first` is the first logged one. `kl_clamped` is the share "
-        f"of tokens and projections whose KL lies above the clamp, where it has no gradient.\n\n{table(columns, cells)}",
+        "of tokens and projections whose KL lies above the clamp, where it has no gradient.\n\n"
+        f"{table(columns, cells)}",
         f"## Commands\n\n```\n{commands}\n{argv}\n```",
     ]  # fmt: skip
     text = "\n\n".join(parts) + "\n"
