@@ -2,9 +2,10 @@
 
     python -m papers.zoo runs/zoo/lfa runs/zoo/std-t runs/zoo/d-cas runs/zoo/cfm        what `make zoo` ends with
 
-Every run becomes a folder OUT/<preset> that loads like a run (`load("lfa")`), with README.md, its card; OUT/README.md
-compares them. Scores are of held-out stories: combinations of nouns and verbs that no training story has. A
-coreference head is chosen on one half of the cases and scored on the other, beside chance and the rules of position.
+Every run becomes a folder OUT/<name of the run's folder> that loads like a run (`load("lfa")`), with README.md, its
+card; OUT/README.md compares them. The name is the preset, or the preset and what is other than in it (kromcanon-b2).
+Scores are of held-out stories: combinations of nouns and verbs that no training story has. A coreference head is
+chosen on one half of the cases and scored on the other, beside chance and the rules of position.
 """
 
 import shutil
@@ -21,6 +22,8 @@ from papers.zoo_card import SUITES, card, index, printed
 
 LIMIT = 4_000_000
 """Bytes of a bundled model, its history and card included."""
+LARGE = {"llama": 6_000_000, "hdpl": 6_000_000}
+"""Presets with a table of their own for the head take more."""
 FILES = ("config.json", "manifest.json", "metrics.jsonl", "model.safetensors", "tokenizer.json")
 
 
@@ -29,7 +32,7 @@ class Options:
     """Arguments of `python -m papers.zoo`."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Run folders, one per preset."""
+    """Run folders, named as the models are to be called."""
     out: Path = Path("models/zoo")
     """Folder of the bundle."""
 
@@ -50,9 +53,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         manifest = read_json(folder / "manifest.json")
         if manifest.get("outcome") != "completed":
             raise InputError(f"{folder} is not a completed run ({manifest.get('outcome')}); let it end first")
-        if manifest["preset"] in folders:
-            raise InputError(f"{folder} and {folders[manifest['preset']]} are both {manifest['preset']}; give one")
-        folders[manifest["preset"]] = folder
+        name, preset = folder.resolve().name, manifest["preset"]
+        if name != preset and not name.startswith(f"{preset}-"):
+            raise InputError(f"{folder} is a run of {preset}: call its folder {preset}, or {preset}-WHAT")
+        if name in folders:
+            raise InputError(f"{folder} and {folders[name]} are both {name}; give one")
+        folders[name] = folder
     rows = []
     for name, folder in progress_bar("models")(list(folders.items())):
         row = scores(folder)
@@ -123,11 +129,16 @@ def _coherence(model: Any, aligned: Any, tokenizer: Any) -> dict[str, Any]:
     return summary[["log_odds", "ci_low", "ci_high", "share", "n"]].to_dict("index")
 
 
+def limit_of(name: str) -> int:
+    """Most bytes of a bundled model of this name."""
+    return LARGE.get(name, LIMIT)
+
+
 def bundle(folder: Path, out: Path, text: str) -> None:
     """Copy a run's files and write its card, all or nothing. Raises `InputError` beyond `LIMIT` bytes."""
-    size = sum((folder / name).stat().st_size for name in FILES) + len(text.encode())
-    if size > LIMIT:
-        raise InputError(f"{folder} has {size:,} bytes, more than the {LIMIT:,} of a bundled model")
+    size, limit = sum((folder / name).stat().st_size for name in FILES) + len(text.encode()), limit_of(out.name)
+    if size > limit:
+        raise InputError(f"{folder} has {size:,} bytes, more than the {limit:,} of a bundled model")
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
