@@ -6,6 +6,10 @@
 log-odds = log p(coherent | text) − log p(incoherent | text) in nats, of the first token in which the continuations
 differ ("He used it to open the door. He opened the door with the" key / box). The behavioural measure beside
 attention: gating the heads of the last layer cannot change any attention weight, but it can change this.
+
+`elsewhere` is the same question after another prompt's nouns (`probes.elsewhere`): a verb alone can tell a tool from a
+container, and what it tells is not due to the nouns of the text. `due to nouns` is what they add to the choice, `lift`
+what they add to both of its words alike.
 """
 
 from collections.abc import Sequence
@@ -14,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.cli import command, parse
 from models.errors import InputError
+from probes.elsewhere import UNITS as ELSEWHERE
 from probes.report import INTERVAL, ProbeOptions, check_options, estimate, hits, open_session, show, with_holm, write
 
 if TYPE_CHECKING:
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 
 UNITS = {
     "log_odds": "nats",
+    "log_p": "nats",
+    "log_p_incoherent": "nats",
     "sd": "nats, between independent cases",
     "ci_low": "nats",
     "ci_high": "nats",
@@ -62,7 +69,7 @@ class Coherence:
         )
 
     def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
-        """One row per prompt: `log_odds` in nats, the difference of two logits (the normaliser cancels)."""
+        """One row per prompt: ln p of either continuation's first token, and their difference `log_odds`, in nats."""
         import numpy as np
         import pandas as pd
 
@@ -71,11 +78,11 @@ class Coherence:
         assert isinstance(query, RoleQuery)
         assert captures.logits is not None
         aligned = query.aligned
-        odds = np.zeros(len(aligned.prompts))
+        log_p = np.zeros((len(aligned.prompts), 2))
         for i, (row, after) in enumerate(zip(captures.logits, aligned.continuations, strict=True)):
             assert after is not None
-            coherent, incoherent = row[0, [after[0][0], after[1][0]]].double().tolist()
-            odds[i] = coherent - incoherent
+            log_p[i] = row[0].double().log_softmax(-1)[[after[0][0], after[1][0]]].cpu().numpy()
+        odds = log_p[:, 0] - log_p[:, 1]
         if not np.isfinite(odds).all():
             bad = aligned.prompts[int(np.flatnonzero(~np.isfinite(odds))[0])].id
             raise InputError(f"the logits of prompt {bad!r} are not finite")
@@ -83,7 +90,8 @@ class Coherence:
             "coherent": [p.coherent for p in aligned.prompts],
             "incoherent": [p.incoherent for p in aligned.prompts],
         }
-        return pd.DataFrame({**prompt_columns(aligned), **names, "log_odds": odds, "prefers": odds > 0})
+        return pd.DataFrame({**prompt_columns(aligned), **names, "log_p": log_p[:, 0], "log_p_incoherent": log_p[:, 1],
+                             "log_odds": odds, "prefers": odds > 0})  # fmt: skip
 
     def summarize(self, table: "pd.DataFrame") -> "pd.DataFrame":
         """One row for all prompts and one per relation: mean log-odds, and the share of prompts above 0.
@@ -155,6 +163,9 @@ class Coherence:
 class Options(ProbeOptions):
     """Arguments of `python -m probes.coherence`."""
 
+    control: bool = True
+    """Ask the same after other prompts' nouns as well."""
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
@@ -168,9 +179,45 @@ def main(argv: Sequence[str] | None = None) -> None:
     summary = probe.summarize(table)
     without = len(session.aligned.prompts) - len(table)
     title = session.title + (f", {without} without continuations" if without else "")
-    columns = ("relation", "log_odds", INTERVAL, "p_holm", "share", "n")
-    show(summary, f"{title}; log-odds of the coherent continuation, nats", columns)
-    write(options, session, {"": (summary, UNITS), "rows": (table, UNITS)}, probe.plot(table, title))
+    columns: tuple[str, ...] = ("relation", "log_odds", INTERVAL, "p_holm", "share", "n")
+    if options.control:
+        summary, table = _with_control(session, probe, summary, table)
+        columns = (*columns, "elsewhere", DUE, "lift", "controls")
+        spans = zip(summary["due"], summary["due_low"], summary["due_high"], strict=True)
+        shown = ["undefined" if a != a else f"{a:+.4f} ({low:+.4f} … {high:+.4f})" for a, low, high in spans]
+        show(summary.assign(**{DUE: shown}), f"{title}; log-odds of the coherent continuation, nats", columns)
+    else:
+        show(summary, f"{title}; log-odds of the coherent continuation, nats", columns)
+    units = {**UNITS, **ELSEWHERE}
+    tables = {
+        name: (one, {k: u for k, u in units.items() if k in one}) for name, one in (("", summary), ("rows", table))
+    }
+    write(options, session, tables, probe.plot(table, title))
+
+
+DUE = "due to nouns"
+
+
+def _with_control(
+    session: Any, probe: Coherence, summary: "pd.DataFrame", table: "pd.DataFrame"
+) -> "tuple[pd.DataFrame, pd.DataFrame]":
+    """Both tables with what the control says beside them."""
+    from probes.elsewhere import NO_CONTROL, due_to_nouns, elsewhere
+    from probes.probe import measure
+    from probes.undefined import note, reasons
+
+    suite = elsewhere(session.aligned)
+    control = None if suite is None else measure(session.model, probe, suite, tokenizer=session.tokenizer)
+    found = due_to_nouns(table, control)
+    both = summary.merge(found, on="relation", suffixes=("", "_control"))
+    texts = zip(both["undefined"], both.pop("undefined_control"), strict=True)
+    both["undefined"] = [note({**reasons(a), **reasons(b)}) for a, b in texts]
+    if control is not None:
+        after = dict(zip(control["id"], control["log_odds"], strict=True))
+        table = table.assign(elsewhere=table["id"].map(after).astype(float))
+        lost = dict.fromkeys(["elsewhere"], NO_CONTROL)
+        table["undefined"] = [note(lost) if x != x else "" for x in table["elsewhere"]]
+    return both, table
 
 
 if __name__ == "__main__":
