@@ -1,11 +1,11 @@
-"""Which heads look at entities, which at syntactic anchors, which at content: the groups of paper PLS, by a stated rule.
+"""Which heads look at entities, which at syntactic anchors, which at content: the groups of PLS, by a stated rule.
 
     python -m probes.head_groups                          two heads per group in the last layer of the bundled LFA
     python -m probes.head_groups runs/pls --k 3 --layers all --out groups.parquet
 
-PLS (§5.1) names entity heads "tracking entity mentions", anchor heads "attending to syntactic anchors" and semantic heads
-"integrating content", two each in the last layer, found by looking; it prints no rule. The rule here: from the query of a
-prompt (a pronoun), effective attention Ã = ḡ A (PLS B.2; A where there is no gate) to the words before it, by class:
+PLS (§5.1) names entity heads "tracking entity mentions", anchor heads "attending to syntactic anchors" and semantic
+heads "integrating content", two each in the last layer, found by looking; it prints no rule. The rule here: from the
+query of a prompt (a pronoun), effective attention Ã = ḡ A (PLS B.2; A where there is no gate) to the words before it:
 
     entity     mentions of the candidates, by any occurrence of their words, and names (capitals inside a sentence)
     anchor     punctuation, determiners, prepositions, conjunctions, auxiliaries
@@ -13,9 +13,9 @@ prompt (a pronoun), effective attention Ã = ḡ A (PLS B.2; A where there is no
 
     score = mass on the class − ḡ · (share of the tokens up to the query that belong to it)
 
-so 0 is a head that looks everywhere alike. The groups are the three disjoint ones of --k heads whose scores sum to the most
-on half of the cases; `held_out` is a head's score on the other half, with 95 % over independent cases. Every group gets
-its heads: one whose held-out score is not above 0 holds only the heads that avoid the class least.
+so 0 is a head that looks everywhere alike. The groups are the three disjoint ones of --k heads whose scores sum to the
+most on half of the cases; `held_out` is a head's score on the other half, with 95 % over independent cases. Every group
+gets its heads: one whose held-out score is not above 0 holds only the heads that avoid the class least.
 """
 
 from collections.abc import Sequence
@@ -27,28 +27,17 @@ import tyro
 from models.cli import command, parse
 from models.errors import InputError
 from probes.report import INTERVAL, ProbeOptions, check_options, estimate, open_session, show, with_holm, write
+from probes.word_classes import CLASSES
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
     from models.head_spec import Head
     from probes.align import Aligned
-    from probes.suite import Prompt, Suite
+    from probes.suite import Suite
 
-CLASSES = ("entity", "anchor", "semantic")
 ATTENTION = "effective attention, excess over even"
 UNITS = {**dict.fromkeys((*CLASSES, "held_out", "sd", "ci_low", "ci_high"), ATTENTION), "n": "prompts"}
-PRONOUNS = frozenset(
-    "i me my mine you your yours he him his she her hers it its we us our ours they them their theirs himself herself "
-    "itself themselves myself yourself ourselves".split()
-)
-FUNCTION = frozenset(
-    "a an the this that these those some any no every each all both another of to in on at by for from with without into "
-    "onto over under up down out off near beside behind before after about around across through along past until and or "
-    "but so nor yet because if when while as than then there not is am are was were be been being do does did have has had "
-    "will would can could shall should may might must who whom whose which what where why how".split()
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +66,7 @@ class HeadGroups:
         import numpy as np
 
         from probes.attention import attention_rows, by_layer, prompt_columns, tidy
+        from probes.word_classes import token_classes
 
         aligned, gated = query.aligned, any(name.endswith("hook_gate") for name in captures.hooks)
         values: dict[str, list[np.ndarray]] = {name: [] for name in CLASSES}
@@ -155,29 +145,6 @@ class HeadGroups:
         figure.update_xaxes(title="head").update_yaxes(autorange="reversed")
         figure.update_yaxes(title="layer", col=1)
         return figure.update_layout(title=title, width=1150, height=470)
-
-
-def token_classes(prompt: "Prompt", spans: Sequence[tuple[int, int]]) -> list[str]:
-    """The class of every token, "" for none; a token belongs to the first word it overlaps, BOS to none."""
-    import re
-
-    mentions = {prompt.text[slice(*span)].lower() for role, span in prompt.roles.items() if role != "query"}
-    words = []
-    for found in re.finditer(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]", prompt.text):
-        word, before = found[0], prompt.text[: found.start()].rstrip(" \n\"'")
-        opens = not before or before[-1] in ".!?"
-        if not word[0].isalnum():
-            kind = "anchor"
-        elif word.lower() in PRONOUNS:
-            kind = ""
-        elif word.lower() in mentions or (word[0].isupper() and not opens):
-            kind = "entity"
-        else:
-            kind = "anchor" if word.lower() in FUNCTION else "semantic"
-        words.append((*found.span(), kind))
-    marked = [span for role, span in prompt.roles.items() if role != "query"]
-    words = [(a, b, "entity" if any(a < end and start < b for start, end in marked) else c) for a, b, c in words]
-    return [next((c for a, b, c in words if max(a, start) < min(b, end)), "") for start, end in spans]
 
 
 def measure_heads(model: Any, prompts: "Suite | Aligned", tokenizer: Any, probe: HeadGroups) -> "pd.DataFrame":

@@ -18,16 +18,17 @@ from probes.loaders import SentencePair, SentencePairs, blimp, winobias
 
 ARTICLE = re.compile(r"(the|an?|his|her|their|my)\s", re.IGNORECASE)
 POSSESSIVE = frozenset({"his", "their"})
-AFTER_OBJECT = frozenset(
-    "that to about if because and for with in on at a an the as when after before by from into of or so".split()
+AFTER_OBJECT = re.compile(
+    r"(that|to|about|if|because|and|for|with|in|on|at|a|an|the|as|when|after|before|by|from|into|of|or|so)",
+    re.IGNORECASE,
 )
 """Words after "her" that make it an object ("asked her to stay") and not a possessive ("her idea")."""
 
 
 def wsc273_pairs(path: str | Path) -> SentencePairs:
-    """`{"qID", "sentence", "option1", "option2", "answer"}` with one blank "_"; options lose the capital of their article.
+    """`{"qID", "sentence", "option1", "option2", "answer"}` with one blank "_" that either option fills.
 
-    Raises `InputError` for a line of another format.
+    An option's article is capital only where a sentence begins. Raises `InputError` for a line of another format.
     """
     path = Path(path)
     pairs = []
@@ -65,7 +66,7 @@ def winobias_pairs(path: str | Path) -> SentencePairs:
 def _possessive(text: str, start: int, end: int) -> bool:
     pronoun = text[start:end].lower()
     after = re.match(r"\s+(\w+)", text[end:])
-    return pronoun in POSSESSIVE or (pronoun == "her" and after is not None and after[1].lower() not in AFTER_OBJECT)
+    return pronoun in POSSESSIVE or (pronoun == "her" and after is not None and not AFTER_OBJECT.fullmatch(after[1]))
 
 
 def _filled(text: str, start: int, end: int, mention: str) -> str:

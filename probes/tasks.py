@@ -10,8 +10,8 @@ Two rules, one per kind of source:
   decides, and the tokens before it are given: P = p(answer's token | text and given tokens), log-odds
   = log p(answer's token) − log p(foil's token) there. What follows the first differing token does not count.
 - sentence: pairs of whole sentences (BLiMP, Winograd schemas and WinoBias with the mention in place of blank or
-  pronoun). log-odds = Σ log p of the good sentence's tokens − that of the bad one's, in nats, from the first token where
-  they differ (what stands before cancels); P = σ(log-odds), the good sentence's share of the two.
+  pronoun). log-odds = Σ log p of the good sentence's tokens − that of the bad one's, in nats, from the first token
+  where they differ (what stands before cancels); P = σ(log-odds), the good sentence's share of the two.
 
 A case that cannot be scored is filtered and counted with its reason.
 """
