@@ -1,11 +1,11 @@
 """Groups of heads by name: those of paper PLS, those found in a model, or any heads of the grammar.
 
-    entity   L5.H4+L5.H5        anchor   L5.H2+L5.H3        semantic   L5.H0+L5.H1      (PLS §5.1, Table 2; SPEC §7.4)
-    found                       the same three, found in this model's attention (`probes.head_groups`)
-    found-entity                one of them
-    L5.H4+L5.H5, L4.*           heads of `models.head_spec`, joined by +
-    mine=L5.H4+L4.H1            the same under a name
-    top2:entity, top3:pds       by score: entity, anchor, semantic (`probes.head_groups`), pds (`probes.pds`)
+entity   L5.H4+L5.H5        anchor   L5.H2+L5.H3        semantic   L5.H0+L5.H1      (PLS §5.1, Table 2; SPEC §7.4)
+found                       the same three, found in this model's attention (`probes.head_groups`)
+found-entity                one of them
+L5.H4+L5.H5, L4.*           heads of `models.head_spec`, joined by +
+mine=L5.H4+L4.H1            the same under a name
+top2:entity, top3:pds       by score: entity, anchor, semantic (`probes.head_groups`), pds (`probes.pds`)
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,14 @@
 """Do different tasks route through different heads? The task × group matrix and its diagonality (PLS §5.3, Fig. 4a).
 
 A task's own group is where PLS expects it: capitalization → entity heads, gender → anchor heads (§5.3). With E_tg =
-|mean over the cases of task t of Δ under group g|, tasks that have an own group among those measured, and the own groups
-of these tasks as columns,
+|mean over the cases of task t of Δ under group g|, for the tasks that have an own group among those measured, and the
+own groups of these tasks as columns,
 
     diagonality D = mean of E over the own cells − mean of E over all other cells
 
 in units of the measure: positive where tasks lean on their own heads and not on each other's, 0 where one group
-simply matters more for everything. p: under the null a case does not care which group is ablated, so Δ of the groups are
-exchanged at random within each independent case; p = (1 + #{D* ≥ D}) / (1 + permutations), one-sided.
+simply matters more for everything. p: under the null a case does not care which group is ablated, so Δ of the groups
+are exchanged at random within each independent case; p = (1 + #{D* ≥ D}) / (1 + permutations), one-sided.
 """
 
 from collections.abc import Mapping, Sequence
