@@ -17,6 +17,7 @@ and a change of w (dynamic coefficients) is part of a change of v.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,12 +118,18 @@ def check_heads(model: StreamTransformer) -> None:
     """Raise `InputError` for output projections that are not linear: a head then has no contribution of its own."""
     for layer, block in enumerate(model.blocks):
         try:
-            block.attn.W_O  # noqa: B018
-        except (InputError, NotImplementedError, AttributeError):
+            output_weights(block)
+        except InputError:
             raise InputError(
                 f"the output projection of layer {layer} is not linear in z, so heads do not add up; "
                 "direct effects need a linear one, as dense or independent"
             ) from None
+
+
+def output_weights(block: Any) -> Tensor:
+    """W_O [H, K, D] of a layer, float64. Raises `InputError` where it is not linear."""
+    w: Tensor = block.attn.W_O
+    return w.detach().double()
 
 
 def directions(model: StreamTransformer, answers: Sequence[Sequence[int]], scale: Tensor) -> Tensor:
@@ -138,7 +145,7 @@ def directions(model: StreamTransformer, answers: Sequence[Sequence[int]], scale
 
 def contributions(model: StreamTransformer, seen: Pass, d: Tensor) -> Contributions:
     """The parts of a pass along d [N, D]."""
-    w_o = torch.stack([block.attn.W_O.detach().double() for block in model.blocks])  # [L, H, K, D]
+    w_o = torch.stack([output_weights(block) for block in model.blocks])  # [L, H, K, D]
     heads = torch.einsum("lnhk,lhkd,nd->lhn", seen.z, w_o, d)
 
     def along(x: Tensor) -> np.ndarray:

@@ -8,7 +8,7 @@ mine=L5.H4+L4.H1            the same under a name
 top2:entity, top3:pds       by score: entity, anchor, semantic (`probes.head_groups`), pds (`probes.pds`)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -84,7 +84,8 @@ class HeadFinder:
         return [Group(name or "+".join(head.label for head in chosen) if len(chosen) < 5 else name or heads, chosen)]
 
     def _heads(self, spec: str) -> tuple[Head, ...]:
-        parts, scores = spec.split("+"), {}
+        parts = spec.split("+")
+        scores: dict[str, Mapping[Head, float]] = {}
         wanted = score_names(parts)
         if wanted & set(CLASSES):
             from probes.head_groups import scores_of

@@ -139,11 +139,11 @@ def _made_up(one: Decomposition, clusters: np.ndarray, why: dict[str, str], want
         why |= dict.fromkeys(names, "the direct effect cannot be told from 0")
         return {**row, "undefined": note(why)}
     codes = cluster_codes(clusters, len(one.direct))
-    totals = [cluster_totals(x, codes)[0] for x in (-one.compensation, one.direct)]
-    row["made_up"] = float(ratio(*totals))
+    undone, direct_totals = (cluster_totals(x, codes)[0] for x in (-one.compensation, one.direct))
+    row["made_up"] = float(ratio(undone, direct_totals))
     low = high = np.array(NAN)
-    if len(totals[0]) >= BOOTSTRAP_CLUSTERS:
-        low, high = cluster_bootstrap(ratio, *totals)
+    if len(undone) >= BOOTSTRAP_CLUSTERS:
+        low, high = cluster_bootstrap(ratio, undone, direct_totals)
     if np.isfinite(low) and np.isfinite(high):
         row |= {"made_up_low": float(low), "made_up_high": float(high)}
     else:

@@ -9,6 +9,7 @@ means has no bounded interval where the control's mean cannot be told from 0 (Fi
 without interval, "undefined". Fewer than eight clusters have no bootstrap interval.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def ratio_of_changes(
     row: dict[str, Any] = {"n": len(x), "clusters": d, "sd": float(x.std(ddof=1)), "control_sd": float(y.std(ddof=1))}
     row |= {"mean": float(x.mean()), "control_mean": float(y.mean())}
     why: dict[str, str] = {}
-    statistics = {"sd_ratio": sd_ratio, "mean_ratio": mean_ratio}
+    statistics: dict[str, Callable[..., np.ndarray]] = {"sd_ratio": sd_ratio, "mean_ratio": mean_ratio}
     names = [f"{name}{end}" for name in statistics for end in ("", "_low", "_high")]
     row |= dict.fromkeys(names, NAN)
     if np.abs(y).max() <= resolution:

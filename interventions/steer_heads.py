@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         shown.append(table.assign(model=one.name))
         summed.append(summary.assign(model=one.name))
     tables = {"": (pd.concat(shown, ignore_index=True), UNITS), "curves": (pd.concat(summed, ignore_index=True), UNITS)}
-    if len(found) > 1 and len(ratios := leverage(*found, options.within)):
+    if len(found) > 1 and len(ratios := leverage(found[0], found[1], options.within)):
         _print_leverage(ratios, f"{opened[0].name} over {opened[1].name}")
         tables["leverage"] = (ratios, UNITS)
     write_results(options, tables, plot(tables[""][0]), scales=scales, within=options.within, **about(options, opened))

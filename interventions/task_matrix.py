@@ -44,7 +44,7 @@ def own_groups(pairs: Sequence[str], tasks: Sequence[str], groups: Sequence[str]
                     raise unknown(what, name, list(known))
             chosen[task] = group
         return chosen
-    own = {}
+    own: dict[str, str] = {}
     for task in tasks:
         expected = next((g for name, g in OWN.items() if task.split("-")[0] == name), None)
         match = [g for g in groups if expected is not None and g in (expected, f"found-{expected}")]

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from models.errors import InputError
-from probes.loaders import SentencePairs
+from probes.loaders import SentencePair, SentencePairs
 from probes.prompts import load_suite
 from probes.sentence_pairs import PAIRS
 from probes.suite import Prompt, Suite, units
@@ -69,9 +69,9 @@ class Task:
 
     def combine(self, log_p: np.ndarray) -> np.ndarray:
         """[..., reads, 2] log-probabilities of the reads -> [..., cases, 2] of answer and foil, in nats."""
-        out = np.zeros((*log_p.shape[:-2], len(self.cases), 2))
-        np.add.at(out, (..., self.reads.cases, slice(None)), np.where(self.reads.sides, log_p, 0.0))
-        return out
+        out = np.zeros((len(self.cases), *log_p.shape[:-2], 2))
+        np.add.at(out, self.reads.cases, np.moveaxis(np.where(self.reads.sides, log_p, 0.0), -2, 0))
+        return np.moveaxis(out, 0, -2)
 
     def scores(self, log_p: np.ndarray) -> dict[str, np.ndarray]:
         """`probability` (no unit) and `log_odds` (nats), each [..., cases], by the task's rule."""
@@ -164,7 +164,8 @@ def _unfit(
 def sentence_task(pairs: SentencePairs, tokenizer: "Tokenizer", n_ctx: int | None = None) -> Task:
     """The rule "sentence" over pairs of sentences."""
     rows = tokenizer.encode_batch([text for p in pairs.pairs for text in (p.good, p.bad)])
-    kept, given = [], []
+    kept: list[SentencePair] = []
+    given: list[int] = []
     tokens, positions, ids, owner, sides = [], [], [], list[int](), []
     filtered: Filtered = list(pairs.skipped)
     for i, pair in enumerate(pairs.pairs):
