@@ -8,6 +8,7 @@ under the ablation, the change of answer − foil (log-odds, nats) is exactly
     direct        −Σ_h c(v_h; s) over the ablated heads: their own words taken away
     compensation  c(v'; s) − c(v; s) of each attention and FFN after them (in their own layers: of the other heads)
     mixing        the same of all before them: 0 but for hyper-connections, whose coefficients depend on the streams
+                  (0 there too where H_res is doubly stochastic: it keeps the streams' sum, KromHC and mHC)
     norm          Σ c(v'; s') − c(v'; s): what remains is divided by another scale
 
 `total` comes from the model's own log-probabilities, so `unexplained` = total − the sum is a check and is 0 up to
