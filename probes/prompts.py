@@ -33,7 +33,7 @@ DATASETS = Path(__file__).resolve().parents[1] / "datasets"
 FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
 TASKS = ("capitalization", "capitalization-8", "gender", "gender-16", "winograd")
 GENERATED = ("stories", "story-cases", "story-events")
-BUNDLED = (*FILES, *TASKS, *GENERATED)
+BUNDLED = (*FILES, *GENERATED, *TASKS)
 STORY_N, STORY_SEED = 1000, 2
 """Of the generated suites: how many pairs or cases, and the seed that models.text.stories reserves for evaluation."""
 
