@@ -72,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = pd.concat(parts, ignore_index=True)
     about = {"tasks": {task.name: [task.source, task.title] for task in tasks}}
     tables: dict[str, Any] = {"": (table, UNITS), "layers": (pd.concat(layers, ignore_index=True), UNITS)}
-    write_results(options, tables, plot(table, tables["layers"][0], name), **about)
+    figure = plot(table, tables["layers"][0], name) if options.out is not None else None
+    write_results(options, tables, figure, **about)
 
 
 def _print(title: str, table: "pd.DataFrame", top: int) -> None:

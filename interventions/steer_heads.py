@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from interventions.ablation_effects import NAMES, Opened, TaskOptions, about, open_models
+from interventions.task_session import NAMES, Opened, TaskOptions, about, open_models
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import INTERVAL, check_options, progress_bar, show, write_results
@@ -79,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if len(found) > 1 and len(ratios := leverage(found[0], found[1], options.within)):
         _print_leverage(ratios, f"{opened[0].name} over {opened[1].name}")
         tables["leverage"] = (ratios, UNITS)
-    write_results(options, tables, plot(tables[""][0]), scales=scales, within=options.within, **about(options, opened))
+    figure = plot(tables[""][0]) if options.out is not None else None
+    write_results(options, tables, figure, scales=scales, within=options.within, **about(options, opened))
 
 
 def _curves(options: Options, one: Opened, scales: tuple[float, ...], run: str | None) -> "list[Curve]":

@@ -183,7 +183,7 @@ class Options(ProbeOptions):
 
     suite: str = "story-cases"
     """Prompts whose roles name the candidates: story-cases, competing, coreference, a JSONL file, FORMAT:PATH."""
-    n: int | None = 400
+    n: int | None = 200
     """Pronouns of story-cases, or minimal pairs of stories, to read."""
     probe: Annotated[HeadGroups, tyro.conf.arg(name="")] = HeadGroups()
 

@@ -64,17 +64,17 @@ def test_a_model_beside_its_control_and_found_groups(
     run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = tmp_path / "e.parquet"
-    options = ["--groups", "found", "--k", "1", "--control", run("c2"), "--tasks", "capitalization", "gender"]
+    options = ["--groups", "found", "--k", "1", "--control", run("c2"), *SMALL]
     ablation_effects([run("pls"), *options, "--draws", "0", "--out", str(out)])
     table, ratios = pd.read_parquet(out), pd.read_parquet(tmp_path / "e-ratios.parquet")
     assert set(table["group"]) == {"found-entity", "found-anchor", "found-semantic"}
     assert table["model"].nunique() == 2
     assert len(ratios) == 2 * 2 * 3 and (ratios["sd_ratio"] > 0).all()
     assert set(pd.read_parquet(tmp_path / "e-diagonality.parquet")["tasks"]) == {
-        "capitalization=found-entity, gender=found-anchor"
+        "capitalization-8=found-entity, gender-16=found-anchor"
     }
     cases = pd.read_parquet(tmp_path / "e-cases.parquet")
-    assert len(cases) == 2 * 2 * 3 * 128
+    assert len(cases) == 2 * 2 * 3 * 24
     about = read_about(out)
     assert about["units"]["difference"].startswith("units of the measure")
     assert "found-entity" in next(iter(about["about"]["groups"].values()))
