@@ -39,5 +39,5 @@ def plot(table: "pd.DataFrame") -> Any:
         figure.update_xaxes(title="scale g of the heads", **place)
         figure.update_yaxes(title=AXES[measure], **place)
     height, legend = 140 + 340 * rows, {"orientation": "h", "y": -0.22 / rows}
-    title = f"{' and '.join(models)}: scaled heads"
+    title = f"{' and '.join(models)}: scaled heads; bars: 95 % of the change from scale 1"
     return figure.update_layout(title=title, width=360 * columns + 120, height=height, legend=legend)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from interventions.head_curves import Curve
 
-RANKED = ("random_range", "p_rank")
+RHO = "spearman (95 %)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,11 @@ def _print(one: Opened, table: "pd.DataFrame", summary: "pd.DataFrame", within: 
         show(wide.reset_index(), f"{one.name}: {names[str(measure)]}, mean under heads scaled by g", digits=4)
     both = summary.rename(columns={"range_low": "ci_low", "range_high": "ci_high"})
     both["undefined"] = [_renamed(text, "range") for text in both["undefined"]]
-    columns = ("measure", "task", "group", "range", INTERVAL, *RANKED, "spearman", "spearman_curve", "n", "flat")
+    ends = zip(summary["spearman"], summary["spearman_low"], summary["spearman_high"], strict=True)
+    both[RHO] = [
+        "undefined" if r != r else f"{r:+.2f}" + (f" ({a:+.2f} … {b:+.2f})" if a == a else "") for r, a, b in ends
+    ]
+    columns = ("measure", "task", "group", "range", INTERVAL, "random_range", "p_rank", RHO, "n", "flat")
     show(both, f"{one.name}: control range and monotonicity, scales {within[0]:g} to {within[1]:g}", columns, digits=4)
     if lines := legend(summary):
         print(lines)

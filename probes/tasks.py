@@ -85,7 +85,10 @@ class Task:
         """Counts: cases, units, tokens given, what was left out."""
         n, given = len(self.cases), int((self.cases["given"] > 0).sum())
         text = f"{self.name}: {n} cases in {self.cases['cluster'].nunique()} units"
-        text += f", {given} with tokens given" if given and self.rule == "token" else ""
+        if self.rule == "sentence":
+            text += ", whole sentences: P is the good one's share of the two"
+        elif given:
+            text += f", {given} with tokens given"
         return text + "".join(f", {k} left out: {why}" for why, k in Counter(w for _, w in self.filtered).items())
 
 
