@@ -83,7 +83,7 @@ def ablate_heads(
     from probes.t_tests import clustered_t
     from probes.undefined import note
 
-    sweep = plan(groups, scales, _every(model), make or scale_heads, draws=draws, seed=seed)
+    sweep = plan(groups, scales, every_head(model), make or scale_heads, draws=draws, seed=seed)
     losses = document_losses(
         model, shards, sweep.edits, max_documents=max_documents, batch_size=batch_size, progress=progress
     )
@@ -141,13 +141,13 @@ def ablate_on_prompts(
     from interventions.observe import observe_prompts
     from probes.undefined import mark, note, reasons
 
-    sweep = plan(groups, scales, _every(model), make or scale_heads, draws=draws, seed=seed)
+    sweep = plan(groups, scales, every_head(model), make or scale_heads, draws=draws, seed=seed)
     cells = [Cell(heads, g, i, _labels(heads, g)) for (heads, g), i in zip(sweep.cells, sweep.index, strict=True)]
     observed = observe_prompts(model, measures, sweep.edits, aligned, tokenizer, progress=progress)
     tables = {}
     for measure, one in observed.items():
         table = effect_rows(one, cells, model.config.n_layers).drop(columns="part")
-        added, impossible = _prompt_controls(one, sweep, model.config.n_layers)
+        added, impossible = prompt_controls(one, sweep, model.config.n_layers)
         both = zip(table["undefined"], added["undefined"], strict=True)
         added["undefined"] = [note(reasons(a) | reasons(b)) for a, b in both]
         numbers = [name for name in added if name not in ("undefined", "draws")]
@@ -156,7 +156,7 @@ def ablate_on_prompts(
     return tables
 
 
-def _prompt_controls(observed: "Observed", sweep: "Sweep", n_layers: int) -> "tuple[dict[str, Any], list[bool]]":
+def prompt_controls(observed: "Observed", sweep: "Sweep", n_layers: int) -> "tuple[dict[str, Any], list[bool]]":
     """Columns of the controls, the reasons of their empty cells among them, and the cells that cannot have any."""
     import numpy as np
 
@@ -181,7 +181,8 @@ def _prompt_controls(observed: "Observed", sweep: "Sweep", n_layers: int) -> "tu
     return {name: [row[name] for row in rows] for name in rows[0]}, impossible
 
 
-def _every(model: "StreamTransformer") -> "list[Head]":
+def every_head(model: "StreamTransformer") -> "list[Head]":
+    """All heads of a model, in order."""
     from models.head_spec import parse_heads
 
     return parse_heads("all", model.config.n_layers, model.config.n_heads)

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from models.text.shards import TokenShards
 
 Measure = Literal["loss", "sps", "coherence"]
-UNIT = {"loss": "nats/token", "sps": "attention, target − competitor", "coherence": "nats, log-odds"}
-SMALLEST = {"loss": 1e-6, "sps": RESOLUTION, "coherence": 1e-5}
+UNIT = {
+    "loss": "nats/token", "sps": "attention, target − competitor", "coherence": "nats, log-odds",
+    "probability": "probability of the answer", "log_odds": "nats, answer against foil",
+}  # fmt: skip
+SMALLEST = {"loss": 1e-6, "sps": RESOLUTION, "coherence": 1e-5, "probability": 1e-6, "log_odds": 1e-5}
 """Changes up to this are rounding of float32, in the units of the measure."""
 NAMES = ("id", "pair", "cluster", "category", "relation", "order")
 

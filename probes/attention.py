@@ -19,7 +19,7 @@ import torch
 from models.capture import Captures, Query
 from models.errors import InputError
 from probes.align import Aligned, align
-from probes.suite import Suite
+from probes.suite import Suite, units
 
 PATTERN, GATE = "blocks.*.attn.hook_pattern", "blocks.*.attn.hook_gate"
 RESOLUTION = 1e-6
@@ -119,21 +119,8 @@ def exceeds(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def clusters(aligned: Aligned) -> list[str]:
-    """The unit of inference of each prompt: prompts that share a pair or a text are one unit.
-
-    Two pronouns of one text are two prompts and one sample of text; so are the two orders of a pair.
-    """
-    parent: dict[tuple[str, str], tuple[str, str]] = {}
-
-    def root(x: tuple[str, str]) -> tuple[str, str]:
-        while parent.setdefault(x, x) != x:
-            x = parent[x]
-        return x
-
-    for p in aligned.prompts:
-        parent[root(("text", p.text))] = root(("pair", p.pair) if p.pair is not None else ("text", p.text))
-    names: dict[tuple[str, str], str] = {}  # a unit is called after its first pair or prompt
-    return [names.setdefault(root(("text", p.text)), p.pair or p.id) for p in aligned.prompts]
+    """The unit of inference of each prompt (`suite.units`)."""
+    return units(aligned.prompts)
 
 
 def prompt_columns(aligned: Aligned) -> dict[str, list[str]]:

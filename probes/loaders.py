@@ -259,6 +259,8 @@ class SentencePair:
     good: str
     bad: str
     category: str
+    cluster: str | None = None
+    """Pairs that share it are one unit of inference."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +270,8 @@ class SentencePairs:
     name: str
     pairs: tuple[SentencePair, ...]
     source: str
+    skipped: tuple[tuple[str, str], ...] = ()
+    """Entries of the source that cannot be pairs, and why."""
 
 
 def blimp(path: str | Path) -> SentencePairs:

@@ -5,9 +5,9 @@
     python -m probes.prompts stories --n 2000 --tokenizer tokenizer.json
     python -m probes.prompts winobias:pro_stereotyped_type1.txt.dev
 
-A suite is a bundled name (coreference, competing, stories, story-cases, story-events), a JSONL file of the same
-format, or FORMAT:PATH for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles
-lie in tokens.
+A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
+story-cases, story-events), a JSONL file of the same format, or FORMAT:PATH for a published set (winobias, wsc273,
+wsc285, winogender, gap). `align` says where the roles lie in tokens; `probes.tasks` scores answers.
 """
 
 from collections import Counter
@@ -31,8 +31,9 @@ __all__ = [
 
 DATASETS = Path(__file__).resolve().parents[1] / "datasets"
 FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
+TASKS = ("capitalization", "capitalization-8", "gender", "gender-16", "winograd")
 GENERATED = ("stories", "story-cases", "story-events")
-BUNDLED = (*FILES, *GENERATED)
+BUNDLED = (*FILES, *GENERATED, *TASKS)
 STORY_N, STORY_SEED = 1000, 2
 """Of the generated suites: how many pairs or cases, and the seed that models.text.stories reserves for evaluation."""
 
@@ -52,10 +53,11 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
         return _story_cases(count, which) if name == "story-cases" else _pairs(name, count, which)
     if n is not None or seed is not None:
         raise InputError(f"n and seed belong to the generated suites {', '.join(GENERATED)}, not to {name!r}")
-    if name in FILES:
-        if not FILES[name].is_file():
-            raise InputError(f"{FILES[name]} is missing; run from a clone of the repository, which holds datasets/")
-        return _read(FILES[name], name)
+    if name in FILES or name in TASKS:
+        bundled = FILES.get(name, DATASETS / "tasks" / f"{name}.jsonl")
+        if not bundled.is_file():
+            raise InputError(f"{bundled} is missing; run from a clone of the repository, which holds datasets/")
+        return _read(bundled, name)
     path = Path(name).expanduser()
     if path.is_file():
         return _read(path, path.stem)
@@ -167,7 +169,7 @@ class Options:
     """Arguments of `python -m probes.prompts`."""
 
     suite: Annotated[str, tyro.conf.Positional] = ""
-    """coreference, competing, stories, story-cases, story-events, a JSONL file or FORMAT:PATH; default: all bundled."""
+    """A bundled name, a JSONL file or FORMAT:PATH; default: all bundled."""
     n: int | None = None
     """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
     seed: int | None = None

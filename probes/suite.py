@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -21,6 +22,8 @@ class Prompt:
     """"query": where attention is read from; "target": the right antecedent; "distractor", "distractor2", …"""
     pair: str | None = None
     """Two prompts that differ only in the order of target and competitor share this name."""
+    cluster: str | None = None
+    """Prompts that share it are one unit of inference, for other reasons than a pair's: one frame, one word."""
     order: Order | None = None
     """Whether the target or the first-named competitor stands first."""
     category: str
@@ -91,3 +94,23 @@ class Suite:
             if prompt.pair is not None:
                 found.setdefault(prompt.pair, []).append(str(prompt.order))
         return found
+
+
+def units(prompts: Sequence[Prompt]) -> list[str]:
+    """The unit of inference of each prompt: prompts that share a pair, a cluster or a text are one unit.
+
+    Two pronouns of one text are two prompts and one sample of text; so are the two orders of a pair.
+    """
+    parent: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def root(x: tuple[str, str]) -> tuple[str, str]:
+        while parent.setdefault(x, x) != x:
+            x = parent[x]
+        return x
+
+    for p in prompts:
+        for kind, name in (("pair", p.pair), ("cluster", p.cluster)):
+            if name is not None:
+                parent[root(("text", p.text))] = root((kind, name))
+    names: dict[tuple[str, str], str] = {}  # a unit is called after its first pair, cluster or prompt
+    return [names.setdefault(root(("text", p.text)), p.pair or p.cluster or p.id) for p in prompts]

@@ -19,6 +19,10 @@ SMALLER = {  # the same commands, so small that they end in seconds
     "interventions.steer": ["--max-documents", "4"],
     "interventions.abliterate": ["--max-documents", "4"],
     "probes.directions": ["--draws", "2"],
+    "interventions.ablation_effects": ["--draws", "1", "--tasks", "capitalization-8", "gender-16"],
+    "interventions.steer_heads": ["--draws", "0", "--tasks", "capitalization-8", "--max-documents", "4"],
+    "interventions.hydra": ["--tasks", "capitalization-8"],
+    "probes.head_groups": ["--n", "60"],
     "interventions.suppress": ["--draws", "20", "--gates", "1", "0", "--measure", "sps"],
 }
 

@@ -1,0 +1,154 @@
+"""What every part of a model adds to answer minus foil, the final norm's scale held fixed: direct logit attribution.
+
+The head reads y = (W_a − W_f) · norm(x), and x = Σ_i v_i is a sum: the embedding, every head's output, every
+FFN's. The norm is linear once its scale s is given, so at one position
+
+    y = Σ_i c(v_i; s) + const,      c(v; s) = (W_a − W_f) · (γ ⊙ (v − mean v) / s)      nats (logits)
+
+(no mean with RMSNorm; mean and s per head channel with ChannelLayerNorm). A head's v is z_h W_O,h; attention's bias is
+the rest of attention's update. With one stream and with two (DST Eq. 1: x = x_t + x_e) v_i is the update itself.
+With hyper-connections an update f_m enters every stream by H_post and is mixed by each later H_res, all numbers per
+position, so v_m = w_m f_m with
+
+    w_m = rᵀ H_res^(M) … H_res^(m+1) H_post^(m),    r = 1 (sum) or 1/N (mean of the streams),    embedding: rᵀ Π H_res 1
+
+and a change of w (dynamic coefficients) is part of a change of v.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.capture import Edits, Query, run
+from models.config import Hyper
+from models.errors import InputError
+from models.transformer import StreamTransformer
+
+HOOKS = ("blocks.0.hook_resid_pre", "blocks.*.attn.hook_z", "blocks.*.hook_attn_out", "blocks.*.hook_mlp_out")
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Parts of answer − foil in nats for N cases, under one scale of the final norm.
+
+    embed [N], heads [L, H, N], attn [L, N] (all of attention, its bias too), mlp [L, N]; `read` [N] is c(x; s) of the
+    stream itself: embed + Σ attn + Σ mlp.
+    """
+
+    embed: np.ndarray
+    heads: np.ndarray
+    attn: np.ndarray
+    mlp: np.ndarray
+    read: np.ndarray
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What the final position of every case holds in one forward pass; tensors in float64."""
+
+    embed: Tensor
+    """[N, D], weighted as all else by what its way through the streams leaves of it"""
+    z: Tensor
+    """[L, N, H, K]"""
+    attn: Tensor
+    """[L, N, D]"""
+    mlp: Tensor
+    """[L, N, D]"""
+    final: Tensor
+    """[N, D], what the final norm reads"""
+    scale: Tensor
+    """[N, 1] or [N, H, 1]: s of the final norm"""
+    weights: Tensor
+    """[1 + 2 L, N]: w of the embedding and of every update, in order; 1 without hyper-connections"""
+
+
+def observe(
+    model: StreamTransformer, tokens: Sequence[Sequence[int]], positions: Sequence[int], edits: Edits | None = None
+) -> Pass:
+    """One pass over the cases, read at their positions. Raises `InputError` where heads have no own contributions."""
+    check_heads(model)
+    n, config = model.config.n_layers, model.config
+    hooks = [*HOOKS, f"blocks.{n - 1}.hook_resid_post", "ln_final.hook_scale"]
+    if isinstance(config.residual, Hyper):
+        hooks += [f"blocks.*.{branch}_hc.hook_{name}" for branch in ("attn", "mlp") for name in ("res", "post")]
+    seen = run(model, Query(tokens=list(tokens), hooks=tuple(hooks), positions=[[p] for p in positions]), edits)
+
+    def at(name: str) -> Tensor:
+        return torch.stack([x[0] for x in seen.hooks[name]]).double()
+
+    def layers(name: str) -> Tensor:
+        return torch.stack([at(f"blocks.{layer}.{name}") for layer in range(n)])
+
+    first = at("blocks.0.hook_resid_pre")
+    if isinstance(config.residual, Hyper):
+        names = [f"blocks.{layer}.{branch}_hc.hook_" for layer in range(n) for branch in ("attn", "mlp")]
+        weights = path_weights(
+            [at(name + "res") for name in names], [at(name + "post") for name in names], config.residual
+        )
+        first = first / (config.residual.n if config.residual.reduce == "sum" else 1)  # the readout of n copies
+    else:
+        weights = first.new_ones(1 + 2 * n, len(first))
+    w = weights[..., None]
+    return Pass(
+        embed=w[0] * first,
+        z=layers("attn.hook_z") * weights[1::2, :, None, None],
+        attn=layers("hook_attn_out") * w[1::2],
+        mlp=layers("hook_mlp_out") * w[2::2],
+        final=at(f"blocks.{n - 1}.hook_resid_post"),
+        scale=at("ln_final.hook_scale"),
+        weights=weights,
+    )
+
+
+def path_weights(res: Sequence[Tensor], post: Sequence[Tensor], spec: Hyper) -> Tensor:
+    """w [1 + M, N] of this module's docstring from H_res [N, S, S] and H_post [N, S] of the M updates, in order."""
+    reader = torch.full_like(post[-1], 1.0 if spec.reduce == "sum" else 1.0 / spec.n)
+    found = []
+    for H_res, H_post in zip(reversed(res), reversed(post), strict=True):
+        found.append((reader * H_post).sum(-1))
+        reader = torch.einsum("bs,bst->bt", reader, H_res)
+    return torch.stack([reader.sum(-1), *reversed(found)])
+
+
+def check_heads(model: StreamTransformer) -> None:
+    """Raise `InputError` for output projections that are not linear: a head then has no contribution of its own."""
+    for layer, block in enumerate(model.blocks):
+        try:
+            output_weights(block)
+        except InputError:
+            raise InputError(
+                f"the output projection of layer {layer} is not linear in z, so heads do not add up; "
+                "direct effects need a linear one, as dense or independent"
+            ) from None
+
+
+def output_weights(block: Any) -> Tensor:
+    """W_O [H, K, D] of a layer, float64. Raises `InputError` where it is not linear."""
+    w: Tensor = block.attn.W_O
+    return w.detach().double()
+
+
+def directions(model: StreamTransformer, answers: Sequence[Sequence[int]], scale: Tensor) -> Tensor:
+    """d [N, D] with c(v; s) = d · v for every case; answers [N, 2] are the ids of answer and foil."""
+    ids = torch.as_tensor([list(pair) for pair in answers], device=model.head.device)
+    u = (model.head[ids[:, 0]] - model.head[ids[:, 1]]).detach().double() * model.ln_final.weight.detach().double()
+    norm = model.ln_final
+    groups = u.unflatten(-1, (norm.groups, -1))  # statistics over each group
+    if norm.centred:
+        groups = groups - groups.mean(-1, keepdim=True)
+    return (groups / scale.reshape(len(u), norm.groups, 1)).flatten(-2)
+
+
+def contributions(model: StreamTransformer, seen: Pass, d: Tensor) -> Contributions:
+    """The parts of a pass along d [N, D]."""
+    w_o = torch.stack([output_weights(block) for block in model.blocks])  # [L, H, K, D]
+    heads = torch.einsum("lnhk,lhkd,nd->lhn", seen.z, w_o, d)
+
+    def along(x: Tensor) -> np.ndarray:
+        return (x * d).sum(-1).cpu().numpy()
+
+    return Contributions(along(seen.embed), heads.cpu().numpy(), along(seen.attn), along(seen.mlp), along(seen.final))

@@ -1,0 +1,100 @@
+"""Groups of heads by name: those of paper PLS, those found in a model, or any heads of the grammar.
+
+entity   L5.H4+L5.H5        anchor   L5.H2+L5.H3        semantic   L5.H0+L5.H1      (PLS §5.1, Table 2; SPEC §7.4)
+found                       the same three, found in this model's attention (`probes.head_groups`)
+found-entity                one of them
+L5.H4+L5.H5, L4.*           heads of `models.head_spec`, joined by +
+mine=L5.H4+L4.H1            the same under a name
+top2:entity, top3:pds       by score: entity, anchor, semantic (`probes.head_groups`), pds (`probes.pds`)
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from models.errors import InputError
+from models.head_spec import Head, parse_heads, score_names
+from probes.word_classes import CLASSES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}
+FOUND = "found"
+
+
+class Group(NamedTuple):
+    """Heads under a name."""
+
+    name: str
+    heads: tuple[Head, ...]
+
+    @property
+    def label(self) -> str:
+        """L5H4+L5H5."""
+        return "+".join(head.label for head in self.heads)
+
+
+class HeadFinder:
+    """The groups of one model; its attention is measured only when a specification asks for it."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, k: int = 2, layers: Literal["last", "all"] = "last") -> None:
+        self.model, self.tokenizer, self.k, self.layers = model, tokenizer, k, layers
+
+    @cached_property
+    def summary(self) -> "pd.DataFrame":
+        """`probes.head_groups` of the model, on its default prompts."""
+        from probes.head_groups import HeadGroups, Options, measure_heads
+        from probes.prompts import align, load_suite
+
+        probe, default = HeadGroups(k=self.k, layers=self.layers), Options()
+        aligned = align(load_suite(default.suite, n=default.n), self.tokenizer, self.model.config.n_ctx)
+        return probe.summarize(measure_heads(self.model, aligned, self.tokenizer, probe))
+
+    def groups(self, specs: Sequence[str]) -> list[Group]:
+        """The groups of `specs`, in order, each once.
+
+        Raises `InputError` for no group, a head or a score that does not exist, and two groups under one name.
+        """
+        found: dict[str, Group] = {}
+        for spec in specs:
+            for group in self._one(spec):
+                if found.setdefault(group.name, group) != group:
+                    raise InputError(f"two groups of heads are called {group.name!r}; name one as NAME=SPEC")
+        if not found:
+            raise InputError("give at least one group of heads, as entity, found or L5.H4+L5.H5")
+        return list(found.values())
+
+    def _one(self, spec: str) -> list[Group]:
+        from probes.head_groups import groups_of
+
+        kind, _, which = spec.partition("-")
+        if kind == FOUND and which in ("", *CLASSES):
+            groups = groups_of(self.summary)
+            return [Group(f"{FOUND}-{name}", groups[name]) for name in ([which] if which else CLASSES)]
+        name, _, heads = spec.rpartition("=")
+        if heads in PLS:
+            try:
+                return [Group(name or heads, self._heads(PLS[heads]))]
+            except InputError:
+                config = self.model.config
+                shape = f"this model has {config.n_layers} layers of {config.n_heads} heads"
+                raise InputError(f"{heads} is {PLS[heads]} (PLS §5.1), but {shape}; use found, or heads") from None
+        chosen = self._heads(heads)
+        return [Group(name or "+".join(head.label for head in chosen) if len(chosen) < 5 else name or heads, chosen)]
+
+    def _heads(self, spec: str) -> tuple[Head, ...]:
+        parts = spec.split("+")
+        scores: dict[str, Mapping[Head, float]] = {}
+        wanted = score_names(parts)
+        if wanted & set(CLASSES):
+            from probes.head_groups import scores_of
+
+            scores |= scores_of(self.summary)
+        if "pds" in wanted:
+            from interventions.selection import pds_scores, pds_table
+            from probes.prompts import align, load_suite
+
+            aligned = align(load_suite("competing"), self.tokenizer, self.model.config.n_ctx)
+            scores["pds"] = pds_scores(pds_table(self.model, aligned, self.tokenizer))
+        return tuple(parse_heads(parts, self.model.config.n_layers, self.model.config.n_heads, scores))

@@ -1,0 +1,168 @@
+"""Direct and total effects of ablating heads, and what later layers make up for: decomposition, tables, figure.
+
+With c(v; s) of `interventions.contributions`, s the norm's scale as it is and s' under the ablation, v' the updates
+under the ablation, the change of answer − foil (log-odds, nats) is exactly
+
+    total = direct + Σ compensation + mixing + norm
+
+    direct        −Σ_h c(v_h; s) over the ablated heads: their own words taken away
+    compensation  c(v'; s) − c(v; s) of each attention and FFN after them (in their own layers: of the other heads)
+    mixing        the same of all before them: 0 but for hyper-connections, whose coefficients depend on the streams
+                  (0 there too where H_res is doubly stochastic: it keeps the streams' sum, KromHC and mHC)
+    norm          Σ c(v'; s') − c(v'; s): what remains is divided by another scale
+
+`total` comes from the model's own log-probabilities, so `unexplained` = total − the sum is a check and is 0 up to
+rounding. Backup heads (Hydra effect, McGrath et al. 2023) show as compensation against the direct effect.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from interventions.batch import answer_log_probs
+from interventions.contributions import check_heads, contributions, directions, observe
+from interventions.edits import scale_heads
+from interventions.groups import Group
+from interventions.observe import SMALLEST
+from models.errors import InputError
+from models.transformer import StreamTransformer
+from probes.report import estimate, with_holm
+from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals, ratio
+from probes.tasks import Task
+from probes.undefined import note, reasons
+
+NAN = float("nan")
+PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
+NATS = "nats of answer − foil"
+UNITS = {
+    **dict.fromkeys((*PARTS, "mean", "sd", "ci_low", "ci_high", "unexplained"), NATS),
+    "made_up": "share of the direct effect, −compensation / direct",
+    "n": "cases",
+    "clusters": "independent cases",
+}
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Every term of this module's docstring for N cases, in nats."""
+
+    direct: np.ndarray
+    heads: np.ndarray
+    """[L, H, N]: compensation of every head"""
+    attn: np.ndarray
+    """[L, N]: compensation of attention, its bias included (whose weight may change with hyper-connections)"""
+    mlp: np.ndarray
+    mixing: np.ndarray
+    norm: np.ndarray
+    total: np.ndarray
+
+    @property
+    def compensation(self) -> np.ndarray:
+        """[N]"""
+        return self.attn.sum(0) + self.mlp.sum(0)
+
+    @property
+    def unexplained(self) -> np.ndarray:
+        """[N]: 0 up to rounding."""
+        return self.total - self.direct - self.compensation - self.mixing - self.norm
+
+
+def decompose(
+    model: StreamTransformer,
+    task: Task,
+    groups: Sequence[Group],
+    *,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> list[Decomposition]:
+    """The effect of ablating each group on each case of a task scored by a token.
+
+    Raises `InputError` for tasks of sentences, whose log-odds are no one logit difference, and for output projections
+    that are not linear.
+    """
+    if task.rule != "token":
+        raise InputError(f"direct effects are of one position; task {task.name!r} scores whole sentences: use another")
+    check_heads(model)
+    reads, sweep = task.reads, [scale_heads(g.heads, 0.0) for g in groups]
+    log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
+    odds = log_p[..., 0] - log_p[..., 1]
+    before = observe(model, reads.tokens, reads.positions)
+    d = directions(model, reads.ids, before.scale)
+    c = contributions(model, before, d)
+    found = []
+    for i, (group, edits) in enumerate(zip(progress(list(groups)), sweep, strict=True)):
+        after = observe(model, reads.tokens, reads.positions, edits)
+        new = contributions(model, after, d)
+        rescaled = (after.final * directions(model, reads.ids, after.scale)).sum(-1).cpu().numpy()
+        attn, mlp, heads = new.attn - c.attn, new.mlp - c.mlp, new.heads - c.heads
+        direct = np.zeros(len(reads.tokens))
+        for layer, head in group.heads:
+            own = c.heads[layer, head]
+            direct -= own
+            attn[layer] += own
+            heads[layer, head] = 0.0
+        first = min(layer for layer, _ in group.heads)
+        mixing = (new.embed - c.embed) + attn[: first + 1].sum(0) + mlp[:first].sum(0)
+        attn[: first + 1], mlp[:first], heads[: first + 1] = 0.0, 0.0, 0.0
+        found.append(Decomposition(direct, heads, attn, mlp, mixing, rescaled - new.read, total=odds[1 + i] - odds[0]))
+    return found
+
+
+def summary(task: Task, groups: Sequence[Group], found: Sequence[Decomposition]) -> pd.DataFrame:
+    """One row per group and part (`PARTS`): mean with 95 % over independent cases, p of 0, p_holm over groups.
+
+    `made_up` = −Σ compensation / Σ direct, in the rows of compensation; undefined where the mean direct effect cannot
+    be told from 0, `unexplained` the largest |unexplained| of a case.
+    """
+    clusters, rows = task.cases["cluster"].to_numpy(), []
+    for group, one in zip(groups, found, strict=True):
+        values = {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
+        for part in PARTS:
+            x = values.get(part, getattr(one, part))
+            result = estimate(x, clusters, resolution=SMALLEST["log_odds"])
+            row = {"task": task.name, "group": group.name, "heads": group.label, "part": part, **result}
+            row["unexplained"] = float(np.abs(one.unexplained).max())
+            rows.append(row | _made_up(one, clusters, reasons(row["undefined"]), part == "compensation"))
+    table = pd.DataFrame(rows)
+    return pd.concat([with_holm(one) for _, one in table.groupby("part", sort=False)]).sort_index()
+
+
+def _made_up(one: Decomposition, clusters: np.ndarray, why: dict[str, str], wanted: bool) -> dict[str, Any]:
+    names = ("made_up", "made_up_low", "made_up_high")
+    row: dict[str, Any] = dict.fromkeys(names, NAN)
+    if not wanted:
+        return {**row, "undefined": note(why | dict.fromkeys(names, "in the row of compensation"))}
+    direct = estimate(one.direct, clusters, resolution=SMALLEST["log_odds"])
+    sure = direct["ci_low"] > 0 or direct["ci_high"] < 0
+    if not sure and not (np.isnan(direct["ci_low"]) and abs(direct["mean"]) > SMALLEST["log_odds"]):
+        why |= dict.fromkeys(names, "the direct effect cannot be told from 0")
+        return {**row, "undefined": note(why)}
+    codes = cluster_codes(clusters, len(one.direct))
+    undone, direct_totals = (cluster_totals(x, codes)[0] for x in (-one.compensation, one.direct))
+    row["made_up"] = float(ratio(undone, direct_totals))
+    low = high = np.array(NAN)
+    if len(undone) >= BOOTSTRAP_CLUSTERS:
+        low, high = cluster_bootstrap(ratio, undone, direct_totals)
+    if np.isfinite(low) and np.isfinite(high):
+        row |= {"made_up_low": float(low), "made_up_high": float(high)}
+    else:
+        reason = "too few independent cases to resample, or a share that does not vary over them"
+        why |= dict.fromkeys(names[1:], reason)
+    return {**row, "undefined": note(why)}
+
+
+def by_layer(task: Task, groups: Sequence[Group], found: Sequence[Decomposition]) -> pd.DataFrame:
+    """Compensation of every later layer: one row per group, layer and branch (attn, mlp, and each head as L5H4)."""
+    clusters, rows = task.cases["cluster"].to_numpy(), []
+    for group, one in zip(groups, found, strict=True):
+        first = min(head.layer for head in group.heads)
+        for layer in range(first, len(one.attn)):
+            parts = {"attn": one.attn[layer], "mlp": one.mlp[layer]}
+            parts |= {f"L{layer}H{h}": x for h, x in enumerate(one.heads[layer]) if layer > first}
+            for name, x in parts.items():
+                result = estimate(x, clusters, resolution=SMALLEST["log_odds"])
+                about = {"task": task.name, "group": group.name, "heads": group.label, "layer": layer, "part": name}
+                rows.append({**about, **result})
+    return with_holm(pd.DataFrame(rows))

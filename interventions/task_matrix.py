@@ -1,0 +1,113 @@
+"""Do different tasks route through different heads? The task × group matrix and its diagonality (PLS §5.3, Fig. 4a).
+
+A task's own group is where PLS expects it: capitalization → entity heads, gender → anchor heads (§5.3). With E_tg =
+|mean over the cases of task t of Δ under group g|, for the tasks that have an own group among those measured, and the
+own groups of these tasks as columns,
+
+    diagonality D = mean of E over the own cells − mean of E over all other cells
+
+in units of the measure: positive where tasks lean on their own heads and not on each other's, 0 where one group
+simply matters more for everything. p: under the null a case does not care which group is ablated, so Δ of the groups
+are exchanged at random within each independent case; p = (1 + #{D* ≥ D}) / (1 + permutations), one-sided.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from models.errors import InputError, unknown
+from probes.statistics import cluster_codes
+from probes.undefined import note
+
+if TYPE_CHECKING:
+    from interventions.task_effects import Effects
+
+OWN = {"capitalization": "entity", "gender": "anchor"}
+UNITS = {"own": "units of the measure", "other": "units of the measure", "diagonality": "units of the measure"}
+NAN = float("nan")
+
+
+def own_groups(pairs: Sequence[str], tasks: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
+    """Task -> own group: `pairs` as TASK=GROUP, or PLS' for tasks and groups of these names, found ones and sizes too.
+
+    Raises `InputError` for a pair of another form and for a task or group that is not measured.
+    """
+    if pairs:
+        chosen = {}
+        for pair in pairs:
+            task, equals, group = pair.partition("=")
+            if not equals:
+                raise InputError(f"--diagonal {pair}: give TASK=GROUP, as capitalization=entity")
+            for what, name, known in (("task", task, tasks), ("group of heads", group, groups)):
+                if name not in known:
+                    raise unknown(what, name, list(known))
+            chosen[task] = group
+        return chosen
+    own: dict[str, str] = {}
+    for task in tasks:
+        expected = next((g for name, g in OWN.items() if task.split("-")[0] == name), None)
+        match = [g for g in groups if expected is not None and g in (expected, f"found-{expected}")]
+        own |= {task: match[0]} if match else {}
+    return own
+
+
+def diagonality(
+    changes: Mapping[tuple[str, str], np.ndarray],
+    clusters: Mapping[str, Any],
+    own: Mapping[str, str],
+    *,
+    permutations: int = 9999,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """own, other, diagonality, p, p_min, tasks; undefined with fewer than two own groups.
+
+    changes: (task, group) -> Δ [cases]; clusters: task -> labels [cases].
+    """
+    columns = sorted(set(own.values()))
+    row: dict[str, Any] = {"tasks": ", ".join(f"{t}={g}" for t, g in own.items()), "permutations": permutations}
+    numbers = ("own", "other", "diagonality", "p", "p_min")
+    if len(columns) < 2:
+        why = dict.fromkeys(numbers, "fewer than two groups are some task's own")
+        return {**row, **dict.fromkeys(numbers, NAN), "undefined": note(why)}
+    rng = np.random.default_rng(seed)
+    effects, permuted = [], []
+    for task in own:
+        delta = np.stack([changes[task, group] for group in columns], 1)  # [cases, groups]
+        codes = cluster_codes(clusters[task], len(delta))
+        totals = np.zeros((codes.max() + 1, len(columns)))
+        np.add.at(totals, codes, delta)
+        effects.append(np.abs(totals.sum(0)) / len(delta))
+        permuted.append(np.abs(_shuffled(totals, permutations, rng)) / len(delta))
+    mask = np.array([[group == own[task] for group in columns] for task in own])
+    found, null = _gap(np.stack(effects), mask), _gap(np.stack(permuted, 1), mask)
+    e = np.stack(effects)
+    row |= {"own": float(e[mask].mean()), "other": float(e[~mask].mean()), "diagonality": float(found)}
+    p = (1 + int((null >= found - 1e-12).sum())) / (1 + permutations)
+    return {**row, "p": p, "p_min": 1 / (1 + permutations), "undefined": ""}
+
+
+def _gap(effects: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Mean over the own cells minus mean over the others of effects [..., tasks, groups]."""
+    return np.asarray(effects[..., mask].mean(-1) - effects[..., ~mask].mean(-1))
+
+
+def _shuffled(totals: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Sums over clusters [n, groups] of totals [clusters, groups] whose groups trade places within each cluster."""
+    out = np.empty((n, totals.shape[1]))
+    step = max(1, 2_000_000 // totals.size)
+    for start in range(0, n, step):
+        size = min(step, n - start)
+        order = rng.random((size, *totals.shape)).argsort(-1)
+        out[start : start + size] = np.take_along_axis(totals[None], order, -1).sum(1)
+    return out
+
+
+def diagonality_rows(effects: "Effects", own: Mapping[str, str], *, seed: int = 0) -> list[dict[str, Any]]:
+    """`diagonality` of each measure of a model."""
+    clusters = {task: cases["cluster"].to_numpy() for task, cases in effects.cases.items()}
+    rows = []
+    for measure in dict.fromkeys(m for m, _, _ in effects.changes):
+        changes = {(t, g): x for (m, t, g), x in effects.changes.items() if m == measure}
+        rows.append({"measure": measure, **diagonality(changes, clusters, own, seed=seed)})
+    return rows

@@ -1,0 +1,151 @@
+"""The commands on tasks run on every preset, write tables and figures, and refuse bad input in a line."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import models
+from interventions.ablation_effects import main as ablation_effects
+from interventions.hydra import main as hydra
+from interventions.steer_heads import main as steer_heads
+from models.errors import InputError
+from models.text.tokenizer import Tokenizer
+from probes.head_groups import main as head_groups
+from probes.tables import read_about
+
+ROOT = Path(__file__).resolve().parents[2]
+PRESETS = ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"]
+SMALL = ["--tasks", "capitalization-8", "gender-16"]
+TWO = ["--groups", "entity=L0.H0+L1.H1", "anchor=L1.H2"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """A saved tiny model of a preset with the bundled tokenizer."""
+    made: dict[str, str] = {}
+    tokenizer = Tokenizer.load(ROOT / "models" / "zoo" / "lfa")
+
+    def make(preset: str, **changes: int) -> str:
+        key = preset + str(changes)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("runs") / key.strip("{}")
+            sizes = {"d_vocab": 2048, "n_ctx": 128, **changes}
+            models.build(preset, scale="tiny", seed=len(made), tokenizer=tokenizer, **sizes).save(folder)
+            made[key] = str(folder)
+        return made[key]
+
+    return make
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset(preset: str, run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = run(preset)
+    ablation_effects([folder, *SMALL[:2], *TWO, "--draws", "1", "--out", str(tmp_path / "a.parquet")])
+    steer_heads([folder, "--groups", "L0.*", *SMALL[:2], "--measure", "task", "--scales", "0", "--draws", "1"])
+    hydra([folder, *SMALL[:2], "--heads", "L0.H0", "--out", str(tmp_path / "h.parquet")])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "unexplained at most" in out and "control range" in out and "random groups as controls" in out
+    assert "NaN (unexplained)" not in out
+    table = pd.read_parquet(tmp_path / "a.parquet")
+    assert len(table) == 2 * 2
+    assert (table.loc[table["measure"] == "log_odds", "sd"] > 0).all()
+    parts = pd.read_parquet(tmp_path / "h.parquet").pivot(index="group", columns="part", values="mean")
+    total = parts["direct"] + parts["compensation"] + parts["mixing"] + parts["norm"]
+    assert (total - parts["total"]).abs().max() < 1e-4
+    for name in ("a", "h"):
+        assert "plotly" in (tmp_path / f"{name}.html").read_text()
+
+
+def test_a_model_beside_its_control_and_found_groups(
+    run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = tmp_path / "e.parquet"
+    options = ["--groups", "found", "--k", "1", "--control", run("c2"), *SMALL]
+    ablation_effects([run("pls"), *options, "--draws", "0", "--out", str(out)])
+    table, ratios = pd.read_parquet(out), pd.read_parquet(tmp_path / "e-ratios.parquet")
+    assert set(table["group"]) == {"found-entity", "found-anchor", "found-semantic"}
+    assert table["model"].nunique() == 2
+    assert len(ratios) == 2 * 2 * 3 and (ratios["sd_ratio"] > 0).all()
+    assert set(pd.read_parquet(tmp_path / "e-diagonality.parquet")["tasks"]) == {
+        "capitalization-8=found-entity, gender-16=found-anchor"
+    }
+    cases = pd.read_parquet(tmp_path / "e-cases.parquet")
+    assert len(cases) == 2 * 2 * 3 * 24
+    about = read_about(out)
+    assert about["units"]["difference"].startswith("units of the measure")
+    assert "found-entity" in next(iter(about["about"]["groups"].values()))
+    assert "over" in capsys.readouterr().out
+
+
+def test_steering_against_a_control_with_the_loss(run: Callable[..., str], tmp_path: Path) -> None:
+    out = tmp_path / "s.parquet"
+    options = ["--control", run("c2"), "--tasks", "capitalization-8", "--groups", "L1.H0", "--scales", "0", "2"]
+    more = ["--within", "0", "2", "--draws", "0", "--data", "stories:1:6", "--max-documents", "6"]
+    steer_heads([run("pls"), *options, *more, "--out", str(out)])
+    table = pd.read_parquet(out)
+    assert set(table["measure"]) == {"probability", "log_odds", "loss"}
+    assert set(table["scale"]) == {0.0, 1.0, 2.0}
+    leverage = pd.read_parquet(tmp_path / "s-leverage.parquet")
+    assert set(leverage["measure"]) == {"probability", "log_odds"}
+    assert (leverage["leverage"] > 0).all()
+    assert (pd.read_parquet(tmp_path / "s-curves.parquet")["range"] > 0).all()
+
+
+def test_head_groups_of_a_gated_model(run: Callable[..., str], tmp_path: Path) -> None:
+    out = tmp_path / "g.parquet"
+    head_groups([run("pls"), "--suite", "competing", "--k", "1", "--out", str(out)])
+    table = pd.read_parquet(out)
+    assert len(table) == 8
+    assert sorted(table.loc[table["group"] != "", "group"]) == ["anchor", "entity", "semantic"]
+
+
+@pytest.mark.parametrize(
+    ("main", "argv", "message"),
+    [
+        (ablation_effects, ["std-t", "--control", "OTHER"], "has 1 layers of 4 heads, the model 6 of 6"),
+        (ablation_effects, ["OTHER"], "entity is L5.H4\\+L5.H5 .* 1 layers of 4 heads; use found"),
+        (ablation_effects, ["lfa", "--groups", "L9.H0"], "layers go from 0 to 5"),
+        (ablation_effects, ["lfa", "--tasks", "capitalisation"], "did you mean capitalization"),
+        (ablation_effects, ["lfa", "--tasks"], "at least one task"),
+        (ablation_effects, ["lfa", "--groups"], "at least one group"),
+        (ablation_effects, ["lfa", "--tasks", "coreference"], "no case of 'coreference' can be scored"),
+        (ablation_effects, ["lfa", "--diagonal", "gender:anchor"], "give TASK=GROUP"),
+        (ablation_effects, ["lfa", "--draws", "-1"], "must be 0 or more"),
+        (ablation_effects, ["lfa", "--out", "x.csv"], "the table is parquet"),
+        (ablation_effects, ["no/such/run"], "no/such/run"),
+        (steer_heads, ["lfa", "--scales", "1"], "besides 1"),
+        (steer_heads, ["lfa", "--measure"], "at least one --measure"),
+        (steer_heads, ["lfa", "--control", "no/such/run"], "no/such/run"),
+        (hydra, ["lfa", "--heads", "L7.*"], "layers go from 0 to 5"),
+        (hydra, ["lfa", "--top", "0"], "at least one row"),
+        (head_groups, ["lfa", "--k", "0"], "at least one head"),
+        (head_groups, ["OTHER", "--k", "2"], "need 6 heads, here are 4"),
+    ],
+)
+def test_bad_input_is_one_line(main: Callable, argv: list[str], message: str, run: Callable[..., str]) -> None:
+    other = run("lfa", n_layers=1)
+    with pytest.raises(InputError, match=message) as caught:
+        main([other if a == "OTHER" else a for a in argv])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_process_exits_2_and_help_loads_nothing_heavy() -> None:
+    call = [sys.executable, "-m", "interventions.ablation_effects", "lfa", "--out", "x.csv"]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    code = (
+        "import sys\n"
+        "from importlib import import_module\n"
+        "for name in ('interventions.ablation_effects', 'interventions.steer_heads', 'interventions.hydra',"
+        " 'probes.head_groups'):\n"
+        "    try:\n        import_module(name).main(['--help'])\n    except SystemExit:\n        pass\n"
+        "assert not {'torch', 'transformer_lens', 'tokenizers', 'pandas', 'plotly'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for option in ("--diagonal", "--within", "--top", "--layers"):
+        assert option in done.stdout

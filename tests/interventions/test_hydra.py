@@ -1,0 +1,214 @@
+"""Direct, compensated and total effects: planted ones on paper, contributions against plain loops, exact sums."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import models
+from interventions.contributions import contributions, directions, observe
+from interventions.groups import Group
+from interventions.hydra_tables import PARTS, by_layer, decompose, summary
+from models.capture import capture, edit
+from models.errors import InputError
+from models.head_spec import Head
+from probes.loaders import SentencePair, SentencePairs
+from probes.tasks import Task, sentence_task, token_task
+from tests.interventions import copiers
+from tests.interventions.copiers import BACKUP, COPIER, DELTA, A
+
+COPY = [Group("copier", (COPIER,)), Group("backup", (BACKUP,)), Group("both", (COPIER, BACKUP))]
+
+
+def planted(kappa: float) -> tuple[Any, Task]:
+    net = copiers.model(backup=kappa)
+    return net, token_task(copiers.suite(), net.tokenizer)
+
+
+def signs(task: Task) -> np.ndarray:
+    return np.where(task.cases["relation"] == "capital", 1, -1)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0])
+def test_planted_backup_makes_up_what_it_is_set_to(kappa: float) -> None:
+    net, task = planted(kappa)
+    copier, backup, both = decompose(net, task, COPY)
+    c = signs(task)
+    s = np.array([copiers.scale(x) for x in c * DELTA])  # the norm's scale with the copier at work
+    s_after = np.array([copiers.scale(x) for x in kappa * c * DELTA])
+    np.testing.assert_allclose(copier.direct, -2 * A * DELTA / s, atol=1e-5)
+    np.testing.assert_allclose(copier.attn[1], kappa * 2 * A * DELTA / s, atol=1e-5)
+    np.testing.assert_allclose(copier.heads[1, BACKUP.head], copier.attn[1], atol=1e-5)
+    np.testing.assert_allclose(copier.norm, 2 * A * kappa * DELTA * (1 / s_after - 1 / s), atol=1e-5)
+    np.testing.assert_allclose(copier.total, 2 * A * DELTA * (kappa / s_after - 1 / s), atol=1e-5)
+    assert np.abs(copier.mlp).max() < 1e-6
+    assert np.abs(copier.mixing).max() < 1e-6
+    assert max(np.abs(backup.total).max(), np.abs(backup.direct).max()) < 1e-5  # it sleeps
+    np.testing.assert_allclose(both.direct, copier.direct, atol=1e-5)
+    assert np.abs(both.compensation).max() < 1e-5
+
+
+def test_share_made_up_is_that_of_the_backup_and_rows_say_what_is_undefined() -> None:
+    net, task = planted(0.5)
+    table = summary(task, COPY, decompose(net, task, COPY))
+    assert list(table["part"].iloc[: len(PARTS)]) == list(PARTS)
+    row = table[(table["group"] == "copier") & (table["part"] == "compensation")].iloc[0]
+    assert row["made_up"] == pytest.approx(0.5, abs=1e-5)
+    asleep = table[(table["group"] == "backup") & (table["part"] == "compensation")].iloc[0]
+    assert np.isnan(asleep["made_up"])
+    assert "cannot be told from 0" in asleep["undefined"]
+    assert table["unexplained"].max() < 1e-5
+    layers = by_layer(task, COPY, decompose(net, task, COPY))
+    mine = layers[(layers["group"] == "copier") & (layers["layer"] == 1)].set_index("part")["mean"]
+    assert mine["attn"] == pytest.approx(mine["L1H0"], abs=1e-5)
+    assert mine.drop(["attn", "L1H0"]).abs().max() < 1e-5
+
+
+# ---- any model ---------------------------------------------------------------------------------
+
+PRESETS = ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"]
+
+
+def awake(preset: str, **overrides: Any) -> Any:
+    """A tiny model in float64 whose weights are large enough for every term to count."""
+    model = models.build(preset, scale="tiny", seed=1, **overrides).double().eval()
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype) * 0.15)
+    return model
+
+
+def random_task(n: int = 6) -> Task:
+    """Cases of random tokens."""
+    import pandas as pd
+
+    from probes.tasks import Reads
+
+    rng = np.random.default_rng(3)
+    tokens = [[0, *rng.integers(1, 250, 4 + i).tolist()] for i in range(n)]
+    ids = [(int(a), int(b)) for a, b in rng.integers(1, 250, (n, 2))]
+    cases = pd.DataFrame({"id": [str(i) for i in range(n)], "cluster": [str(i) for i in range(n)]})
+    reads = Reads(tokens, [len(row) - 1 for row in tokens], ids, np.arange(n), np.ones((n, 2), bool))
+    return Task("random", "here", "token", cases, reads, [])
+
+
+@pytest.mark.parametrize("preset", [*PRESETS, "hc"])
+def test_parts_add_up_to_the_total_effect(preset: str) -> None:
+    model = awake("kromhc", residual="hc") if preset == "hc" else awake(preset)
+    task = random_task()
+    groups = [Group("one", (Head(0, 1),)), Group("two", (Head(0, 0), Head(1, 2)))]
+    for one in decompose(model, task, groups):
+        assert np.abs(one.unexplained).max() < 1e-9
+        assert np.abs(one.total).max() > 1e-3
+        assert np.abs(one.compensation).max() > 1e-3
+        assert np.abs(one.norm).max() > 1e-4
+        mixing = np.abs(one.mixing).max()
+        assert mixing > 1e-3 if preset == "hc" else mixing < 1e-9  # doubly stochastic mixing keeps the streams' mean
+
+
+def plain(model: Any, tokens: list[int], pair: tuple[int, int]) -> dict[str, Any]:
+    """Contributions of one case, written out: each update sent through the streams on its own, then the linear norm."""
+    names = ["blocks.*.attn.hook_z", "blocks.*.hook_attn_out", "blocks.*.hook_mlp_out", "blocks.*.hook_resid_*"]
+    hyper = hasattr(model.blocks[0], "attn_hc")
+    names += ["blocks.*.*_hc.hook_res", "blocks.*.*_hc.hook_post"] if hyper else []
+    with torch.no_grad(), capture(model, [*names, "ln_final.hook_scale"]) as found:
+        model(torch.tensor([tokens]))
+    at = {name: x[0, -1] for name, x in found.items()}
+    u = (model.head[pair[0]] - model.head[pair[1]]).detach()
+    norm, s = model.ln_final, at["ln_final.hook_scale"]
+
+    def c(v: torch.Tensor) -> float:
+        g = v.reshape(norm.groups, -1)
+        g = g - g.mean(-1, keepdim=True) if norm.centred else g
+        return float(u @ ((g / s.reshape(-1, 1)).flatten() * norm.weight.detach()))
+
+    def through(v: torch.Tensor, module: int) -> torch.Tensor:
+        """What the readout gets of v written by update `module`, −1 for the embedding."""
+        if not hyper:
+            return v
+        n = model.config.residual.n
+        X = v.repeat(n, 1) if module < 0 else torch.zeros(n, len(v), dtype=v.dtype)
+        for m in range(max(module, 0), 2 * model.config.n_layers):
+            name = f"blocks.{m // 2}.{('attn', 'mlp')[m % 2]}_hc.hook_"
+            X = X if m == module else at[name + "res"] @ X
+            if m == module:
+                X = X + at[name + "post"][:, None] * v
+        return X.sum(0) if model.config.residual.reduce == "sum" else X.mean(0)
+
+    embedding = at["blocks.0.hook_resid_pre"]
+    if hyper and model.config.residual.reduce == "sum":
+        embedding = embedding / model.config.residual.n
+    out: dict[str, Any] = {"embed": c(through(embedding, -1)), "heads": {}, "attn": {}, "mlp": {}}
+    for layer, block in enumerate(model.blocks):
+        out["attn"][layer] = c(through(at[f"blocks.{layer}.hook_attn_out"], 2 * layer))
+        out["mlp"][layer] = c(through(at[f"blocks.{layer}.hook_mlp_out"], 2 * layer + 1))
+        z = at[f"blocks.{layer}.attn.hook_z"]
+        for h in range(z.shape[0]):
+            alone = torch.zeros_like(z)
+            alone[h] = z[h]
+            with torch.no_grad():
+                v = (
+                    block.attn.o(alone.flatten()[None, None])[0, 0]
+                    - block.attn.o(torch.zeros_like(z).flatten()[None, None])[0, 0]
+                )
+            out["heads"][layer, h] = c(through(v, 2 * layer))
+    return out
+
+
+CASES = [(p, {}) for p in ("std-t", "lfa", "dst-kron", "c2", "llama", "kromcanon")] + [
+    ("kromhc", {"residual.reduce": "sum"}),
+    ("kromhc", {"residual": "hc"}),
+    ("lfa", {"readout.norm": "channel"}),
+]
+
+
+@pytest.mark.parametrize(("preset", "overrides"), CASES, ids=lambda x: x if isinstance(x, str) else "")
+def test_contributions_are_those_of_a_plain_loop(preset: str, overrides: dict[str, str]) -> None:
+    model, task = awake(preset, **overrides), random_task(3)
+    seen = observe(model, task.reads.tokens, task.reads.positions)
+    found = contributions(model, seen, directions(model, task.reads.ids, seen.scale))
+    for i, (tokens, pair) in enumerate(zip(task.reads.tokens, task.reads.ids, strict=True)):
+        expected = plain(model, tokens, pair)
+        assert found.embed[i] == pytest.approx(expected["embed"], abs=1e-9)
+        for layer in range(2):
+            assert found.attn[layer, i] == pytest.approx(expected["attn"][layer], abs=1e-9)
+            assert found.mlp[layer, i] == pytest.approx(expected["mlp"][layer], abs=1e-9)
+            for h in range(4):
+                assert found.heads[layer, h, i] == pytest.approx(expected["heads"][layer, h], abs=1e-9)
+    np.testing.assert_allclose(found.embed + found.attn.sum(0) + found.mlp.sum(0), found.read, atol=1e-9)
+    with torch.no_grad():
+        logits = [model(torch.tensor([t]))[0, -1] for t in task.reads.tokens]
+    shift = 0.0 if model.ln_final.bias is None else (model.head @ model.ln_final.bias).detach()
+    for x, (a, b), y in zip(logits, task.reads.ids, found.read, strict=True):
+        constant = 0.0 if isinstance(shift, float) else float(shift[a] - shift[b])
+        assert float(x[a] - x[b]) == pytest.approx(y + constant, abs=1e-9)
+
+
+def test_total_is_the_models_own_and_not_the_sum() -> None:
+    model, task = awake("lfa"), random_task(4)
+    (one,) = decompose(model, task, [Group("h", (Head(1, 3),))])
+
+    def odds(edits: dict[str, Any]) -> np.ndarray:
+        with torch.no_grad(), edit(model, edits):
+            rows = [model(torch.tensor([t]))[0, -1].log_softmax(-1) for t in task.reads.tokens]
+        return np.array([float(r[a] - r[b]) for r, (a, b) in zip(rows, task.reads.ids, strict=True)])
+
+    def remove(z: torch.Tensor, hook: Any) -> torch.Tensor:
+        return torch.cat([z[:, :, :3], torch.zeros_like(z[:, :, 3:])], 2)
+
+    np.testing.assert_allclose(one.total, odds({"blocks.1.attn.hook_z": remove}) - odds({}), atol=1e-9)
+
+
+# ---- bad input ---------------------------------------------------------------------------------
+
+
+def test_sentences_and_nonlinear_outputs_are_refused_in_a_line() -> None:
+    net, _ = planted(0.0)
+    pair = SentencePair(id="p", good="I see rose", bad="I see Rose", category="c")
+    with pytest.raises(InputError, match="whole sentences"):
+        decompose(net, sentence_task(SentencePairs("s", (pair,), "here"), net.tokenizer), COPY)
+    nonlinear = models.build("hdpl", scale="tiny", **{"attention.o": "hdpl"}).eval()
+    with pytest.raises(InputError, match="not linear in z"):
+        decompose(nonlinear, random_task(), COPY)

@@ -1,0 +1,169 @@
+"""Scaled heads: the same as scaled attention, curves as on paper, ranges and leverage by their formulas."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+import models
+from interventions.ablate_tables import every_head
+from interventions.controls import plan
+from interventions.edits import scale_heads
+from interventions.groups import Group
+from interventions.head_curves import Curve, curves, levels, leverage, scales_of, spearman, summaries
+from interventions.task_effects import observe_task
+from models.capture import edit
+from models.errors import InputError
+from models.head_spec import Head
+from probes.tasks import token_task
+from tests.interventions import copiers
+from tests.interventions.copiers import COPIER, DELTA
+
+SCALES = (0.0, 0.5, 1.0, 1.5, 2.0)
+GROUPS = [Group("copier", (COPIER,)), Group("idle", (Head(0, 4),))]
+
+
+@pytest.mark.parametrize("preset", ["std-t", "lfa", "dst-kron", "pls", "llama", "kromcanon"])
+@pytest.mark.parametrize("g", [0.0, 0.5, 1.5])
+def test_scaling_attention_weights_is_scaling_outputs(preset: str, g: float) -> None:
+    model = models.build(preset, scale="tiny", seed=2).double().eval()
+    tokens = torch.tensor([[0, 9, 4, 77, 5, 4], [0, 1, 2, 3, 4, 5]])
+
+    def pattern(a: torch.Tensor, hook: Any) -> torch.Tensor:
+        factor = torch.ones(a.shape[1], dtype=a.dtype)
+        factor[[1, 2]] = g
+        return a * factor[:, None, None]
+
+    with torch.no_grad():
+        with edit(model, {"blocks.1.attn.hook_pattern": pattern}):
+            by_weights = model(tokens)
+        with edit(model, scale_heads([Head(1, 1), Head(1, 2)], g)):
+            by_outputs = model(tokens)
+        torch.testing.assert_close(by_weights, by_outputs, atol=1e-10, rtol=0)
+        assert (by_outputs - model(tokens)).abs().max() > 1e-6
+
+
+def planted(delta: float = DELTA, draws: int = 4, words: int = 10) -> list[Curve]:
+    net = copiers.model(delta=delta)
+    task = token_task(copiers.suite(words), net.tokenizer)
+    sweep = plan([g.heads for g in GROUPS], SCALES, every_head(net), scale_heads, draws=draws, seed=0)
+    return curves(observe_task(net, task, sweep.edits), task.name, GROUPS, sweep)
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Curve]:
+    return planted()
+
+
+def one(table: pd.DataFrame, **where: Any) -> pd.Series:
+    for column, value in where.items():
+        table = table[table[column] == value]
+    (row,) = table.to_dict("records")
+    return pd.Series(row)
+
+
+def on_paper(g: float, delta: float = DELTA) -> float:
+    return float(np.mean([copiers.log_odds(c * g * delta, c) for c in (1, -1)]))
+
+
+def test_levels_and_changes_are_those_on_paper(found: list[Curve]) -> None:
+    table = levels(found)
+    for g in SCALES:
+        row = one(table, measure="log_odds", group="copier", scale=g)
+        assert row["mean"] == pytest.approx(on_paper(g), abs=1e-5)
+        assert row["change"] == pytest.approx(on_paper(g) - on_paper(1), abs=1e-5)
+        p = one(table, measure="probability", group="copier", scale=g)["mean"]
+        assert p == pytest.approx(np.mean([copiers.probability(c * g * DELTA, c) for c in (1, -1)]), abs=1e-6)
+    idle = one(table, measure="log_odds", group="idle", scale=0.0)
+    assert idle["change"] == 0
+    assert np.isnan(idle["p_holm"])
+    assert "change_low" in idle["undefined"]
+
+
+def test_ranges_monotonicity_and_random_groups(found: list[Curve]) -> None:
+    table = summaries(found, (0.0, 1.5), resamples=100)
+    row = one(table, measure="log_odds", group="copier")
+    assert row["range"] == pytest.approx(on_paper(1.5) - on_paper(0), abs=1e-5)
+    each = []
+    for c in (1, -1):
+        values = [copiers.log_odds(c * g * DELTA, c) for g in (0, 0.5, 1, 1.5)]
+        each.append(stats.spearmanr([0, 0.5, 1, 1.5], values).statistic)
+    assert row["spearman"] == pytest.approx(np.mean(each))
+    assert row["spearman_curve"] == pytest.approx(1)
+    assert (row["draws"], row["flat"], row["n"]) == (4, 0, 20)
+    assert row["random_range"] == pytest.approx(0, abs=1e-6)
+    assert row["p_rank"] == pytest.approx(1 / 5)
+    idle = one(table, measure="probability", group="idle")
+    assert idle["flat"] == 20
+    assert np.isnan(idle["spearman"])
+    assert "no case moves" in idle["undefined"]
+
+
+def noisy(slope: float, seed: int, name: str = "t", clusters: int = 20, scales: tuple[float, ...] = SCALES) -> Curve:
+    rng = np.random.default_rng(seed)
+    own = rng.normal(slope, abs(slope) / 4, 2 * clusters)
+    values = np.array(scales)[:, None] * own + rng.normal(0, 0.02, (len(scales), 2 * clusters))
+    ids = [str(i) for i in range(2 * clusters)]
+    cases = pd.DataFrame({"id": ids, "cluster": [str(i // 2) for i in range(2 * clusters)]})
+    return Curve(name, GROUPS[0], "log_odds", scales, values, np.zeros((0, len(scales), 2 * clusters)), cases)
+
+
+def test_leverage_is_the_ratio_of_ranges_and_its_interval_holds_it() -> None:
+    run, control = noisy(4.0, 0), noisy(1.0, 1)
+    row = leverage([run], [control], (0.0, 1.5)).iloc[0]
+    inside = slice(0, 4)
+    ranges = [np.ptp(c.values[inside].mean(1)) for c in (run, control)]
+    assert row["leverage"] == pytest.approx(ranges[0] / ranges[1])
+    assert row["leverage_low"] < 4 < row["leverage_high"]
+    assert row["leverage_high"] - row["leverage_low"] < 2
+    same = leverage([run], [run], (0.0, 1.5)).iloc[0]
+    assert same["leverage"] == 1
+    assert "does not vary" in same["undefined"]
+
+
+def test_range_intervals_resample_whole_clusters() -> None:
+    row = summaries([noisy(2.0, 3)], (0.0, 2.0), resamples=400).iloc[0]
+    assert row["range_low"] < 4 < row["range_high"]
+    assert row["range_low"] < row["range"] < row["range_high"]
+    few = summaries([noisy(2.0, 3, clusters=5)], (0.0, 2.0)).iloc[0]
+    assert np.isnan(few["range_low"])
+    assert "fewer than 8" in few["undefined"]
+
+
+def test_a_control_that_does_not_move_has_no_leverage(found: list[Curve]) -> None:
+    still = [c for c in found if c.group.name == "idle"]
+    table = leverage(still, still, (0.0, 1.5))
+    assert table["leverage"].isna().all()
+    assert table["undefined"].str.contains("does not move").all()
+
+
+def test_half_the_copying_is_less_leverage(found: list[Curve]) -> None:
+    row = one(leverage(found, planted(delta=0.5), (0.0, 1.5)), measure="log_odds", group="copier")
+    expected = (on_paper(1.5) - on_paper(0)) / (on_paper(1.5, 0.5) - on_paper(0, 0.5))
+    assert row["leverage"] == pytest.approx(expected, abs=1e-4)
+    assert row["leverage"] > 1
+    with pytest.raises(InputError, match="fewer than two cases"):
+        other = found[0]
+        leverage([other], [Curve(**{**vars(other), "cases": other.cases.assign(id="x")})], (0.0, 1.5))
+
+
+def test_spearman_is_scipys_with_ties() -> None:
+    scales, values = np.array([0.0, 1.0, 2.0, 3.0]), np.array([[1.0, 4, 2], [1, 3, 2], [3, 2, 2], [2, 1, 2]])
+    found = spearman(scales, values)
+    for i in (0, 1):
+        assert found[i] == pytest.approx(stats.spearmanr(scales, values[:, i]).statistic)
+    assert math.isnan(found[2])
+
+
+@pytest.mark.parametrize(
+    ("scales", "within", "message"),
+    [([1.0], (0, 1.5), "besides 1"), ([0.0, math.inf], (0, 1.5), "finite"), ([2.0, 3.0], (0, 0.5), "fewer than two")],
+)
+def test_scales_are_checked(scales: list[float], within: tuple[float, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scales_of(scales, within)
+    assert scales_of([2, 0, 0.5], (0, 2)) == (0.0, 0.5, 1.0, 2.0)

@@ -1,0 +1,140 @@
+"""Head groups: classes of words, scores against a plain loop, planted heads that look at one class each."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from models.capture import Captures
+from models.errors import InputError
+from models.head_spec import Head
+from models.text.tokenizer import Tokenizer
+from probes.align import align
+from probes.head_groups import HeadGroups, groups_of, scores_of
+from probes.suite import Prompt
+from probes.word_classes import CLASSES, token_classes
+from tests.probes import planted
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = "One day Mia's friend saw a big key, and Tom ran. The key fell. She took it"
+PROMPT = Prompt(
+    id="p", text=TEXT, roles={"query": (72, 74), "target": (31, 34)}, category="c"
+)  # fmt: skip
+
+
+def test_words_have_classes_and_tokens_those_of_their_words() -> None:
+    tokenizer = Tokenizer.load(ROOT / "models" / "zoo" / "lfa")
+    ids, spans = tokenizer.spans(TEXT)
+    found = token_classes(PROMPT, spans)
+    by_word = {}
+    for (start, end), kind in zip(spans, found, strict=True):
+        by_word.setdefault(TEXT[start:end].strip(), set()).add(kind)
+    assert found[0] == ""  # BOS
+    for word in ("key", "Tom"):
+        assert by_word[word] == {"entity"}
+    for word in ("a", ",", ".", "and", "The"):
+        assert by_word[word] == {"anchor"}
+    for word in ("One", "day", "saw", "big", "ran"):
+        assert by_word[word] == {"semantic"}
+    assert by_word["She"] == by_word["it"] == {""}
+    assert len(found) == len(ids)
+
+
+def captures(patterns: Sequence[torch.Tensor], gates: Sequence[torch.Tensor] | None = None) -> Captures:
+    hooks = {"blocks.0.attn.hook_pattern": list(patterns)}
+    hooks |= {"blocks.0.attn.hook_gate": list(gates)} if gates is not None else {}
+    return Captures(hooks, None)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_scores_are_those_of_a_plain_loop(gated: bool) -> None:
+    tokenizer, suite = planted.tokenizer(), planted.suite(4)
+    query = HeadGroups(k=1).plan(suite, tokenizer, gated=gated)
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.rand(3, 1, q + 1, generator=generator) for q in query.aligned.queries]
+    patterns = [r / r.sum(-1, keepdim=True) for r in rows]
+    gates = [torch.rand(1, 3, 2, generator=generator) for _ in patterns] if gated else None
+    table = HeadGroups(k=1).read(captures(patterns, gates), query, tokenizer)
+    assert len(table) == 8 * 3
+    for i, p in enumerate(query.aligned.prompts):
+        q = query.aligned.queries[i]
+        kinds = token_classes(p, tokenizer.spans(p.text)[1])
+        for head in range(3):
+            g = float(gates[i][0, head].mean()) if gates is not None else 1.0
+            found = table[(table["id"] == p.id) & (table["index"] == head)].iloc[0]
+            for name in CLASSES:
+                mass = sum(g * float(patterns[i][head, 0, k]) for k in range(q) if kinds[k] == name)
+                share = sum(kinds[k] == name for k in range(q)) / (q + 1)
+                assert found[name] == pytest.approx(mass - g * share, abs=1e-6)
+
+
+def looking(at: Sequence[str], n: int = 12) -> pd.DataFrame:
+    """Heads that look at one class each (or everywhere), a head per entry of `at`."""
+    tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
+    query = probe.plan(planted.suite(n), tokenizer)
+    patterns = []
+    for i, p in enumerate(query.aligned.prompts):
+        q = query.aligned.queries[i]
+        kinds = token_classes(p, tokenizer.spans(p.text)[1])[:q]
+        rows = []
+        for name in at:
+            row = torch.tensor([float(k == name or name == "everywhere") for k in (*kinds, "query")])
+            rows.append(row / row.sum() * (0.9 + 0.01 * (i % 10)))
+        patterns.append(torch.stack(rows)[:, None])
+    return probe.read(captures(patterns), query, tokenizer)
+
+
+def test_planted_heads_are_found_and_scored_on_the_other_half() -> None:
+    table = looking(["semantic", "everywhere", "entity", "anchor", "everywhere"])
+    probe = HeadGroups(k=1)
+    summary = probe.summarize(table)
+    assert groups_of(summary) == {"entity": (Head(0, 2),), "anchor": (Head(0, 3),), "semantic": (Head(0, 0),)}
+    chosen = summary[summary["group"] != ""]
+    assert (chosen["ci_low"] > 0).all()
+    assert (chosen["n"] < 24).all() and (chosen["n"] >= 10).all()  # one half
+    assert summary.loc[summary["index"] == 1, list(CLASSES)].abs().max(axis=None) < 1e-6
+    assert scores_of(summary)["entity"][Head(0, 2)] == pytest.approx(summary["entity"][2])
+    figure = probe.plot(table, "planted")
+    assert [trace.type for trace in figure.data] == ["heatmap"] * 3
+    assert len(figure.layout.shapes) == 3
+
+
+def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
+    rng = np.random.default_rng(2)
+    keys = [(layer, h, f"L{layer}H{h}") for layer in range(2) for h in range(4)]
+    rows = [
+        {"cluster": f"c{i}", "layer": a, "index": b, "head": c, **dict(zip(CLASSES, rng.normal(0, 1, 3), strict=True))}
+        for i in range(8)
+        for a, b, c in keys
+    ]
+    table = pd.DataFrame(rows)
+    summary = HeadGroups(k=1, layers="all").summarize(table)
+    from itertools import permutations
+
+    from probes.held_out import halves
+
+    first = table[table["cluster"].map(halves(table.assign(relation=""), 0)) == 0]
+    scores = first.groupby(["layer", "index"])[list(CLASSES)].mean().to_numpy()
+    best = max(permutations(range(8), 3), key=lambda heads: sum(scores[h, c] for c, h in enumerate(heads)))
+    found = groups_of(summary)
+    assert [found[name] for name in CLASSES] == [(Head(h // 4, h % 4),) for h in best]
+    last = HeadGroups(k=1).summarize(table)
+    assert set(last.loc[last["group"] != "", "layer"]) == {1}
+
+
+def test_too_few_heads_or_cases_are_one_line() -> None:
+    table = looking(["semantic", "entity", "anchor"], 4)
+    with pytest.raises(InputError, match="3 groups of 2 heads need 6 heads, here are 3; lower --k"):
+        HeadGroups(k=2).summarize(table)
+    with pytest.raises(InputError, match="at least one head"):
+        HeadGroups(k=0)
+    one = planted.without_pairs(planted.suite(1))
+    query = HeadGroups(k=1).plan(align(one, planted.tokenizer()), planted.tokenizer())
+    q = query.aligned.queries[0]
+    found: Any = HeadGroups(k=1).read(captures([torch.full((3, 1, q + 1), 1 / (q + 1))]), query, planted.tokenizer())
+    with pytest.raises(InputError, match="independent"):
+        HeadGroups(k=1).summarize(found)
