@@ -39,6 +39,7 @@ def measure_run(
     heads = _position(rows, model, suites[COMPETING])
     rules = _coreference(rows, heads, model, suites, settings)
     _preference(rows, heads, model, suites[COMPETING])
+    _copying(rows, model)
 
     from papers.lfa_suppress import suppress
 
@@ -189,3 +190,17 @@ def _preference(rows: Rows, heads: "pd.DataFrame", model: Any, aligned: "Aligned
         if reading == "raw":
             each = probe.summarize(table, "head").set_index("head")
             heads["sps"] = each["sps"].reindex(heads["head"]).to_numpy()
+
+
+def _copying(rows: Rows, model: Any) -> None:
+    """Induction on repeated random tokens: a model far from copying cannot be expected to look back for words."""
+    from probes.heads import HeadScores
+    from probes.probe import measure
+
+    probe = HeadScores(length=min(HeadScores().length, (model.config.n_ctx - 1) // 2))
+    found = probe.summarize(measure(model, probe, []))
+    one = found[found["score"] == "induction"]
+    best = one.loc[one["mean"].idxmax()]
+    n = int(best["n"])
+    rows.add("induction.max", "copying", "attention", best["mean"], n=n, detail=best["head"])
+    rows.add("induction.even", "suites", "attention", best["uniform"], n=n)

@@ -21,6 +21,7 @@ MAIN = (
     "coreference.candidates.top1", "coreference.candidates.minus_recency", "coreference.keys.top1",
     "coreference.candidates.best", "coreference.candidates.over30", "attention.best",
     "stability.jaccard.coreference", "stability.over_total.coreference", "stability.jaccard.competing",
+    "induction.max",
 )  # fmt: skip
 """Quantities of the first table and of the comparison; the parquet files have all."""
 SUITES = ("prompts", "coreference")
@@ -139,7 +140,9 @@ def _architectures(report: Report) -> str:
         "Mean over seeds with its 95 % t interval (units are seeds), beside what the paper prints. `top1` is the best "
         "head of one half of the cases scored on the other half; `best` is chosen and scored on all cases, as in the "
         "paper, and so partly luck.\n\n"
-        f"Rules without meaning, on the same cases: {beside}. Prompts read: {prompts}."
+        f"Rules without meaning, on the same cases: {beside}. Prompts read: {prompts}. `induction.max` is the largest "
+        f"induction score on repeated random tokens; even attention has {rules['induction.even']:.3f}, and a model "
+        "that copies has heads near 1: one without any does not look back for words yet, whatever its architecture."
     )
     return f"## Architectures\n\n{text}\n\n{table(('quantity', 'unit', *presets), rows)}"
 
