@@ -115,18 +115,36 @@ def scores(folder: Path) -> dict[str, Any]:
     events = align(load_suite("story-events"), tokenizer, model.config.n_ctx)
     row["events"] = _coherence(model, events, tokenizer)["all"]
     pds = pds_table(model, load_suite("competing"), tokenizer)
+    row["induction"] = _induction(model)
     row["pds"] = {k: pds.iloc[0][k] for k in ("head", "pds", "ci_low", "ci_high", "n")}
     return row
 
 
 def _coherence(model: Any, aligned: Any, tokenizer: Any) -> dict[str, Any]:
-    """Relation -> log-odds of the coherent word, its interval, the share preferred, n."""
+    """Relation -> log-odds of the coherent word, its interval, the share preferred, n, and what is due to the nouns."""
     from probes.coherence import Coherence
+    from probes.elsewhere import due_to_nouns, elsewhere
     from probes.probe import measure
 
     probe = Coherence()
-    summary = probe.summarize(measure(model, probe, aligned, tokenizer=tokenizer)).set_index("relation")
-    return summary[["log_odds", "ci_low", "ci_high", "share", "n"]].to_dict("index")
+    table = measure(model, probe, aligned, tokenizer=tokenizer)
+    summary = probe.summarize(table).set_index("relation")
+    suite = elsewhere(aligned)
+    control = None if suite is None else measure(model, probe, suite, tokenizer=tokenizer)
+    due = due_to_nouns(table, control).set_index("relation")
+    columns = ["elsewhere", "due", "due_low", "due_high", "lift", "controls"]
+    return summary[["log_odds", "ci_low", "ci_high", "share", "n"]].join(due[columns]).to_dict("index")
+
+
+def _induction(model: Any) -> dict[str, Any]:
+    """The head with the largest induction score on repeated random tokens, its interval, and that of even attention."""
+    from probes.heads import HeadScores
+    from probes.probe import measure
+
+    probe = HeadScores()
+    found = probe.summarize(measure(model, probe, []))
+    one = found[found["score"] == "induction"]
+    return one.loc[one["mean"].idxmax(), ["head", "mean", "ci_low", "ci_high", "n", "uniform"]].to_dict()
 
 
 def limit_of(name: str) -> int:

@@ -27,8 +27,12 @@ ROW = {
         }
         for suite in SUITES
     },
-    "coherence": {"all": {"log_odds": 1.5, "ci_low": 1.25, "ci_high": 1.75, "share": 0.75, "n": 2000}},
-    "events": {"log_odds": 0.25, "ci_low": 0.125, "ci_high": 0.375, "share": 0.5625, "n": 500},
+    "coherence": {"all": {"log_odds": 1.5, "ci_low": 1.25, "ci_high": 1.75, "share": 0.75, "n": 2000,
+                          "elsewhere": 1.375, "due": 0.0625, "due_low": 0.05, "due_high": 0.075, "lift": 0.5,
+                          "controls": 1800}},
+    "events": {"log_odds": 0.25, "ci_low": 0.125, "ci_high": 0.375, "share": 0.5625, "n": 500,
+               "elsewhere": 0.25, "due": 0.03125, "due_low": 0.025, "due_high": 0.0375, "lift": 0.25, "controls": 500},
+    "induction": {"head": "L2H2", "mean": 0.375, "ci_low": 0.25, "ci_high": 0.5, "n": 32, "uniform": 0.03125},
     "looking": {"head": "L5H4", "semantic": 0.125, "distractor": 0.0625, "ci_low": 0.05, "ci_high": 0.07,
                 "n": 2000},
     "pds": {"head": "L1H1", "pds": 0.0625, "ci_low": 0.05, "ci_high": 0.075, "n": 17},
@@ -82,6 +86,8 @@ def test_bundle_loads_and_the_card_says_what_was_measured(tiny_run: Path, tmp_pa
         "70.0 %",
         "+20.0 points (+17.5 to +22.5)",
         "0.0625",
+        "+0.062 nats | +0.050 to +0.075 | after other nouns +1.375; lift of both words +0.500 | 1800 prompts",
+        "largest induction score (L2H2) | 0.375",
     ):
         assert said in text
     zoo.bundle(tiny_run, tmp_path / "zoo" / "lfa", text)
