@@ -108,7 +108,7 @@ def replacements(
     for stream in streams:
         for method in methods:
             if method == "zero":
-                made = [e.zero]
+                made: list[e.Replacement] = [e.zero]
             elif method == "mean":
                 made = [e.constant(reference.stream_means(model, stream, rows()))]
             elif method == "random":
