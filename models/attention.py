@@ -108,6 +108,7 @@ class Attention(Projected):
             z = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         else:
             mask = bias.masked_fill(_future(q.shape[2], q.device), -torch.inf).to(q.dtype)
+            mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         return z.transpose(1, 2)
 
