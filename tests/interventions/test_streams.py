@@ -223,7 +223,7 @@ def test_command_on_every_preset(
     preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     run, out = untrained(preset, tiny_run, tmp_path / "run"), tmp_path / "streams.parquet"
-    argv = [str(run), "--data", str(corpus[1]), "--max-documents", "4", "--draws", "1", "--where", "1", "everywhere"]
+    argv = [str(run), "--data", str(corpus[1]), "--max-documents", "2", "--draws", "1", "--where", "1", "everywhere"]
     argv += ["--method", "zero", "random", "mean", "resample", "--out", str(out)]
     if preset in ("std-t", "llama", "hdpl", "gpt2"):
         with pytest.raises(InputError, match=r"one residual stream.*interventions\.ablate.*--streams resid"):
