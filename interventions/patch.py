@@ -3,8 +3,8 @@
     python -m interventions.patch                     the bundled LFA: streams, attention, FFN by position, every head
     python -m interventions.patch runs/kron --hooks token_pre context_pre z mlp.post --direction denoise noise
     python -m interventions.patch runs/kron --senders top3:recovery L1.mlp --out patch.parquet
-    python -m interventions.patch --clean "Leo saw a kite. Made of paper, it" --answer " flew"
-        --corrupt "Leo saw a kite. Eager to play, it" --foil " ran"
+    python -m interventions.patch --clean "Leo met a robot and a monkey. Built from metal, it" --answer " beeped"
+        --corrupt "Leo met a robot and a monkey. Lonely and sad, it" --foil " lay" --by token
 
 A pair is a clean and a corrupted prompt of equally many tokens: two texts of yours, or of a suite by --contrast: clue
 (the same nouns, what follows calls for the other one), noun (another noun stands there), order (the two orders of a

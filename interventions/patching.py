@@ -293,7 +293,8 @@ def attribute_pairs(
         gradients = torch.autograd.grad(metric, [live[name] for name in names], allow_unused=True)
         products = {}
         for name, g in zip(names, gradients, strict=True):
-            change = (source[name] - own[name])[None].double()
+            equal = source[name] == own[name]  # masked scores are −inf in both
+            change = (source[name] - own[name]).masked_fill(equal, 0.0)[None].double()
             products[name] = torch.zeros_like(change) if g is None else change * g.detach().double()
         for c, cell in enumerate(cells):
             index = cell.index(pair, products[cell.hook].ndim)

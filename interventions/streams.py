@@ -116,7 +116,7 @@ def parse_places(specs: Sequence[str], n_layers: int) -> list[int | str]:
     for spec in layers:
         if not spec.replace("-", "").isdigit():
             raise InputError(f"--where {spec}: give layers as 3 or 2-4, head or everywhere")
-    found = parse_layers(layers, n_layers) if specs else list(range(n_layers))
+    found = parse_layers(layers, n_layers, "--where") if specs else list(range(n_layers))
     return [*found, *last]
 
 

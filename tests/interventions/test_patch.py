@@ -20,6 +20,7 @@ from models import build
 from models.capture import capture, edit
 from models.checkpoint import load
 from models.errors import InputError
+from models.hooks import ObservePoint
 from probes.align import align
 from probes.prompts import load_suite
 from probes.statistics import mean
@@ -158,6 +159,25 @@ def test_every_kind_of_hook_by_hand(preset: str, names: list[str]) -> None:
             assert changed > 1e-6 or spot.short in ("v_mix", "mlp_hc.post", "attn_hc.res"), (
                 spot
             )  # weights; static at first
+
+
+@pytest.mark.parametrize("preset", ["lfa", "llama", "kromcanon", "hdpl"])
+def test_every_editable_hook_can_be_patched(preset: str) -> None:
+    """A whole activation of layer 1, at every hook of its block that can be edited, and its first-order guess."""
+    model = make(preset)
+    known = {n.removeprefix("blocks.1."): p for n, p in model.hook_dict.items() if n.startswith("blocks.1.")}
+    chosen = spots(model, [n for n, point in known.items() if not isinstance(point, ObservePoint)])
+    assert len(chosen) > 20
+    cells = plan(model, PAIRS[:1], chosen, "all", [1])
+    found, guessed = patch_pairs(model, PAIRS[:1], cells), attribute_pairs(model, PAIRS[:1], cells)
+    with torch.no_grad(), capture(model, [cell.hook for cell in cells]) as seen:
+        model(CLEAN[:1])
+    for c, cell in enumerate(cells):
+        with torch.no_grad(), edit(model, {cell.hook: lambda x, hook: seen[hook.name]}):
+            assert found.patched[c, 0] == pytest.approx(odds(model(CLEAN[1:])), abs=1e-9), cell
+    assert np.isfinite(guessed).all()
+    short = [cell.spot.short for cell in cells]
+    assert found.effect[short.index("mlp_out"), 0] != 0 and guessed[short.index("mlp_out"), 0] != 0
 
 
 def test_streams_that_only_show_a_sum_refuse() -> None:

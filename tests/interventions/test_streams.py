@@ -241,7 +241,7 @@ def test_bad_input(tiny_run: Path) -> None:
     for argv, message in (
         (["--streams", "s1"], "s1"),
         (["--streams", "resid"], "token"),
-        (["--where", "7"], "layers 0 to 1"),
+        (["--where", "7"], "--where 7.*layers 0 to 1"),
         (["--where", "hed"], "head or everywhere"),
         (["--draws", "0"], "--draws 0"),
         (["--streams", "context", "--method", "random"], "resample"),
