@@ -82,9 +82,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     import numpy as np
 
+    from interventions.attribution import attribute_pairs
     from interventions.patch_tables import ERROR_UNITS, UNITS, cell_table, error_table, plot
-    from interventions.patching import attribute_pairs, default_spots, patch_pairs, plan, spots
+    from interventions.patching import default_spots, patch_pairs, plan, spots
     from interventions.steer import parse_layers
+    from probes.undefined import legend
 
     name, model = open_run(options)
     layers = parse_layers(options.layers, model.config.n_layers) or None
@@ -110,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if exact is not None and guessed is not None:
             errors.append(error_table(cells, exact.effect, guessed, direction))
             show(errors[-1].drop(columns="direction"), f"{direction}: attribution against the exact effect, nats")
+            if lines := legend(errors[-1]):
+                print(lines)
         figures["" if not figures else direction] = plot(table, escape(f"{name}: {direction}, {title}"))
     import pandas as pd
 

@@ -6,9 +6,7 @@
 
 denoise puts the clean activation into the corrupted run, noise the corrupted one into the clean run. The metric is
 m = ln p(answer) − ln p(foil) at the last position. Everything after the patched activation is computed anew.
-
-Attribution patching replaces the patched run by a first-order guess, Σ (a_source − a_run) · ∂m/∂a at the run's own
-activations: one backward pass for all cells (Nanda 2023; Syed et al. 2023). How far it is off is reported, not assumed.
+`interventions.attribution` guesses the same effects from one gradient.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +20,7 @@ from torch import Tensor
 
 from interventions.batch import answer_log_probs
 from interventions.pairs import PatchPair
-from models.capture import Edit, Query, capture, run
+from models.capture import Edit, Query, run
 from models.errors import InputError, unknown
 from models.hooks import ObservePoint, row_of
 
@@ -262,42 +260,3 @@ def _put(x: Tensor, hook: Any, *, source: Tensor, index: tuple[Any, ...]) -> Ten
     new = x.clone()
     new[index] = source.to(x).expand_as(x)[index]
     return new
-
-
-# ---- first order -------------------------------------------------------------------------------
-
-
-def attribute_pairs(
-    model: Any,
-    pairs: Sequence[PatchPair],
-    cells: Sequence[Cell],
-    direction: Direction = "denoise",
-    *,
-    progress: Callable[[Iterable], Iterable] = iter,
-) -> np.ndarray:
-    """First-order guesses of `Patched.effect` [cells, pairs] in nats: Σ (a_source − a_run) · ∂m/∂a over each cell.
-
-    One forward and one backward pass per pair. Raises `InputError` as `patch_pairs`.
-    """
-    if not pairs or not cells:
-        raise InputError("nothing to attribute: give at least one pair, one hook and one layer")
-    names = list(dict.fromkeys(cell.hook for cell in cells))
-    found = np.full((len(cells), len(pairs)), np.nan)
-    for i, pair in enumerate(progress(pairs)):
-        own, source = both_runs(model, pair, names, direction)
-        ids = pair.corrupt if direction == "denoise" else pair.clean
-        tokens = torch.tensor([ids], device=model.cfg.device)
-        with torch.enable_grad(), capture(model, names, grad=True) as live:
-            logits = model(tokens, logits_at=torch.tensor([[pair.last]], device=tokens.device))[0, 0]
-        metric = logits[pair.answer] - logits[pair.foil]
-        gradients = torch.autograd.grad(metric, [live[name] for name in names], allow_unused=True)
-        products = {}
-        for name, g in zip(names, gradients, strict=True):
-            equal = source[name] == own[name]  # masked scores are −inf in both
-            change = (source[name] - own[name]).masked_fill(equal, 0.0)[None].double()
-            products[name] = torch.zeros_like(change) if g is None else change * g.detach().double()
-        for c, cell in enumerate(cells):
-            index = cell.index(pair, products[cell.hook].ndim)
-            if index is not None:
-                found[c, i] = float(products[cell.hook][index].sum())
-    return found
