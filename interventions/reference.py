@@ -21,7 +21,7 @@ def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) 
     """
     sums: dict[int, Tensor] = {}
     n = 0
-    for some in _chunks(rows, chunk):
+    for some in chunks(rows, chunk):
         n += sum(map(len, some))
         for name, found in run(model, Query(tokens=some, hooks=(HOOK,))).hooks.items():
             total = torch.stack([z.double().sum(0) for z in found]).sum(0)  # [H, K]
@@ -39,7 +39,8 @@ def document_rows(batches: Iterable[tuple[Any, Tensor, Tensor]]) -> Iterator[lis
             yield row[target != -100].tolist()
 
 
-def _chunks(rows: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence[int]]]:
+def chunks(rows: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence[int]]]:
+    """Rows in lists of `size`, the last one shorter."""
     some: list[Sequence[int]] = []
     for row in rows:
         some.append(row)

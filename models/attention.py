@@ -64,6 +64,8 @@ class Attention(Projected):
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         if config.positions.rotates:
             self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint()
+        if config.positions.slopes:
+            self.hook_slopes = OnDemand()
         self.hook_attn_scores, self.hook_pattern = OnDemand(), OnDemand()
         self.gate = HeadGate(spec.gate, d, self.n_heads) if spec.gate is not None else None
         if self.gate is not None:
@@ -98,7 +100,7 @@ class Attention(Projected):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "B T H K"]:
         """A V per head; scores and weights are written out only for who listens to them."""
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, T, K]
-        bias = self.positions.bias(q.shape[2])
+        bias = self._bias(q.shape[0], q.shape[2])
         dropout = self.dropout if self.training else 0.0
         if self.hook_attn_scores.listening or self.hook_pattern.listening:
             z = self._explicit(q, k, v, bias, dropout)
@@ -106,8 +108,16 @@ class Attention(Projected):
             z = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         else:
             mask = bias.masked_fill(_future(q.shape[2], q.device), -torch.inf).to(q.dtype)
+            mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         return z.transpose(1, 2)
+
+    def _bias(self, batch: int, n: int) -> Float[Tensor, "*B H T T"] | None:
+        """What positions add to the scores; with the batch dimension only for who listens to the slopes."""
+        slopes = self.positions.slopes
+        if slopes is None or not self.hook_slopes.listening:
+            return self.positions.bias(n)
+        return self.positions.bias(n, tap(self.hook_slopes, slopes.expand(batch, -1)))
 
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
         scores = q @ k.mT / math.sqrt(self.d_head)

@@ -263,6 +263,13 @@ HOOKS: list[Hook] = [
         name="blocks.L.attn.hook_rot_k", shape="B T H K", meaning="keys after RoPE", when=lambda c: c.positions.rotates
     ),
     Hook(
+        name="blocks.L.attn.hook_slopes",
+        shape="B H",
+        meaning="ALiBi slopes m_h in use: the scores fall by m_h per token of distance",
+        when=lambda c: c.positions.slopes,
+        on_demand=True,
+    ),
+    Hook(
         name="blocks.L.attn.hook_attn_scores", shape="B H T T", meaning="scores, masked, before softmax", on_demand=True
     ),
     Hook(name="blocks.L.attn.hook_pattern", shape="B H T T", meaning="attention weights", on_demand=True),

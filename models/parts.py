@@ -167,6 +167,7 @@ class Positions(Part):
 
     table: ClassVar[bool] = False  # has a learned table that is added to the embedding
     rotates: ClassVar[bool] = False  # changes q and k
+    slopes: ClassVar[bool] = False  # adds −m_h (q − k) to the scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +187,7 @@ class Alibi(Positions):
     """Linear biases −m_h (q − k) added to the scores, m_h by the rule of the ALiBi paper."""
 
     kind: ClassVar[str] = "alibi"
+    slopes: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)

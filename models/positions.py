@@ -2,7 +2,8 @@
 
 embed(T)     [T, D] to add to the token embedding, or None
 rotate(x)    queries or keys [B, T, H, K] -> the same shape
-bias(T)      [H, T, T] to add to the scores, or None
+slopes       [H], how fast the scores fall with distance, or None
+bias(T)      [H, T, T] to add to the scores, or None; of slopes [B, H] in use [B, H, T, T]
 """
 
 import math
@@ -21,15 +22,18 @@ from models.registry import implements
 class Positions(nn.Module):
     """No effect inside attention. A learned table is added by the model (`PositionTable`)."""
 
+    slopes: Tensor | None
+
     def __init__(self, spec: c.Positions, d_head: int, n_heads: int, n_ctx: int) -> None:
         super().__init__()
         self.spec = spec
+        self.register_buffer("slopes", None, persistent=False)
 
     def rotate(self, x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T H K"]:
         """Identity."""
         return x
 
-    def bias(self, n: int) -> Float[Tensor, "H T T"] | None:
+    def bias(self, n: int, slopes: Float[Tensor, "*B H"] | None = None) -> Float[Tensor, "*B H T T"] | None:
         """No bias."""
         return None
 
@@ -81,12 +85,13 @@ class Alibi(Positions):
 
     def __init__(self, spec: c.Positions, d_head: int, n_heads: int, n_ctx: int) -> None:
         super().__init__(spec, d_head, n_heads, n_ctx)
-        self.register_buffer("slopes", torch.tensor(alibi_slopes(n_heads)), persistent=False)
+        self.slopes = torch.tensor(alibi_slopes(n_heads))
 
-    def bias(self, n: int) -> Float[Tensor, "H T T"] | None:
-        """−m_h (q − k), for k ≤ q."""
-        t = torch.arange(n, device=self.slopes.device)
-        return -self.slopes[:, None, None] * (t[:, None] - t[None, :]).clamp(min=0)
+    def bias(self, n: int, slopes: Float[Tensor, "*B H"] | None = None) -> Float[Tensor, "*B H T T"]:
+        """−m_h (q − k), for k ≤ q; `slopes` stand for m_h."""
+        m = self.slopes if slopes is None else slopes
+        t = torch.arange(n, device=m.device)
+        return -m[..., None, None] * (t[:, None] - t[None, :]).clamp(min=0)
 
 
 def alibi_slopes(n_heads: int) -> list[float]:

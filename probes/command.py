@@ -76,7 +76,8 @@ def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
 def write_results(options: RunOptions, tables: Tables, figure: Any, **about: Any) -> None:
     """Write OUT ("" in `tables`), OUT-<name> for the others, and the figure; nothing without --out.
 
-    `about` goes into the schema metadata, with who computed it and on which run. `figure` may be None.
+    `about` goes into the schema metadata, with who computed it and on which run. `figure` may be None, or several by
+    name, as the tables.
     """
     from models.provenance import pick_device, provenance
     from probes.tables import write_atomically, write_table
@@ -88,9 +89,12 @@ def write_results(options: RunOptions, tables: Tables, figure: Any, **about: Any
         path = options.out.with_stem(f"{options.out.stem}-{name}") if name else options.out
         write_table(table, path, units={c: u for c, u in units.items() if c in table}, about=about)
         print(f"table {path}")
-    if figure is not None:
-        page, html = options.out.with_suffix(".html"), figure.to_html(include_plotlyjs=True)
-        write_atomically(page, lambda part: part.write_text(html, encoding="utf-8"))
+    for name, one in (figure if isinstance(figure, Mapping) else {"": figure}).items():
+        if one is None:
+            continue
+        page = options.out.with_stem(f"{options.out.stem}-{name}") if name else options.out
+        page, html = page.with_suffix(".html"), one.to_html(include_plotlyjs=True)
+        write_atomically(page, lambda part, html=html: part.write_text(html, encoding="utf-8"))
         print(f"figure {page}")
 
 

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 WORDS = [
     "the",
@@ -46,3 +47,14 @@ def arguments(corpus: tuple[Path, Path], out: Path, *more: str, preset: str = "l
         *("--out", str(out), "--steps", "12", "--batch-size", "4", "--log-every", "3", "--eval-every", "6"),
         *("--checkpoint-every", "4", "--sample-every", "6", "--device", "cpu", *more),
     ]
+
+
+def untrained(preset: str, run: Path, out: Path, **overrides: Any) -> Path:
+    """A run folder of a tiny model that never trained, with the tokenizer of a finished `run`."""
+    from models.checkpoint import load
+    from models.make import build
+
+    tokenizer = load(run).tokenizer
+    assert tokenizer is not None
+    build(preset, "tiny", tokenizer=tokenizer, init_std=0.3, d_vocab=tokenizer.d_vocab, **overrides).save(out)
+    return out

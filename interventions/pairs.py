@@ -1,0 +1,287 @@
+"""Clean and corrupted prompts of equal token length, position by position comparable: what patching runs on.
+
+clue    the nouns stay, what follows their sentence is that of a prompt whose target is the competitor ("… lay a crayon
+        and a basket. She used it to draw a face." against "… She filled it with toys."); answer: the target, foil: the
+        competitor
+noun    the target noun is exchanged for another of the suite, everywhere else the texts agree; answer: the target,
+        foil: the other noun ("Tim saw a key and a box. … he used the": key against, say, spoon). A model that names
+        what the clue calls for, whatever was there, has little to recover
+order   the two orders of a minimal pair (with their articles): clean names the target first; answer: coherent, foil:
+        incoherent. A model that understands either order gives both the same log-odds, and little is to recover
+
+Positions have labels that mean the same in every pair (`PLACES`), so that pairs of different lengths share a table.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    from models.text.tokenizer import Tokenizer
+    from probes.align import Aligned
+
+Contrast = Literal["clue", "noun", "order"]
+PLACES = (
+    "BOS", "before", "target", "first noun", "between", "distractor", "second noun", "after nouns", "query",
+    "after query", "last",
+)  # fmt: skip
+"""In the order of a text. `between` is between the nouns, `last` the position that predicts the answer."""
+VOWELS = "aeiou"
+GENDERED = {"he", "she", "his", "her", "him", "hers", "they", "their", "them"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchPair:
+    """Two prompts of equal length; the answer is what follows the clean one, the foil what follows the corrupted."""
+
+    id: str
+    cluster: str
+    """The unit of inference: the two orders of a minimal pair are one."""
+    clean: tuple[int, ...]
+    corrupt: tuple[int, ...]
+    answer: int
+    foil: int
+    places: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Label -> positions, the same in both prompts; all positions, each once."""
+
+    def __post_init__(self) -> None:
+        if len(self.clean) != len(self.corrupt) or not self.clean:
+            raise InputError(
+                f"pair {self.id!r}: {len(self.clean)} and {len(self.corrupt)} tokens; patching needs equal"
+            )
+        if self.answer == self.foil:
+            raise InputError(f"pair {self.id!r}: answer and foil are the same token")
+
+    @property
+    def last(self) -> int:
+        """The position whose next token is asked for."""
+        return len(self.clean) - 1
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs and what was left out, with reasons."""
+
+    pairs: tuple[PatchPair, ...]
+    filtered: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def left_out(self) -> str:
+        """ ", 3 left out: reason" for a title."""
+        return "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.filtered).items())
+
+
+def make_pairs(aligned: "Aligned", tokenizer: "Tokenizer", contrast: Contrast) -> Pairs:
+    """All pairs of a suite. Raises `InputError` when none is left."""
+    from probes.attention import clusters
+
+    names = clusters(aligned)
+    found: list[PatchPair] = []
+    filtered: list[tuple[str, str]] = []
+    if contrast != "order":
+        nouns, clues = _nouns(aligned), _clues(aligned) if contrast == "clue" else {}
+        for i, prompt in enumerate(aligned.prompts):
+            if contrast == "clue":
+                made = _clue_pair(aligned, i, clues, tokenizer, names[i])
+            else:
+                made = _noun_pair(aligned, i, nouns.get(prompt.relation or prompt.category, []), tokenizer, names[i])
+            found.append(made) if isinstance(made, PatchPair) else filtered.append((prompt.id, made))
+    else:
+        for first, last in aligned.pairs():
+            made = _order_pair(aligned, first, last, names[first])
+            where = aligned.prompts[first].pair or aligned.prompts[first].id
+            found.append(made) if isinstance(made, PatchPair) else filtered.append((where, made))
+        filtered += [(name, "one of its prompts cannot be aligned") for name in aligned.dropped_pairs]
+    if not found:
+        why = Counter(reason for _, reason in filtered).most_common(1)
+        reason = why[0][0] if why else "it has no minimal pairs"
+        raise InputError(f"no prompt gives a clean and a corrupted text of equal tokens: {reason}; use another --suite")
+    return Pairs(tuple(found), tuple(filtered))
+
+
+def choose_pairs(pairs: Pairs, n: int) -> Pairs:
+    """About n pairs, whole clusters, spread evenly over the suite. Raises `InputError` for fewer than one."""
+    if n < 1:
+        raise InputError(f"{n} pairs: at least 1")
+    by_cluster: dict[str, list[PatchPair]] = {}
+    for pair in pairs.pairs:
+        by_cluster.setdefault(pair.cluster, []).append(pair)
+    groups = list(by_cluster.values())
+    wanted = min(len(groups), max(1, round(n * len(groups) / len(pairs.pairs))))
+    kept = [pair for k in range(wanted) for pair in groups[k * len(groups) // wanted]]
+    return Pairs(tuple(kept), pairs.filtered)
+
+
+def own_pair(tokenizer: "Tokenizer", clean: str, corrupt: str, answer: str, foil: str) -> PatchPair:
+    """A pair from two texts and two continuations, whose first tokens are compared; every position has its own label.
+
+    Raises `InputError` for texts of different lengths and continuations that do not begin a token.
+    """
+    ids, other = tokenizer.encode(clean), tokenizer.encode(corrupt)
+    following = []
+    for name, text in (("answer", answer), ("foil", foil)):
+        longer = tokenizer.encode(clean + text)
+        if longer[: len(ids)] != ids or len(longer) == len(ids):
+            raise InputError(
+                f"--{name} {text!r} does not begin a new token after the clean text; start it with a space"
+            )
+        following.append(longer[len(ids)])
+    if len(ids) != len(other):
+        raise InputError(
+            f"the clean text has {len(ids)} tokens, the corrupted {len(other)}; patching needs equal lengths"
+        )
+    return PatchPair(
+        id="own", cluster="own", clean=tuple(ids), corrupt=tuple(other), answer=following[0], foil=following[1],
+        places={label: (p,) for p, label in enumerate(token_labels(tokenizer, ids, other))},
+    )  # fmt: skip
+
+
+def token_labels(tokenizer: "Tokenizer", clean: Sequence[int], corrupt: Sequence[int]) -> list[str]:
+    """One label per position: its number and token, both tokens where the texts differ."""
+    texts = zip(tokenizer.pieces(list(clean)), tokenizer.pieces(list(corrupt)), strict=True)
+    return [f"{p} BOS" if p == 0 else f"{p} {a}" + (f" |{b}" if a != b else "") for p, (a, b) in enumerate(texts)]
+
+
+def by_token(pairs: Sequence[PatchPair], tokenizer: "Tokenizer") -> list[PatchPair]:
+    """The pairs with every position on its own. Raises `InputError` for several lengths."""
+    from dataclasses import replace
+
+    lengths = {len(pair.clean) for pair in pairs}
+    if len(lengths) > 1:
+        raise InputError(f"--by token needs prompts of one length, these have {min(lengths)} to {max(lengths)} tokens")
+    labels = [str(p) for p in range(max(lengths))]
+    if len(pairs) == 1:
+        labels = token_labels(tokenizer, pairs[0].clean, pairs[0].corrupt)
+    return [replace(pair, places={label: (p,) for p, label in enumerate(labels)}) for pair in pairs]
+
+
+# ---- the contrasts -------------------------------------------------------------------------
+
+
+def _nouns(aligned: "Aligned") -> dict[str, list[str]]:
+    """Relation (or category) -> the target nouns of its prompts, in order, each once."""
+    found: dict[str, dict[str, None]] = {}
+    for p in aligned.prompts:
+        if "target" in p.roles:
+            found.setdefault(p.relation or p.category, {})[p.text[slice(*p.roles["target"])]] = None
+    return {name: list(nouns) for name, nouns in found.items()}
+
+
+Clues = dict[tuple[str, str, frozenset[str]], list[tuple[str, tuple[int, ...]]]]
+"""(relation, target noun, gendered words) -> what follows the sentence of the nouns, and the query's characters."""
+
+
+def _split(prompt: Any) -> int | None:
+    """Where the text after the sentence of the nouns begins; None when the query stands before it."""
+    after = max(end for role, (_, end) in prompt.roles.items() if role != "query")
+    stop = prompt.text.find(". ", after)
+    return stop + 1 if 0 <= stop < prompt.roles["query"][0] else None
+
+
+def _gendered(text: str) -> frozenset[str]:
+    return frozenset(GENDERED & set(re.findall(r"[a-z]+", text.lower())))
+
+
+def _clues(aligned: "Aligned") -> Clues:
+    """What the prompts say after their nouns, in order, each once."""
+    found: Clues = {}
+    for p in aligned.prompts:
+        at = _split(p) if "target" in p.roles else None
+        if at is not None:
+            rest, (start, end) = p.text[at:], p.roles["query"]
+            some = found.setdefault((p.relation or p.category, p.text[slice(*p.roles["target"])], _gendered(rest)), [])
+            if (entry := (rest, (start - at, end - at))) not in some:
+                some.append(entry)
+    return found
+
+
+def _clue_pair(aligned: "Aligned", i: int, clues: Clues, tokenizer: "Tokenizer", cluster: str) -> PatchPair | str:
+    """The prompt and the same nouns with a clue for the competitor, or the reason why there is none."""
+    prompt, ids, at, after = aligned.prompts[i], aligned.tokens[i], aligned.positions[i], aligned.continuations[i]
+    if after is None or "target" not in at or "distractor" not in at:
+        return "it has no continuations, or no competitor"
+    split = _split(prompt)
+    if split is None:
+        return "its query is in the sentence of its nouns"
+    key = (
+        prompt.relation or prompt.category,
+        prompt.text[slice(*prompt.roles["distractor"])],
+        _gendered(prompt.text[split:]),
+    )
+    for rest, (start, _) in clues.get(key, []):
+        changed, spans = tokenizer.spans(prompt.text[:split] + rest)
+        if len(changed) != len(ids):
+            continue
+        first = next(p for p, (_, end) in enumerate(spans) if end > split + start)
+        if first != at["query"][0] or changed[: at["target"][-1] + 1] != ids[: at["target"][-1] + 1]:
+            continue
+        return PatchPair(
+            id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answer=after[0][0],
+            foil=after[1][0], places=_places(at, len(ids), ("target", "distractor")),
+        )  # fmt: skip
+    return "no clue for its competitor has as many tokens and its pronoun in the same place"
+
+
+def _noun_pair(aligned: "Aligned", i: int, nouns: list[str], tokenizer: "Tokenizer", cluster: str) -> PatchPair | str:
+    """The prompt and the same one with another target noun, or the reason why there is none."""
+    prompt, ids, at, after = aligned.prompts[i], aligned.tokens[i], aligned.positions[i], aligned.continuations[i]
+    if after is None or "target" not in at or "distractor" not in at:
+        return "it has no continuations, or no competitor"
+    start, end = prompt.roles["target"]
+    noun = prompt.text[start:end]
+    if (prompt.coherent or "").strip() != noun:
+        return "the answer is not the target noun"
+    here = nouns.index(noun)
+    for other in [*nouns[here + 1 :], *nouns[:here]]:
+        if other.lower() in prompt.text.lower() or (other[0].lower() in VOWELS) != (noun[0].lower() in VOWELS):
+            continue
+        text = prompt.text[:start] + other + prompt.text[end:]
+        changed, longer = tokenizer.encode_batch([text, f"{prompt.text} {other}"])
+        same = [p for p in range(min(len(ids), len(changed))) if p not in at["target"] and ids[p] != changed[p]]
+        if len(changed) != len(ids) or same or longer[: len(ids)] != ids or longer[len(ids)] == after[0][0]:
+            continue
+        return PatchPair(
+            id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answer=after[0][0],
+            foil=longer[len(ids)], places=_places(at, len(ids), ("target", "distractor")),
+        )  # fmt: skip
+    return "no other noun of its relation has as many tokens"
+
+
+def _order_pair(aligned: "Aligned", first: int, last: int, cluster: str) -> PatchPair | str:
+    """Target first as clean, target last as corrupted, or the reason why they cannot be compared."""
+    ids, other = aligned.tokens[first], aligned.tokens[last]
+    at, swapped = aligned.positions[first], aligned.positions[last]
+    after = aligned.continuations[first]
+    if after is None:
+        return "it has no continuations"
+    if len(ids) != len(other):
+        return "the two orders differ in tokens"
+    if (
+        at["target"] != swapped["distractor"]
+        or at["distractor"] != swapped["target"]
+        or at["query"] != swapped["query"]
+    ):
+        return "the nouns have different numbers of tokens"
+    where = {"first noun": at["target"], "second noun": at["distractor"], "query": at["query"]}
+    return PatchPair(
+        id=aligned.prompts[first].pair or aligned.prompts[first].id, cluster=cluster, clean=tuple(ids),
+        corrupt=tuple(other), answer=after[0][0], foil=after[1][0],
+        places=_places(where, len(ids), ("first noun", "second noun")),
+    )  # fmt: skip
+
+
+def _places(at: dict[str, Any], n: int, nouns: tuple[str, str]) -> dict[str, tuple[int, ...]]:
+    """Every position of n under a label of `PLACES`; labels without positions are left out."""
+    named = {p: name for name in nouns for p in at[name]} | {p: "query" for p in at["query"]}
+    low, high = (f(min(at[name]) for name in nouns) for f in (min, max))
+    query = at["query"][-1]
+    found: dict[str, list[int]] = {}
+    for p in range(n):
+        rest = "before" if p < low else "between" if p < high else "after nouns" if p < query else "after query"
+        label = "BOS" if p == 0 else "last" if p == n - 1 else named.get(p, rest)
+        found.setdefault(label, []).append(p)
+    return {label: tuple(found[label]) for label in PLACES if label in found}

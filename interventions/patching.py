@@ -1,0 +1,262 @@
+"""Activation patching: one activation of another run, put into this one (Meng et al. 2022; Wang et al. 2022).
+
+    cells = plan(model, pairs, spots(model, ["token_pre", "attn_out", "z"]), "auto", layers)
+    found = patch_pairs(model, pairs, cells, "denoise")
+    found.patched[c, i]                 log-odds of pair i with cell c patched, nats
+
+denoise puts the clean activation into the corrupted run, noise the corrupted one into the clean run. The metric is
+m = ln p(answer) − ln p(foil) at the last position. Everything after the patched activation is computed anew.
+`interventions.attribution` guesses the same effects from one gradient.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interventions.batch import answer_log_probs
+from interventions.pairs import PatchPair
+from models.capture import Edit, Query, run
+from models.errors import InputError, unknown
+from models.hooks import ObservePoint, row_of
+
+Direction = Literal["denoise", "noise"]
+By = Literal["auto", "role", "head", "head-role", "all"]
+ANYWHERE = "all"
+"""Label of cells that patch every position."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A kind of hook, the same in every layer, and the axes of its activation (without the batch)."""
+
+    short: str
+    """z, attn_out, token_pre, mlp.post, s1_pre, …"""
+    name: str
+    """With L for the layer: blocks.L.attn.hook_z."""
+    time: int | None
+    """The position axis (of patterns the query's), or None."""
+    head: int | None
+    """The axis of heads, or None."""
+    stream: int | None = None
+    """Which of the parallel streams; None for all."""
+
+    def hook(self, layer: int) -> str:
+        """The hook's full name."""
+        return self.name.replace(".L.", f".{layer}.")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is patched at once: a hook, a layer, the positions with one label, one head or all."""
+
+    spot: Spot
+    layer: int
+    place: str
+    head: int | None = None
+
+    @property
+    def hook(self) -> str:
+        """The hook's full name."""
+        return self.spot.hook(self.layer)
+
+    def index(self, pair: PatchPair, ndim: int) -> tuple[Any, ...] | None:
+        """The cell's part of an activation with `ndim` axes, batch first; None when the pair has no such position."""
+        at: list[Any] = [slice(None)] * ndim
+        if self.place != ANYWHERE:
+            if self.place not in pair.places:
+                return None
+            assert self.spot.time is not None
+            at[self.spot.time + 1] = torch.as_tensor(pair.places[self.place])
+        if self.head is not None:
+            assert self.spot.head is not None
+            at[self.spot.head + 1] = slice(self.head, self.head + 1)
+        if self.spot.stream is not None:
+            at[2] = slice(self.spot.stream, self.spot.stream + 1)
+        return tuple(at)
+
+
+def spots(model: Any, names: Sequence[str]) -> list[Spot]:
+    """The hooks meant by short names: the part after `hook_`, with `mlp.`, `attn_hc.`, … where it is not attention's.
+
+    s0_pre, s1_mid, … are single streams of hyper-connections. Raises `InputError` for a name that no hook of the model
+    has, and for one that only shows a sum, naming the streams.
+    """
+    known = _known(model)
+    found: dict[str, Spot] = {}
+    for given in names:
+        short, stream = given.replace("hook_", "").removeprefix("attn."), None
+        kind, _, place = short.partition("_")
+        if kind[:1] == "s" and kind[1:].isdigit() and f"streams_{place}" in known:
+            stream, n = int(kind[1:]), model.config.residual.n
+            if stream >= n:
+                raise InputError(f"stream s{stream} does not exist: the model has s0 to s{n - 1}")
+            base = known[f"streams_{place}"]
+        elif short in known:
+            base = known[short]
+        else:
+            raise unknown("hook to patch", given, list(known))
+        point = model.hook_dict[base.hook(0)]
+        if isinstance(point, ObservePoint):
+            raise InputError(f"{short} only shows {point.shows}; patch {point.instead.replace('hook_', '')} instead")
+        found[short] = Spot(short, base.name, base.time, base.head, stream)
+    return list(found.values())
+
+
+def _known(model: Any) -> dict[str, Spot]:
+    """Short name -> hook, of all hooks inside the blocks."""
+    found: dict[str, Spot] = {}
+    for full in model.hook_dict:
+        parts = full.split(".")
+        row = row_of(full)
+        if parts[:2] != ["blocks", "0"] or row is None:
+            continue
+        letters = row.shape.split(" | ")[0].split()[1:]
+        mixing = full.endswith("_mix")
+        short = ".".join(parts[2:]).replace("hook_", "").removeprefix("attn.")
+        found[short] = Spot(
+            short, row.name, letters.index("T") if "T" in letters else None,
+            letters.index("H") if "H" in letters and not mixing else None,
+        )  # fmt: skip
+    return found
+
+
+def default_spots(model: Any) -> tuple[str, ...]:
+    """The streams entering each layer, what attention and the FFN write, and every head's output."""
+    streams = model.config.residual.streams or ("resid",)
+    return (*(f"{name}_pre" for name in streams), "attn_out", "mlp_out", "z")
+
+
+def plan(
+    model: Any, pairs: Sequence[PatchPair], chosen: Sequence[Spot], by: By = "auto", layers: Sequence[int] | None = None
+) -> list[Cell]:
+    """The cells of a sweep: hooks × layers × (position labels of the pairs, heads, both, or the whole activation).
+
+    auto: hooks with heads by head, others by position label. Raises `InputError` for heads of a hook without any, and
+    positions of one without positions.
+    """
+    labels = _labels(pairs)
+    cells = []
+    for spot in chosen:
+        how = ("head" if spot.head is not None else "role" if spot.time is not None else "all") if by == "auto" else by
+        if "head" in how and spot.head is None:
+            raise InputError(f"{spot.short} has no heads: patch it by role")
+        if "role" in how and spot.time is None:
+            raise InputError(f"{spot.short} has no positions: patch it by head or all")
+        heads = range(model.config.n_heads) if "head" in how else [None]
+        places = labels if "role" in how else [ANYWHERE]
+        for layer in range(model.config.n_layers) if layers is None else layers:
+            cells += [Cell(spot, layer, place, head) for head in heads for place in places]
+    return cells
+
+
+def _labels(pairs: Sequence[PatchPair]) -> list[str]:
+    """Position labels in the order of a text: by their mean place over the pairs."""
+    where: dict[str, list[float]] = {}
+    for pair in pairs:
+        for label, at in pair.places.items():
+            where.setdefault(label, []).append(float(np.mean(at)) / len(pair.clean))
+    return sorted(where, key=lambda label: (label != "BOS", label == "last", float(np.mean(where[label]))))
+
+
+# ---- exact -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Patched:
+    """Log-odds in nats: clean and corrupted [pairs], patched [cells, pairs], NaN where a pair lacks the position."""
+
+    direction: Direction
+    clean: np.ndarray
+    corrupt: np.ndarray
+    patched: np.ndarray
+
+    @property
+    def effect(self) -> np.ndarray:
+        """Patched minus the run it was put into [cells, pairs], nats."""
+        return self.patched - (self.corrupt if self.direction == "denoise" else self.clean)
+
+    def recovery(self, threshold: float) -> np.ndarray:
+        """(patched − corrupt) / (clean − corrupt) [cells, pairs]; NaN where |clean − corrupt| < `threshold` nats."""
+        gap = self.clean - self.corrupt
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(np.abs(gap) >= threshold, (self.patched - self.corrupt) / gap, np.nan)
+
+
+MakeSweep = Callable[[PatchPair, Mapping[str, Tensor], Mapping[str, Tensor]], list[dict[str, Edit] | None]]
+"""(pair, the run's own activations, the source's) -> one set of edits per cell; None where the cell does not exist."""
+
+
+def patch_pairs(
+    model: Any,
+    pairs: Sequence[PatchPair],
+    cells: Sequence[Cell],
+    direction: Direction = "denoise",
+    *,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Patched:
+    """Every cell of every pair, exactly: one run per cell. Raises `InputError` without pairs or cells."""
+
+    def make(pair: PatchPair, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[dict[str, Edit] | None]:
+        sweep: list[dict[str, Edit] | None] = []
+        for cell in cells:
+            a = source[cell.hook]
+            index = cell.index(pair, a.ndim + 1)
+            sweep.append(None if index is None else {cell.hook: partial(_put, source=a, index=index)})
+        return sweep
+
+    if not cells:
+        raise InputError("nothing to patch: give at least one hook and one layer")
+    names = list(dict.fromkeys(cell.hook for cell in cells))
+    return sweep_pairs(model, pairs, names, make, len(cells), direction, progress=progress)
+
+
+def sweep_pairs(
+    model: Any,
+    pairs: Sequence[PatchPair],
+    names: Sequence[str],
+    make: MakeSweep,
+    n_cells: int,
+    direction: Direction,
+    *,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Patched:
+    """Run `make`'s edits on every pair: the activations `names` of both its prompts come from unedited runs."""
+    if not pairs:
+        raise InputError("no pairs of prompts to patch")
+    runs, patched = np.zeros((2, len(pairs))), np.full((n_cells, len(pairs)), np.nan)
+    for i, pair in enumerate(progress(pairs)):
+        own, source = both_runs(model, pair, names, direction)
+        sweep = make(pair, own, source)
+        real = [c for c, edits in enumerate(sweep) if edits is not None]
+        tokens = [pair.corrupt, pair.clean] if direction == "denoise" else [pair.clean, pair.corrupt]
+        edits = [sweep[c] or {} for c in real]
+        odds = _odds(answer_log_probs(model, [tokens[0]], [pair.last], [[pair.answer, pair.foil]], edits))
+        other = _odds(answer_log_probs(model, [tokens[1]], [pair.last], [[pair.answer, pair.foil]], []))
+        patched[real, i] = odds[1:]
+        runs[:, i] = (other[0], odds[0]) if direction == "denoise" else (odds[0], other[0])
+    return Patched(direction, runs[0], runs[1], patched)
+
+
+def both_runs(
+    model: Any, pair: PatchPair, names: Sequence[str], direction: Direction
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Activations (without batch axis) of the run to be patched, and of the other one."""
+    tokens = [pair.corrupt, pair.clean] if direction == "denoise" else [pair.clean, pair.corrupt]
+    found = run(model, Query(tokens=tokens, hooks=tuple(names))).hooks if names else {}
+    return {name: x[0] for name, x in found.items()}, {name: x[1] for name, x in found.items()}
+
+
+def _odds(log_p: np.ndarray) -> np.ndarray:
+    """ln p(answer) − ln p(foil) [1 + edits] of one case."""
+    return np.asarray(log_p[:, 0, 0] - log_p[:, 0, 1])
+
+
+def _put(x: Tensor, hook: Any, *, source: Tensor, index: tuple[Any, ...]) -> Tensor:
+    new = x.clone()
+    new[index] = source.to(x).expand_as(x)[index]
+    return new

@@ -1,0 +1,181 @@
+"""Path patching: what one sender changes through one reader, by the direct edge between them (Wang et al. 2022).
+
+    edges = edges_of(model, [Sender(1, 2)])
+    found = patch_edges(model, pairs, edges, "denoise")
+
+The sender is a head, a layer's attention or its FFN. In the run that is patched, the reader's input alone gets
+
+    δ = (what the sender writes in the source run) − (what it writes in this run)        [T, D], at every position
+
+added through its own hook: `hook_attn_in` (Q and K of a layer), `hook_attn_v_in` (V), `hook_mlp_in` (the FFN), or the
+streams after the last layer, which only the final norm and the head read. Frozen at the values of this run: all
+components between the two and all other readers, for none of them sees δ; also the coefficients of hyper-connections
+(H_post, H_res, H_pre) that carry δ to the reader. Not frozen: the reader itself, its norm included, and everything
+after it. Patching a sender outright adds up all of its paths and their interactions; an edge is one of them.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from interventions.pairs import PatchPair
+from interventions.patching import Direction, Patched, sweep_pairs
+from models.capture import Edit
+from models.config import DualStream, FrozenToken, Hdpl, Hyper
+from models.errors import InputError
+from models.head_spec import Scores, parse_heads
+
+Reader = Literal["attn_in", "attn_v_in", "mlp_in", "head"]
+READERS: tuple[Reader, ...] = ("attn_in", "attn_v_in", "mlp_in")
+
+
+@dataclass(frozen=True, order=True)
+class Sender:
+    """A head, a layer's attention (head None) or its FFN (`ffn`)."""
+
+    layer: int
+    head: int | None = None
+    ffn: bool = False
+
+    @property
+    def label(self) -> str:
+        """L1H2, L1 attn or L1 mlp."""
+        return f"L{self.layer}" + (" mlp" if self.ffn else " attn" if self.head is None else f"H{self.head}")
+
+    @property
+    def hook(self) -> str:
+        """The hook that shows what it writes, or what its part of the output projection reads."""
+        name = "hook_mlp_out" if self.ffn else "hook_attn_out" if self.head is None else "attn.hook_z"
+        return f"blocks.{self.layer}.{name}"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """From a sender to one reader of a layer, or to the head (layer = number of layers)."""
+
+    sender: Sender
+    reader: Reader
+    layer: int
+
+    @property
+    def label(self) -> str:
+        """The reader: L3 attn_in, or head."""
+        return "head" if self.reader == "head" else f"L{self.layer} {self.reader}"
+
+
+def parse_senders(specs: Sequence[str], model: Any, scores: Scores | None = None) -> list[Sender]:
+    """L2.H3 and the rest of the head grammar, L2.attn, L2.mlp. Raises `InputError` for what the model does not have."""
+    found: dict[Sender, None] = {}
+    for spec in specs:
+        if whole := re.fullmatch(r"L(\d+)\.?(attn|mlp)", spec):
+            layer = int(whole[1])
+            if layer >= model.config.n_layers:
+                raise InputError(f"{spec!r}: layers go from 0 to {model.config.n_layers - 1} in this model")
+            found[Sender(layer, ffn=whole[2] == "mlp")] = None
+        else:
+            for head in parse_heads([spec], model.config.n_layers, model.config.n_heads, scores):
+                found[Sender(head.layer, head.head)] = None
+    return list(found)
+
+
+def connected(model: Any, edge: Edge) -> bool:
+    """Whether the reader reads the stream that the sender writes, after it has written."""
+    residual, sender = model.config.residual, edge.sender
+    if edge.reader == "head":
+        return True
+    if edge.layer < sender.layer or (edge.layer == sender.layer and (sender.ffn or edge.reader != "mlp_in")):
+        return False
+    if not isinstance(residual, DualStream):
+        return True
+    if edge.layer == sender.layer and residual.order == "parallel":
+        return False
+    if edge.reader == "attn_v_in" and residual.values == "token":
+        return not sender.ffn and not isinstance(residual, FrozenToken)
+    return True
+
+
+def edges_of(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] = (*READERS, "head")) -> list[Edge]:
+    """All edges that exist from the senders. Raises `InputError` when there is none."""
+    n = model.config.n_layers
+    every = [(reader, layer) for layer in range(n) for reader in READERS if reader in readers]
+    every += [("head", n)] if "head" in readers else []
+    edges = [Edge(sender, reader, layer) for sender in senders for reader, layer in every]
+    found = [edge for edge in edges if connected(model, edge)]
+    if not found:
+        raise InputError("no reader reads what these senders write; give a sender of an earlier layer")
+    for edge in found:
+        if edge.sender.head is not None and isinstance(model.config.attention.o, Hdpl):
+            raise InputError(
+                "what a head writes does not add up through an HDPL output projection; send L2.attn instead"
+            )
+    return found
+
+
+def patch_edges(
+    model: Any,
+    pairs: Sequence[PatchPair],
+    edges: Sequence[Edge],
+    direction: Direction = "denoise",
+    *,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Patched:
+    """Every edge of every pair: one run per edge, with δ added to the reader's input alone."""
+    names = list(dict.fromkeys(edge.sender.hook for edge in edges))
+    if isinstance(model.config.residual, Hyper):
+        for layer in range(min(edge.sender.layer for edge in edges), model.config.n_layers):
+            names += [f"blocks.{layer}.{b}_hc.hook_{c}" for b in ("attn", "mlp") for c in ("pre", "res", "post")]
+
+    def make(pair: PatchPair, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[dict[str, Edit] | None]:
+        written = {edge.sender: _written(model, edge.sender, own, source) for edge in edges}
+        return [_edits(model, edge, written[edge.sender], own) for edge in edges]
+
+    return sweep_pairs(model, pairs, names, make, len(edges), direction, progress=progress)
+
+
+@torch.no_grad()
+def _written(model: Any, sender: Sender, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+    """δ [T, D] in the update of the sender's branch."""
+    change = source[sender.hook] - own[sender.hook]
+    if sender.head is None:
+        return change
+    return change[:, sender.head] @ model.blocks[sender.layer].attn.W_O[sender.head].to(change)
+
+
+def _edits(model: Any, edge: Edge, delta: Tensor, own: Mapping[str, Tensor]) -> dict[str, Edit]:
+    """Add δ where the reader takes it in."""
+    residual, last = model.config.residual, f"blocks.{model.config.n_layers - 1}."
+    if isinstance(residual, Hyper):
+        delta = _carried(edge, delta, own, model.config.n_layers)
+        name = f"{last}hook_streams_post" if edge.reader == "head" else f"blocks.{edge.layer}.hook_{edge.reader}"
+    elif edge.reader != "head":
+        name = f"blocks.{edge.layer}.hook_{edge.reader}"
+    elif isinstance(residual, DualStream):
+        to_token = not edge.sender.ffn and not isinstance(residual, FrozenToken)
+        name = f"{last}hook_{'token' if to_token else 'context'}_post"
+    else:
+        name = f"{last}hook_resid_post"
+    return {name: partial(_plus, delta=delta)}
+
+
+def _carried(edge: Edge, delta: Tensor, own: Mapping[str, Tensor], n_layers: int) -> Tensor:
+    """δ through hyper-connections with this run's coefficients: [T, D] for a branch, [T, N, D] for the head."""
+    steps = [(layer, branch) for layer in range(edge.sender.layer, n_layers) for branch in ("attn", "mlp")]
+    start = steps.index((edge.sender.layer, "mlp" if edge.sender.ffn else "attn"))
+    layer, branch = steps[start]
+    D = own[f"blocks.{layer}.{branch}_hc.hook_post"][..., None] * delta[:, None]
+    for layer, branch in steps[start + 1 :]:
+        at = f"blocks.{layer}.{branch}_hc."
+        reads = layer == edge.layer and (edge.reader == "mlp_in") == (branch == "mlp") and edge.reader != "head"
+        if reads:
+            return (own[f"{at}hook_pre"][..., None] * D).sum(-2)
+        D = own[f"{at}hook_res"] @ D
+    return D
+
+
+def _plus(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
+    return x + delta.to(x)

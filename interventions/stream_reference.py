@@ -1,0 +1,83 @@
+"""What a stream is replaced by: its mean over a reference set, another text's stream, random words' embeddings."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interventions.reference import chunks
+from models.capture import Query, run
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    from models.text.shards import TokenShards
+    from models.transformer import StreamTransformer
+
+
+def hook_names(stream: str, n_layers: int) -> tuple[str, ...]:
+    """Where a stream is read: pre and mid of every layer, post of the last."""
+    kind = "streams" if stream[1:].isdigit() else stream
+    names = [f"blocks.{layer}.hook_{kind}_{place}" for layer in range(n_layers) for place in ("pre", "mid")]
+    return (*names, f"blocks.{n_layers - 1}.hook_{kind}_post")
+
+
+def _of(stream: str, x: Tensor) -> Tensor:
+    """The stream's part [T, D] of a hook's activation [T, D] or [T, N, D]."""
+    return x[:, int(stream[1:])] if stream[1:].isdigit() else x
+
+
+def stream_means(
+    model: "StreamTransformer", stream: str, rows: Iterable[Sequence[int]], *, chunk: int = 32
+) -> dict[str, Tensor]:
+    """Mean [D] of a stream at every hook where it is read, over all positions of the rows (BOS included).
+
+    Sums run in float64, `chunk` rows at a time. Raises `InputError` without rows.
+    """
+    names, sums, n = hook_names(stream, model.config.n_layers), dict[str, Tensor](), 0
+    for some in chunks(rows, chunk):
+        n += sum(map(len, some))
+        for name, found in run(model, Query(tokens=some, hooks=names)).hooks.items():
+            total = torch.stack([_of(stream, x).double().sum(0) for x in found]).sum(0)
+            sums[name] = sums[name] + total if name in sums else total
+    if not n:
+        raise InputError("a mean over no tokens: give at least one row")
+    return {name: (total / n).float() for name, total in sums.items()}
+
+
+def stream_of(model: "StreamTransformer", stream: str, ids: Sequence[int]) -> dict[str, Tensor]:
+    """The stream of one text [T, D] at every hook where it is read, in an unedited run."""
+    found = run(model, Query(tokens=[list(ids)], hooks=hook_names(stream, model.config.n_layers))).hooks
+    return {name: _of(stream, x[0]) for name, x in found.items()}
+
+
+def random_embeddings(model: "StreamTransformer", stream: str, seed: int, draw: int) -> dict[str, Tensor]:
+    """Embeddings of n_ctx tokens drawn uniformly from the vocabulary, [n_ctx, D], the same at every hook.
+
+    With a learned position table its rows are added, so that what the tokens say is lost and where they are is not.
+    """
+    n, rng = model.config.n_ctx, np.random.default_rng([seed, draw])
+    ids = torch.from_numpy(rng.integers(0, model.config.d_vocab, n)).to(model.cfg.device)
+    with torch.no_grad():
+        x = model.embed.weight[ids]
+        if model.pos_embed is not None:
+            x = x + model.pos_embed.weight[:n]
+    return dict.fromkeys(hook_names(stream, model.config.n_layers), x)
+
+
+def window(shards: "TokenShards", n_ctx: int, seed: int, draw: int) -> list[int]:
+    """BOS and the n_ctx − 1 tokens of the data from a random place inside a document, so that no document starts there.
+
+    Raises `InputError` for data shorter than the context.
+    """
+    starts = set(shards.starts.tolist()) | {int(s) + 1 for s in shards.starts}
+    last = shards.n_tokens - (n_ctx - 1)
+    allowed = [i for i in range(max(0, last)) if i not in starts] if last < 10_000 else None
+    if last < 1 or allowed == []:
+        raise InputError(f"{shards.n_tokens} tokens of data: resampling needs more than a context of {n_ctx}")
+    rng = np.random.default_rng([seed, draw, 1])
+    while True:
+        at = int(rng.choice(allowed)) if allowed is not None else int(rng.integers(0, last))
+        if at not in starts:
+            return [int(shards.tokens[0]), *shards.tokens[at : at + n_ctx - 1].tolist()]

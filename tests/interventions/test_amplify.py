@@ -1,0 +1,251 @@
+"""Amplification against softmax(α · scores) written out, on planted attention, against the numbers of DST Table 5."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interventions.amplification import amplified, amplify_heads, check_alpha, pattern_sums
+from interventions.amplify import main
+from interventions.amplify_tables import (
+    PAPER,
+    PAPER_ALPHAS,
+    UNITS,
+    by_head,
+    check_alphas,
+    curve,
+    degradation,
+    measure_losses,
+)
+from interventions.areas import areas, trapezoid
+from models import build
+from models.capture import capture, edit
+from models.checkpoint import load
+from models.errors import InputError
+from models.head_spec import Head
+from models.positions import alibi_slopes
+from models.text.shards import document_batches
+from models.training.data import evaluation_shards
+from tests.probes import planted
+from tests.tiny import untrained
+
+TOKENS = torch.randint(1, 200, (3, 20), generator=torch.Generator().manual_seed(0))
+GATED = {"attention.gate": "gate", "attention.gate.init": "normal"}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ("std-t", "lfa", "pls", "hdpl", "kromcanon")},
+    "alibi": ("lfa", {"positions": "alibi"}),
+    "alibi-gated": ("std-t", {"positions": "alibi", **GATED}),
+    "gated-normed": ("lfa", {**GATED, "attention.gate.source": "normed", "attention.gate.shape": "vector"}),
+    "partial-rope": ("std-t", {"positions": "rope", "positions.fraction": 0.25}),
+}
+
+
+def make(name: str) -> Any:
+    preset, overrides = MODELS[name]
+    return build(preset, "tiny", init_std=0.2, **overrides).eval()
+
+
+def written_out(model: Any, found: dict[str, torch.Tensor], layer: int, alpha: float, heads: list[int]) -> torch.Tensor:
+    """softmax(α scores) V in float64, from the model's own q, k (rotated), v."""
+    at = f"blocks.{layer}.attn."
+    rope = f"{at}hook_rot_q" in found
+    q, k, v = (
+        found[at + n].double() for n in (("hook_rot_q", "hook_rot_k") if rope else ("hook_q", "hook_k")) + ("hook_v",)
+    )
+    z = torch.zeros_like(v)
+    for b in range(v.shape[0]):
+        for h in range(v.shape[2]):
+            slope = alibi_slopes(4)[h] if model.config.positions.kind == "alibi" else 0.0
+            for t in range(v.shape[1]):
+                scores = torch.stack([q[b, t, h] @ k[b, s, h] / math.sqrt(8) - slope * (t - s) for s in range(t + 1)])
+                z[b, t, h] = (scores * (alpha if h in heads else 1.0)).softmax(0) @ v[b, : t + 1, h]
+    return z
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_fused_is_the_formula(name: str) -> None:
+    model, tokens = make(name), TOKENS[:2, :9]
+    gated = model.config.attention.gate is not None
+    z = f"blocks.1.attn.hook_z{'_ungated' if gated else ''}"
+    names = ["blocks.1.attn.hook_q", "blocks.1.attn.hook_k", "blocks.1.attn.hook_v", z]
+    names += ["blocks.1.attn.hook_gate"] if gated else []
+    names += ["blocks.1.attn.hook_rot_q", "blocks.1.attn.hook_rot_k"] if model.config.positions.rotates else []
+    with torch.no_grad(), capture(model, names) as plain:
+        model(tokens)
+    for alpha, heads in ((16.0, [0, 1, 2, 3]), (0.5, [1, 3])):
+        edits = amplified(model, alpha, [Head(1, h) for h in heads])
+        with torch.no_grad(), edit(model, edits), capture(model, names) as found:
+            model(tokens)
+        error = (found[z].double() - written_out(model, plain, 1, alpha, heads)).abs().max()
+        assert error <= 4e-6 * max(1.0, float(plain[z].abs().max())), (alpha, error)
+        assert (found[z] - plain[z]).abs().max() > 1e-4
+        if gated:
+            assert torch.equal(found["blocks.1.attn.hook_gate"], plain["blocks.1.attn.hook_gate"])
+        rest = [h for h in range(4) if h not in heads]
+        torch.testing.assert_close(found[z][:, :, rest], plain[z][:, :, rest], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_explicit_path_agrees_and_one_changes_nothing(name: str) -> None:
+    model = make(name)
+    with torch.no_grad():
+        plain = model(TOKENS)
+        for alpha in (1.0, 4.0, 64.0):
+            with edit(model, amplified(model, alpha)):
+                fused = model(TOKENS)
+                with model.explicit_attention():
+                    explicit = model(TOKENS)
+            scale = max(1.0, float(fused.abs().max()))
+            assert (fused - explicit).abs().max() <= 1e-5 * scale, alpha
+            assert torch.equal(fused, plain) == (alpha == 1.0)
+
+
+def test_planted_attention_sharpens_as_on_paper() -> None:
+    """Weights to the powers: 3/4 and 1/4 become 9/10 and 1/10 at α = 2, 4/5 and 1/5 become 16/17 and 1/17."""
+    model = planted.model()
+    prompt = planted.prompt(0, True)
+    ids = model.tokenizer.encode(prompt.text)
+    first, last, query = ids.index(model.to_single_token("key")), ids.index(model.to_single_token("box")), 10
+    for alpha, mixture, leaning in ((1.0, 3 / 4, 4 / 5), (2.0, 9 / 10, 16 / 17), (3.0, 27 / 28, 64 / 65)):
+        with edit(model, amplified(model, alpha)):
+            A = model.patterns(torch.tensor([ids]))[0, 0, :, query]
+        nouns = A[:, [first, last]] / A[:, [first, last]].sum(-1, keepdim=True)
+        assert nouns[2, 1].item() == pytest.approx(mixture, abs=1e-4)
+        assert nouns[3, 0].item() == pytest.approx(leaning, abs=1e-4)
+        assert A[4, : query + 1].tolist() == pytest.approx([1 / (query + 1)] * (query + 1), abs=1e-6)
+    found = pattern_sums(model, [ids], [1.0, 2.0])
+    constant = sum(math.log(t + 1) for t in range(1, len(ids)))
+    assert found.entropy[:, 0, 4, 0] == pytest.approx([constant, constant], rel=1e-5)
+    assert (found.unchanged[:, 0] == len(ids) - 1).all()  # in the first layer the order of scores stays
+
+
+def test_pattern_sums_as_in_the_loop() -> None:
+    model = make("lfa")
+    rows, alphas = [[0, 5, 9, 2, 30], [0], [0, 7, 8]], [4.0]
+    found = pattern_sums(model, rows, alphas, chunk=1)
+    assert found.queries.tolist() == [4, 2]
+    for d, row in enumerate([rows[0], rows[2]]):
+        plain = model.patterns(torch.tensor([row]))[0].double()
+        with edit(model, amplified(model, 4.0)):
+            A = model.patterns(torch.tensor([row]))[0].double()
+        for layer in range(2):
+            for h in range(4):
+                entropy = peak = same = 0.0
+                for t in range(1, len(row)):
+                    p = A[layer, h, t, : t + 1].tolist()
+                    entropy -= sum(x * math.log(x) for x in p if x > 0)
+                    peak += max(p)
+                    same += p.index(max(p)) == plain[layer, h, t].argmax().item()
+                at = (0, layer, h, d)
+                assert found.entropy[at] == pytest.approx(entropy, abs=1e-5)
+                assert found.peak[at] == pytest.approx(peak, abs=1e-5)
+                assert found.unchanged[at] == same
+    with pytest.raises(InputError, match="two tokens"):
+        pattern_sums(model, [[0]], alphas)
+
+
+def test_areas_of_the_paper() -> None:
+    """SPEC §7.3: what each reading gives for DST Table 5, and that none gives 99.8, 97.2, 107.4."""
+    expected = {
+        ("raw", "linear"): (30.81, 30.87, 33.44, 33.72),
+        ("raw", "log2"): (7.91, 7.98, 8.49, 8.57),
+        ("raw", "ln"): (5.48, 5.53, 5.88, None),
+        ("excess", "linear"): (3.81, 3.27, 5.39, 5.52),
+        ("relative", "linear"): (211.7, 177.7, 288.0, 293.6),
+        ("weighted", "linear"): (64.7, 64.6, 70.6, None),
+        ("perplexity", "linear"): (117.6, 117.9, 140.8, None),
+        ("perplexity", "log2"): (29.1, 29.6, 33.9, None),
+    }
+    tokens = np.full(9, 10.0)
+    for i, losses in enumerate(PAPER.values()):
+        table = areas(PAPER_ALPHAS, np.outer(losses, tokens), tokens).set_index(["kind", "axis"])
+        for key, values in expected.items():
+            if values[i] is not None:
+                assert table.loc[key, "area"] == pytest.approx(values[i], abs=0.06 if values[i] > 20 else 0.006), key
+        assert not any(abs(table["area"] - x).min() < 0.05 for x in (99.8, 97.2, 107.4))
+    found = [degradation(losses)[-1] for losses in PAPER.values()]
+    assert [round(x, 1) for x in found] == [20.0, 16.3, 27.3, 27.1]
+
+
+def test_areas_have_the_intervals_of_their_documents() -> None:
+    """raw and excess are linear: the interval is that of the per-document areas; perplexity's covers the truth."""
+    rng = np.random.default_rng(0)
+    x, hits = [1.0, 2.0, 4.0], 0
+    truth = float(trapezoid(x) @ np.exp([1.0, 1.2, 1.5]))
+    for _ in range(150):
+        tokens = rng.integers(20, 200, 40).astype(float)
+        per_token = np.array([[1.0], [1.2], [1.5]]) + rng.normal(0, 0.2, (1, 40)) + rng.normal(0, 0.05, (3, 40))
+        table = areas(x, per_token * tokens, tokens).set_index(["kind", "axis"]).loc[("perplexity", "linear")]
+        hits += table["ci_low"] <= truth <= table["ci_high"]
+    assert 0.9 <= hits / 150 <= 0.99
+    with pytest.raises(InputError, match="from 1 upwards"):
+        areas([2.0, 4.0], np.ones((2, 9)), np.ones(9))
+
+
+def test_the_curve(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    shards = evaluation_shards(tiny_run, model.tokenizer, None)
+    alphas, heads = [1.0, 8.0], [Head(1, 0), Head(1, 2)]
+    losses = measure_losses(model, shards, alphas, heads, max_documents=5)
+    rows = [shards.document(i)[: model.config.n_ctx].tolist() for i in range(5)]
+    patterns = pattern_sums(model, rows, alphas, heads)
+    table = curve(alphas, losses, patterns, heads).set_index("alpha")
+    sums = np.zeros((2, 5))
+    for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1, 5):
+        for a, edits in enumerate(({}, amplified(model, 8.0, heads))):
+            with torch.no_grad(), edit(model, edits), model.explicit_attention():
+                logits = model(tokens)[0]
+            sums[a, i] = torch.nn.functional.cross_entropy(logits, targets[0], ignore_index=-100, reduction="sum")
+    row = table.loc[8.0]
+    assert row["percent"] == pytest.approx(100 * (sums[1].sum() / sums[0].sum() - 1), abs=1e-3)
+    assert row["delta"] == pytest.approx((sums[1] - sums[0]).sum() / row["tokens"], abs=1e-5)
+    assert np.isnan(row["unchanged"]) and "by construction" in row["undefined"]  # only the last layer is amplified
+    assert table.loc[1.0, "delta"] == 0 and "baseline" in table.loc[1.0, "undefined"]
+    of_heads = by_head(alphas, patterns, heads).set_index(["alpha", "head"])
+    both = [of_heads.loc[(a, "L1H1"), "entropy"] for a in alphas]
+    assert both[0] == pytest.approx(both[1], abs=1e-6) and len(of_heads) == 16
+    mean = of_heads.loc[8.0]["entropy"].mean()
+    assert row["entropy"] == pytest.approx(mean, abs=1e-9) and row["entropy"] < table.loc[1.0, "entropy"]
+
+
+@pytest.mark.parametrize(
+    "preset", ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon", "alibi"]
+)
+def test_command_on_every_preset(
+    preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    overrides = {"n_ctx": 48, **({"positions": "alibi"} if preset == "alibi" else {})}
+    run = untrained("dst-kron" if preset == "alibi" else preset, tiny_run, tmp_path / "run", **overrides)
+    out = tmp_path / "amplify.parquet"
+    argv = ["--data", str(corpus[1]), "--max-documents", "2", "--alpha", "4", "0.5", "--sample-tokens", "2"]
+    main([str(run), *argv, "--text", "the cat sat on the dog", "--picture", "L1.H2", "--out", str(out)])
+    printed, table = capsys.readouterr().out, pd.read_parquet(out)
+    assert table["alpha"].tolist() == [0.5, 1.0, 4.0] and set(UNITS) <= set(table.columns)
+    assert "Once upon" in printed and table["sample"].str.startswith("Once upon").all()
+    assert table["entropy"].is_monotonic_decreasing
+    seen = pd.read_parquet(out.with_stem("amplify-picture"))
+    assert list(dict.fromkeys(seen["head"])) == ["L1H2, α = 0.5", "L1H2, α = 1", "L1H2, α = 4"]
+    sums = seen.groupby(["head", "query"])["attention"].sum()
+    assert np.allclose(sums, 1, atol=1e-5)
+    assert set(pd.read_parquet(out.with_stem("amplify-areas"))["kind"]) >= {"raw", "excess", "relative"}
+    assert out.with_suffix(".html").exists() and (tmp_path / "amplify-picture.html").exists()
+
+
+def test_bad_input(tiny_run: Path) -> None:
+    for alpha in ("0", "-2", "nan", "inf"):
+        with pytest.raises(InputError, match="finite number above 0"):
+            main([str(tiny_run), "--alpha", alpha])
+    for argv, message in (
+        (["--heads", "L7.H0"], "layers go from 0 to 1"),
+        (["--sample-tokens", "99"], "room"),
+        (["--out", "x.html"], "parquet"),
+    ):
+        with pytest.raises(InputError, match=message):
+            main([str(tiny_run), *argv])
+    with pytest.raises(InputError, match="above 0"):
+        amplify_heads([Head(0, 0)], float("nan"))
+    assert check_alpha(2) == 2.0 and check_alphas((4.0, 2.0, 4.0)) == [1.0, 2.0, 4.0]

@@ -1,0 +1,191 @@
+"""Pairs of prompts, the table and the command of `interventions.patch`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from interventions.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
+from interventions.patch import main
+from interventions.patch_tables import UNITS, cell_table, error_table
+from interventions.patching import Patched, patch_pairs, plan, spots
+from models.checkpoint import load
+from models.errors import InputError
+from probes.align import align
+from probes.prompts import load_suite
+from probes.statistics import mean
+from tests.interventions.swapped import PAIRS, make
+from tests.probes import planted
+from tests.tiny import WORDS, untrained
+
+
+def test_error_table() -> None:
+    model = make("std-t")
+    cells = plan(model, PAIRS, spots(model, ["z", "mlp_out"]))
+    exact = np.random.default_rng(0).normal(size=(len(cells), 2))
+    table = error_table(cells, exact, exact * 2, "denoise").set_index("hook")
+    assert table["correlation"].tolist() == pytest.approx([1, 1])
+    at = [c for c, cell in enumerate(cells) if cell.spot.short == "z"]
+    assert table.loc["z", "mean_abs"] == pytest.approx(np.abs(exact[at]).mean())
+    assert table.loc["z", "max_abs"] == pytest.approx(np.abs(exact[at]).max())
+    flat = error_table(cells, exact * 0, exact, "denoise")
+    assert flat["correlation"].isna().all() and flat["undefined"].str.contains("does not vary").all()
+
+
+@pytest.mark.parametrize("contrast", ["clue", "noun", "order"])
+def test_pairs_differ_where_they_should(contrast: Any) -> None:
+    model = load("models/zoo/lfa")
+    aligned = align(load_suite("stories", n=150), model.tokenizer, model.config.n_ctx)
+    found = make_pairs(aligned, model.tokenizer, contrast)
+    prompts = {p.id: p for p in aligned.prompts} | {p.pair: p for p in aligned.prompts if p.order == "target_first"}
+    unit = len(aligned.prompts) if contrast != "order" else len(aligned.pairs())
+    assert len(found.pairs) + len(found.filtered) == unit and len(found.pairs) >= 4
+    for pair in found.pairs:
+        prompt = prompts[pair.id]
+        text, other = (model.tokenizer.decode(list(ids)) for ids in (pair.clean, pair.corrupt))
+        assert text == prompt.text and text != other and len(pair.clean) == len(pair.corrupt)
+        assert sorted(p for at in pair.places.values() for p in at) == list(range(len(pair.clean)))
+        assert set(pair.places) <= set(PLACES) and pair.places["last"] == (pair.last,)
+        assert pair.answer == model.tokenizer.encode(text + prompt.coherent)[len(pair.clean)]
+        target, rival = (prompt.text[slice(*prompt.roles[role])] for role in ("target", "distractor"))
+        differ = {name for name, at in pair.places.items() if any(pair.clean[p] != pair.corrupt[p] for p in at)}
+        if contrast == "noun":
+            start, end = prompt.roles["target"]
+            assert differ == {"target"} and other.startswith(text[:start]) and other.endswith(text[end:])
+        elif contrast == "order":
+            articles = {"before", "between"}  # a and an
+            assert differ - articles == {"first noun", "second noun"} and prompt.order == "target_first"
+        else:
+            assert differ <= {"after nouns", "query", "after query"} and target in other and rival in other
+            assert pair.foil == model.tokenizer.encode(text + prompt.incoherent)[len(pair.clean)]
+    some = choose_pairs(found, 2)
+    assert 0 < len(some.pairs) <= 4 and {p.cluster for p in some.pairs} < {p.cluster for p in found.pairs}
+
+
+def test_pairs_of_your_own() -> None:
+    tokenizer = planted.tokenizer()
+    pair = own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " .")
+    assert [tokenizer.pieces([i])[0].strip() for i in (pair.answer, pair.foil)] == ["and", "."]
+    assert list(pair.places) == ["0 BOS", "1 Tim", "2 took", "3 a", "4 key |box"]
+    with pytest.raises(InputError, match="equal lengths"):
+        own_pair(tokenizer, "Tim took a key", "Tim took", " and", " .")
+    with pytest.raises(InputError, match="same token"):
+        own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " and")
+    with pytest.raises(InputError, match="--answer"):
+        own_pair(tokenizer, "Tim took a key", "Tim took a box", "", " .")
+    short = PatchPair(id="a", cluster="a", clean=(0, 1), corrupt=(0, 2), answer=1, foil=2)
+    with pytest.raises(InputError, match="one length"):
+        by_token([pair, short], tokenizer)
+    assert list(by_token([short, short], tokenizer)[0].places) == ["0", "1"]
+
+
+def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
+    pairs = [
+        PatchPair(id=str(i), cluster=str(i // 2), clean=(0, 1), corrupt=(0, 2), answer=1, foil=2) for i in range(6)
+    ]
+    model = make("std-t")
+    cells = plan(model, pairs, spots(model, ["mlp_out"]), "all", [0])
+    clean, corrupt = np.array([2.0, 3, 1, 4, 0.2, 2]), np.array([0.0, 1, -1, 0, 0, 0.5])
+    patched = np.array([[1.0, 2.5, 0.5, 1, 9, 1]])
+    found = Patched("denoise", clean, corrupt, patched)
+    row = cell_table(cells, pairs, found, patched - corrupt, 0.5, clean - corrupt, "denoise").iloc[0]
+    assert (row["n"], row["defined"], row["clusters"]) == (6, 5, 3)
+    recovery = [(p - b) / (a - b) for p, a, b in zip(patched[0], clean, corrupt, strict=True) if abs(a - b) >= 0.5]
+    expected = mean(recovery, ["0", "0", "1", "1", "2"])
+    assert row[["recovery", "ci_low", "ci_high"]].tolist() == pytest.approx(
+        [expected.mean, expected.ci_low, expected.ci_high]
+    )
+    expected = mean(patched[0] - corrupt, ["0", "0", "1", "1", "2", "2"])
+    assert row[["effect", "effect_low"]].tolist() == pytest.approx([expected.mean, expected.ci_low])
+    assert row["attributed"] == pytest.approx(row["recovery"])
+    row = cell_table(cells, pairs, found, None, 50.0, clean - corrupt, "denoise").iloc[0]
+    assert np.isnan(row["recovery"]) and row["defined"] == 0 and "differ by 50 nats" in row["undefined"]
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Minimal pairs in the words of the tiny corpus."""
+    path, rows = tmp_path_factory.mktemp("suite") / "words.jsonl", []
+    for i, (a, b) in enumerate((("cat", "dog"), ("bird", "cat"), ("dog", "bird"), ("tree", "river"))):
+        for order, (x, y) in (("target_first", (a, b)), ("target_last", (b, a))):
+            text = f"the {x} and the {y} sat on it. the"
+            roles = {"target": a, "distractor": b, "query": " it"}
+            at = {r: [text.index(w) + (r == "query"), text.index(w) + len(w)] for r, w in roles.items()}
+            row = {"id": f"{i}-{order}", "text": text, "roles": at, "pair": str(i), "order": order}
+            rows.append({**row, "category": "competing-nouns", "coherent": f" {a}", "incoherent": f" {b}"})
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.mark.parametrize("preset", ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"])
+def test_command_on_every_preset(
+    preset: str, tiny_run: Path, suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run, out = untrained(preset, tiny_run, tmp_path / "run"), tmp_path / "patch.parquet"
+    argv = [str(run), "--suite", str(suite), "--contrast", "noun", "--threshold", "1e-6", "--out", str(out)]
+    argv += ["--pairs", "4", "--senders", "top1:recovery", "--direction", "denoise", "noise"] if preset == "lfa" else []
+    argv += ["--hooks", "token_pre", "z"] if preset == "lfa" else []
+    main([*argv, *([] if preset == "lfa" else ["--pairs", "2", "--senders", "L0.mlp", "--by", "all"])])
+    printed, table = capsys.readouterr().out, pd.read_parquet(out)
+    assert set(UNITS) <= set(table.columns) and "pairs of words by noun" in printed and "strongest of" in printed
+    streams = {
+        "lfa": {"token_pre"},
+        "pls": {"token_pre", "context_pre"},
+        "kromcanon": {"streams_pre"},
+        "gpt2": {"resid_pre"},
+    }
+    assert set(table["hook"]) >= streams.get(preset, set()) | (
+        {"z"} if preset == "lfa" else {"z", "attn_out", "mlp_out"}
+    )
+    assert table["effect"].abs().max() > 1e-4
+    first = table[(table["layer"] == 0) & table["hook"].isin(("resid_pre", "token_pre", "streams_pre"))]
+    for direction, one in first[first["position"].isin(("target", "all"))].groupby("direction"):
+        whole = 1.0 if direction == "denoise" else 0.0  # all that differs is the target's embedding
+        assert one["recovery"].item() == pytest.approx(whole, abs=1e-3)
+    assert {"sender", "reader", "recovery"} <= set(pd.read_parquet(out.with_stem("patch-paths")))
+    assert pd.read_parquet(out.with_stem("patch-attribution"))["values"].gt(0).all()
+    for name in ("patch", "patch-paths", *(["patch-noise"] if preset == "lfa" else [])):
+        assert (tmp_path / f"{name}.html").exists()
+
+
+def texts(run: Path) -> list[str]:
+    """Arguments for two texts of equal length in this run's tokens."""
+    tokenizer = load(run).tokenizer
+    a, b, *_ = [w for w in WORDS if len(tokenizer.encode(f"the {w} sat")) == len(tokenizer.encode("the cat sat"))]
+    return ["--clean", f"the {a} sat", "--corrupt", f"the {b} sat", "--answer", " on", "--foil", " from"]
+
+
+def test_command_with_texts_and_attribution_alone(tiny_run: Path, capsys: pytest.CaptureFixture) -> None:
+    argv = [str(tiny_run), *texts(tiny_run)]
+    main([*argv, "--by", "token", "--hooks", "context_pre", "--layers", "1"])
+    printed = capsys.readouterr().out
+    assert "BOS" in printed and "undefined" in printed  # one pair has no interval
+    main([*argv, "--method", "attribution"])
+    assert "attribution" in capsys.readouterr().out
+
+
+def test_bad_input(tiny_run: Path, suite: Path) -> None:
+    own = texts(tiny_run)
+    for argv, message in (
+        (["--clean", "x"], "needs all of"),
+        ([*own, "--layers", "7"], "layers 0 to 1"),
+        ([*own, "--hooks", "resid_pre"], "token_pre or context_pre"),
+        ([*own, "--threshold", "0"], "--threshold"),
+        ([*own, "--senders", "top1:pds"], "recovery"),
+        ([*own, "--senders", "top1:recovery", "--hooks", "mlp_out"], "let --hooks hold z"),
+        (["--suite", str(suite), "--pairs", "0"], "at least 1"),
+        (["--suite", str(suite), "--contrast", "clue"], "query is in the sentence"),
+        (["--out", "x.csv"], "parquet"),
+    ):
+        with pytest.raises(InputError, match=message):
+            main([str(tiny_run), *argv])
+    with pytest.raises(InputError, match="at least 1"):
+        choose_pairs(Pairs(tuple(PAIRS)), 0)
+    with pytest.raises(InputError, match="no pairs"):
+        patch_pairs(make("std-t"), [], plan(make("std-t"), PAIRS, spots(make("std-t"), ["z"])))

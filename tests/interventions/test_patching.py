@@ -1,0 +1,176 @@
+"""Patches where the answer is known on paper, against TransformerLens, and put together number by number."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens import patching as lens
+
+from interventions.attribution import attribute_pairs
+from interventions.pairs import make_pairs
+from interventions.patch_tables import cell_table, edge_table
+from interventions.patching import default_spots, patch_pairs, plan, spots
+from interventions.path_patching import edges_of, parse_senders, patch_edges
+from models.capture import capture, edit
+from models.errors import InputError
+from models.hooks import ObservePoint
+from probes.align import align
+from tests.interventions.swapped import CLEAN, PAIRS, make, odds, one_head_moves_it
+from tests.probes import planted
+
+
+def test_only_the_planted_head_moves_the_answer() -> None:
+    model = one_head_moves_it()
+    found = make_pairs(align(planted.suite(3), model.tokenizer, planted.CONTEXT), model.tokenizer, "noun")
+    pairs = found.pairs[::2]
+    assert len(pairs) == 2 and len(found.filtered) == 2  # of one relation there is one tool
+    cells = plan(model, pairs, spots(model, default_spots(model)))
+    for direction in ("denoise", "noise"):
+        exact = patch_pairs(model, pairs, cells, direction)
+        assert (exact.clean - exact.corrupt > 1).all()
+        table = cell_table(cells, pairs, exact, None, 0.5, exact.clean - exact.corrupt, direction)
+        on, off = (1.0, 0.0) if direction == "denoise" else (0.0, 1.0)
+        for _, row in table.iterrows():
+            moves = {("resid_pre", "target"), ("attn_out", "last")}
+            here = row["head"] == "L0H1" or (row["hook"], row["position"]) in moves
+            assert row["recovery"] == pytest.approx(on if here else off, abs=1e-9), row
+    edges = edges_of(model, parse_senders(["L0.*", "L0.mlp"], model))
+    paths = edge_table(edges, pairs, patch_edges(model, pairs, edges), 0.5).set_index(["sender", "reader"])
+    assert paths.loc[("L0H1", "head"), "recovery"] == pytest.approx(1, abs=1e-9)
+    assert paths.drop(("L0H1", "head"))["effect"].abs().max() < 1e-9
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("preset", ["std-t"])
+def test_transformer_lens_gives_the_same_numbers(preset: str) -> None:
+    model = make(preset)
+    sweeps = {
+        "resid_pre": "get_act_patch_resid_pre", "attn_out": "get_act_patch_attn_out",
+        "mlp_out": "get_act_patch_mlp_out", "z": "get_act_patch_attn_head_out_all_pos",
+        "q": "get_act_patch_attn_head_q_all_pos", "pattern": "get_act_patch_attn_head_pattern_all_pos",
+    }  # fmt: skip
+    for name, function in sweeps.items():
+        cells = plan(model, PAIRS, spots(model, [name]))
+        found = patch_pairs(model, PAIRS[1:], cells)
+        for i, pair in enumerate(PAIRS[1:]):
+            _, cache = model.run_with_cache(torch.tensor([pair.clean]))
+            with torch.no_grad():
+                theirs = getattr(lens, function)(
+                    model, torch.tensor([pair.corrupt]), cache, lambda x: x[0, -1, 3] - x[0, -1, 8]
+                )
+            np.testing.assert_allclose(found.patched[:, i], theirs.double().numpy().ravel(), rtol=1e-5, atol=1e-5)
+        assert np.abs(found.effect).max() > 1e-3
+    z = spots(model, ["attn.hook_z"])
+    found = patch_pairs(model, PAIRS[:1], plan(model, PAIRS[:1], z, "head-role"))
+    _, cache = model.run_with_cache(CLEAN[:1])
+    with torch.no_grad():
+        theirs = lens.get_act_patch_attn_head_out_by_pos(model, CLEAN[1:], cache, lambda x: x[0, -1, 3] - x[0, -1, 8])
+    ours = found.patched[:, 0].reshape(2, 4, 5).swapaxes(1, 2)  # theirs: layer, position, head
+    np.testing.assert_allclose(ours, theirs.double().numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("preset", "names"),
+    [
+        ("lfa", ["token_pre", "context_mid", "context_post"]),
+        ("dst-kron", ["token_post", "context_pre", "v_mix"]),
+        ("pls", ["rot_k", "z_ungated", "mlp.post"]),
+        ("kromcanon", ["streams_mid", "s2_pre", "attn_hc.res", "mlp_hc.post", "canon_b.out"]),
+        ("hdpl", ["q.latent", "mlp.pre_linear", "ln1.scale"]),
+    ],
+)
+def test_every_kind_of_hook_by_hand(preset: str, names: list[str]) -> None:
+    """One run per cell with the activation put together number by number."""
+    model = make(preset)
+    chosen = spots(model, names)
+    for i, spot in enumerate(chosen):
+        for direction, base, other in [("denoise", 1, 0), ("noise", 0, 1)][i % 2 :][:1]:
+            cells = plan(model, PAIRS[:1], [spot], layers=[1])
+            found = patch_pairs(model, PAIRS[:1], cells, direction)
+            for c, cell in enumerate(cells):
+                with torch.no_grad(), capture(model, cell.hook) as seen:
+                    model(CLEAN[other : other + 1])
+                source = seen[cell.hook]
+
+                def put(x: Tensor, hook: Any, source: Tensor = source, cell: Any = cell) -> Tensor:
+                    new = x.clone()
+                    for at in np.ndindex(*x.shape):
+                        s, t, h = cell.spot.stream, cell.spot.time, cell.spot.head
+                        wrong_place = cell.place != "all" and at[t + 1] != int(cell.place)
+                        if not (
+                            wrong_place or (cell.head is not None and at[h + 1] != cell.head) or s not in (None, at[2])
+                        ):
+                            new[at] = source[at]
+                    return new
+
+                with torch.no_grad(), edit(model, {cell.hook: put}):
+                    by_hand = odds(model(CLEAN[base : base + 1]))
+                assert found.patched[c, 0] == pytest.approx(by_hand, abs=1e-9), cell
+            changed = np.abs(found.effect).max()
+            assert changed > 1e-6 or spot.short in ("v_mix", "mlp_hc.post", "attn_hc.res"), (
+                spot
+            )  # weights; static at first
+
+
+@pytest.mark.parametrize("preset", ["lfa", "llama", "kromcanon", "hdpl"])
+def test_every_editable_hook_can_be_patched(preset: str) -> None:
+    """A whole activation of layer 1, at every hook of its block that can be edited, and its first-order guess."""
+    model = make(preset)
+    known = {n.removeprefix("blocks.1."): p for n, p in model.hook_dict.items() if n.startswith("blocks.1.")}
+    chosen = spots(model, [n for n, point in known.items() if not isinstance(point, ObservePoint)])
+    assert len(chosen) > 20
+    cells = plan(model, PAIRS[:1], chosen, "all", [1])
+    found, guessed = patch_pairs(model, PAIRS[:1], cells), attribute_pairs(model, PAIRS[:1], cells)
+    with torch.no_grad(), capture(model, [cell.hook for cell in cells]) as seen:
+        model(CLEAN[:1])
+    for c, cell in enumerate(cells):
+        with torch.no_grad(), edit(model, {cell.hook: lambda x, hook: seen[hook.name]}):
+            assert found.patched[c, 0] == pytest.approx(odds(model(CLEAN[1:])), abs=1e-9), cell
+    assert np.isfinite(guessed).all()
+    short = [cell.spot.short for cell in cells]
+    assert found.effect[short.index("mlp_out"), 0] != 0 and guessed[short.index("mlp_out"), 0] != 0
+
+
+def test_streams_that_only_show_a_sum_refuse() -> None:
+    model = make("lfa")
+    with pytest.raises(InputError, match="token_pre or context_pre"):
+        spots(model, ["resid_pre"])
+    with pytest.raises(InputError, match="did you mean z"):
+        spots(model, ["zz"])
+    with pytest.raises(InputError, match="s0 to s3"):
+        spots(make("kromhc"), ["s4_pre"])
+    with pytest.raises(InputError, match="no heads"):
+        plan(model, PAIRS, spots(model, ["attn_out"]), "head")
+    with pytest.raises(InputError, match="no positions"):
+        plan(model, PAIRS, spots(model, ["v_mix"]), "role")
+    with pytest.raises(InputError, match="nothing to patch"):
+        patch_pairs(model, PAIRS, [])
+
+
+@pytest.mark.parametrize("preset", ["std-t", "lfa", "kromcanon"])
+def test_attribution_is_the_derivative(preset: str) -> None:
+    """Σ (source − own) ∂m/∂a is the slope of the metric as the cell moves from its own value to the source's."""
+    model = make(preset)
+    cells = plan(model, PAIRS[:1], spots(model, [*default_spots(model), "pattern"]), layers=[1])
+    for direction, base, other in (("denoise", 1, 0), ("noise", 0, 1))[: 1 + (preset == "lfa")]:
+        guessed = attribute_pairs(model, PAIRS[:1], cells, direction)[:, 0]
+        for c, cell in enumerate(cells):
+            with torch.no_grad(), capture(model, cell.hook) as seen:
+                model(CLEAN[other : other + 1])
+            source, index = seen[cell.hook], cell.index(PAIRS[0], seen[cell.hook].ndim)
+
+            def moved(
+                step: float, cell: Any = cell, source: Tensor = source, index: Any = index, base: int = base
+            ) -> float:
+                def fn(x: Tensor, hook: Any) -> Tensor:
+                    new = x.clone()
+                    new[index] = x[index] + step * (source - x)[index]
+                    return new
+
+                with torch.no_grad(), edit(model, {cell.hook: fn}):
+                    return odds(model(CLEAN[base : base + 1]))
+
+            slope = (moved(1e-5) - moved(-1e-5)) / 2e-5
+            assert guessed[c] == pytest.approx(slope, abs=1e-6), cell

@@ -1,0 +1,261 @@
+"""Stream ablation against loops that keep the streams by hand, for frozen, token-factor and hyper-connected models."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from interventions import stream_edits as e
+from interventions.stream_reference import hook_names, random_embeddings, stream_means, stream_of, window
+from interventions.streams import chosen_streams, main, parse_places
+from interventions.streams_tables import UNITS, Cell, ablate_streams, cells_of
+from models import build
+from models.capture import capture, edit
+from models.checkpoint import load
+from models.config import FrozenToken
+from models.errors import InputError
+from models.text.shards import document_batches
+from models.training.data import evaluation_shards
+from tests.tiny import untrained
+
+TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))
+TIGHT = dict(rtol=0, atol=1e-10)
+OTHER = torch.randn(32, 32, generator=torch.Generator().manual_seed(7)).double()
+"""Stands for another text's stream, [n_ctx, D]."""
+
+
+def make(preset: str, **overrides: Any) -> Any:
+    return build(preset, "tiny", init_std=0.3, **overrides).double().eval()
+
+
+def by_rows(stream: str, n_layers: int = 2) -> e.Replacement:
+    return e.sequence(dict.fromkeys(hook_names(stream, n_layers), OTHER))
+
+
+Change = Callable[[Tensor, int], Tensor]
+
+
+def plain_dual(model: Any, tokens: Tensor, stream: str, change: Change, where: Any, reach: str) -> Tensor:
+    """DST Algorithm 1 with two variables: what a reader sees is changed, or the variable itself (`onwards`)."""
+    x = {"token": model.embed(tokens), "context": torch.zeros(*tokens.shape, model.config.d_model).double()}
+    frozen, spec = isinstance(model.config.residual, FrozenToken), model.config.residual
+
+    def seen(layer: Any) -> tuple[Tensor, Tensor]:
+        if where == "everywhere" or (where == layer and (reach == "layer" or layer == "head")):
+            y = {**x, stream: change(x[stream], 0)}
+            return y["token"], y["context"]
+        return x["token"], x["context"]
+
+    for layer, block in enumerate(model.blocks):
+        if reach == "onwards" and where == layer:
+            x[stream] = change(x[stream], 0)
+        t, c = seen(layer)
+        v = t if spec.values == "token" else t + c
+        v = block.ln1_v(v) if block.value_path == "own" else v if block.value_path == "raw" else block.ln1(v)
+        x["context" if frozen else "token"] = x["context" if frozen else "token"] + block.attn(block.ln1(t + c), v)
+        combined = t + c
+        t, c = seen(layer)
+        x["context"] = x["context"] + block.mlp(block.ln2(combined if spec.order == "parallel" else t + c))
+    t, c = seen("head")
+    return model.ln_final(t + c) @ model.head.T
+
+
+@pytest.mark.parametrize(
+    ("where", "reach"), [(0, "layer"), (1, "layer"), (1, "onwards"), ("head", ""), ("everywhere", "")]
+)
+@pytest.mark.parametrize("stream", ["token", "context"])
+@pytest.mark.parametrize(
+    ("preset", "overrides"), [("lfa", {}), ("pls", {}), ("dst-kron", {}), ("dst-kron", {"residual.order": "parallel"})]
+)  # fmt: skip
+def test_two_streams_as_in_the_loop(preset: str, overrides: dict, stream: str, where: Any, reach: str) -> None:
+    model = make(preset, **overrides)
+    for replacement, change in (
+        (e.zero, lambda x, _: 0 * x),
+        (by_rows(stream), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
+    ):
+        edits = Cell(stream, "zero", where, reach).edits(replacement, 2)
+        with torch.no_grad(), edit(model, edits):
+            found = model(TOKENS)
+        with torch.no_grad():
+            expected = plain_dual(model, TOKENS, stream, change, where, reach)
+            nothing_yet = stream == "context" and where == 0 and preset == "dst-kron" and replacement is e.zero
+            assert ((found - model(TOKENS)).abs().max() < 1e-10) == nothing_yet
+        torch.testing.assert_close(found, expected, **TIGHT)
+
+
+def plain_hyper(model: Any, tokens: Tensor, s: int, change: Change, where: Any, reach: str) -> Tensor:
+    """X ← H_res X + H_post ⊗ F(Σ H_pre Y), coefficients from the Y that is read (SPEC §1.4).
+
+    Y follows X through the layer with stream s changed before attention and before the FFN, and is dropped after it.
+    """
+    X = model.embed(tokens) + model.pos_embed.weight[: tokens.shape[1]]
+    X = X[:, :, None].repeat(1, 1, 4, 1)
+
+    def changed(X: Tensor) -> Tensor:
+        Y = X.clone()
+        Y[:, :, s] = change(X[:, :, s], 0)
+        return Y
+
+    for layer, block in enumerate(model.blocks):
+        X = changed(X) if reach == "onwards" and where == layer else X
+        Y = X
+        for hc, branch in ((block.attn_hc, lambda h, b=block: b.attend(h, h)), (block.mlp_hc, block.feed_forward)):
+            Y = changed(Y) if where == "everywhere" or (where == layer and reach == "layer") else Y
+            x = hc.normed(Y)
+            pre, res = hc.H_pre(x), hc.H_res(x).expand(*tokens.shape, 4, 4)
+            post = hc.H_post(hc.normed(res @ Y) if hc.spec.post_input == "mixed" else x)
+            written = post[..., None] * branch((pre[..., None] * Y).sum(-2))[:, :, None]
+            X, Y = res @ X + written, res @ Y + written
+        X = Y if where == "everywhere" else X
+    X = changed(X) if where in ("everywhere", "head") else X
+    return model.ln_final(X.mean(-2)) @ model.head.T
+
+
+@pytest.mark.parametrize(
+    ("where", "reach"), [(0, "layer"), (1, "layer"), (1, "onwards"), ("head", ""), ("everywhere", "")]
+)
+def test_hyper_connections_as_in_the_loop(where: Any, reach: str) -> None:
+    model = make("kromhc")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "_hc" in name and p.ndim == 2:
+                p.normal_(std=0.5)  # coefficients that depend on the streams
+            elif name.endswith(("alpha.pre", "alpha.res", "alpha.post")):
+                p.fill_(0.7)
+    for replacement, change in (
+        (e.zero, lambda x, _: 0 * x),
+        (by_rows("s2"), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
+    ):
+        with torch.no_grad(), edit(model, Cell("s2", "zero", where, reach).edits(replacement, 2)):
+            found = model(TOKENS)
+        with torch.no_grad():
+            torch.testing.assert_close(found, plain_hyper(model, TOKENS, 2, change, where, reach), **TIGHT)
+            assert (found - model(TOKENS)).abs().max() > 1e-4
+
+
+def test_how_far_an_edit_of_a_frozen_stream_reaches() -> None:
+    model = make("lfa", n_layers=3)
+    names = [f"blocks.{layer}.hook_token_pre" for layer in range(3)]
+    with torch.no_grad(), capture(model, names) as plain:
+        model(TOKENS)
+    with torch.no_grad(), capture(model, names) as once, edit(model, e.replace_in_layer("token", e.zero, 1)):
+        model(TOKENS)
+    with torch.no_grad(), capture(model, names) as onwards, edit(model, e.replace_onwards("token", e.zero, 1)):
+        model(TOKENS)
+    assert torch.equal(once[names[2]], plain[names[2]]) and torch.equal(once[names[0]], plain[names[0]])
+    assert torch.equal(onwards[names[0]], plain[names[0]]) and not onwards[names[2]].any()
+
+
+def test_what_is_known_on_paper() -> None:
+    """Without x_e everywhere a frozen model is softmax(W_U ln(E[token])); without x_t it says the same everywhere."""
+    model = make("lfa")
+    with torch.no_grad(), edit(model, e.replace_everywhere("context", e.zero, 2)):
+        found = model(TOKENS)
+    torch.testing.assert_close(found, model.ln_final(model.embed.weight[TOKENS]) @ model.head.T, **TIGHT)
+    for edits in (e.replace_everywhere("token", e.zero, 2), e.replace_onwards("token", e.zero, 0)):
+        with torch.no_grad(), edit(model, edits):
+            found = model(TOKENS)
+        torch.testing.assert_close(found, found[:1, :1].expand_as(found), **TIGHT)
+
+
+def test_what_stands_in_the_streams_place(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    rows = [[0, 5, 9, 2], [0, 7]]
+    means, one = stream_means(model, "context", rows), stream_of(model, "context", rows[0])
+    found = []
+    for row in rows:
+        with torch.no_grad(), capture(model, "blocks.1.hook_context_mid") as seen:
+            model(torch.tensor([row]))
+        found.append(seen["blocks.1.hook_context_mid"][0])
+    assert torch.equal(one["blocks.1.hook_context_mid"], found[0])
+    torch.testing.assert_close(means["blocks.1.hook_context_mid"], torch.cat(found).mean(0), rtol=1e-4, atol=1e-6)
+    words = random_embeddings(model, "token", 0, 0)["blocks.0.hook_token_pre"]
+    distance = (words[:, None] - model.embed.weight[None]).abs().amax(-1).min(1)
+    assert len(words) == model.config.n_ctx and not distance.values.any() and distance.indices.unique().numel() > 5
+    assert not torch.equal(words, random_embeddings(model, "token", 0, 1)["blocks.0.hook_token_pre"])
+    shards = evaluation_shards(tiny_run, model.tokenizer, None)
+    for draw in range(50):
+        ids = window(shards, 32, 3, draw)
+        assert len(ids) == 32 and ids[0] == 0 and ids == window(shards, 32, 3, draw)
+        assert not any(shards.document(i)[1:5].tolist() == ids[1:5] for i in range(shards.n_documents))
+
+
+def test_the_table(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    shards = evaluation_shards(tiny_run, model.tokenizer, None)
+    cells = cells_of(("token", "context"), ("zero", "resample"), [0, "everywhere"], ["onwards"])
+    table = ablate_streams(model, shards, cells, draws=2, seed=5, max_documents=6).set_index(["definition", "where"])
+
+    def by_hand(edits: Any) -> np.ndarray:
+        out = np.zeros(6)
+        for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1, 6):
+            with torch.no_grad(), edit(model, edits):
+                logits = model(tokens)[0]
+            out[i] = float(torch.nn.functional.cross_entropy(logits, targets[0], ignore_index=-100, reduction="sum"))
+        return out
+
+    base = by_hand({})
+    for row, made in (
+        (table.loc["x_t → 0", "everywhere"], [e.zero]),
+        (table.loc["x_e → other text", "everywhere"],
+         [e.sequence(stream_of(model, "context", window(shards, model.config.n_ctx, 5, i))) for i in (0, 1)]),
+    ):  # fmt: skip
+        stream = row["stream"]
+        sums = np.stack([by_hand(e.replace_everywhere(stream, r, 2)) for r in made])
+        assert row["delta"] == pytest.approx((sums.mean(0) - base).sum() / row["tokens"], abs=1e-5)
+        assert row["percent"] == pytest.approx(100 * (sums.mean(0).sum() / base.sum() - 1), abs=1e-3)
+        assert row["percent_low"] < row["percent"] < row["percent_high"] and row["ci_low"] < row["delta"]
+    assert table.loc[("x_e → other text", "everywhere"), "draw_sd"] == pytest.approx(
+        np.std((sums - base).sum(1) / row["tokens"], ddof=1), abs=1e-5
+    )
+    empty = table.loc["x_e → 0", "L0"]
+    assert np.isnan(empty["delta"]) and "by construction" in empty["undefined"]
+    assert table.loc[("x_t → 0", "everywhere"), "paper_percent"] == 36
+
+
+@pytest.mark.parametrize("preset", ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"])
+def test_command_on_every_preset(
+    preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run, out = untrained(preset, tiny_run, tmp_path / "run"), tmp_path / "streams.parquet"
+    argv = [str(run), "--data", str(corpus[1]), "--max-documents", "2", "--draws", "1", "--where", "1", "everywhere"]
+    argv += ["--method", "zero", "random", "mean", "resample", "--out", str(out)]
+    if preset in ("std-t", "llama", "hdpl", "gpt2"):
+        with pytest.raises(InputError, match=r"one residual stream.*interventions\.ablate.*--streams resid"):
+            main(argv)
+        argv += ["--streams", "resid"]
+    main(argv)
+    printed, table = capsys.readouterr().out, pd.read_parquet(out)
+    streams = {"kromcanon": ["s0", "s1", "s2", "s3"], "lfa": ["token", "context"]}
+    assert list(dict.fromkeys(table["stream"])) == streams.get(preset, list(dict.fromkeys(table["stream"])))
+    assert set(UNITS) <= set(table.columns) and "everywhere" in printed and out.with_suffix(".html").exists()
+    assert np.isfinite(table["loss"]).all() and (table["delta"].abs() > 1e-4).any()
+
+
+def test_bad_input(tiny_run: Path) -> None:
+    for argv, message in (
+        (["--streams", "s1"], "s1"),
+        (["--streams", "resid"], "token"),
+        (["--where", "7"], "--where 7.*layers 0 to 1"),
+        (["--where", "hed"], "head or everywhere"),
+        (["--draws", "0"], "--draws 0"),
+        (["--streams", "context", "--method", "random"], "resample"),
+        (["--out", "x.csv"], "parquet"),
+    ):
+        with pytest.raises(InputError, match=message):
+            main([str(tiny_run), *argv])
+    with pytest.raises(InputError, match="s0 to s3"):
+        model = make("kromhc")
+        with edit(model, e.replace_onwards("s4", e.zero, 0)):
+            model(TOKENS)
+    with pytest.raises(InputError, match="replacement of shape"):
+        e.sequence({"x": OTHER[:4]})("x", torch.zeros(1, 9, 32))
+    with pytest.raises(InputError, match="no replacement"):
+        e.constant({})("x", torch.zeros(1, 9, 32))
+    assert parse_places((), 2) == [0, 1, "head", "everywhere"]
+    assert chosen_streams(make("kromhc"), ()) == ("s0", "s1", "s2", "s3")
