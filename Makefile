@@ -30,10 +30,10 @@ zoo: $(STAMP)
 	$(BIN)/python -m papers.zoo $(PRESETS:%=runs/zoo/%) --out models/zoo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n auto --dist loadfile
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

@@ -1,4 +1,4 @@
-"""Every test runs with jaxtyping shapes checked by beartype, two threads, and a cache of its own."""
+"""Every test runs with jaxtyping shapes checked by beartype and a cache of its own."""
 
 from pathlib import Path
 
