@@ -83,7 +83,7 @@ class Attention(Projected):
         x_v: Float[Tensor, "B T D"],
         canon: nn.Module | None = None,
         at: Int[Tensor, "B P"] | None = None,
-    ) -> Float[Tensor, "B T H K"]:
+    ) -> Float[Tensor, "B rows H K"]:
         """z of every head, before its hook: A V, gated where there is a gate.
 
         With `at` only at these positions of each row, [B, P, H, K]: keys and values are computed everywhere, all else

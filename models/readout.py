@@ -86,7 +86,7 @@ def map_logits(
     """
     chunks = max(1, -(-h.shape[0] // chunk_rows(w.shape[0])))
     size = max(1, -(-h.shape[0] // chunks))
-    slices = [slice(i, min(i + size, h.shape[0])) for i in range(0, h.shape[0], size)]
+    slices = [slice(i, min(i + size, h.shape[0])) for i in range(0, max(1, h.shape[0]), size)]
     return torch.cat([fn(h[rows] @ w.to(h.dtype).T, rows) for rows in slices])
 
 

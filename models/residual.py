@@ -94,7 +94,7 @@ class Block(nn.Module):
         """The attention branch: Q, K read x, V reads x_v; returns attention's update."""
         return self.hook_attn_out(self.dropout(self.attn(*self._attn_input(x, x_v), self._modules.get("canon_b"))))
 
-    def heads(self, x: Tensor, x_v: Tensor, at: Int[Tensor, "B P"] | None = None) -> Float[Tensor, "B T H K"]:
+    def heads(self, x: Tensor, x_v: Tensor, at: Int[Tensor, "B P"] | None = None) -> Float[Tensor, "B rows H K"]:
         """The first half of `attend`: z of the heads, before its hook; `at`: at these positions, [B, P, H, K]."""
         return self.attn.heads(*self._attn_input(x, x_v), self._modules.get("canon_b"), at)
 

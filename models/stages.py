@@ -1,9 +1,10 @@
 """Where in the forward pass a hook acts: the stages of a model, in order, derived from THE table.
 
-    EMBED, then for every layer L   3 L + HEADS    up to z, what the output projection consumes
-                                    3 L + WRITE    z, the projection, the stream after attention
-                                    3 L + FFN      the rest of the layer
-    then 3 n_layers                 the final norm
+    EMBED, then for every layer L   4 L + HEADS    up to z, what the output projection consumes
+                                    4 L + WRITE    z, the projection, the stream after attention
+                                    4 L + FFN      the FFN
+                                    4 L + POST     the stream that leaves the layer
+    then 4 n_layers                 the final norm
 
 An edit changes nothing before its stage, so many edits can share what comes before (`models.trajectories`). A hook
 that the table does not list acts from the start of its layer, or from the embedding.
@@ -16,13 +17,17 @@ from typing import Any
 from models.capture import Edit, Edits, resolve
 from models.hooks import HOOKS, row_of
 
-EMBED, HEADS, WRITE, FFN = -1, 0, 1, 2
-STAGES = 3
+EMBED, HEADS, WRITE, FFN, POST = -1, 0, 1, 2, 3
+STAGES = 4
 """Stages of a layer."""
 
 _ROWS = [row.name for row in HOOKS]
 _AFTER = max(i for i, name in enumerate(_ROWS) if name.startswith("blocks.L.")) + 1
-_STARTS = {WRITE: _ROWS.index("blocks.L.attn.hook_z"), FFN: _ROWS.index("blocks.L.hook_resid_mid") + 1}
+_STARTS = {
+    WRITE: _ROWS.index("blocks.L.attn.hook_z"),
+    FFN: _ROWS.index("blocks.L.hook_resid_mid") + 1,
+    POST: _ROWS.index("blocks.L.hook_mlp_out") + 1,
+}
 
 
 def layer_of(name: str) -> int | None:

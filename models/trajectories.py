@@ -33,7 +33,7 @@ from models.copies import Copies, Copy, Keep
 from models.errors import InputError
 from models.hooks import quiet, row_of
 from models.residual import Block, State, map_state
-from models.stages import EMBED, FFN, HEADS, STAGES, WRITE, Plan, stage_of
+from models.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, stage_of
 from models.tasks import Path, Task, Trail, grouped, joined, key, side_by_side, within
 from models.transformer import StreamTransformer
 
@@ -140,7 +140,7 @@ class Trajectories:
 
     def _queue(self, queues: dict[tuple[int, str], deque[Task]], layer: int, path: Path, edits: list[int]) -> None:
         """Split a trajectory by what its edits do in a layer (−1: the embedding)."""
-        stages = [EMBED] if layer < 0 else [layer * STAGES + s for s in (HEADS, WRITE, FFN)]
+        stages = [EMBED] if layer < 0 else [layer * STAGES + s for s in (HEADS, WRITE, FFN, POST)]
         if layer == self.last:
             stages = stages[:1] if self._heads_only else [*stages, self.final]
         groups: dict[tuple[Hashable, ...], list[int]] = {}
@@ -170,7 +170,7 @@ class Trajectories:
     def _run(self, layer: int, kind: str, tasks: list[Task]) -> tuple[list[Trail], State, Tensor | None]:
         """The trajectories after a layer, and, after the last, their final streams."""
         ends = layer == self.last and kind != "heads" and self.stop == self.final
-        stages = {EMBED} if layer < 0 else {layer * STAGES + s for s in (HEADS, WRITE, FFN)}
+        stages = {EMBED} if layer < 0 else {layer * STAGES + s for s in (HEADS, WRITE, FFN, POST)}
         stages |= {self.final} if ends else set()
         here = [name for name in self.points if self._stage(name) in stages or row_of(name) is None]
         with attached(self.model, self.copies.hooks(here, [task.edits[0] for task in tasks])):
@@ -184,8 +184,8 @@ class Trajectories:
         return trails, state, h
 
     def _whole(self, block: Block, tasks: list[Task]) -> tuple[list[Trail], State]:
-        """A layer at every position: heads once per HEADS stage, updates once per WRITE stage, the FFN for each."""
-        written = grouped(tasks, 2)
+        """A layer at every position: each stage once for what is the same up to it."""
+        written, fed = grouped(tasks, 2), grouped(tasks, 3)
         read, z, nodes = self._begin(tasks)
         which = within([group[0] for group in written], read)
         mids = [Trail(nodes[i]) for i in which]
@@ -203,9 +203,18 @@ class Trajectories:
 
         self._show(written, mids)
         state = block.around_attn(joined([group[0].path.state for group in written]), attend)
-        index = within(tasks, written)
-        trails = self._show([[task] for task in tasks], [Trail(mids[i]) for i in index])
-        return trails, block.around_mlp(map_state(partial(self._rows, index=index), state), block.feed_forward)
+        copies, whose = within(tasks, written), within(tasks, fed)
+        inner = [Trail(mids[copies[whose.index(i)]]) for i in range(len(fed))]
+        ends = [Trail(inner[i]) for i in whose]
+
+        def feed_forward(x: Tensor) -> Tensor:
+            self._show(fed, inner)
+            y = block.feed_forward(self._rows(x, [whose.index(i) for i in range(len(fed))]))
+            self._show([[task] for task in tasks], ends)
+            return self._rows(y, whose)
+
+        self._show([[task] for task in tasks], ends)
+        return ends, block.around_mlp(map_state(partial(self._rows, index=copies), state), feed_forward)
 
     def _partly(self, kind: str, block: Block, tasks: list[Task]) -> tuple[list[Trail], State]:
         """The last layer where not all of it is wanted; the state at `at`. Nobody listens but to z."""
