@@ -197,7 +197,7 @@ def _peers(
     return {"peer": lambda: bridge(x), "peer sweep": sweep}
 
 
-def as_bridge(model: "StreamTransformer") -> Any:
+def as_bridge(model: Any) -> Any:
     """A `TransformerBridge` around GPT-2 with the weights of a `std-t`: LayerNorm, learned positions, no biases."""
     import torch
     from transformer_lens.model_bridge.sources import build_bridge_from_module
@@ -211,18 +211,17 @@ def as_bridge(model: "StreamTransformer") -> Any:
     gpt2 = GPT2LMHeadModel(config).eval()
     weights = {name: torch.zeros_like(w) for name, w in gpt2.state_dict().items()}
     weights |= {"transformer.wte.weight": model.embed.weight, "lm_head.weight": model.head}
-    assert model.pos_embed is not None
     weights["transformer.wpe.weight"] = model.pos_embed.weight
     norms = {"transformer.ln_f": model.ln_final}
     for i, block in enumerate(model.blocks):
         name = f"transformer.h.{i}"
-        norms |= {f"{name}.ln_1": block.ln1, f"{name}.ln_2": block.ln2}  # type: ignore[dict-item]
+        norms |= {f"{name}.ln_1": block.ln1, f"{name}.ln_2": block.ln2}
         attn, mlp = block.attn, block.mlp
         weights[f"{name}.attn.c_attn.weight"] = torch.cat([p.matrix() for p in (attn.q, attn.k, attn.v)], 1)
         weights[f"{name}.attn.c_proj.weight"] = attn.o.matrix()
         weights |= {f"{name}.mlp.c_fc.weight": mlp.up.matrix(), f"{name}.mlp.c_proj.weight": mlp.down.matrix()}
     for name, norm in norms.items():
-        weights |= {f"{name}.weight": norm.weight, f"{name}.bias": norm.bias}  # type: ignore[dict-item]
+        weights |= {f"{name}.weight": norm.weight, f"{name}.bias": norm.bias}
     gpt2.load_state_dict(weights)
     return build_bridge_from_module(gpt2, "GPT2LMHeadModel", hf_config=config)
 
