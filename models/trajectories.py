@@ -95,6 +95,8 @@ class Trajectories:
         if not streams and all(map(row_of, self.names)) and not any(plan.anywhere for plan in self.plans):
             self.stop = max((stage_of(name, n) for name in self.names), default=EMBED)
         self.last = min(max(self.stop, 0) // STAGES, n - 1)
+        self._kept: dict[int, tuple[Task, Tensor, Trail]] = {}
+        """By layer, z of the last copy of a chunk: the next chunk may go on with it."""
 
     def _positions(self, at: Tensor) -> tuple[Tensor, int]:
         """`at` counted from 0, with copies of its last column until a product has enough rows; its columns."""
@@ -114,8 +116,6 @@ class Trajectories:
         shows = any(self._stage(name) >= end for name in self.names)
         self._short = alone and not shows and self.at is not None and bool(self.model.blocks[self.last].positionwise)
         self._heads_only = alone and self.stop == end
-        self._kept: tuple[Task, Tensor, Trail] | None = None
-        # z of the last copy of a chunk: the next chunk may go on with it
         queues: dict[tuple[int, str], deque[Task]] = {}
         self._queue(queues, -1, Path(None, Trail()), list(range(len(self.plans))))
         while queues:
@@ -181,12 +181,12 @@ class Trajectories:
                 run = self._whole if kind == "whole" else partial(self._partly, kind)
                 trails, state = run(self.model.blocks[layer], tasks)  # type: ignore[arg-type]
             h = self._final(kind, len(tasks), state) if ends else None
-        return trails, state, h
+        return trails, state, h if self.streams else None
 
     def _whole(self, block: Block, tasks: list[Task]) -> tuple[list[Trail], State]:
         """A layer at every position: each stage once for what is the same up to it."""
         written, fed = grouped(tasks, 2), grouped(tasks, 3)
-        read, z, nodes = self._begin(tasks)
+        read, z, nodes = self._begin(block.layer, tasks)
         which = within([group[0] for group in written], read)
         mids = [Trail(nodes[i]) for i in which]
 
@@ -197,7 +197,7 @@ class Trajectories:
                 x_new = self._rows(x, first)
                 self._show(read[new.start :], nodes[new.start :])
                 z.extend(block.heads(x_new, x_new if x_v is x else self._rows(x_v, first)).split(self.copies.batch))
-            self._kept = tasks[-1], z[-1], nodes[-1]
+            self._kept[block.layer] = tasks[-1], z[-1], nodes[-1]
             self._show(written, mids)
             return block.write(block.attn.hook_z(torch.cat([z[i] for i in which])))
 
@@ -218,7 +218,7 @@ class Trajectories:
 
     def _partly(self, kind: str, block: Block, tasks: list[Task]) -> tuple[list[Trail], State]:
         """The last layer where not all of it is wanted; the state at `at`. Nobody listens but to z."""
-        read, z, nodes = self._begin(tasks)
+        read, z, nodes = self._begin(block.layer, tasks)
         new = slice(len(z), len(read))
 
         def only_heads(x: Tensor, x_v: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ class Trajectories:
         trails = self._show([[task] for task in tasks], [Trail(nodes[i]) for i in which])
         if kind == "heads":
             return trails, None
-        self._kept = tasks[-1], z[-1], nodes[-1]
+        self._kept[block.layer] = tasks[-1], z[-1], nodes[-1]
         heads = torch.cat([z[i] for i in which])
         if kind == "z":
             heads = pick(block.attn.hook_z(heads), self._at(len(tasks)))
@@ -250,13 +250,13 @@ class Trajectories:
             h = pick(norm(x), self._at(n)) if norm.listening else norm(pick(x, self._at(n)))
         return h.unflatten(0, (n, -1))[:, :, : self.wanted]
 
-    def _begin(self, tasks: list[Task]) -> tuple[list[list[Task]], list[Tensor], list[Trail]]:
+    def _begin(self, layer: int, tasks: list[Task]) -> tuple[list[list[Task]], list[Tensor], list[Trail]]:
         """Tasks by HEADS stage, z of the first if the last chunk ended with it, and their trails."""
         read = grouped(tasks, 1)
         z, nodes = [], [Trail(group[0].path.trail) for group in read]
-        if self._kept is not None and key(self._kept[0], 1) == key(tasks[0], 1):
-            z, nodes[0] = [self._kept[1]], self._kept[2]
-        self._kept = None
+        kept = self._kept.pop(layer, None)
+        if kept is not None and key(kept[0], 1) == key(tasks[0], 1):
+            z, nodes[0] = [kept[1]], kept[2]
         return read, z, nodes
 
     def _show(self, groups: Sequence[Sequence[Task]], trails: list[Trail]) -> list[Trail]:
