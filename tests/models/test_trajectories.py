@@ -39,7 +39,7 @@ def make(case: str, dtype: torch.dtype = torch.float64, n_layers: int = 3) -> St
 def mixed(x: Tensor, hook: Any) -> Tensor:
     """Depends on the position and on the other rows of the batch: it notices any other batch or other positions."""
     ramp = torch.linspace(0.2, 0.9, x.shape[1], dtype=x.dtype).reshape(1, -1, *[1] * (x.ndim - 2))
-    return ramp * x + 0.1 * x.flip(0) + 0.05
+    return ramp * x + 0.1 * x.flip(0) + torch.linspace(0.02, 0.1, x.shape[-1], dtype=x.dtype)
 
 
 def ablate(x: Tensor, hook: Any, *, heads: Sequence[int]) -> Tensor:
