@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from models.transformer import StreamTransformer
 
 Case = Literal["answers", "losses", "pairs"]
+UNITS = 3
+"""Forward passes that are timed together."""
 CHECKED = 24
 """Pairs that are compared with a pass of their own."""
 
@@ -54,6 +56,8 @@ class Options:
     """Times that everything is measured, in turn; medians of the ratios are printed."""
     budget: int | None = None
     """Tokens that run at once; default: the engine's."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """cpu: processor seconds, for one thread on a machine that others keep busy."""
     peer: bool = True
     """Measure TransformerLens as well."""
 
@@ -72,13 +76,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         table.add_row(*_measure(options, vocab, case))
     print(
         f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.layers} layers, "
-        f"6 heads, width 384, {options.batch} x {options.length} tokens; peer: {_peer_name()}"
+        f"6 heads, width 384, {options.batch} x {options.length} tokens, {options.clock} time; peer: {_peer_name()}"
     )
     Console(width=132).print(table)
 
 
 def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     """One row of the table."""
+    import time
+
     import torch
 
     from benchmarks.timing import interleaved
@@ -94,11 +100,19 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     sweep = [scale_heads(group, 0.0) for group in groups]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         ours = _ours(model, tokens, sweep, None if case != "losses" else _shards(Path(folder), tokens, vocab), options)
-        difference = _difference(model, tokens, sweep, ours(), losses=case == "losses")
-        steps: dict[str, Callable[[], object]] = {"forward": lambda: model(tokens[:, :-1]), "sweep": ours}
+        clock = time.process_time if options.clock == "cpu" else time.perf_counter
+        found: list[np.ndarray] = []
+        steps: dict[str, Callable[[], object]] = {
+            "forward": lambda: [model(tokens[:, :-1]) for _ in range(UNITS)],
+            "sweep": lambda: found.append(ours()),
+        }
         if options.peer and case != "pairs":
             steps |= _peers(model, tokens, heads, losses=case == "losses")
-        seconds = interleaved(steps, rounds=options.rounds, warmup=1 if options.rounds > 1 else 0)
+        model(tokens[:, :-1])  # the first call of a process is slow
+        seconds = interleaved(steps, rounds=options.rounds, clock=clock)
+        difference = _difference(model, tokens, sweep, found[0], losses=case == "losses")
+    for name in {"forward", "peer"} & set(seconds):
+        seconds[name] = [s / UNITS for s in seconds[name]]
     ratio = _ratios(seconds, "sweep", "forward")
     peer = f"{median(_ratios(seconds, 'peer sweep', 'peer')):.1f}" if "peer" in seconds else "–"
     cells = [case, f"{vocab:,}", str(len(sweep)), *(f"{median(seconds[name]):.3f} s" for name in ("forward", "sweep"))]
@@ -124,7 +138,7 @@ def _ours(
         return answer_log_probs(model, prompts, last, tokens[:, -1:].tolist(), sweep, budget=options.budget)[..., 0]
 
     def losses(shards: "TokenShards") -> np.ndarray:
-        found = document_losses(model, shards, sweep, batch_size=len(tokens))
+        found = document_losses(model, shards, sweep, batch_size=len(tokens), budget=options.budget)
         return np.concatenate([found.baseline[None], found.edited]) / found.tokens
 
     return answers if shards is None else lambda: losses(shards)
@@ -194,7 +208,7 @@ def _peers(
             else:
                 logits[:, -1].log_softmax(-1)
 
-    return {"peer": lambda: bridge(x), "peer sweep": sweep}
+    return {"peer": lambda: [bridge(x) for _ in range(UNITS)], "peer sweep": sweep}
 
 
 def as_bridge(model: Any) -> Any:

@@ -40,16 +40,16 @@ def paired(first: Callable[[], object], second: Callable[[], object], *, rounds:
 
 
 def interleaved(
-    steps: Mapping[str, Callable[[], object]], *, rounds: int = 3, warmup: int = 1
+    steps: Mapping[str, Callable[[], object]], *, rounds: int = 3, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Seconds of every step in every round; all steps run in every round, every other round backwards."""
-    for _ in range(warmup):
-        for step in steps.values():
-            step()
+    """Seconds of every step in every round; all steps run in every round, every other round backwards.
+
+    `clock` may be `time.process_time`, the processor's seconds, when others keep the machine busy.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for i in range(rounds):
         for name in list(steps) if i % 2 == 0 else reversed(list(steps)):
-            start = time.perf_counter()
+            start = clock()
             steps[name]()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
     return seconds

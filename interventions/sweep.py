@@ -41,10 +41,13 @@ def document_losses(
     max_documents: int | None = None,
     batch_size: int = 32,
     progress: Callable[[Iterable], Iterable] = iter,
+    budget: int | None = None,
 ) -> Losses:
     """Loss of every document, unedited and under each of `sweep`'s edits. Documents are cut at the context.
 
-    With `divergence` also how far the predictions move, for one more product with the head per edit.
+    With `divergence` also how far the predictions move, for one more product with the head per edit. `budget` is the
+    number of tokens that run at once. Raises `InputError` as `Trajectories` does, for data of another vocabulary and
+    for losses that are not finite.
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"data of {shards.meta['d_vocab']} token ids for a model of {model.config.d_vocab}")
@@ -59,7 +62,7 @@ def document_losses(
         real = targets != IGNORE
         counts[index] = real.sum(1).cpu().numpy()
         unedited: Tensor | None = None
-        for arrived in Trajectories(model, tokens, plans):
+        for arrived in Trajectories(model, tokens, plans, budget=budget):
             assert arrived.h is not None
             for edits, stream in zip(arrived.edits, arrived.h, strict=True):
                 h, cells = stream[real], np.ix_(np.array(edits), index)

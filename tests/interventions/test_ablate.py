@@ -53,7 +53,7 @@ def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
     model, shards = measured
     names = ("hook_embed", "blocks.1.attn.hook_pattern", "blocks.0.hook_mlp_out", "ln_final.hook_normalized")
     sweep = [*({name: lambda x, hook: 0.5 * x} for name in names), resample_heads([Head(1, 1)], seed=2)]
-    losses = document_losses(model, shards, sweep, batch_size=8, divergence=True)
+    losses = document_losses(model, shards, sweep, batch_size=8, divergence=True, budget=1000)
     for e, edits in enumerate(sweep):
         for index, tokens, targets in document_batches(shards, model.config.n_ctx, 8):
             with torch.no_grad():
