@@ -218,7 +218,7 @@ class Trajectories:
 
     def _partly(self, kind: str, block: Block, tasks: list[Task]) -> tuple[list[Trail], State]:
         """The last layer where not all of it is wanted; the state at `at`. Nobody listens but to z."""
-        read, z, nodes = self._begin(block.layer, tasks)
+        read, z, nodes = self._begin(block.layer, tasks, kept=kind == "z")
         new = slice(len(z), len(read))
 
         def only_heads(x: Tensor, x_v: Tensor) -> Tensor:
@@ -233,7 +233,8 @@ class Trajectories:
         trails = self._show([[task] for task in tasks], [Trail(nodes[i]) for i in which])
         if kind == "heads":
             return trails, None
-        self._kept[block.layer] = tasks[-1], z[-1], nodes[-1]
+        if kind == "z":
+            self._kept[block.layer] = tasks[-1], z[-1], nodes[-1]
         heads = torch.cat([z[i] for i in which])
         if kind == "z":
             heads = pick(block.attn.hook_z(heads), self._at(len(tasks)))
@@ -250,13 +251,15 @@ class Trajectories:
             h = pick(norm(x), self._at(n)) if norm.listening else norm(pick(x, self._at(n)))
         return h.unflatten(0, (n, -1))[:, :, : self.wanted]
 
-    def _begin(self, layer: int, tasks: list[Task]) -> tuple[list[list[Task]], list[Tensor], list[Trail]]:
-        """Tasks by HEADS stage, z of the first if the last chunk ended with it, and their trails."""
+    def _begin(
+        self, layer: int, tasks: list[Task], *, kept: bool = True
+    ) -> tuple[list[list[Task]], list[Tensor], list[Trail]]:
+        """Tasks by HEADS stage, z of the first at every position if the last chunk ended with it, and their trails."""
         read = grouped(tasks, 1)
         z, nodes = [], [Trail(group[0].path.trail) for group in read]
-        kept = self._kept.pop(layer, None)
-        if kept is not None and key(kept[0], 1) == key(tasks[0], 1):
-            z, nodes[0] = [kept[1]], kept[2]
+        before = self._kept.get(layer) if kept else None
+        if before is not None and key(before[0], 1) == key(tasks[0], 1):
+            z, nodes[0] = [before[1]], before[2]
         return read, z, nodes
 
     def _show(self, groups: Sequence[Sequence[Task]], trails: list[Trail]) -> list[Trail]:

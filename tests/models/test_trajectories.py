@@ -147,6 +147,15 @@ def test_edits_of_several_places_at_once() -> None:
         assert_same(model, [{}, *sweep], at=at, budget=50)
 
 
+@pytest.mark.parametrize("budget", [1, 10**6])
+def test_the_last_layer_whole_for_some_and_at_the_answers_for_others(budget: int) -> None:
+    """Members of one trajectory that need different parts of the last layer share no z of another shape."""
+    model = make("std-t")
+    behind: list[Edits] = [{"blocks.2.hook_mlp_out": mixed}, {"blocks.2.hook_resid_mid": mixed}]
+    assert_same(model, [{}, *behind], at=AT, budget=budget)
+    assert_same(model, [{}, *behind, SINGLES[0], {**SINGLES[0], **behind[0]}, *SINGLES[8:10]], at=AT, budget=budget)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (5, 1)])
 def test_small_batches(shape: tuple[int, int]) -> None:
     """A batch of one, and sequences of one token: there, gating heads is all that can act."""
