@@ -1,7 +1,7 @@
-"""Two computations timed in turn, in one process, so that a drifting machine cannot favour either."""
+"""Computations timed in turn, in one process, so that a drifting machine cannot favour either."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import NamedTuple
 
@@ -37,3 +37,19 @@ def paired(first: Callable[[], object], second: Callable[[], object], *, rounds:
             times.append(time.perf_counter() - start)
     ratios = sorted(x / y for x, y in zip(a, b, strict=True))
     return Paired(median(a), median(b), median(ratios), ratios[0], ratios[-1])
+
+
+def interleaved(
+    steps: Mapping[str, Callable[[], object]], *, rounds: int = 3, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Seconds of every step in every round; all steps run in every round, every other round backwards.
+
+    `clock` may be `time.process_time`, the processor's seconds, when others keep the machine busy.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for i in range(rounds):
+        for name in list(steps) if i % 2 == 0 else reversed(list(steps)):
+            start = clock()
+            steps[name]()
+            seconds[name].append(clock() - start)
+    return seconds

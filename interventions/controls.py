@@ -66,7 +66,7 @@ def plan(
         key = (tuple(group), float(g))
         if key not in known:
             known[key] = len(edits)
-            edits.append(make(group, g))
+            edits.append(make(group, g) if g != 1 else {})  # the unedited model, bit for bit
         return known[key]
 
     cells = [(tuple(group), float(g)) for group in groups for g in scales]

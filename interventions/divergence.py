@@ -1,10 +1,10 @@
 """How far a changed model departs from the unchanged one, document by document: loss, KL, a projection.
 
-A variant is a set of edits on the same model, started from a cached prefix as in `interventions.sweep`, or another
+A variant is a set of edits on the same model, in passes that the variants share (`models.trajectories`), or another
 model of the same vocabulary. Nothing holds [tokens, vocabulary] for more than a chunk of rows.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interventions.sweep import first_layer
-from models.capture import Edits, edit
+from interventions.sweep import document_sums
+from models.capture import Edits
 from models.errors import InputError
-from models.readout import chunk_rows
+from models.readout import chunk_rows, token_losses
+from models.stages import Plan
 from models.text.shards import NO_TARGET, TokenShards, document_batches
+from models.trajectories import Trajectories
 from models.transformer import StreamTransformer
 
 Variant = Edits | StreamTransformer
@@ -55,40 +57,52 @@ def document_divergence(
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"data of {shards.meta['d_vocab']} token ids for a model of {model.config.d_vocab}")
-    starts = [first_layer(v) if isinstance(v, Mapping) else 0 for v in variants]
     n = min(shards.n_documents, max_documents or shards.n_documents)
     loss, kl_sums, shift = np.zeros((3, len(variants), n))
     out = Divergence(np.zeros(n), loss, kl_sums, shift, np.zeros(n, dtype=np.int64))
     device = model.cfg.device
+    along = None if direction is None else direction.to(device).double()
     for index, tokens, targets in progress(list(document_batches(shards, model.config.n_ctx, batch_size, n))):
         tokens, targets = tokens.to(device), targets.to(device)
-        states = [model.embed_tokens(tokens)]
-        for layer in range(model.config.n_layers):
-            states.append(model.segment(states[-1], layer, layer + 1))
         real = targets != NO_TARGET
         out.tokens[index] = real.sum(1).cpu().numpy()
-        out.baseline[index] = _sums(model.losses_from(states[-1], targets))
-        x = model.readout(states[-1])
-        h = model.ln_final(x)[real]
-        for i, variant in enumerate(variants):
-            if isinstance(variant, Mapping):
-                changed: StreamTransformer = model
-                with edit(model, variant):
-                    state = model.segment(states[starts[i]], starts[i])
-            else:
-                changed = variant
-                state = variant.segment(variant.embed_tokens(tokens))
-            out.loss[i, index] = _sums(changed.losses_from(state, targets))
-            y = changed.readout(state)
-            kl = torch.zeros(real.shape, dtype=torch.float64, device=device)
-            kl[real] = kl_rows(changed.ln_final(y)[real], changed.head, h, model.head)
-            out.kl[i, index] = _sums(kl)
-            if direction is not None:
-                out.shift[i, index] = _sums(((y - x).double() @ direction.to(device).double()) * real)
+        passes = _streams(model, tokens, variants, along)
+        _, stream, before = next(passes)
+        unchanged = stream[real]
+        out.baseline[index] = document_sums(token_losses(unchanged, model.head, targets[real]), real)
+        for which, stream, place in passes:
+            h, cells = stream[real], np.ix_(np.array(which), index)
+            variant = variants[which[0]]
+            head = model.head if isinstance(variant, Mapping) else variant.head
+            out.loss[cells] = document_sums(token_losses(h, head, targets[real]), real)
+            out.kl[cells] = document_sums(kl_rows(h, head, unchanged, model.head), real)
+            if place is not None and before is not None:
+                out.shift[cells] = document_sums((place - before)[real], real)
     for name in ("baseline", "loss", "kl"):
         if not np.isfinite(getattr(out, name)).all():
             raise InputError(f"the {name} is not finite: the change is too large for these weights")
     return out
+
+
+def _streams(
+    model: StreamTransformer, tokens: Tensor, variants: Sequence[Variant], along: Tensor | None
+) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
+    """(variants, their final normed stream [B, T, D], d·x [B, T] of the readout before the norm); none first."""
+    edited = [i for i, variant in enumerate(variants) if isinstance(variant, Mapping)]
+    plans = [Plan(model, edits) for edits in ({}, *(v for v in variants if isinstance(v, Mapping)))]
+    last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
+    options: dict[str, Any] = {} if along is None else {"names": [last], "keep": lambda _, x: x.double() @ along}
+    for arrived in Trajectories(model, tokens, plans, **options):
+        assert arrived.h is not None
+        for members, h, found in zip(arrived.edits, arrived.h, arrived.found, strict=True):
+            if 0 in members:
+                yield [], h, found.get(last)
+            if which := [edited[e - 1] for e in members if e]:
+                yield which, h, found.get(last)
+    for i, variant in enumerate(variants):
+        if not isinstance(variant, Mapping):
+            x = variant.readout(variant.segment(variant.embed_tokens(tokens)))
+            yield [i], variant.ln_final(x), None if along is None else x.double() @ along
 
 
 @torch.no_grad()
@@ -106,10 +120,6 @@ def kl_rows(
         log_q = (h_q[rows] @ w_q.T).double().log_softmax(-1)
         parts.append((log_p.exp() * (log_p - log_q)).sum(-1))
     return torch.cat(parts)
-
-
-def _sums(values: Tensor) -> np.ndarray:
-    return values.double().sum(1).cpu().numpy()
 
 
 def per_token(totals: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:

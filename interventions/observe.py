@@ -3,7 +3,7 @@
     observed = observe_prompts(model, ("sps", "coherence"), edits, aligned, tokenizer)
     observed["sps"].edited                       [edits, readouts, prompts]
 
-The probes' own plans and reads, run once per edit by `models.capture.run`.
+The probes' own plans and reads, on the captures of `models.sweep.run_sweep`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from models.capture import Edits, Query, run
+from models.capture import Edits, Query
 from models.errors import InputError, unknown
+from models.sweep import run_sweep
 from probes.align import Aligned
 from probes.attention import RESOLUTION, RoleQuery
 from probes.coherence import Coherence
@@ -81,8 +82,8 @@ def observe_prompts(
     found: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
     cases: dict[str, pd.DataFrame] = {}
     readouts: dict[str, tuple[str, ...]] = {}
-    for edits in progress([None, *sweep]) if readers else ():
-        captures = [run(model, query, edits) for query in queries]
+    sweeps = [run_sweep(model, query, [{}, *sweep]) for query in queries]
+    for _, *captures in zip(progress(range(1 + len(sweep))), *sweeps, strict=True) if readers else ():
         for (measure, probe, query), seen in zip(readers, captures * (len(readers) // len(captures)), strict=True):
             table = probe.read(seen, query)
             values, names = _by_readout(table) if measure == "sps" else (table["log_odds"].to_numpy()[None], ("all",))

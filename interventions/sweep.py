@@ -1,19 +1,20 @@
-"""Losses per document under many edits, each started from a cached prefix of the baseline.
-
-An edit that first acts in layer ℓ changes nothing before it, so its forward pass starts from the baseline's
-state at ℓ: a sweep over all heads of L layers costs about (L+1)/(2L) of as many full passes.
-"""
+"""Losses per document under many edits, from passes that the edits share (`models.trajectories`)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
-from models.capture import Edits, edit
+from interventions.batch import ticks
+from models.capture import Edits
 from models.errors import InputError
-from models.readout import IGNORE, divergences
+from models.readout import IGNORE, divergences, token_losses
+from models.stages import Plan
 from models.text.shards import TokenShards, document_batches
+from models.trajectories import Trajectories
 from models.transformer import StreamTransformer
 
 
@@ -30,17 +31,6 @@ class Losses:
     divergence: np.ndarray
 
 
-def first_layer(edits: Edits) -> int:
-    """The first layer an edit acts in; 0 for hooks outside the blocks, whose effect starts at the embedding."""
-    layers = []
-    for name in edits:
-        parts = name.split(".")
-        if parts[0] != "blocks" or not parts[1].isdigit():
-            raise InputError(f"a sweep edits hooks inside the blocks by their full name, not {name!r}")
-        layers.append(int(parts[1]))
-    return min(layers)
-
-
 @torch.no_grad()
 def document_losses(
     model: StreamTransformer,
@@ -51,42 +41,46 @@ def document_losses(
     max_documents: int | None = None,
     batch_size: int = 32,
     progress: Callable[[Iterable], Iterable] = iter,
+    budget: int | None = None,
 ) -> Losses:
     """Loss of every document, unedited and under each of `sweep`'s edits. Documents are cut at the context.
 
-    With `divergence` also how far the predictions move, for one more product with the head per edit.
+    With `divergence` also how far the predictions move, for one more product with the head per edit. `budget` is the
+    number of tokens that run at once. Raises `InputError` as `Trajectories` does, for data of another vocabulary and
+    for losses that are not finite.
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"data of {shards.meta['d_vocab']} token ids for a model of {model.config.d_vocab}")
-    starts = [first_layer(edits) for edits in sweep]
+    plans = [Plan(model, edits) for edits in [{}, *sweep]]
     n = min(shards.n_documents, max_documents or shards.n_documents)
-    shape = (len(sweep), n)
-    out = Losses(np.zeros(n), np.zeros(shape), np.zeros(n, dtype=np.int64), np.zeros(shape))
+    losses, moved = np.zeros((2, len(plans), n))
+    counts = np.zeros(n, dtype=np.int64)
     batches = list(document_batches(shards, model.config.n_ctx, batch_size, max_documents))
-    device = model.cfg.device
-    for index, tokens, targets in progress(batches):
-        tokens, targets = tokens.to(device), targets.to(device)
-        states = [model.embed_tokens(tokens)]
-        for layer in range(model.config.n_layers):
-            states.append(model.segment(states[-1], layer, layer + 1))
-        out.tokens[index] = (targets != -100).sum(1).cpu().numpy()
-        out.baseline[index] = _sums(model, states[-1], targets)
-        for i, edits in enumerate(sweep):
-            with edit(model, edits):
-                final = model.segment(states[starts[i]], starts[i])
-            out.edited[i, index] = _sums(model, final, targets)
-            if divergence:
-                out.divergence[i, index] = _divergences(model, states[-1], final, targets)
+    done = ticks(progress, len(batches) * len(plans))
+    for index, tokens, targets in batches:
+        tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
+        real = targets != IGNORE
+        counts[index] = real.sum(1).cpu().numpy()
+        unedited: Tensor | None = None
+        for arrived in Trajectories(model, tokens, plans, budget=budget):
+            assert arrived.h is not None
+            for edits, stream in zip(arrived.edits, arrived.h, strict=True):
+                h, cells = stream[real], np.ix_(np.array(edits), index)
+                unedited = h if unedited is None else unedited  # the first to arrive
+                losses[cells] = document_sums(token_losses(h, model.head, targets[real]), real)
+                if divergence:
+                    moved[cells] = document_sums(divergences(unedited, h, model.head), real)
+                done(len(edits))
+    done(0)
+    out = Losses(losses[0], losses[1:], counts, moved[1:])
     for name, values in (("baseline", out.baseline), ("edited", out.edited)):
         if not np.isfinite(values).all():
             raise InputError(f"the {name} loss is not finite on {int((~np.isfinite(values)).sum())} documents")
     return out
 
 
-def _sums(model: StreamTransformer, state: object, targets: torch.Tensor) -> np.ndarray:
-    return model.losses_from(state, targets).double().sum(1).cpu().numpy()
-
-
-def _divergences(model: StreamTransformer, state: object, edited: object, targets: torch.Tensor) -> np.ndarray:
-    x, y = (model.ln_final(model.readout(s)) for s in (state, edited))
-    return divergences(x, y, model.head).masked_fill(targets == IGNORE, 0.0).double().sum(1).cpu().numpy()
+def document_sums(values: Float[Tensor, " targets"], real: Bool[Tensor, "B T"]) -> np.ndarray:
+    """Sums [B] over each document's targets."""
+    table = torch.zeros(real.shape, dtype=torch.float64, device=real.device)
+    table[real] = values.double()
+    return table.sum(1).cpu().numpy()

@@ -4,7 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
@@ -77,22 +77,40 @@ class Attention(Projected):
         self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"], canon: nn.Module | None = None
     ) -> Float[Tensor, "B T D"]:
         """Attention's update; `canon` is the block's Canon-B layer, on the concatenated q, k, v."""
-        q, k, v = self.project("q", x), self.project("k", x), self.project("v", x_v)
+        return self.write(self.hook_z(self.heads(x, x_v, canon)))
+
+    def heads(
+        self,
+        x: Float[Tensor, "B T D"],
+        x_v: Float[Tensor, "B T D"],
+        canon: nn.Module | None = None,
+        at: Int[Tensor, "B P"] | None = None,
+    ) -> Float[Tensor, "B rows H K"]:
+        """z of every head, before its hook: A V, gated where there is a gate.
+
+        With `at` only at these positions of each row, [B, P, H, K]: keys and values are computed everywhere, all else
+        there. Not with a Canon-B layer, whose queries read earlier ones.
+        """
+        x_q = x if at is None else pick(x, at)
+        q, k, v = self.project("q", x_q), self.project("k", x), self.project("v", x_v)
         if canon is not None:
             q, k, v = canon(torch.cat([q, k, v], -1)).chunk(3, -1)
         q, k, v = self._heads("q", q), self._heads("k", k), self._heads("v", v)
-        gate = self.gate(q, x, x_v) if self.gate is not None else None
-        z = self._attend(*self._rotated(q, k), v)
-        if gate is not None:
-            z = self.hook_z_ungated(z) * self.hook_gate(gate)
-        return self.project("o", self.hook_z(z).flatten(-2))
+        gate = self.gate(q, x_q, x_v if at is None else pick(x_v, at)) if self.gate is not None else None
+        q, k = self._rotated(q, k, at)
+        z = self._attend(q, k, v) if at is None else self._attend_at(q, k, v, at)
+        return z if gate is None else self.hook_z_ungated(z) * self.hook_gate(gate)
+
+    def write(self, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T D"]:
+        """The update: z through the output projection."""
+        return self.project("o", z.flatten(-2))
 
     def _heads(self, name: str, y: Tensor) -> Float[Tensor, "B T H K"]:
         y = y.unflatten(-1, (self.n_heads, self.d_head))
         return tap(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
 
-    def _rotated(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        q, k = self.positions.rotate(q), self.positions.rotate(k)
+    def _rotated(self, q: Tensor, k: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
+        q, k = self.positions.rotate(q, at), self.positions.rotate(k)
         if self.positions.spec.rotates:
             q, k = self.hook_rot_q(q), self.hook_rot_k(k)
         return q, k
@@ -118,6 +136,15 @@ class Attention(Projected):
         if slopes is None or not self.hook_slopes.listening:
             return self.positions.bias(n)
         return self.positions.bias(n, tap(self.hook_slopes, slopes.expand(batch, -1)))
+
+    def _attend_at(self, q: Tensor, k: Tensor, v: Tensor, at: Int[Tensor, "B P"]) -> Float[Tensor, "B P H K"]:
+        """`_attend` for the queries [B, P, H, K] of positions `at`, in evaluation and with nobody listening."""
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        mask = torch.arange(k.shape[2], device=k.device) <= at[:, None, :, None]  # [B, 1, P, T]
+        bias = self.positions.bias(k.shape[2])
+        if bias is not None:
+            mask = bias[:, at].transpose(0, 1).masked_fill(~mask, -torch.inf).to(q.dtype)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
 
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
         scores = q @ k.mT / math.sqrt(self.d_head)
@@ -156,6 +183,11 @@ class Attention(Projected):
 
     def _in_weights(self, name: str) -> Tensor:
         return self._modules[name].matrix().unflatten(1, (self.n_heads, self.d_head)).transpose(0, 1)  # type: ignore
+
+
+def pick(x: Float[Tensor, "B T ..."], at: Int[Tensor, "B P"]) -> Float[Tensor, "B P ..."]:
+    """Each row of x at its own positions, counted from 0."""
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], at]
 
 
 def _future(n: int, device: torch.device) -> Tensor:

@@ -79,7 +79,7 @@ def capture(model: Any, names: str | Sequence[str], *, grad: bool = False) -> It
 
         return hook
 
-    with _attached(model, [(name, keep(name)) for name in wanted]):
+    with attached(model, [(name, keep(name)) for name in wanted]):
         yield found
     silent = [name for name in wanted if name not in found]
     if silent:
@@ -95,6 +95,23 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
     Raises `InputError` for unknown names and observe-only hooks before anything runs, for an edit that
     changes a shape or dtype or returns nothing, and at the end for an edit that never fired.
     """
+    plan = resolve(model, edits)
+    fired: set[str] = set()
+
+    def noted(name: str, fn: Edit) -> Callable[..., Tensor]:
+        def hook(x: Tensor, hook: Any) -> Tensor:
+            fired.add(name)
+            return changed(name, fn, x, hook)
+
+        return hook
+
+    with attached(model, [(name, noted(name, fn)) for name, fn in plan]):
+        yield
+    check_fired([name for name, _ in plan if name not in fired])
+
+
+def resolve(model: Any, edits: Edits) -> list[tuple[str, Edit]]:
+    """The points that edits mean, by full name, with what happens there; `InputError` as in `edit`."""
     plan: list[tuple[str, Edit]] = []
     for key, fn in edits.items():  # a bridge has several names for one point: one key edits it once
         points = {id(model.hook_dict[name]): name for name in reversed(match(model, key))}
@@ -103,25 +120,21 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
         point = model.hook_dict[name]
         if isinstance(point, ObservePoint):
             raise InputError(f"{name} only shows {point.shows}; edit {point.instead} instead")
-    fired: set[str] = set()
+    return plan
 
-    def checked(name: str, fn: Edit) -> Callable[..., Tensor]:
-        def hook(x: Tensor, hook: Any) -> Tensor:
-            fired.add(name)
-            y = fn(x, hook)
-            if not isinstance(y, Tensor):
-                raise InputError(f"the edit of {name} returned {type(y).__name__}; it must return the new activation")
-            if y.shape != x.shape or y.dtype != x.dtype:
-                raise InputError(
-                    f"the edit of {name} returned {list(y.shape)} {y.dtype}, not {list(x.shape)} {x.dtype}"
-                )
-            return y
 
-        return hook
+def changed(name: str, fn: Edit, x: Tensor, hook: Any) -> Tensor:
+    """`x` after an edit; `InputError` when it changes the shape or dtype, or returns nothing."""
+    y = fn(x, hook)
+    if not isinstance(y, Tensor):
+        raise InputError(f"the edit of {name} returned {type(y).__name__}; it must return the new activation")
+    if y.shape != x.shape or y.dtype != x.dtype:
+        raise InputError(f"the edit of {name} returned {list(y.shape)} {y.dtype}, not {list(x.shape)} {x.dtype}")
+    return y
 
-    with _attached(model, [(name, checked(name, fn)) for name, fn in plan]):
-        yield
-    silent = [name for name, _ in plan if name not in fired]
+
+def check_fired(silent: Sequence[str]) -> None:
+    """Raise `InputError` if there are edits that never fired."""
     if silent:
         raise InputError(
             f"edits that did not fire: {', '.join(silent[:5])}; was the model run, and those layers with it?"
@@ -129,7 +142,7 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
 
 
 @contextmanager
-def _attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterator[None]:
+def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterator[None]:
     """TransformerLens hooks, removed whatever happens; hooks of an outer context stay."""
     if not hooks:
         yield
@@ -213,14 +226,14 @@ def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: i
     names = match(model, query.hooks) if query.hooks else []
     kept: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in names}
     logits: list[Any] = [None] * len(query.tokens)
-    for rows in _batches([len(t) for t in query.tokens], batch_tokens):
+    for rows in batches([len(t) for t in query.tokens], batch_tokens):
         tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
         with edit(model, edits or {}), capture(model, names) as found:
             out = _forward(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
         for b, i in enumerate(rows):
             n = len(query.tokens[i])
             for name in names:
-                kept[name][i] = _crop(name, found[name][b], n, query.positions[i] if query.positions else None)
+                kept[name][i] = crop(name, found[name][b], n, query.positions[i] if query.positions else None)
             if out is not None and query.logits is not None:
                 logits[i] = out[b][: len(query.logits[i])].clone()
     return Captures(kept, logits if query.logits is not None else None)
@@ -234,7 +247,7 @@ def pad(prompts: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
     return tokens
 
 
-def _batches(lengths: list[int], budget: int) -> Iterator[list[int]]:
+def batches(lengths: list[int], budget: int) -> Iterator[list[int]]:
     """Indices in batches of like length, padded size at most `budget` tokens (one prompt at least)."""
     rows: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
@@ -258,7 +271,7 @@ def _forward(model: Any, tokens: Tensor, at: Sequence[Sequence[int]] | None) -> 
     return full.gather(1, where[..., None].expand(-1, -1, full.shape[-1]))
 
 
-def _crop(name: str, x: Tensor, n: int, positions: Sequence[int] | None) -> Tensor:
+def crop(name: str, x: Tensor, n: int, positions: Sequence[int] | None) -> Tensor:
     """One prompt's activation without padding, at the wanted positions."""
     axes = time_axes(name, x.ndim)
     for axis in axes:

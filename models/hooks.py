@@ -62,6 +62,11 @@ def _hooked(point: HookPoint) -> bool:
     return "forward" in point.__dict__ and not torch.compiler.is_compiling()
 
 
+def quiet(point: HookPoint) -> bool:
+    """Whether nobody listens to a point: no hooks, no nnsight, nobody who asked for an on-demand activation."""
+    return not _hooked(point) and not getattr(point, "wanted", False)
+
+
 def tap(point: HookPoint, x: Tensor) -> Tensor:
     """`x` as one reader sees it: `x` itself when untouched, else the hook's value.
 

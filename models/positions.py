@@ -1,7 +1,7 @@
 """Position encodings: rotary, ALiBi, learned, none. One interface, so attention has no branches.
 
 embed(T)     [T, D] to add to the token embedding, or None
-rotate(x)    queries or keys [B, T, H, K] -> the same shape
+rotate(x)    queries or keys [B, T, H, K] -> the same shape; rotate(x, at): those of positions at [B, P] only
 slopes       [H], how fast the scores fall with distance, or None
 bias(T)      [H, T, T] to add to the scores, or None; of slopes [B, H] in use [B, H, T, T]
 """
@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from models import config as c
@@ -29,7 +29,7 @@ class Positions(nn.Module):
         self.spec = spec
         self.register_buffer("slopes", None, persistent=False)
 
-    def rotate(self, x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T H K"]:
+    def rotate(self, x: Float[Tensor, "B T H K"], at: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
         """Identity."""
         return x
 
@@ -67,13 +67,13 @@ class Rope(Positions):
             setattr(self, name, table.to(device))
         return self
 
-    def rotate(self, x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T H K"]:
-        """Rotate queries or keys; position 0 is the first token."""
+    def rotate(self, x: Float[Tensor, "B T H K"], at: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
+        """Rotate queries or keys; position 0 is the first token. `at` says which positions x holds, if not all."""
         r, rest = x[..., : self.rotated], x[..., self.rotated :]
         half = self.rotated // 2
-        n = x.shape[1]
+        where = slice(x.shape[1]) if at is None else at
         turned = torch.cat([-r[..., half:], r[..., :half]], -1)
-        r = (r * self.cos[:n] + turned * self.sin[:n]).to(x.dtype)
+        r = (r * self.cos[where] + turned * self.sin[where]).to(x.dtype)
         return torch.cat([r, rest], -1) if rest.shape[-1] else r
 
 

@@ -80,9 +80,13 @@ def cross_entropy(
 def map_logits(
     h: Float[Tensor, "rows D"], w: Float[Tensor, "V D"], fn: Callable[[Tensor, slice], Tensor]
 ) -> Float[Tensor, "rows ..."]:
-    """Concatenate fn(logits [n, V], rows) over chunks of rows. `fn` must not keep the logits."""
-    size = chunk_rows(w.shape[0])
-    slices = [slice(i, min(i + size, h.shape[0])) for i in range(0, h.shape[0], size)]
+    """Concatenate fn(logits [n, V], rows) over chunks of rows. `fn` must not keep the logits.
+
+    Chunks are even, for a product of one to three rows takes another path and rounds otherwise.
+    """
+    chunks = max(1, -(-h.shape[0] // chunk_rows(w.shape[0])))
+    size = max(1, -(-h.shape[0] // chunks))
+    slices = [slice(i, min(i + size, h.shape[0])) for i in range(0, max(1, h.shape[0]), size)]
     return torch.cat([fn(h[rows] @ w.to(h.dtype).T, rows) for rows in slices])
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
@@ -33,7 +33,7 @@ State = Any
 
 def map_state(fn: Callable[[Tensor], Tensor], state: State) -> State:
     """`fn` applied to every tensor of a state, for example `lambda x: x.repeat_interleave(8, dim=0)`."""
-    return torch.utils._pytree.tree_map(fn, state)
+    return torch.utils._pytree.tree_map_only(Tensor, fn, state)
 
 
 class Topology(nn.Module):
@@ -60,6 +60,9 @@ class Block(nn.Module):
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
+        self.positionwise = not set(config.canon_widths()) - {"a"}
+        """Whether nothing mixes positions but attention and what is before its projections: then a layer's output at
+        some positions needs keys and values everywhere, and all else only there."""
         spec, d, heads = config.residual, config.d_model, config.n_heads
         for place in ("pre", "mid", "post"):
             for stream in spec.streams:
@@ -89,11 +92,22 @@ class Block(nn.Module):
 
     def attend(self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """The attention branch: Q, K read x, V reads x_v; returns attention's update."""
+        return self.hook_attn_out(self.dropout(self.attn(*self._attn_input(x, x_v), self._modules.get("canon_b"))))
+
+    def heads(self, x: Tensor, x_v: Tensor, at: Int[Tensor, "B P"] | None = None) -> Float[Tensor, "B rows H K"]:
+        """The first half of `attend`: z of the heads, before its hook; `at`: at these positions, [B, P, H, K]."""
+        return self.attn.heads(*self._attn_input(x, x_v), self._modules.get("canon_b"), at)
+
+    def write(self, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T D"]:
+        """The second half of `attend`: attention's update from z, after its hook."""
+        return self.hook_attn_out(self.dropout(self.attn.write(z)))
+
+    def _attn_input(self, x: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor]:
+        """What the projections of Q and K, and of V, read."""
         x_read, x_v_read = tap(self.hook_attn_in, x), tap(self.hook_attn_v_in, x_v)
         v_norm = self._value_input(x_v_read, x_read)
         x_norm = self._canon("a", self.ln1(x_read))
-        v_norm = x_norm if v_norm is None else v_norm
-        return self.hook_attn_out(self.dropout(self.attn(x_norm, v_norm, self._modules.get("canon_b"))))
+        return x_norm, x_norm if v_norm is None else v_norm
 
     def _canon(self, place: str, x: Tensor) -> Tensor:
         """x through the Canon layer of a place, where there is one."""

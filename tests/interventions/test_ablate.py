@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from interventions.ablate import UNITS, ablate_heads, main, plot
-from interventions.edits import scale_heads
+from interventions.edits import resample_heads, scale_heads
 from interventions.sweep import document_losses
 from models import build
 from models.capture import edit
@@ -46,6 +46,25 @@ def test_sweep_from_the_cached_prefix_equals_whole_passes(measured) -> None:
         expected = naive_loss(model, shards, edits)
         np.testing.assert_allclose(got, [loss for loss, _ in expected], rtol=1e-5)
         assert losses.tokens.tolist() == [n for _, n in expected]
+
+
+def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
+    """Embedding, pattern, final norm and resampling too, and how far the predictions move."""
+    model, shards = measured
+    names = ("hook_embed", "blocks.1.attn.hook_pattern", "blocks.0.hook_mlp_out", "ln_final.hook_normalized")
+    sweep = [*({name: lambda x, hook: 0.5 * x} for name in names), resample_heads([Head(1, 1)], seed=2)]
+    losses = document_losses(model, shards, sweep, batch_size=8, divergence=True, budget=1000)
+    for e, edits in enumerate(sweep):
+        for index, tokens, targets in document_batches(shards, model.config.n_ctx, 8):
+            with torch.no_grad():
+                log_q = model(tokens).log_softmax(-1)
+                with edit(model, edits):
+                    log_p = model(tokens).log_softmax(-1)
+            real = targets != -100
+            loss = -(log_p.gather(2, targets.clamp(min=0)[..., None])[..., 0] * real).sum(1)
+            moved = ((log_q.exp() * (log_q - log_p)).sum(-1) * real).sum(1)
+            np.testing.assert_allclose(losses.edited[e, index], loss, rtol=1e-5)
+            np.testing.assert_allclose(losses.divergence[e, index], moved, rtol=1e-3, atol=1e-5)
 
 
 def test_table_is_the_estimate_of_the_losses(measured) -> None:

@@ -1,0 +1,244 @@
+"""What a sweep of head ablations costs, in plain forward passes, beside TransformerLens on the same weights.
+
+    python -m benchmarks.ablation_sweep
+    python -m benchmarks.ablation_sweep --cases answers pairs --vocab 4096 --rounds 5
+
+answers   every head ablated alone, ln p of one answer at the last position of every row
+losses    every head ablated alone, the loss at every position
+pairs     every two heads together, scored as `answers`
+
+A forward pass is the model's own, with the logits of all positions; each side is measured in its own. The peer is a
+`TransformerBridge` around GPT-2 with our weights, one `run_with_hooks` per head; outputs are asserted to be equal
+first. Δ is the largest difference to one whole pass per edit: of ln p, or of a document's loss per token.
+"""
+
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
+
+from models.cli import command, parse
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from models.head_spec import Head
+    from models.text.shards import TokenShards
+    from models.transformer import StreamTransformer
+
+Case = Literal["answers", "losses", "pairs"]
+UNITS = 3
+"""Forward passes that are timed together."""
+CHECKED = 24
+"""Pairs that are compared with a pass of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.ablation_sweep`."""
+
+    cases: tuple[Case, ...] = ("answers", "losses")
+    """What to time; pairs take a minute per round."""
+    vocab: tuple[int, ...] = (50257, 4096)
+    """Vocabularies."""
+    batch: int = 8
+    """Sequences."""
+    length: int = 128
+    """Tokens of each."""
+    layers: int = 6
+    """Layers, of 6 heads and width 384."""
+    rounds: int = 3
+    """Times that everything is measured, in turn; medians of the ratios are printed."""
+    budget: int | None = None
+    """Tokens that run at once; default: the engine's."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """cpu: processor seconds, for one thread on a machine that others keep busy."""
+    peer: bool = True
+    """Measure TransformerLens as well."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, print."""
+    options = parse(Options, argv, __doc__)
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "case", "vocabulary", "edits", "forward", "sweep", "forwards", "rounds", "peer's forwards", "max Δ, nats"
+    )
+    for vocab, case in itertools.product(options.vocab, options.cases):
+        table.add_row(*_measure(options, vocab, case))
+    print(
+        f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.layers} layers, "
+        f"6 heads, width 384, {options.batch} x {options.length} tokens, {options.clock} time; peer: {_peer_name()}"
+    )
+    Console(width=132).print(table)
+
+
+def _measure(options: Options, vocab: int, case: Case) -> list[str]:
+    """One row of the table."""
+    import time
+
+    import torch
+
+    from benchmarks.timing import interleaved
+    from interventions.edits import scale_heads
+    from models import build
+    from models.head_spec import parse_heads
+
+    shape: dict[str, Any] = {"n_layers": options.layers, "d_vocab": vocab, "n_ctx": options.length, "init_std": 0.1}
+    model = build("std-t", **shape)
+    tokens = torch.randint(vocab, (options.batch, options.length + 1), generator=torch.Generator().manual_seed(0))
+    heads = parse_heads("all", options.layers, 6)
+    groups = list(itertools.combinations(heads, 2)) if case == "pairs" else [(head,) for head in heads]
+    sweep = [scale_heads(group, 0.0) for group in groups]
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        ours = _ours(model, tokens, sweep, None if case != "losses" else _shards(Path(folder), tokens, vocab), options)
+        clock = time.process_time if options.clock == "cpu" else time.perf_counter
+        found: list[np.ndarray] = []
+        steps: dict[str, Callable[[], object]] = {
+            "forward": lambda: [model(tokens[:, :-1]) for _ in range(UNITS)],
+            "sweep": lambda: found.append(ours()),
+        }
+        if options.peer and case != "pairs":
+            steps |= _peers(model, tokens, heads, losses=case == "losses")
+        model(tokens[:, :-1])  # the first call of a process is slow
+        seconds = interleaved(steps, rounds=options.rounds, clock=clock)
+        difference = _difference(model, tokens, sweep, found[0], losses=case == "losses")
+    for name in {"forward", "peer"} & set(seconds):
+        seconds[name] = [s / UNITS for s in seconds[name]]
+    ratio = _ratios(seconds, "sweep", "forward")
+    peer = f"{median(_ratios(seconds, 'peer sweep', 'peer')):.1f}" if "peer" in seconds else "–"
+    cells = [case, f"{vocab:,}", str(len(sweep)), *(f"{median(seconds[name]):.3f} s" for name in ("forward", "sweep"))]
+    return [*cells, f"{median(ratio):.2f}", f"{min(ratio):.2f} to {max(ratio):.2f}", peer, f"{difference:.1e}"]
+
+
+def _ratios(seconds: dict[str, list[float]], step: str, unit: str) -> list[float]:
+    return [a / b for a, b in zip(seconds[step], seconds[unit], strict=True)]
+
+
+def _ours(
+    model: "StreamTransformer", tokens: "Tensor", sweep: list, shards: "TokenShards | None", options: Options
+) -> "Callable[[], np.ndarray]":
+    """The sweep: ln p [1 + edits, rows] of the next token at the last position, or losses per token."""
+    import numpy as np
+
+    from interventions.batch import answer_log_probs
+    from interventions.sweep import document_losses
+
+    prompts, last = tokens[:, :-1].tolist(), [tokens.shape[1] - 2] * len(tokens)
+
+    def answers() -> np.ndarray:
+        return answer_log_probs(model, prompts, last, tokens[:, -1:].tolist(), sweep, budget=options.budget)[..., 0]
+
+    def losses(shards: "TokenShards") -> np.ndarray:
+        found = document_losses(model, shards, sweep, batch_size=len(tokens), budget=options.budget)
+        return np.concatenate([found.baseline[None], found.edited]) / found.tokens
+
+    return answers if shards is None else lambda: losses(shards)
+
+
+def _difference(
+    model: "StreamTransformer", tokens: "Tensor", sweep: list, found: "np.ndarray", *, losses: bool
+) -> float:
+    """The largest difference to one whole pass per edit, of `CHECKED` edits spread over the sweep, or all of a few."""
+    import numpy as np
+
+    from models.capture import edit
+
+    step = max(1, len(sweep) // CHECKED) if len(sweep) > 100 else 1
+    worst = 0.0
+    for e in range(0, len(sweep), step):
+        with edit(model, sweep[e]):
+            log_p = model(tokens[:, :-1]).log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
+        expected = -log_p.double().mean(1) if losses else log_p[:, -1]
+        worst = max(worst, float(np.abs(found[1 + e] - expected.numpy()).max()))
+    return worst
+
+
+def _shards(folder: Path, tokens: "Tensor", vocab: int) -> "TokenShards":
+    """The rows as documents."""
+    import numpy as np
+
+    from models.text.shards import FORMAT, TokenShards
+
+    tokens.numpy().astype(np.uint16).tofile(folder / "tokens.bin")
+    np.save(folder / "starts.npy", np.arange(len(tokens) + 1) * tokens.shape[1])
+    sizes = {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")}
+    meta = {"format": FORMAT, "bytes": sizes, "dtype": "uint16", "d_vocab": vocab, "pad_id": 0}
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    return TokenShards(folder)
+
+
+# ---- the peer ----------------------------------------------------------------------------------
+
+
+def _peer_name() -> str:
+    from importlib.metadata import version
+
+    return f"transformer-lens {version('transformer-lens')}, transformers {version('transformers')}"
+
+
+def _peers(
+    model: "StreamTransformer", tokens: "Tensor", heads: "list[Head]", *, losses: bool
+) -> dict[str, Callable[[], object]]:
+    """TransformerLens' forward pass and its sweep, a pass per head."""
+    import torch
+
+    bridge, x = as_bridge(model), tokens[:, :-1]
+    torch.testing.assert_close(bridge(x), model(x), rtol=0, atol=1e-3)
+
+    def sweep() -> None:
+        for head in heads:
+
+            def ablate(z: "Tensor", hook: Any, index: int = head.head) -> "Tensor":
+                z = z.clone()
+                z[:, :, index] = 0
+                return z
+
+            logits = bridge.run_with_hooks(x, fwd_hooks=[(f"blocks.{head.layer}.attn.hook_z", ablate)])
+            if losses:
+                torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
+            else:
+                logits[:, -1].log_softmax(-1)
+
+    return {"peer": lambda: [bridge(x) for _ in range(UNITS)], "peer sweep": sweep}
+
+
+def as_bridge(model: Any) -> Any:
+    """A `TransformerBridge` around GPT-2 with the weights of a `std-t`: LayerNorm, learned positions, no biases."""
+    import torch
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    c = model.config
+    config = GPT2Config(
+        n_layer=c.n_layers, n_head=c.n_heads, n_embd=c.d_model, n_inner=c.d_mlp, vocab_size=c.d_vocab,
+        n_positions=c.n_ctx, activation_function="gelu", layer_norm_epsilon=model.ln_final.eps,
+    )  # fmt: skip
+    gpt2 = GPT2LMHeadModel(config).eval()
+    weights = {name: torch.zeros_like(w) for name, w in gpt2.state_dict().items()}
+    weights |= {"transformer.wte.weight": model.embed.weight, "lm_head.weight": model.head}
+    weights["transformer.wpe.weight"] = model.pos_embed.weight
+    norms = {"transformer.ln_f": model.ln_final}
+    for i, block in enumerate(model.blocks):
+        name = f"transformer.h.{i}"
+        norms |= {f"{name}.ln_1": block.ln1, f"{name}.ln_2": block.ln2}
+        attn, mlp = block.attn, block.mlp
+        weights[f"{name}.attn.c_attn.weight"] = torch.cat([p.matrix() for p in (attn.q, attn.k, attn.v)], 1)
+        weights[f"{name}.attn.c_proj.weight"] = attn.o.matrix()
+        weights |= {f"{name}.mlp.c_fc.weight": mlp.up.matrix(), f"{name}.mlp.c_proj.weight": mlp.down.matrix()}
+    for name, norm in norms.items():
+        weights |= {f"{name}.weight": norm.weight, f"{name}.bias": norm.bias}
+    gpt2.load_state_dict(weights)
+    return build_bridge_from_module(gpt2, "GPT2LMHeadModel", hf_config=config)
+
+
+if __name__ == "__main__":
+    command(main)

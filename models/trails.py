@@ -1,0 +1,73 @@
+"""The book-keeping of `models.trajectories`: which edits go together through the next layer."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.utils._pytree
+
+from models.residual import State
+
+
+@dataclass(eq=False)
+class Trail:
+    """What was captured on the way of a trajectory since the trail `before`, which it may share."""
+
+    before: "Trail | None" = None
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def captured(self) -> dict[str, Any]:
+        """Hook name -> what was kept of it, from the embedding on."""
+        return {**(self.before.captured() if self.before is not None else {}), **self.found}
+
+
+@dataclass(eq=False)
+class Path:
+    """A trajectory that has come to a layer: its state [B, …] there (None: before the embedding) and its trail."""
+
+    state: State
+    trail: Trail
+
+
+@dataclass(eq=False)
+class Task:
+    """The next layer of a trajectory, for those of its edits that do the same in it: `keys`, stage by stage."""
+
+    path: Path
+    edits: list[int]
+    keys: tuple[Hashable, ...]
+
+
+def key(task: Task, depth: int) -> tuple[int, tuple[Hashable, ...]]:
+    """Equal for tasks that do the same in the first `depth` stages of their layer."""
+    return id(task.path), task.keys[:depth]
+
+
+def grouped(tasks: Sequence[Task], depth: int) -> list[list[Task]]:
+    """Neighbours that do the same in the first `depth` stages of their layer."""
+    return [list(group) for _, group in groupby(tasks, partial(key, depth=depth))]
+
+
+def within(tasks: Sequence[Task], groups: Sequence[Sequence[Task]]) -> list[int]:
+    """The group of each task."""
+    place = {id(task): i for i, group in enumerate(groups) for task in group}
+    return [place[id(task)] for task in tasks]
+
+
+def side_by_side(keys: Sequence[tuple[Hashable, ...]]) -> list[tuple[Hashable, ...]]:
+    """Keys in the order of their first, then of their second parts, and so on, parts in order of appearance."""
+    seen: dict[Hashable, int] = {}
+    for key in keys:
+        for depth in range(1, len(key) + 1):
+            seen.setdefault(key[:depth], len(seen))
+    return sorted(keys, key=lambda key: [seen[key[:depth]] for depth in range(1, len(key) + 1)])
+
+
+def joined(states: Sequence[State]) -> State:
+    """States one after the other along the batch."""
+    if len(states) == 1:
+        return states[0]
+    return torch.utils._pytree.tree_map(lambda *parts: torch.cat(parts), *states)

@@ -1,0 +1,34 @@
+"""The benchmark of sweeps runs, and compares what it says it compares."""
+
+import pytest
+import torch
+
+from benchmarks.ablation_sweep import as_bridge, main
+from benchmarks.timing import interleaved
+from models import build
+
+
+def test_prints_a_row_per_case_and_vocabulary(capsys: pytest.CaptureFixture) -> None:
+    small = ["--layers", "1", "--batch", "1", "--length", "6", "--rounds", "1", "--no-peer"]
+    main(["--cases", "answers", "losses", "pairs", "--vocab", "300", *small])
+    out = capsys.readouterr().out
+    rows = [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")]
+    assert [row[0].strip() for row in rows] == ["answers", "losses", "pairs"]
+    assert [row[2].strip() for row in rows] == ["6", "6", "15"]
+    assert all(float(row[-1]) < 1e-5 for row in rows)
+    assert "1 x 6 tokens" in out
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_the_peer_has_our_weights() -> None:
+    model = build("std-t", "tiny", init_std=0.2)
+    tokens = torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(as_bridge(model)(tokens), model(tokens), rtol=0, atol=1e-4)
+
+
+def test_interleaved_runs_every_step_in_every_round_and_turns_round() -> None:
+    order: list[str] = []
+    seconds = interleaved({n: lambda n=n: order.append(n) for n in "ab"}, rounds=3)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert {n: len(s) for n, s in seconds.items()} == {"a": 3, "b": 3}

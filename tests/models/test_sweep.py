@@ -1,0 +1,86 @@
+"""`run_sweep`: what `run` gives under each edit, from shared passes."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import models.sweep
+from interventions.edits import resample_heads, scale_heads
+from models import build
+from models.capture import Captures, Query, run
+from models.errors import InputError
+from models.head_spec import Head
+from models.sweep import run_sweep
+
+torch.set_num_threads(1)
+LENGTHS = [5, 1, 12, 5, 3, 20, 2]
+_generator = torch.Generator().manual_seed(3)
+PROMPTS = [torch.randint(256, (n,), generator=_generator).tolist() for n in LENGTHS]
+POSITIONS = [[n - 1, 0] if n > 1 else [0] for n in LENGTHS]
+LOGITS = [[n - 1] if i % 3 else list(range(n))[::-1] for i, n in enumerate(LENGTHS)]
+LOGITS[3] = []
+QUERIES = {
+    "patterns": Query(tokens=PROMPTS, hooks=("blocks.*.attn.hook_pattern",), positions=POSITIONS),
+    "logits": Query(tokens=PROMPTS, logits=LOGITS),
+    "both": Query(tokens=PROMPTS, hooks=("blocks.*.attn.hook_z", "blocks.0.hook_resid_*"), logits=LOGITS),
+}
+
+
+def halve(x: Tensor, hook: Any) -> Tensor:
+    return x * 0.5
+
+
+SWEEP = [
+    {},
+    *(scale_heads([Head(layer, h)], 0.0) for layer in (0, 1) for h in range(4)),
+    scale_heads([Head(0, 1), Head(1, 2)], 0.5),
+    {"blocks.*.hook_mlp_out": halve},
+    {"hook_embed": halve, "blocks.1.attn.hook_pattern": halve},
+]
+
+
+def assert_same(got: Captures, expected: Captures, tolerance: float) -> None:
+    close = dict(rtol=0, atol=tolerance)
+    assert set(got.hooks) == set(expected.hooks)
+    for name, rows in expected.hooks.items():
+        for x, y in zip(got.hooks[name], rows, strict=True):
+            torch.testing.assert_close(x, y, **close)
+    assert (got.logits is None) == (expected.logits is None)
+    for x, y in zip(got.logits or [], expected.logits or [], strict=True):
+        torch.testing.assert_close(x, y, **close)
+
+
+@pytest.mark.parametrize("kind", list(QUERIES))
+@pytest.mark.parametrize("preset", ["std-t", "lfa", "pls", "kromcanon"])
+def test_equals_run(preset: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one part and in parts of eight edits; unequal prompts in batches of 40 tokens, copies in chunks of 100."""
+    model, query = build(preset, "tiny", init_std=0.2).double(), QUERIES[kind]
+    expected = [run(model, query, edits) for edits in SWEEP]
+    for held in (models.sweep.HELD, 1):
+        monkeypatch.setattr(models.sweep, "HELD", held)
+        found = list(run_sweep(model, query, SWEEP, batch_tokens=40, budget=100))
+        for got, one in zip(found, expected, strict=True):
+            assert_same(got, one, 1e-10)
+
+
+def test_resampling_stays_within_its_copy_of_each_batch() -> None:
+    """The donors of an edit are those of `run` with the same batches, whatever shares the pass."""
+    model = build("lfa", "tiny", init_std=0.2).double()
+    query = Query(tokens=PROMPTS, hooks=("blocks.1.hook_attn_out",), logits=[[len(p) - 1] for p in PROMPTS])
+    sweep = [{}, *(resample_heads([Head(layer, 1)], seed=s) for layer in (0, 1) for s in (0, 1)), SWEEP[3]]
+    for got, edits in zip(run_sweep(model, query, sweep), sweep, strict=True):
+        assert_same(got, run(model, query, edits), 1e-10)
+
+
+def test_errors_are_those_of_run() -> None:
+    model = build("lfa", "tiny")
+    with pytest.raises(InputError, match="did you mean"):
+        list(run_sweep(model, QUERIES["logits"], [{}, {"blocks.0.attn.hook_zz": halve}]))
+    with pytest.raises(InputError, match="nearest|did you mean"):
+        list(run_sweep(model, Query(tokens=PROMPTS, hooks=("blocks.0.attn.hook_zz",)), [{}]))
+    with pytest.raises(InputError, match="edit hook_token_post"):
+        list(run_sweep(model, QUERIES["logits"], [{"blocks.0.hook_resid_post": halve}]))
+    with pytest.raises(InputError, match="training mode"):
+        list(run_sweep(model.train(), QUERIES["logits"], [{}]))

@@ -1,0 +1,336 @@
+"""Shared passes give what one pass per edit gives, and compute no more than they must."""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from models import build
+from models.capture import Edits, capture, edit
+from models.errors import InputError
+from models.hooks import ObservePoint
+from models.trajectories import Trajectories
+from models.transformer import StreamTransformer
+
+torch.set_num_threads(1)
+TOKENS = torch.randint(256, (3, 7), generator=torch.Generator().manual_seed(5))
+AT = torch.tensor([[6], [2], [4]])
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ("std-t", "lfa", "dst-kron", "pls", "llama")},
+    **{name: (name, {}) for name in ("hdpl", "canon", "kromhc", "kromcanon")},
+    "alibi": ("std-t", {"positions": "alibi"}),
+    "canon a only": ("gpt2", {"canon": "canon", "canon.places": "A"}),
+    "gate from values": ("lfa", {"attention.gate": "gate", "attention.gate.source": "value"}),
+}  # fmt: skip
+
+
+def make(case: str, dtype: torch.dtype = torch.float64, n_layers: int = 3) -> StreamTransformer:
+    name, overrides = CASES[case]
+    return build(name, "tiny", n_layers=n_layers, init_std=0.2, seed=1, **overrides).to(dtype)
+
+
+def mixed(x: Tensor, hook: Any) -> Tensor:
+    """Depends on the position and on the other rows of the batch: it notices any other batch or other positions."""
+    ramp = torch.linspace(0.2, 0.9, x.shape[1], dtype=x.dtype).reshape(1, -1, *[1] * (x.ndim - 2))
+    return ramp * x + 0.1 * x.flip(0) + torch.linspace(0.02, 0.1, x.shape[-1], dtype=x.dtype)
+
+
+def ablate(x: Tensor, hook: Any, *, heads: Sequence[int]) -> Tensor:
+    keep = torch.ones(x.shape[2], dtype=x.dtype)
+    keep[list(heads)] = 0
+    return x * keep[:, None]
+
+
+def without(heads: Sequence[tuple[int, int]]) -> Edits:
+    layers = sorted({layer for layer, _ in heads})
+    return {f"blocks.{n}.attn.hook_z": partial(ablate, heads=[h for m, h in heads if m == n]) for n in layers}
+
+
+HEADS = list(itertools.product(range(3), range(4)))
+SINGLES = [without([head]) for head in HEADS]
+
+
+def streams(model: StreamTransformer, sweep: Sequence[Edits], tokens: Tensor = TOKENS, **options: Any) -> list[Tensor]:
+    """The final streams [B, P, D] of every member; each must arrive once."""
+    found: list[Any] = [None] * len(sweep)
+    for arrived in Trajectories(model, tokens, sweep, **options):
+        assert arrived.h is not None
+        for edits, h in zip(arrived.edits, arrived.h, strict=True):
+            for e in edits:
+                assert found[e] is None
+                found[e] = h
+    return found
+
+
+def log_probs(model: StreamTransformer, h: Tensor) -> Tensor:
+    return (h @ model.head.T).log_softmax(-1)
+
+
+def alone(model: StreamTransformer, edits: Edits, tokens: Tensor = TOKENS, at: Tensor | None = None) -> Tensor:
+    """ln p of one whole pass."""
+    with torch.no_grad(), edit(model, edits):
+        every = model(tokens).log_softmax(-1)
+    return every if at is None else torch.stack([row[p] for row, p in zip(every, at, strict=True)])
+
+
+def assert_same(model: StreamTransformer, sweep: Sequence[Edits], tolerance: float = 1e-10, **options: Any) -> None:
+    """Every member's ln p equals that of its own pass, and none is the unedited model's unless it is {}."""
+    at, tokens = options.get("at"), options.get("tokens", TOKENS)
+    plain = alone(model, {}, tokens, at)
+    for e, h in enumerate(streams(model, sweep, **options)):
+        expected = alone(model, sweep[e], tokens, at)
+        got = log_probs(model, h).detach()
+        np.testing.assert_allclose(got, expected, atol=tolerance, rtol=0, err_msg=str(sweep[e]))
+        if sweep[e] and tokens.shape[1] > 1:
+            assert (expected - plain).abs().max() > 1e-9, f"{sweep[e]} does nothing, so it tests nothing"
+
+
+# ---- the same numbers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [None, AT], ids=["everywhere", "answers"])
+@pytest.mark.parametrize("case", list(CASES))
+def test_an_edit_at_every_hook_of_the_model(case: str, at: Tensor | None) -> None:
+    """One sweep over all of them, in chunks of four copies: no stage is too late, no position left out."""
+    model = make(case, n_layers=2)
+    names = [n for n, p in model.hook_dict.items() if not isinstance(p, ObservePoint)]
+    assert_same(model, [{}, *({name: mixed} for name in names)], at=at, budget=4 * TOKENS.numel())
+
+
+THREE = torch.tensor([[0, 3, 6], [2, 2, -1], [-7, 5, 1]])
+
+
+@pytest.mark.parametrize(
+    ("at", "budget"),
+    [(None, 100), (AT, 1), (AT, 10**6), (THREE, 100)],
+    ids=["losses", "alone", "together", "three"],
+)
+def test_singles_pairs_and_random_sets(at: Tensor | None, budget: int) -> None:
+    model = make("pls")
+    draw = np.random.default_rng(0)
+    some = [[HEADS[i] for i in draw.choice(12, size, replace=False)] for size in (3, 5, 8, 12)]
+    pairs = [without(pair) for pair in itertools.combinations(HEADS, 2)]
+    assert_same(model, [{}, *SINGLES, *pairs, *map(without, some)], at=at, budget=budget)
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_rounding_in_float32(case: str) -> None:
+    """≤ 1e-5 in ln p, the bound of the engine."""
+    model = make(case, torch.float32)
+    others = ("hook_embed", "blocks.1.hook_mlp_out", "blocks.*.attn.hook_pattern")
+    sweep = [{}, *SINGLES, *({name: mixed} for name in others)]
+    for at in (None, AT):
+        assert_same(model, sweep, 1e-5, at=at)
+
+
+def test_edits_of_several_places_at_once() -> None:
+    model = make("lfa")
+    z, out, token = "blocks.{}.attn.hook_z", "blocks.{}.hook_mlp_out", "blocks.{}.hook_token_post"
+    sweep: list[Edits] = [
+        {z.format(0): mixed, out.format(2): mixed},
+        {z.format(0): mixed, out.format(1): mixed},
+        {z.format(0): mixed, "ln_final.hook_normalized": mixed},
+        {"hook_embed": mixed, z.format(2): mixed},
+        {token.format(1): mixed, z.format(2): mixed},
+        {token.format(1): mixed},
+        {"blocks.*.attn.hook_q": mixed, "ln_final.hook_scale": mixed},
+        {"blocks.2.hook_attn_in": mixed, z.format(2): mixed},
+    ]
+    for at in (None, AT):
+        assert_same(model, [{}, *sweep], at=at, budget=50)
+
+
+@pytest.mark.parametrize("budget", [1, 10**6])
+def test_the_last_layer_whole_for_some_and_at_the_answers_for_others(budget: int) -> None:
+    """Members of one trajectory that need different parts of the last layer share no z of another shape."""
+    model = make("std-t")
+    behind: list[Edits] = [{"blocks.2.hook_mlp_out": mixed}, {"blocks.2.hook_resid_mid": mixed}]
+    assert_same(model, [{}, *behind], at=AT, budget=budget)
+    assert_same(model, [{}, *behind, SINGLES[0], {**SINGLES[0], **behind[0]}, *SINGLES[8:10]], at=AT, budget=budget)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (5, 1)])
+def test_small_batches(shape: tuple[int, int]) -> None:
+    """A batch of one, and sequences of one token: there, gating heads is all that can act."""
+    model, tokens = make("kromhc"), TOKENS.new_ones(shape)
+    assert_same(model, [{}, *SINGLES], tokens=tokens, at=torch.zeros(shape[0], 1, dtype=torch.long))
+
+
+def test_the_unedited_pass_is_the_plain_one_bit_for_bit() -> None:
+    model = make("lfa", torch.float32)
+    first = next(iter(Trajectories(model, TOKENS, [{}, *SINGLES])))
+    with torch.no_grad():
+        plain = model.ln_final(model.readout(model.segment(model.embed_tokens(TOKENS))))
+    assert first.edits[0] == [0]
+    assert first.h is not None
+    assert torch.equal(first.h[0], plain)
+
+
+# ---- captures ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [1, 60, 10**6])
+@pytest.mark.parametrize("case", ["std-t", "lfa", "kromcanon", "hdpl"])
+def test_captures_of_every_hook(case: str, budget: int) -> None:
+    """What a hook shows under an edit, before its place too; with final streams and without."""
+    model = make(case)
+    stream = model.config.residual.streams[0] if model.config.residual.streams else "resid"
+    sweep = [{}, SINGLES[1], SINGLES[6], SINGLES[10], without(HEADS[::3]), {f"blocks.1.hook_{stream}_post": mixed}]
+    names = list(model.hook_dict)
+    for wanted in (True, False):
+        found: list[Any] = [None] * len(sweep)
+        for arrived in Trajectories(model, TOKENS, sweep, names=names, streams=wanted, budget=budget):
+            assert (arrived.h is None) != wanted
+            for edits, one in zip(arrived.edits, arrived.found, strict=True):
+                for e in edits:
+                    found[e] = one
+        for edits, got in zip(sweep, found, strict=True):
+            with torch.no_grad(), edit(model, edits), capture(model, names) as expected:
+                model(TOKENS)
+            assert set(got) == set(expected)
+            for name, x in expected.items():
+                np.testing.assert_allclose(got[name], x, atol=1e-10, err_msg=f"{name} under {list(edits)}")
+
+
+# ---- work that is not done ---------------------------------------------------------------------
+
+
+def counted(model: StreamTransformer, monkeypatch: pytest.MonkeyPatch) -> Counter:
+    """Positions that go through each layer's key projection and its FFN: (layer, "k" or "up") -> rows."""
+    rows: Counter = Counter()
+    for layer, block in enumerate(model.blocks):
+        for part, name in ((block.attn, "k"), (block.attn, "q"), (block.mlp, "up")):
+            module: Any = part._modules[name]
+
+            def forward(x: Tensor, *rest: Any, key: Any = (layer, name), plain: Any = module.forward) -> Tensor:
+                rows[key] += x.shape[0] * x.shape[1]
+                return plain(x, *rest)
+
+            monkeypatch.setattr(module, "forward", forward)
+    return rows
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3, 100])
+def test_a_sweep_over_heads_starts_at_z_and_ends_at_the_answers(copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the chunks fall: 1 pass + 4 heads per layer, attention of a head's own layer never again."""
+    model, tokens = make("std-t"), TOKENS[[0, 1, 2, 0]]
+    rows, one = counted(model, monkeypatch), tokens.numel()
+    streams(model, [{}, *SINGLES], tokens, at=torch.full((4, 1), 6), budget=copies * one)
+    assert [rows[n, "k"] / one for n in range(3)] == [1, 5, 9]
+    assert [rows[n, "q"] for n in range(3)] == [one, 5 * one, one + 8 * 4]  # the last layer's heads read one whole z
+    assert [rows[n, "up"] for n in range(3)] == [5 * one, 9 * one, 13 * 4]
+
+
+def test_pairs_share_the_pass_of_their_first_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("std-t")
+    rows, one = counted(model, monkeypatch), TOKENS.numel()
+    pairs = [without(pair) for pair in itertools.combinations(HEADS, 2)]
+    streams(model, [{}, *pairs], at=AT)
+    assert rows[1, "k"] / one == 1 + 4 + 6  # unedited, one head of layer 0, two of them
+    assert rows[1, "up"] / one == 1 + 4 + 6 + 4 + 6 + 4 * 4
+    assert rows[2, "k"] / one == 1 + 4 + 6 + 4 + 6 + 4 * 4
+
+
+def test_equal_edits_run_once_and_streams_after_a_layer_share_its_ffn(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("std-t")
+    rows, one = counted(model, monkeypatch), TOKENS.numel()
+    steered = [{"blocks.1.hook_resid_post": lambda x, hook, c=c: x + c} for c in range(5)]
+    streams(model, [{}, {}, without([(1, 2)]), without([(1, 2)]), *steered])
+    assert [rows[n, "up"] / one for n in range(3)] == [1, 2, 7]
+
+
+@pytest.mark.parametrize("case", ["canon", "kromcanon"])
+def test_a_convolution_after_the_heads_needs_the_whole_last_layer(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(case)
+    assert not model.blocks[2].positionwise
+    rows = counted(model, monkeypatch)
+    streams(model, [{}, SINGLES[0]], at=AT)
+    assert rows[2, "up"] == 2 * TOKENS.numel()
+
+
+def test_passes_for_attention_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns wanted only: no projection and no FFN in the last layer, and its heads' edits cost nothing."""
+    model = make("std-t")
+    rows, one = counted(model, monkeypatch), TOKENS.numel()
+    passes = Trajectories(model, TOKENS, [{}, *SINGLES], names=["blocks.*.attn.hook_pattern"], streams=False)
+    assert sorted(e for arrived in passes for edits in arrived.edits for e in edits) == list(range(13))
+    assert [rows[n, "q"] / one for n in range(3)] == [1, 5, 9]
+    assert rows[2, "up"] == 0
+
+
+# ---- errors and company ------------------------------------------------------------------------
+
+
+def test_errors_are_those_of_edit() -> None:
+    model = make("lfa")
+    with pytest.raises(InputError, match="did you mean"):
+        streams(model, [{"blocks.0.attn.hook_zz": mixed}])
+    with pytest.raises(InputError, match="hook_token_post or hook_context_post"):
+        streams(model, [{"blocks.0.hook_resid_post": mixed}])
+    with pytest.raises(InputError, match="must return the new activation"):
+        streams(model, [{"blocks.0.attn.hook_z": lambda z, hook: None}])  # type: ignore[dict-item]
+    with pytest.raises(InputError, match=r"hook_z returned \[3, 6"):
+        streams(model, [{"blocks.0.attn.hook_z": lambda z, hook: z[:, 1:]}])
+    with pytest.raises(InputError, match="outside a sequence of 7"):
+        streams(model, [{}], at=torch.tensor([[7], [0], [0]]))
+    with pytest.raises(InputError, match="batch, positions"):
+        streams(model, [{}], at=torch.zeros(3, 0, dtype=torch.long))
+    with pytest.raises(InputError, match="outside the vocabulary"):
+        streams(model, [{}], TOKENS + 300)
+    assert not any(p._forward_hooks or p.fwd_hooks for p in model.hook_dict.values())
+    with pytest.raises(InputError, match="training mode"):
+        streams(model.train(), [{}])
+
+
+def test_an_edit_that_never_fires_raises() -> None:
+    model = make("lfa")
+    model.blocks[1].add_module("hook_idle", HookPoint())
+    model.setup()
+    with pytest.raises(InputError, match=r"did not fire: blocks\.1\.hook_idle"):
+        streams(model, [{}, {"blocks.1.hook_idle": mixed, "blocks.0.attn.hook_z": mixed}])
+
+
+def test_a_hook_outside_the_table_acts_wherever_it_fires() -> None:
+    """It runs from the start of its layer, at every position; also a point outside the blocks that fires in one."""
+    model = make("lfa")
+    inside, outside = HookPoint(), HookPoint()
+    mlp: Any = model.blocks[2].mlp
+    mlp.add_module("hook_more", inside)
+    model.add_module("hook_more", outside)
+    model.setup()
+    plain = mlp.act
+    mlp.act = lambda x: outside(inside(plain(x)))
+    sweep: list[Edits] = [{}, {"blocks.2.mlp.hook_more": mixed}, {"hook_more": mixed}, SINGLES[0], SINGLES[11]]
+    for at in (None, AT):
+        assert_same(model, sweep, at=at)
+
+
+@pytest.mark.parametrize("name", ["hook_embed", "blocks.1.hook_mlp_out", "blocks.2.attn.hook_q", "ln_final.hook_scale"])
+def test_edits_of_somebody_else_stay_in_force(name: str) -> None:
+    model = make("std-t")
+    with edit(model, {name: lambda x, hook: 0.8 * x}):
+        got = streams(model, [{}, *SINGLES], at=AT)
+    for h, edits in zip(got, [{}, *SINGLES], strict=True):
+        both = {**edits, name: lambda x, hook: 0.8 * x}
+        np.testing.assert_allclose(log_probs(model, h).detach(), alone(model, both, at=AT), atol=1e-10)
+
+
+def test_hooks_of_somebody_else_see_copies_of_the_batch_at_every_position() -> None:
+    model = make("std-t")
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    names = ["blocks.0.attn.hook_k", "blocks.2.attn.hook_q", "blocks.2.hook_mlp_out"]
+    hooks = [(n, lambda x, hook, n=n: shapes.setdefault(n, []).append(tuple(x.shape))) for n in names]
+    with model.hooks(fwd_hooks=hooks):
+        streams(model, [{}, *SINGLES], at=AT, budget=10**6)
+    assert shapes == {
+        "blocks.0.attn.hook_k": [(3, 7, 4, 8)],  # shared: once
+        "blocks.2.attn.hook_q": [(9 * 3, 7, 4, 8)],
+        "blocks.2.hook_mlp_out": [(13 * 3, 7, 32)],
+    }
