@@ -37,6 +37,8 @@ class Options:
     """Run folders of gpt2, canon, kromhc and kromcanon."""
     out: Path | None = None
     """Folder for README.md, tables (.parquet) and the figure."""
+    html: bool = True
+    """Write the interactive figure.html (5 MB) as well."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     show(found)
     if options.out is not None:
-        write(found, options.out)
+        write(found, options.out, options.html)
 
 
 def open_runs(folders: Sequence[str]) -> "list[Run]":

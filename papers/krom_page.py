@@ -55,7 +55,7 @@ def show(found: Found) -> None:
         print_rows(arms(found.mixing), "mixing at the end, means over seeds and factors that can act", shown, 4)
 
 
-def write(found: Found, folder: Path) -> None:
+def write(found: Found, folder: Path, html: bool = True) -> None:
     """Tables and figure, then README.md; each whole or not at all."""
     from models.provenance import provenance
     from papers.krom_figure import figure
@@ -64,7 +64,8 @@ def write(found: Found, folder: Path) -> None:
     from papers.losses import UNITS
     from probes.tables import write_atomically, write_table
 
-    argv = f"python -m papers.krom {' '.join(run.typed for run in found.runs)} --out {folder.name}"
+    argv = f"python -m papers.krom {' '.join(run.typed for run in found.runs)} --out {folder}"
+    argv += "" if html else " --no-html"
     about: dict[str, Any] = {**provenance("cpu"), "argv": argv}
     tables = {
         "losses": (found.losses, UNITS), "comparison": (found.comparison, UNITS),
@@ -79,7 +80,7 @@ def write(found: Found, folder: Path) -> None:
                 rows, folder / f"{name}.parquet", units={c: u for c, u in units.items() if c in rows}, about=about
             )
             files.append(f"{name}.parquet")
-    said = write_figures(figure(found), folder, "svg")
+    said = write_figures(figure(found), folder, "svg", html)
     files += [Path(line.split(" ", 1)[1]).name for line in said if line.startswith("figure ")]
     text = page(found, about, files)
     write_atomically(folder / "README.md", lambda part: part.write_text(text, encoding="utf-8"))

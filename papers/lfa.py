@@ -53,6 +53,8 @@ class Options:
     """Bootstrap resamples for the intervals of Cohen's d."""
     seed: int = 0
     """Of the random sets, and of the halves in which coreference heads are chosen and scored."""
+    html: bool = True
+    """Write the interactive figure.html (5 MB) as well."""
     static: Literal["svg", "png", "none"] = "svg"
     """Kind of the static figure; it needs the extra `figures`."""
     device: str = "auto"
@@ -129,6 +131,9 @@ def _typed(options: Options, runs: "list[Run]", own: bool) -> str:
         value = getattr(options, field.name)
         if field.name in ("runs", "out", "device") or value == field.default or (field.name == "data" and own):
             continue
+        if isinstance(value, bool):
+            words.append(f"--{'' if value else 'no-'}{field.name.replace('_', '-')}")
+            continue
         values = value if isinstance(value, tuple) else (value,)
         words += [
             f"--{field.name.replace('_', '-')}",
@@ -188,7 +193,7 @@ def _write(options: Options, report: "Report", figure: Any) -> None:
         if len(table):
             units = {c: u for c, u in UNITS.get(name, {}).items() if c in table}
             write_table(table, folder / f"{name}.parquet", units=units, about=about)
-    said = write_figures(figure, folder, options.static)
+    said = write_figures(figure, folder, options.static, options.html)
     files = [f"{name}.parquet" for name, table in report.tables.items() if len(table)]
     files += [Path(line.split(" ", 1)[1]).name for line in said if line.startswith("figure ")]
     text = page(replace(report, files=files))

@@ -106,14 +106,15 @@ def _layers(canvas: Any, table: "pd.DataFrame", at: dict[str, int]) -> None:
         )  # fmt: skip
 
 
-def write_figures(canvas: Any, folder: Path, static: str) -> list[str]:
-    """Write figure.html and, unless `static` is none, figure.svg or .png; the lines to tell the user."""
+def write_figures(canvas: Any, folder: Path, static: str, html: bool = True) -> list[str]:
+    """Write figure.html if wanted and, unless `static` is none, figure.svg or .png; the lines to tell the user."""
     from probes.tables import write_atomically
 
-    page = folder / "figure.html"
-    html = canvas.to_html(include_plotlyjs=True)
-    write_atomically(page, lambda part: part.write_text(html, encoding="utf-8"))
-    said = [f"figure {page}"]
+    said = []
+    if html:
+        page, text = folder / "figure.html", canvas.to_html(include_plotlyjs=True)
+        write_atomically(page, lambda part: part.write_text(text, encoding="utf-8"))
+        said.append(f"figure {page}")
     if static == "none":
         return said
     try:
