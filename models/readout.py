@@ -16,9 +16,9 @@ IGNORE = -100
 """Target of a position that has none (padding)."""
 
 
-def chunk_rows(d_vocab: int, budget: int = 2**23) -> int:
-    """Rows per chunk so that a chunk of logits stays near `budget` numbers (32 MiB in fp32)."""
-    return max(16, budget // d_vocab)
+def chunk_rows(d_vocab: int, budget: int = 2**22, least: int = 160) -> int:
+    """Rows per chunk: `budget` logits (16 MiB in fp32), but no fewer rows than make a product efficient."""
+    return max(least, budget // d_vocab)
 
 
 class _CrossEntropy(torch.autograd.Function):
