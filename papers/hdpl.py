@@ -101,7 +101,8 @@ def _write(
     from papers.markdown import table
     from probes.tables import write_atomically, write_table
 
-    argv = f"python -m papers.hdpl {' '.join(run.typed for run in runs)} --out {folder.name if folder.is_absolute() else folder}"
+    where = folder.name if folder.is_absolute() else folder
+    argv = f"python -m papers.hdpl {' '.join(run.typed for run in runs)} --out {where}"
     about: dict[str, Any] = {**provenance("cpu"), "argv": argv}
     tables = {"losses": (rows, UNITS), "comparison": (found, UNITS), "kl": (penalties, KL_UNITS)}
     for name, (one, units) in tables.items():

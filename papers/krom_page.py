@@ -64,7 +64,8 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
     from papers.losses import UNITS
     from probes.tables import write_atomically, write_table
 
-    argv = f"python -m papers.krom {' '.join(run.typed for run in found.runs)} --out {folder.name if folder.is_absolute() else folder}"
+    where = folder.name if folder.is_absolute() else folder
+    argv = f"python -m papers.krom {' '.join(run.typed for run in found.runs)} --out {where}"
     argv += "" if html else " --no-html"
     about: dict[str, Any] = {**provenance("cpu"), "argv": argv}
     tables = {
