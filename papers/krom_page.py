@@ -25,7 +25,7 @@ def arms(mixing: "pd.DataFrame") -> "pd.DataFrame":
     import numpy as np
 
     rows = mixing.assign(start=1 / (1 + np.exp(-mixing["b_res"])))
-    way = -rows["b_res"] + np.log(rows["swap"] / (1 - rows["swap"]))  # logit of the mean swap − initial gap
+    way = rows["gap"] - rows["b_res"]
     rows["share"] = np.where(way.abs() > 1e-3, rows["by_loss"] / way, np.nan)
     values = [
         "loss", "swap", "start", "swap_without_gradient", "by_loss", "share", "by_loss_controls", "towards", "factors",

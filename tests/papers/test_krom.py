@@ -103,6 +103,10 @@ def test_the_command_writes_a_page_from_its_tables(runs: dict, tmp_path: Path, c
     assert sorted(mixing["storage"]) == ["bf16", "fp32", "fp32", "fp32"]
     frozen = mixing[mixing["storage"] == "bf16"].iloc[0]
     assert frozen["swap"] == pytest.approx(1 / (1 + math.exp(8)), rel=0.05)
+    arms = pd.read_parquet(out / "arms.parquet").set_index("storage")
+    assert arms.loc["bf16", "share"] == pytest.approx(1, abs=1e-6), (
+        "where decay rounds away, all of the way is the loss's"
+    )
     compared = pd.read_parquet(out / "comparison.parquet").set_index("preset")
     assert compared.loc["kromhc", "pairs"] == 2, "bf16 and −2 are no part of it"
     loss = json.loads((runs["gpt2-0"] / "metrics.jsonl").read_text().splitlines()[-1])
