@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from interventions.ablate_tables import PROMPT_UNITS, UNITS, ablate_heads, ablate_on_prompts, plot
 from models.cli import command, parse
-from probes.command import INTERVAL, RunOptions, check_options, open_run, progress_bar, show, write_results
+from probes.command import INTERVAL, DocumentOptions, check_options, open_run, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ ABOVE = "above control"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(RunOptions):
+class Options(DocumentOptions):
     """Arguments of `python -m interventions.ablate`."""
 
     heads: tuple[str, ...] = ("all",)
@@ -51,12 +51,8 @@ class Options(RunOptions):
     """Which random sets are drawn, and which rows trade places under --method resample."""
     suite: str = "competing"
     """Prompts of sps, coherence and top3:pds: competing, stories, a JSONL file, or FORMAT:PATH."""
-    data: str | None = None
-    """SOURCE to measure the loss on; default: the run's validation data."""
     max_documents: int | None = 200
     """Use at most this many documents; None for all."""
-    batch_size: int = 32
-    """Documents per batch."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from models.cli import command, parse
 from models.errors import InputError
-from probes.command import INTERVAL, RunOptions, open_run, progress_bar, show
+from probes.command import INTERVAL, DocumentOptions, open_run, progress_bar, show
 
 if TYPE_CHECKING:
     from interventions.divergence import Divergence
@@ -28,7 +28,7 @@ CHECKED = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(RunOptions):
+class Options(DocumentOptions):
     """Arguments of `python -m interventions.abliterate`."""
 
     direction: str | None = None
@@ -49,12 +49,8 @@ class Options(RunOptions):
     """Random directions to compare with: the KL after projecting them out instead; 0: none."""
     seed: int = 0
     """Of the random directions."""
-    data: str | None = None
-    """SOURCE to measure on; default: the run's validation data."""
     max_documents: int | None = 200
     """Use at most this many documents; None for all."""
-    batch_size: int = 32
-    """Documents per batch."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -84,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     direction = read_direction(options.direction, options.stream, options.method)
     folder = run_folder(options.run)
-    name, model = open_run(RunOptions(run=options.run, device=options.device))
+    name, model = open_run(options)
     check_width(direction, model)
     shards = evaluation_shards(folder, model._text(), options.data)
     d = direction.vector.to(model.cfg.device)

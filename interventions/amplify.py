@@ -21,14 +21,14 @@ from interventions.amplify_tables import AREA_UNITS, UNITS, by_head, check_alpha
 from models.cli import command, parse
 from models.errors import InputError
 from models.head_spec import Head, parse_heads
-from probes.command import INTERVAL, RunOptions, check_options, open_run, progress_bar, show, write_results
+from probes.command import INTERVAL, DocumentOptions, check_options, open_run, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(RunOptions):
+class Options(DocumentOptions):
     """Arguments of `python -m interventions.amplify`."""
 
     alpha: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -45,12 +45,6 @@ class Options(RunOptions):
     """Tokens of a sample."""
     seed: int = 0
     """Of the samples."""
-    data: str | None = None
-    """SOURCE to measure on; default: the run's validation data."""
-    max_documents: int | None = 100
-    """Use at most this many documents; None for all."""
-    batch_size: int = 32
-    """Documents per batch."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -31,7 +31,7 @@ from interventions.latents_tables import (
 )
 from models.cli import command, parse
 from models.errors import InputError
-from probes.command import INTERVAL, RunOptions, check_options, open_run, progress_bar, show, write_results
+from probes.command import INTERVAL, DocumentOptions, check_options, open_run, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(RunOptions):
+class Options(DocumentOptions):
     """Arguments of `python -m interventions.latents`."""
 
     run: Annotated[str, tyro.conf.Positional] = "hdpl"
@@ -67,12 +67,8 @@ class Options(RunOptions):
     """In texts, change these positions only, from BOS = 0; negative ones count from the end of either text."""
     k: int = 5
     """Most probable next tokens to show."""
-    data: str | None = None
-    """SOURCE to measure the loss on; default: the run's validation data."""
     max_documents: int | None = 200
     """Use at most this many documents; None for all."""
-    batch_size: int = 32
-    """Documents per batch."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from models.cli import command, parse
 from models.errors import InputError
-from probes.command import RunOptions, check_options, open_run, progress_bar, show, write_results
+from probes.command import DocumentOptions, check_options, open_run, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ UNITS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(RunOptions):
+class Options(DocumentOptions):
     """Arguments of `python -m interventions.steer`."""
 
     direction: str | None = None
@@ -57,10 +57,6 @@ class Options(RunOptions):
     """Tokens of a sample."""
     seed: int = 0
     """Of the samples and of the random directions."""
-    data: str | None = None
-    """SOURCE to measure on; default: the run's validation data."""
-    max_documents: int | None = 100
-    """Use at most this many documents; None for all."""
     batch_size: int = 16
     """Documents per batch."""
 

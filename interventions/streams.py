@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from interventions.streams_tables import EVERYWHERE, HEAD, UNITS, ablate_streams, cells_of, plot
 from models.cli import command, parse
 from models.errors import InputError
-from probes.command import INTERVAL, RunOptions, check_options, open_run, progress_bar, show, write_results
+from probes.command import INTERVAL, DocumentOptions, check_options, open_run, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     from models.transformer import StreamTransformer
@@ -33,7 +33,7 @@ PERCENT = "percent (95 %)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(RunOptions):
+class Options(DocumentOptions):
     """Arguments of `python -m interventions.streams`."""
 
     streams: tuple[str, ...] = ()
@@ -48,12 +48,6 @@ class Options(RunOptions):
     """Draws of random and resample."""
     seed: int = 0
     """Of the draws."""
-    data: str | None = None
-    """SOURCE to measure on; default: the run's validation data."""
-    max_documents: int | None = 100
-    """Use at most this many documents; None for all."""
-    batch_size: int = 32
-    """Documents per batch."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

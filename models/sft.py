@@ -167,7 +167,7 @@ def _digest(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def _fit(trainer: Any, counts: dict[str, Any]) -> None:
-    from models.training.loop import Stopped
+    from models.training.loop import run_to_end
 
     n_ctx = trainer.model.config.n_ctx
     for name, part in (("data", "training"), ("valid", "validation")):
@@ -177,12 +177,7 @@ def _fit(trainer: Any, counts: dict[str, Any]) -> None:
             f"without a response within them), {c['targets']:,} targets in {c['windows']} windows",
             file=sys.stderr,
         )
-    try:
-        trainer.fit()
-    except Stopped as stop:
-        print(stop, file=sys.stderr)
-        sys.exit(1 if "not finite" in str(stop) else 130)
-    print(f"validation loss {trainer.best:.4f} at best -> {trainer.run.folder}")
+    run_to_end(trainer)
 
 
 if __name__ == "__main__":

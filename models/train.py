@@ -132,7 +132,7 @@ def _trainer(
 
 
 def _fit(trainer: Any, data: Any) -> None:
-    from models.training.loop import Stopped
+    from models.training.loop import run_to_end
 
     model, folder = trainer.model, trainer.run.folder
     print(
@@ -142,12 +142,7 @@ def _fit(trainer: Any, data: Any) -> None:
         f"{trainer.steps} steps of {trainer.batch} x {model.config.n_ctx} tokens -> {folder}",
         file=sys.stderr,
     )
-    try:
-        trainer.fit()
-    except Stopped as stop:
-        print(stop, file=sys.stderr)
-        sys.exit(1 if "not finite" in str(stop) else 130)
-    print(f"validation loss {trainer.best:.4f} at best -> {folder}")
+    run_to_end(trainer)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,23 @@ class RunOptions:
     """Arguments of every command that measures a run."""
 
     run: Annotated[str, tyro.conf.Positional] = "lfa"
-    """Run folder, or a bundled model: lfa, std-t, d-cas, cfm."""
+    """Run folder, or a bundled model: lfa, std-t, d-cas, cfm, pls, c2, dst-kron, llama, hdpl, gpt2, kromcanon."""
     out: Path | None = None
     """Write the table (.parquet) here, what else there is and the figure (.html) beside it."""
     device: str = "auto"
     """auto, cpu or cuda."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentOptions(RunOptions):
+    """Arguments of every command that measures a run's loss over documents."""
+
+    data: str | None = None
+    """SOURCE to measure the loss on; default: the run's validation data."""
+    max_documents: int | None = 100
+    """Use at most this many documents; None for all."""
+    batch_size: int = 32
+    """Documents per batch."""
 
 
 def check_options(options: RunOptions) -> None:

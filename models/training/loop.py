@@ -8,6 +8,7 @@ means of the log are in the checkpoint.
 import contextlib
 import math
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -254,3 +255,13 @@ class Trainer:
         finally:
             for number, handler in old.items():
                 signal.signal(number, handler)
+
+
+def run_to_end(trainer: Trainer) -> None:
+    """`fit` for a command: prints the best loss; exits 130 after a signal (saved), 1 on a loss that is not finite."""
+    try:
+        trainer.fit()
+    except Stopped as stop:
+        print(stop, file=sys.stderr)
+        sys.exit(1 if "not finite" in str(stop) else 130)
+    print(f"validation loss {trainer.best:.4f} at best -> {trainer.run.folder}")
