@@ -40,6 +40,8 @@ class Options(RunOptions):
     """Factor on the heads' outputs."""
     data: str | None = None
     """SOURCE of the documents; default: the run's validation data."""
+    text_field: str = "text"
+    """Field of JSON lines, column of parquet, that holds the text."""
     max_tokens: int | None = None
     """At most this many rows; None for all."""
 
@@ -58,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     name, model = open_run(options)
     groups = _groups(options, model)
     names = [group.name for group in groups]
-    shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
+    shards = evaluation_shards(run_folder(options.run), model._text(), options.data, text_field=options.text_field)
     chosen = list(documents(shards, model.config.n_ctx, options.max_tokens))
     if not chosen:
         raise InputError("no document of the data has a token to predict; give another --data")
