@@ -63,7 +63,7 @@ class FeatureOptions:
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} = {getattr(self, name)}: a threshold of attention lies between 0 and 1")
 
-    def heads(self, group: Literal["anchor", "entity"], n_layers: int, n_heads: int) -> list[Head]:
+    def heads(self, group: str, n_layers: int, n_heads: int) -> list[Head]:
         """The heads of anchor_mass or entity_mass; `InputError` where the default ones do not exist."""
         specs = getattr(self, f"{group}_heads") or (f"L{n_layers - 1}.{HEADS_OF[group]}",)
         try:
@@ -108,7 +108,7 @@ def _core(n_layers: int, n_heads: int, options: FeatureOptions) -> Iterator[Colu
     yield Column(
         name="confidence", component="core", layer=n_layers - 1, unit="probability", formula="p^(L−1)(ŷ)", source=source
     )
-    for group in ("anchor", "entity"):
+    for group in HEADS_OF:
         heads = ", ".join(head.label for head in options.heads(group, n_layers, n_heads))
         formula = f"Σ_h max_k Ã_h[q, k], h in {heads}"
         yield Column(name=f"{group}_mass", component="core", unit="attention", formula=formula, source=source)

@@ -6,8 +6,8 @@
     found.X            [n, d] float32, in the order of `columns`
 
 `position` is the query position t_q, `token` stands there, `target` is the token that follows what is predicted from,
-`prediction` the final layer's argmax. Schema metadata as in `probes.tables`: `units` and `about`, with kind, format,
-tier, schema, options, model and data.
+`prediction` the final layer's argmax; `read_raw` reads the raw activations that lie beside. Schema metadata as in
+`probes.tables`: `units` and `about`, with kind, format, tier, schema, options, model and data.
 """
 
 import json
@@ -57,6 +57,18 @@ class Features:
         return self.table[[column.name for column in self.columns]].to_numpy(np.float32)
 
 
+@dataclass(frozen=True)
+class Raw:
+    """Raw activations of the rows of a feature table."""
+
+    table: "pd.DataFrame"
+    """Index columns."""
+    X: "np.ndarray"
+    """[n, F] float32, the hooks one after the other."""
+    hooks: tuple[str, ...]
+    about: dict[str, Any]
+
+
 def about_features(n_layers: int, n_heads: int, options: FeatureOptions, **more: Any) -> dict[str, Any]:
     """The `about` of a feature table; `more` adds to it (model, data, provenance)."""
     schema = [asdict(column) for column in columns(n_layers, n_heads, options)]
@@ -65,14 +77,19 @@ def about_features(n_layers: int, n_heads: int, options: FeatureOptions, **more:
     return {**about, "options": asdict(options), "model": given, **more}
 
 
+def metadata(about: Mapping[str, Any]) -> dict[str, str]:
+    """Schema metadata of a table of features or raw activations: `units` and `about`, as JSON."""
+    units = INDEX_UNITS | {column["name"]: column["unit"] for column in about.get("schema", ())}
+    return {"units": json.dumps(units), "about": json.dumps(about)}
+
+
 def feature_schema(about: Mapping[str, Any]) -> "pa.Schema":
     """The Arrow schema of a feature table, with its metadata; `about` as `about_features` makes it."""
     import pyarrow as pa
 
     fields = {**INDEX, **{column["name"]: "float32" for column in about["schema"]}}
-    units = INDEX_UNITS | {column["name"]: column["unit"] for column in about["schema"]}
-    metadata = {"units": json.dumps(units), "about": json.dumps(about)}
-    return pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in fields.items()], metadata=metadata)
+    typed = [pa.field(name, pa.type_for_alias(kind)) for name, kind in fields.items()]
+    return pa.schema(typed, metadata=metadata(about))
 
 
 def read_features(path: "str | Path | Sequence[str | Path]") -> Features:
@@ -99,6 +116,28 @@ def read_features(path: "str | Path | Sequence[str | Path]") -> Features:
         row = table[twice].iloc[0]
         raise InputError(f"document {row['document']} is in two of the files; they must hold different documents")
     return Features(table, first.columns, first.about)
+
+
+def read_raw(path: str | Path) -> Raw:
+    """Read raw activations, one list column per hook, that `features.extract --raw` wrote beside a feature table.
+
+    Raises `InputError` as `read_features`.
+    """
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    path = Path(path)
+    about = read_about_of(path, "raw")
+    hooks = tuple(name for name in pq.read_schema(path).names if name not in INDEX)
+    if hooks != tuple(about.get("hooks", ())):
+        raise InputError(f"{path} has not the hooks {about.get('hooks')} that it describes; extract it again")
+    index = read_columns(path, INDEX).to_pandas()
+    table = pq.read_table(path, columns=list(hooks))
+    flat = [column.combine_chunks().flatten().to_numpy().reshape(len(index), -1) for column in table.columns]
+    X = np.concatenate(flat, axis=1)
+    if not np.isfinite(X).all():
+        raise InputError(f"{path}: {int((~np.isfinite(X)).any(1).sum())} rows with missing values; extract it again")
+    return Raw(index, X, hooks, about)
 
 
 def _at(about: Mapping[str, Any], keys: Sequence[str]) -> Any:
