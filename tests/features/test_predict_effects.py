@@ -60,7 +60,7 @@ def test_no_relation_is_not_found() -> None:
     assert (found["ci_low"].le(0) & found["ci_high"].ge(0)).mean() > 0.5  # the others are below: worse than the mean
     assert (
         found["r2"].abs().max() < 12 / DOCUMENTS / 2
-    )  # what twelve features of documents fit by chance, half the variance
+    )  # chance, of features of documents
     assert (found["shuffled"] <= 0.002).all() and found["shuffled"].mean() <= 0
     assert (found["baselines"][40:] > 0.05).all()
 
