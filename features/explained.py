@@ -9,7 +9,7 @@ stand what is known without them (`BASELINES`) and the features with effects dea
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -80,7 +80,7 @@ def explain(
     errors = {name: _by_document(y - one.predicted, codes) for name, one in said.items()}
     around = _by_document(y - said["features"].mean, codes)
     r2 = {name: _r2(e, around) for name, e in errors.items()}
-    how: dict[str, int] = {"resamples": resamples, "seed": seed}
+    how: dict[str, Any] = {"resamples": resamples, "seed": seed}
     low, high = cluster_bootstrap(_r2, errors["features"], around, **how)
     gain_low, gain_high = cluster_bootstrap(_gain, errors["both"], errors["baselines"], around, **how)
     rng = np.random.default_rng(seed)

@@ -162,9 +162,12 @@ def plot(found: "pd.DataFrame") -> Any:
             )  # fmt: skip
     figure.update_yaxes(title="R²", zeroline=True, zerolinecolor="#b8c0c8").update_xaxes(tickangle=-60)
     height, width = 120 + 250 * len(kinds), max(700, 160 + 24 * found["edit"].nunique())
-    legend = {"orientation": "h", "y": 1 + 60 / height, "yanchor": "bottom"}
-    title = f"Effects of ablations from features: {found['n'].iloc[0]:,} tokens, {found['documents'].iloc[0]} documents"
-    return figure.update_layout(title=title, height=height, width=width, legend=legend, template="plotly_white")
+    legend = {"orientation": "h", "y": 1 + 35 / (height - 190), "yanchor": "bottom", "x": 0}
+    text = f"Effects of ablations from features: {found['n'].iloc[0]:,} tokens, {found['documents'].iloc[0]} documents"
+    title = {"text": text, "y": 1 - 25 / height, "yanchor": "top"}
+    margin = {"t": 110, "b": 80}
+    figure.update_layout(title=title, height=height, width=width, legend=legend, margin=margin, template="plotly_white")
+    return figure
 
 
 if __name__ == "__main__":

@@ -58,9 +58,7 @@ def test_no_relation_is_not_found() -> None:
     found = explain(X, effects, KNOWN, CODES, resamples=400)
     assert (found["ci_low"] > 0).sum() <= 2 and (found["gain_low"] > 0).sum() <= 2
     assert (found["ci_low"].le(0) & found["ci_high"].ge(0)).mean() > 0.5  # the others are below: worse than the mean
-    assert (
-        found["r2"].abs().max() < 12 / DOCUMENTS / 2
-    )  # chance, of features of documents
+    assert found["r2"].abs().max() < 12 / DOCUMENTS / 2  # chance, of features of documents
     assert (found["shuffled"] <= 0.002).all() and found["shuffled"].mean() <= 0
     assert (found["baselines"][40:] > 0.05).all()
 
