@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KEY = ["document", "position"]
+IDS = ["token_id", "target_id"]
 MEASURES = ("delta_loss", "delta_log_p")
 
 
@@ -55,12 +56,16 @@ def match_effects(features: Path, effects: Path) -> Matched:
     for path, rows in ((features, found.table), (effects, table)):
         if twice := int(rows.duplicated(KEY).sum()):
             raise InputError(f"{path}: {twice} positions occur twice; compute it again")
-    index = found.table[[*KEY, "token_id"]].assign(row=np.arange(len(found.table)))
+    index = found.table[[*KEY, *IDS]].assign(row=np.arange(len(found.table)))
     both = index.merge(table, on=KEY, suffixes=("", "_effects"))
     if not len(both):
         raise InputError(f"{features} and {effects} have no token in common; compute both from the same data")
-    if other_token := int((both["token_id"] != both["token_id_effects"]).sum()):
-        raise InputError(f"{other_token} of {len(both)} tokens differ: {features} and {effects} are of different data")
+    same = np.all([both[name] == both[f"{name}_effects"] for name in IDS], axis=0)
+    if not same.all():
+        raise InputError(
+            f"{int((~same).sum())} of {len(both)} tokens or targets differ: {features} and {effects} are of different "
+            "data, or the features of another logits_row than query"
+        )
     keep = [i for i, column in enumerate(found.columns) if not column.constant]
     return Matched(
         x=found.X[both["row"].to_numpy()][:, keep],

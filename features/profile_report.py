@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 P = 0.05
 """Kinds of tokens with a corrected p above this are not named."""
+CORE = ("confidence", "anchor_mass", "entity_mass", "context_span")
 HEADS = 4
 """Heads named per cluster."""
 SHOWN = 5
@@ -70,7 +71,9 @@ def _section(row: "pd.Series", kinds: "pd.DataFrame", samples: "pd.DataFrame", o
         f"- tokens: {_shares(row['tokens'])}",
         f"- predictions: {_shares(row['predictions'])}",
     ]
-    lines += [f"- {text}" for text in (_kinds(kinds), _heads(row, overall), _confidence(row)) if text]
+    lines += [
+        f"- {text}" for text in (_kinds(kinds), _heads(row, overall), _confidence(row), _core(row, overall)) if text
+    ]
     lines.append(f"- from {row['documents']:,} documents")
     near = samples[samples["kind"] == "representative"].head(SHOWN)
     far = samples[samples["kind"] == "diverse"]
@@ -119,6 +122,13 @@ def _head(name: str) -> str:
 def _confidence(row: "pd.Series") -> str:
     values = [f"{row[name]:.2f}" for name in row.index if name.startswith("mean_traj_prob_")]
     return f"probability of the prediction by layer: {' '.join(values)}" if values else ""
+
+
+def _core(row: "pd.Series", overall: "pd.Series") -> str:
+    """Means of the features of tier core."""
+    names = [f"mean_{name}" for name in CORE if f"mean_{name}" in overall]
+    each = [f"{name[5:].replace('_', ' ')} {row[name]:.2f} ({overall[name]:.2f})" for name in names]
+    return f"means (over all tokens): {', '.join(each)}" if each else ""
 
 
 def _line(sample: Mapping[str, Any]) -> str:

@@ -28,6 +28,9 @@ WINDOW = 128
 """Documents whose effects are in memory at a time; a row group of the file."""
 
 
+COLUMNS = ("edit", "Δ loss", INTERVAL, "|Δ loss|", "Δ log p", "|Δ log p|", "tokens")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options(RunOptions):
     """Arguments of `python -m interventions.token_effects`."""
@@ -64,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     chosen = list(documents(shards, model.config.n_ctx, options.max_tokens))
     if not chosen:
         raise InputError("no document of the data has a token to predict; give another --data")
-    cut = sum(len(one.ids) < one.length for one in chosen)
+    cut = sum(one.length - 1 > model.config.n_ctx for one in chosen)
     counts = {"documents": len(chosen), "cut": cut, "left_out": shards.n_documents - len(chosen)}
     summary = Summary(names)
     tables = summary.added(_tables(options, model, groups, chosen))
@@ -74,10 +77,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     for _ in tables:
         pass
     print(f"{name}: {len(chosen)} documents, {cut} of them cut at {model.config.n_ctx}, {counts['left_out']} left out")
-    title = f"change without the heads (scale {options.scale:g}), nats/token; 95 % over documents, sd over tokens"
-    show(summary.table(), title, ("edit", "measure", "mean", INTERVAL, "sd", "mean_abs", "n"), digits=4)
+    title = f"change without the heads (scale {options.scale:g}), nats/token; 95 % over documents"
+    show(_by_edit(summary.table()), title, COLUMNS, digits=4)
     if options.out is not None:
         print(f"table {options.out}")
+
+
+def _by_edit(summary: "pd.DataFrame") -> "pd.DataFrame":
+    """Both measures of an edit in one row: mean Δ loss with its interval, mean Δ log p, mean sizes."""
+    loss, log_p = (rows.reset_index(drop=True) for _, rows in summary.groupby("measure", sort=False))
+    more = {"Δ loss": loss["mean"], "|Δ loss|": loss["mean_abs"]}
+    more |= {"Δ log p": log_p["mean"], "|Δ log p|": log_p["mean_abs"]}
+    return loss.assign(tokens=loss["n"], **more)
 
 
 def _groups(options: Options, model: Any) -> "list[Group]":

@@ -106,7 +106,7 @@ def files(folder: Path, **changes: Any) -> tuple[Path, Path, pd.DataFrame, pd.Da
     table = index()
     names = [c.name for c in columns(2, 2, FeatureOptions())]
     features = pd.concat([table, pd.DataFrame(rng.normal(size=(400, len(names))), columns=names)], axis=1)
-    effects = table[["document", "position", "token_id"]].copy()
+    effects = table[["document", "position", "token_id", "target_id"]].copy()
     effects["loss"], effects["log_p"] = rng.exponential(size=400), -rng.exponential(size=400)
     signal = features["traj_prob_L0"] - 2 * features["k_star"]
     effects["delta_loss_L0H0"] = signal + 0.3 * rng.normal(size=400)
@@ -153,7 +153,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"token_id": lambda v: v + 1}, "380 of 380 tokens differ"),
+        ({"token_id": lambda v: v + 1}, "380 of 380 tokens or targets differ"),
+        ({"target_id": lambda v: v.where(v.index != 50, 3)}, "1 of 380 tokens or targets differ"),
         ({"document": lambda v: v + 1000}, "no token in common"),
         ({"position": lambda v: v * 0}, "occur twice"),
         ({"delta_loss_L0H0": lambda v: v.where(v > 0)}, "missing values"),
