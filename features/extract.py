@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 PART_ROWS = 8192
 """Rows of a part: what is in memory at once, and a row group of the file."""
-BATCH_TOKENS = 2048
-"""Padded tokens of a forward pass."""
+BATCH_TOKENS = 1024
+"""Padded tokens of a forward pass: activations stay in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
