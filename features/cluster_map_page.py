@@ -101,7 +101,8 @@ function draw() {
   const axis = { visible: false, zeroline: false };
   Plotly.react("map", [
     trace(back, { color: css("--none"), opacity: only === null ? 0.5 : 0.25 }),
-    trace(front, { color: colours, colorscale: scale, cmin: 0, cmax: m.slots, opacity: 0.85 }),
+    trace(front, { color: colours, colorscale: scale, cmin: 0, cmax: m.slots, opacity: 0.85,
+      size: only === null ? size : 1.6 * size }),
   ], { margin: { l: 8, r: 8, t: 0, b: 0 }, showlegend: false, hovermode: "closest", hoverdistance: 8, dragmode: "pan",
     paper_bgcolor: css("--surface"), plot_bgcolor: css("--surface"), xaxis: axis, yaxis: { ...axis, scaleanchor: "x" },
     uirevision: "stay" }, { responsive: true, scrollZoom: true, displaylogo: false, displayModeBar: false });
