@@ -70,13 +70,13 @@ def explain(
     found, least = int(codes.max()) + 1, max(BOOTSTRAP_CLUSTERS, folds)
     if found < least:
         raise InputError(f"{found} documents: folds and intervals over documents need at least {least}")
-    dealt = folds_of(codes, folds, seed)
+    split = folds_of(codes, folds, seed)
     fit = ridge if model == "ridge" else partial(boosting, seed=seed, progress=progress)
     varies = effects.std(0) > 0
     y = np.asarray(effects[:, varies], float)
     together = np.concatenate(list(known.values()), 1)
     sets = {"features": x, **known, "baselines": together, "both": np.concatenate([x, together], 1)}
-    said = {name: fit(columns, y, dealt) for name, columns in sets.items()}
+    said = {name: fit(columns, y, split) for name, columns in sets.items()}
     errors = {name: _by_document(y - one.predicted, codes) for name, one in said.items()}
     around = _by_document(y - said["features"].mean, codes)
     r2 = {name: _r2(e, around) for name, e in errors.items()}
@@ -84,7 +84,7 @@ def explain(
     low, high = cluster_bootstrap(_r2, errors["features"], around, **how)
     gain_low, gain_high = cluster_bootstrap(_gain, errors["both"], errors["baselines"], around, **how)
     rng = np.random.default_rng(seed)
-    shuffled = [_shuffled(fit, x, rng.permutation(y), dealt) for _ in range(shuffles)]
+    shuffled = [_shuffled(fit, x, rng.permutation(y), split) for _ in range(shuffles)]
     columns = {
         "r2": r2.pop("features"), "ci_low": low, "ci_high": high, **r2,
         "gain": _gain(errors["both"], errors["baselines"], around), "gain_low": gain_low, "gain_high": gain_high,

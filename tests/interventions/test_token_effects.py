@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -96,7 +97,7 @@ def test_equals_one_pass_per_sequence_and_edit(preset: str) -> None:
     np.testing.assert_allclose(alone.delta_loss, found[1].delta_loss, atol=1e-5)
 
 
-def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Path, capsys) -> None:
+def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     out = tmp_path / "effects.parquet"
     main([str(tiny_run), "--heads", "L0.H1", "L1.*", "--groups", "two=L0.H0+L1.H2", "--out", str(out)])
     model = load(tiny_run)
@@ -117,6 +118,11 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
     np.testing.assert_allclose(sums["loss"], losses.baseline, atol=1e-3)
     np.testing.assert_allclose(sums["delta_loss_two"], losses.edited[0] - losses.baseline, atol=1e-3)
     assert f"{shards.n_documents} documents" in capsys.readouterr().out
+    monkeypatch.setattr("interventions.token_effects.WINDOW", 3)  # row groups of three documents
+    main([str(tiny_run), "--heads", "L0.H1", "--out", str(out)])
+    assert pq.ParquetFile(out).num_row_groups == -(-shards.n_documents // 3)
+    columns = ["document", "position", "loss", "delta_loss_L0H1"]
+    pd.testing.assert_frame_equal(pd.read_parquet(out)[columns], table[columns], atol=1e-5)
     few = tmp_path / "few.parquet"
     main([str(tiny_run), "--heads", "L0.H1", "--max-tokens", "70", "--out", str(few)])
     first = pd.read_parquet(few)
