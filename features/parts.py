@@ -64,10 +64,13 @@ class Parts:
             write_atomically(self._path(i, output), save)
 
     def assemble(self, n: int, outputs: Sequence[tuple[Path, Mapping[str, str]]]) -> None:
-        """Write every output from its `n` parts, one at a time in memory, with its metadata; then delete the folder."""
+        """Write every output from its `n` parts, one at a time in memory, with its metadata; then delete the folder.
+
+        The first output comes last: where it is, the others are.
+        """
         import pyarrow.parquet as pq
 
-        for output, (path, metadata) in enumerate(outputs):
+        for output, (path, metadata) in reversed(list(enumerate(outputs))):
             schema = pq.read_schema(self._path(0, output)).with_metadata(dict(metadata))
 
             def join(part: Path, output: int = output, schema: "pa.Schema" = schema) -> None:
