@@ -194,8 +194,12 @@ def test_data_without_a_row(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_foreign_folder_of_parts(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
-    folder = tmp_path / ".f.parquet.parts"
+    folder, few = tmp_path / ".f.parquet.parts", arguments(run, corpus, tmp_path / "f.parquet", "--max-tokens", "9")
     folder.mkdir()
     (folder / "manifest.json").write_text(json.dumps(["?"]))
+    (folder / "000000-0.parquet").touch()
     with pytest.raises(InputError, match="something else"):
-        main(arguments(run, corpus, tmp_path / "f.parquet"))
+        main(few)
+    (folder / "000000-0.parquet").unlink()  # without a part there is nothing to lose
+    main(few)
+    assert len(read_features(tmp_path / "f.parquet").table) == 9 and not folder.exists()
