@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 BASELINES = ("position", "loss", "confidence")
 """position: q, ln(1 + q), 1 / (1 + q). loss: of the target, and its square. confidence: p, ln p of the prediction."""
+ROUNDING = 1e-6
+"""Nats: effects with a smaller sd are rounding of float32."""
 R2 = "share of variance, held-out documents"
 UNITS = {
     **dict.fromkeys(("r2", "ci_low", "ci_high", *BASELINES, "baselines", "both", "shuffled", "shuffled_max"), R2),
@@ -62,7 +64,7 @@ def explain(
     Columns r2, ci_low, ci_high; a column per entry of `known`; `baselines`, all of these together; `both`, with the
     features; gain = both − max(baselines, 0), gain_low, gain_high; shuffled (mean), shuffled_max; spearman; `chosen`,
     the median penalty or number of trees; sd; n, documents; undefined. Raises `InputError` for fewer documents than
-    folds, or than eight.
+    folds, or than eight, and when no effect varies.
     """
     import pandas as pd
 
@@ -72,7 +74,9 @@ def explain(
         raise InputError(f"{found} documents: folds and intervals over documents need at least {least}")
     split = folds_of(codes, folds, seed)
     fit = ridge if model == "ridge" else partial(boosting, seed=seed, progress=progress)
-    varies = effects.std(0) > 0
+    varies = effects.std(0) > ROUNDING
+    if not varies.any():
+        raise InputError(f"no effect differs between tokens by more than rounding ({ROUNDING:g} nats)")
     y = np.asarray(effects[:, varies], float)
     together = np.concatenate(list(known.values()), 1)
     sets = {"features": x, **known, "baselines": together, "both": np.concatenate([x, together], 1)}
@@ -94,7 +98,8 @@ def explain(
     table = pd.DataFrame(np.nan, index=range(len(varies)), columns=list(columns))
     table.loc[varies, :] = np.stack(list(columns.values()), 1)
     table = table.assign(sd=effects.std(0), n=len(effects), documents=found)
-    reasons = ["no variation over resamples" if v else "the effect is the same at every token" for v in varies]
+    still = "the effect differs between tokens by rounding only"
+    reasons = ["no variation over resamples" if v else still for v in varies]
     undefined = table[list(columns)].isna().to_numpy()
     table["undefined"] = [
         note({name: why for name, missing in zip(columns, row, strict=True) if missing})

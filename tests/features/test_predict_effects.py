@@ -81,7 +81,9 @@ def test_r2_is_that_of_the_formula_and_a_constant_effect_has_none() -> None:
     found = explain(X, effects, KNOWN, CODES, resamples=100, seed=4)
     said = ridge(X, effects[:, :1], folds_of(CODES, 5, seed=4))
     assert found["r2"][0] == pytest.approx(naive_r2(effects[:, 0], said.predicted[:, 0], said.mean[:, 0]))
-    assert np.isnan(found["r2"][1]) and "same at every token" in found["undefined"][1] and not found["undefined"][0]
+    assert np.isnan(found["r2"][1]) and "rounding only" in found["undefined"][1] and not found["undefined"][0]
+    with pytest.raises(InputError, match="no effect differs"):
+        explain(X, effects[:, 1:] + 1e-8 * effects[:, :1], KNOWN, CODES)
     with pytest.raises(InputError, match="at least 8"):
         explain(X[:100], effects[:100], {k: v[:100] for k, v in KNOWN.items()}, CODES[:100])
 
