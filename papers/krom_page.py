@@ -108,8 +108,16 @@ def page(found: Found, about: dict[str, Any], files: list[str]) -> str:
         f"- Files: {', '.join(f'`{name}`' for name in files)}.",
         *picture,
     ]  # fmt: skip
-    parts = [*head, _losses(found), _mixing(found), _commands(found, about)]
+    parts = [*head, _conclusion(found), _losses(found), _mixing(found), _commands(found, about)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _conclusion(found: Found) -> str:
+    from papers.krom_conclusion import conclusion
+
+    if found.mixing.empty:
+        return ""
+    return "## What the runs say\n\n" + "\n".join(f"- {line}" for line in conclusion(found.mixing))
 
 
 def _losses(found: Found) -> str:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from models.errors import InputError
 from models.train import main as train
 from papers.krom import main, open_runs, read
+from papers.krom_conclusion import conclusion
 from papers.krom_mixing import factors, without_gradient
 from papers.krom_printed import ARCHITECTURES
 from papers.losses import Printed, against
@@ -130,3 +131,32 @@ def test_doubles_and_other_recipes_are_refused(runs: dict, corpus, tmp_path: Pat
 def test_without_the_control_there_is_only_the_mixing(runs: dict) -> None:
     found = read(open_runs([str(runs["kromhc-0"])]))
     assert found.comparison.empty and len(found.mixing) == 1 and len(found.factors) == 8
+
+
+def _runs(towards: list[int], optimizer: str = "adamw") -> pd.DataFrame:
+    """Planted runs of 22 factors, of which so many went towards mixing."""
+    sign = [0.5 if n > 11 else -0.5 for n in towards]
+    return pd.DataFrame({
+        "optimizer": optimizer, "storage": "fp32", "decay": 0.2, "b_res": -8.0, "towards": towards, "factors": 22,
+        "by_loss": sign, "swap": 0.006, "swap_without_gradient": 0.0096, "stream_cosine": 0.97, "shuffled_cosine": 0.96,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("towards", "said"),
+    [
+        ([2, 4], "does not mix the streams"),
+        ([20, 19], "the loss mixes the streams"),
+        ([2, 20], "not resolved"),
+        ([11, 12], "not resolved"),
+        ([2], "not resolved"),
+    ],
+)
+def test_the_conclusion_follows_the_factors(towards: list[int], said: str) -> None:
+    *sentences, verdict = conclusion(_runs(towards))
+    assert said in verdict
+    assert "carry the swap from bias -8 to 0.0096; trained it ends at 0.0060" in " ".join(sentences)
+
+
+def test_other_optimizers_do_not_decide() -> None:
+    assert "not resolved" in conclusion(_runs([2, 4], "sgd"))[-1]
