@@ -146,8 +146,8 @@ def _typed(options: Options, runs: "list[Run]", own: bool) -> str:
 
 def _print(report: "Report") -> None:
     """Architectures beside the paper, the comparison, and the claims with their verdicts."""
-    from papers.lfa_claims import verdicts
     from papers.lfa_page import MAIN
+    from papers.verdicts import verdicts
     from probes.report import INTERVAL, show
     from probes.undefined import legend
 
@@ -181,7 +181,7 @@ def _write(options: Options, report: "Report", figure: Any) -> None:
     """Tables, figures and README.md, each whole or not at all; README.md last, when all it names is there."""
     from dataclasses import replace
 
-    from papers.lfa_figure import write_figures
+    from papers.figures import write_figures
     from papers.lfa_page import page
     from papers.lfa_units import UNITS
     from probes.tables import write_atomically, write_table
