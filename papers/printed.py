@@ -19,6 +19,31 @@ class Printed(NamedTuple):
         return number(self.text)
 
 
+class Order(NamedTuple):
+    """The claim that `more` has more of a quantity than `less`; its size is the difference of the two printed."""
+
+    quantity: str
+    more: str
+    less: str
+    where: str
+
+
+class Bound(NamedTuple):
+    """The claim that a model lies above or below a printed limit, or 0 for more in one place than another."""
+
+    quantity: str
+    preset: str
+    side: str
+    text: str
+    where: str
+    quote: str
+
+    @property
+    def limit(self) -> float:
+        """The limit in the unit of the quantity."""
+        return number(self.text)
+
+
 def number(text: str) -> float:
     """22.2M, 48.3%, 0.276, -0.158, +0.00215 as a number: M is 10⁶, % a share of one.
 

@@ -22,14 +22,14 @@ from models.train import main as train
 from models.training.data import evaluation_shards
 from papers.figures import write_figures
 from papers.lfa import main
-from papers.lfa_claims import claims, judge_bound, judge_order
+from papers.lfa_claims import claims, judge_order
 from papers.lfa_figure import figure
-from papers.lfa_printed import BOUNDS, ORDERS, PRINTED, SETUP, Bound, Order
+from papers.lfa_printed import BOUNDS, ORDERS, PRINTED, SETUP
 from papers.lfa_runs import PRESETS, open_runs
 from papers.lfa_seeds import architectures, comparisons, with_reference
-from papers.printed import number
+from papers.printed import Bound, Order, number
 from papers.seeds import estimate
-from papers.verdicts import direction, size, verdicts
+from papers.verdicts import direction, judge_bound, size, verdicts
 from tests.conftest import ROOT
 
 PAPER = ROOT.parent / "shared" / "papers" / "001_622b69835ff408ab.txt"
