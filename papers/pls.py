@@ -5,7 +5,8 @@
 
 Takes finished runs of pls and c2, each seed of both, that differ in the supervision only. Per run: the effect of
 ablating groups of heads on tasks and its spread between cases (Table 2, Fig. 4b), control curves (Fig. 3), task × group
-matrix and diagonality (Fig. 4a), direct against total effect (Hydra). Per pair of a seed: ratios with bootstrap
+matrix and diagonality (Fig. 4a), direct against total effect (Hydra), the depth
+at which predictions settle (Table 1). Per pair of a seed: ratios with bootstrap
 intervals over cases; over pairs: intervals whose units are training seeds. Per claim of the paper: whether it holds
 here, by a rule, for the paper's heads and for those that attention names in each model.
 """
@@ -38,6 +39,8 @@ class Options:
     """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
     groups: tuple[str, ...] = ("entity", "anchor", "semantic", "found")
     """entity, anchor, semantic (the paper's heads), found (by each model's attention), heads as L5.H4+L5.H5."""
+    tokens: int = 10_000
+    """Validation tokens whose processing depth is read, as many as in the paper."""
     draws: int = 19
     """Random groups of as many heads beside every ablation; 0: none."""
     seed: int = 0
@@ -53,8 +56,8 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    if options.draws < 0 or options.seed < 0:
-        raise InputError("--draws and --seed: 0 or more")
+    if options.draws < 0 or options.seed < 0 or options.tokens < 1:
+        raise InputError("--draws and --seed: 0 or more; --tokens: at least 1")
     if options.out is not None and options.out.exists() and not options.out.is_dir():
         raise InputError(f"--out {options.out} is a file; give a folder")
 
@@ -75,6 +78,7 @@ def measure(options: Options, runs: "list[Run]") -> "Report":
 
     from models.checkpoint import load
     from models.provenance import pick_device, provenance
+    from models.training.data import evaluation_shards
     from papers.losses import against, losses
     from papers.pls_measure import Measured, Settings, measure_run
     from papers.pls_page import Report
@@ -82,12 +86,15 @@ def measure(options: Options, runs: "list[Run]") -> "Report":
     from papers.pls_seeds import claims, comparisons, pairs, presets
     from papers.runs import typed
 
-    settings = Settings(tasks=options.tasks, groups=options.groups, draws=options.draws, seed=options.seed)
+    settings = Settings(
+        tasks=options.tasks, groups=options.groups, tokens=options.tokens, draws=options.draws, seed=options.seed
+    )
     device = pick_device(options.device)
     measured: dict[tuple[str, int], Measured] = {}
     for run in runs:
         model = load(run.folder, device=device)
-        measured[run.preset, run.seed] = measure_run(model, settings, partial(_bar, run.name))
+        shards = evaluation_shards(run.folder, model._text(), None)
+        measured[run.preset, run.seed] = measure_run(model, shards, settings, partial(_bar, run.name))
     tables: dict[str, pd.DataFrame] = {}
     for name in next(iter(measured.values())).tables:
         parts = [m.tables[name].assign(preset=preset, seed=seed) for (preset, seed), m in measured.items()]

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from papers.pls_depth import ranges
 from papers.pls_printed import factor, printed
 from papers.pls_runs import PRESETS, RUN
 from papers.pls_seeds import is_factor
@@ -13,7 +14,7 @@ COLOURS = {"pls": "#3b6ea5", "c2": "#e08a2e"}
 DASHES = {"entity": "solid", "found-entity": "dash"}
 TASK = "winograd"
 GROUPS = ("entity", "found-entity")
-TITLE = "PLS (blue) against C2 (orange), training seeds as units; diamonds: the paper"
+TITLE = "PLS (blue) against C2 (orange), training seeds as units; diamonds and dotted lines: the paper"
 
 
 def figure(tables: "dict[str, pd.DataFrame]") -> Any:
@@ -31,8 +32,7 @@ def figure(tables: "dict[str, pd.DataFrame]") -> Any:
     if len(curves):
         _curves(canvas, curves)
     _cases(canvas, tables["cases"], _spread_task(tables))
-    if "depth" in tables:
-        _depth(canvas, tables["depth"])
+    _depth(canvas, tables["depth"])
     canvas.update_layout(
         template="simple_white", width=1480, height=860, title=TITLE, legend={"orientation": "h", "y": -0.1},
         margin={"l": 110, "r": 20, "t": 100, "b": 60},
@@ -118,12 +118,12 @@ def _cases(canvas: Any, cases: "pd.DataFrame", task: str) -> None:
 
 
 def _depth(canvas: Any, depth: "pd.DataFrame") -> None:
-    """Shares of tokens by k*, bars: mean over seeds, dots: seeds; diamonds: the paper's three ranges, spread evenly."""
+    """Shares of tokens by k*, bars: mean over seeds; dotted: the paper's three ranges, spread evenly."""
     for preset in PRESETS:
         one = depth[depth["preset"] == preset]
         mean = one.groupby("depth")["share"].mean()
         canvas.add_bar(x=mean.index, y=mean, name=preset, marker={"color": COLOURS[preset]}, row=2, col=3)
-        for name, layers in RANGES.items():
+        for name, layers in ranges(int(depth["depth"].max())).items():
             paper = printed(preset, f"depth.{name}")
             assert paper is not None
             canvas.add_scatter(
@@ -132,6 +132,3 @@ def _depth(canvas: Any, depth: "pd.DataFrame") -> None:
                 row=2, col=3,
             )  # fmt: skip
     canvas.update_xaxes(title="k*", row=2, col=3)
-
-
-RANGES = {"early": (0, 1), "middle": (2, 3, 4), "late": (5, 6)}

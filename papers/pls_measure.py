@@ -6,6 +6,7 @@
     own.T.G           |effect| of the task's own group minus |effect| of the other tasks' own groups (§5.3)
     smear.G           |effect| of the group on gender minus that on capitalization (§5.3, the control)
     diagonality.named, .found      own cells minus others of the matrix task × group (Fig. 4a)
+    depth.early, …    shares of tokens by the layer where their prediction settles (`papers.pls_depth`)
     kept.T.G          share of the direct effect that is left in the total (`hydra_tables.kept`)
 
 `effect_odds`, `spread_odds`, `range_odds`, `monotonicity_odds`, `diagonality_odds` are the same of the log-odds.
@@ -20,10 +21,12 @@ import pandas as pd
 from interventions.head_curves import Curve
 from interventions.task_effects import Effects
 from interventions.task_matrix import OWN
+from papers.pls_depth import measure_depth
 from papers.rows import Progress, Rows
 
 if TYPE_CHECKING:
     from interventions.groups import Group
+    from models.text.shards import TokenShards
     from probes.tasks import Task
 
 SUFFIX = {"probability": "", "log_odds": "_odds"}
@@ -38,6 +41,7 @@ class Settings:
     groups: tuple[str, ...] = ("entity", "anchor", "semantic", "found")
     steered: tuple[str, ...] = ("capitalization",)
     scales: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+    tokens: int = 10_000
     draws: int = 19
     seed: int = 0
 
@@ -52,15 +56,15 @@ class Measured:
     """One run: its quantities, the tables behind them, and what pairs of runs are compared by."""
 
     tables: dict[str, pd.DataFrame]
-    """quantities, effects, cases, curves, hydra, diagonality, heads"""
+    """quantities, effects, cases, curves, hydra, diagonality, depth, heads"""
     effects: Effects
     curves: list[Curve]
     left_out: dict[str, str]
     """Task -> counts of its cases, and what was left out."""
 
 
-def measure_run(model: Any, settings: Settings, progress: Progress) -> Measured:
-    """Every table of one run.
+def measure_run(model: Any, shards: "TokenShards", settings: Settings, progress: Progress) -> Measured:
+    """Every table of one run; `shards` are the documents whose tokens have a depth.
 
     Raises `InputError` for a group of heads that the model does not have and for a task that cannot be scored.
     """
@@ -80,9 +84,10 @@ def measure_run(model: Any, settings: Settings, progress: Progress) -> Measured:
     matrix = _routing(rows, effects, [g.name for g in groups], settings.seed)
     curves = _steering(rows, model, [t for t in tasks if t.name in settings.steered], groups, settings, progress)
     hydra = _hydra(rows, model, tasks, groups, progress)
+    depth = measure_depth(rows, model, shards, settings.tokens, progress)
     tables = {
         "quantities": pd.DataFrame(rows.rows), "effects": effects.table, "cases": effects.rows(), "hydra": hydra,
-        "curves": _levels(curves), "diagonality": matrix,
+        "curves": _levels(curves), "diagonality": matrix, "depth": depth,
         "heads": pd.DataFrame([{"group": g.name, "heads": g.label} for g in groups]),
     }  # fmt: skip
     return Measured(tables, effects, curves, {task.name: task.title for task in tasks})

@@ -1,6 +1,6 @@
 """The sections of PLS' page that tell of heads and of depth; text and tables of `papers.pls_page`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from papers.markdown import interval, number, table
 from papers.pls_printed import factor, printed
@@ -167,9 +167,6 @@ def hydra(report: "Report") -> str:
 
 def depth(report: "Report") -> str:
     """§4.2, Table 1, Fig. 2: where predictions stabilise."""
-    shares: Any = report.tables.get("depth")
-    if shares is None or shares.empty:
-        return ""
     of = report.tables["presets"].set_index(["quantity", "preset"])
     rows = []
     for name in ("early", "middle", "late"):
@@ -180,8 +177,14 @@ def depth(report: "Report") -> str:
             cells += [f"{number(one['mean'])} ({interval(one['ci_low'], one['ci_high'])})", paper.text if paper else ""]
         compared = report.tables["comparisons"].set_index("quantity").loc[quantity]
         rows.append([name, *cells, number(compared["value"]), interval(compared["ci_low"], compared["ci_high"])])
+    shares = report.tables["depth"]
+    tokens, documents, last = (int(shares[name].max()) for name in ("n", "documents", "depth"))
+    text = (
+        f"Share of {tokens:,} validation tokens ({documents} documents) by k*, the first layer whose prediction is the "
+        f"final one and stays so: early 0–1, middle 2–{last - 2}, late {last - 1}–{last}; {last} is a token that the "
+        "last layer alone gets, as in the author's tables (by the formula it is one less, in the same range). Means over "
+        "seeds. "
+        "Every layer is read through the final norm and the head, which C2 never trained its layers for."
+    )
     columns = ("depth", "PLS", "paper", "C2", "paper", "difference", "95 % over pairs")
-    return f"## Processing depth (Table 1, Fig. 2)\n\n{DEPTH}\n\n{table(columns, rows)}"
-
-
-DEPTH = ""
+    return f"## Processing depth (Table 1, Fig. 2)\n\n{text}\n\n{table(columns, rows)}"

@@ -8,6 +8,7 @@ over seeds for that, and the bootstrap interval over cases of every pair (`pairs
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from papers.pls_printed import CLAIMS, Ratio, factor, printed
@@ -31,7 +32,10 @@ def is_factor(quantity: str) -> bool:
 
 
 def presets(quantities: pd.DataFrame) -> pd.DataFrame:
-    """One row per quantity and preset: n seeds, mean, sd, 95 % t interval over seeds, beside what the paper prints."""
+    """One row per quantity and preset: n seeds, mean, sd, 95 % t interval over seeds, beside what the paper prints.
+
+    Intervals of shares, spreads and ranges end where these do (NaN stays NaN).
+    """
     rows = []
     for quantity, family, unit in _quantities(quantities):
         for preset in PRESETS:
@@ -39,6 +43,8 @@ def presets(quantities: pd.DataFrame) -> pd.DataFrame:
             if len(values):
                 row = estimate(values)
                 why = row.pop("why")
+                low, high = _possible(quantity, unit)
+                row |= {"ci_low": np.maximum(row["ci_low"], low), "ci_high": np.minimum(row["ci_high"], high)}
             else:
                 row = {"n": 0, **dict.fromkeys(("mean", "sd", "ci_low", "ci_high"), NAN)}
                 why = dict.fromkeys(("mean", "sd", "ci_low", "ci_high"), nothing(quantities, quantity, preset))
@@ -48,6 +54,13 @@ def presets(quantities: pd.DataFrame) -> pd.DataFrame:
             key = {"quantity": quantity, "family": family, "unit": unit, "preset": preset}
             rows.append({**key, **row, **beside, "left_out": ", ".join(left_out), "undefined": note(why)})
     return pd.DataFrame(rows)
+
+
+def _possible(quantity: str, unit: str) -> tuple[float, float]:
+    """What a quantity can be at all, where intervals end: a share from 0 to 1, a spread or a range from 0."""
+    if unit == "share of tokens":
+        return 0.0, 1.0
+    return 0.0 if quantity.startswith(("spread", "range")) else -np.inf, np.inf
 
 
 _UNPRINTED: dict[str, Any] = {"paper": NAN, "printed": "", "where": ""}

@@ -6,6 +6,7 @@ from interventions.model_ratios import UNITS as RATIOS
 from interventions.task_effects import UNITS as EFFECTS
 from interventions.task_matrix import UNITS as MATRIX
 from papers.losses import UNITS as LOSSES
+from papers.pls_depth import UNITS as DEPTH
 
 OF_THE_ROW = "the unit of the row"
 _INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}
@@ -22,6 +23,7 @@ UNITS: dict[str, dict[str, str]] = {
     "hydra": HYDRA,
     "ratios": RATIOS,
     "diagonality": MATRIX,
+    "depth": DEPTH,
     "losses": LOSSES,
     "loss": LOSSES,
 }
