@@ -13,7 +13,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -21,6 +21,7 @@ import pandas as pd
 from interventions.head_curves import Curve
 from interventions.task_effects import Effects
 from interventions.task_matrix import OWN
+from models.errors import InputError
 from papers.pls_depth import measure_depth
 from papers.rows import Progress, Rows
 
@@ -74,7 +75,7 @@ def measure_run(model: Any, shards: "TokenShards", settings: Settings, progress:
     from probes.tasks import load_tasks
 
     tokenizer = check_tokenizer(model)
-    tasks = load_tasks(settings.tasks, tokenizer, model.config.n_ctx)
+    tasks = _kinds(load_tasks(settings.tasks, tokenizer, model.config.n_ctx))
     finder = HeadFinder(model, tokenizer)
     groups = finder.groups(settings.groups)
     rows = Rows()
@@ -91,6 +92,18 @@ def measure_run(model: Any, shards: "TokenShards", settings: Settings, progress:
         "heads": pd.DataFrame([{"group": g.name, "heads": g.label} for g in groups]),
     }  # fmt: skip
     return Measured(tables, effects, curves, {task.name: task.title for task in tasks})
+
+
+def _kinds(tasks: "Sequence[Task]") -> "list[Task]":
+    """The tasks under the names that claims know: the paper's sizes, capitalization-8, count as capitalization.
+
+    Raises `InputError` for two of one kind.
+    """
+    kinds = [task.name.split("-")[0] if task.name.split("-")[0] in OWN else task.name for task in tasks]
+    if len(set(kinds)) < len(kinds):
+        twice = next(kind for kind in kinds if kinds.count(kind) > 1)
+        raise InputError(f"--tasks: two of them are {twice}; give one, the claims are about it")
+    return [replace(task, name=kind) for task, kind in zip(tasks, kinds, strict=True)]
 
 
 def _ablation(rows: Rows, effects: Effects) -> None:

@@ -182,8 +182,8 @@ def depth(report: "Report") -> str:
     text = (
         f"Share of {tokens:,} validation tokens ({documents} documents) by k*, the first layer whose prediction is the "
         f"final one and stays so: early 0–1, middle 2–{last - 2}, late {last - 1}–{last}; {last} is a token that the "
-        "last layer alone gets, as in the author's tables (by the formula it is one less, in the same range). Means over "
-        "seeds. "
+        "last layer alone gets, as in the author's tables (by the formula it is one less, in the same range). Means "
+        "over seeds. "
         "Every layer is read through the final norm and the head, which C2 never trained its layers for."
     )
     columns = ("depth", "PLS", "paper", "C2", "paper", "difference", "95 % over pairs")
