@@ -15,7 +15,7 @@ from papers.pls_printed import CLAIMS, Ratio, factor, printed
 from papers.pls_runs import CONTROL, PRESETS, RUN
 from papers.printed import Bound, Order
 from papers.seeds import NAN, estimate, nothing, paired, seeds_of
-from papers.verdicts import judge_bound, judged
+from papers.verdicts import judge_bound, judge_pairs
 from probes.undefined import note
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _order(claim: Order, quantities: pd.DataFrame) -> dict[str, Any]:
         "printed": f"{two[0].text} against {two[1].text}" if two[0] and two[1] else "",
     }  # fmt: skip
     found = paired(quantities, claim.quantity, claim.more, claim.less)
-    return {**_judged(row, found, found), "kind": "difference"}
+    return {**judge_pairs(row, found), "kind": "difference"}
 
 
 def _factor(claim: Ratio, quantities: pd.DataFrame) -> dict[str, Any]:
@@ -162,12 +162,6 @@ def _factor(claim: Ratio, quantities: pd.DataFrame) -> dict[str, Any]:
     logs = {
         name: math.log(found[name]) if found[name] == found[name] else NAN for name in ("mean", "ci_low", "ci_high")
     }
-    verdict = _judged(row, {**found, **logs}, found)
+    verdict = judge_pairs(row, {**found, **logs})
     back = {"paper": factor(claim.quantity), "difference": found["mean"]}
     return {**verdict, **back, "ci_low": found["ci_low"], "ci_high": found["ci_high"], "kind": "factor"}
-
-
-def _judged(row: dict[str, Any], found: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    why = whole["why"].get("ci_low", "")
-    why = "one pair of seeds" if why == "one seed" else why
-    return judged(row, found["mean"], found["ci_low"], found["ci_high"], found["p"], str(whole["n"]), why)

@@ -9,6 +9,7 @@
 A limit has Student's interval over the seeds of one preset. Intervals are not corrected for the number of claims.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +68,13 @@ def judge_bound(claim: Bound, quantities: "pd.DataFrame") -> dict[str, Any]:
     return judged(row, found["mean"], found["ci_low"], found["ci_high"], p, str(len(values)), why)
 
 
+def judge_pairs(row: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with the verdict of `seeds.paired`: more than less, over the pairs of seeds."""
+    why = found["why"].get("ci_low", "")
+    why = "one pair of seeds" if why == "one seed" else why
+    return judged(row, found["mean"], found["ci_low"], found["ci_high"], found["p"], str(found["n"]), why)
+
+
 def judged(
     row: dict[str, Any], difference: float, low: float, high: float, p: float, seeds: str, why: str
 ) -> dict[str, Any]:
@@ -74,7 +82,7 @@ def judged(
     cells = {"difference": difference, "ci_low": low, "ci_high": high, "p": p}
     missing = {k: why or "nothing to test, the number is exact" for k, x in cells.items() if x != x}
     if row["paper"] != row["paper"]:
-        missing["paper"] = "the paper prints no difference"
+        missing["paper"] = "the paper prints no difference, or in no known unit"
     verdict = direction(low, high, seeds, why)
     beside = "" if verdict == OPPOSITE else size(row["paper"], low, high)
     return {**row, **cells, "seeds": seeds, "direction": verdict, "size": beside, "undefined": note(missing)}

@@ -38,6 +38,7 @@ from tests.interventions.copiers import COPIER
 from tests.papers.test_lfa import planted
 from tests.tiny import arguments
 
+SHORT = ["--steps", "2", "--sample-every", "1000"]
 PAPER = ROOT.parent / "shared" / "papers" / "003_3d7689fc2037bc32.txt"
 NAN = float("nan")
 
@@ -261,7 +262,7 @@ def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("pls")
     shape = [word for pair in ("n_layers=6", "n_heads=6", "d_model=24", "n_ctx=160") for word in ("--set", pair)]
     for preset in ("pls", "c2"):
-        train(arguments(corpus, folder / f"{preset}-0", *shape, "--seed", "0", preset=preset))
+        train(arguments(corpus, folder / f"{preset}-0", *shape, "--seed", "0", *SHORT, preset=preset))
     shutil.copytree(folder / "pls-0", folder / "pls-1")
     _edit(folder / "pls-1" / "manifest.json", lambda m: m.update(seed=1))
     return {path.name: path for path in folder.iterdir()}
@@ -321,7 +322,7 @@ def _edit(path: Path, change: Callable[[dict], Any]) -> None:
 
 MIXED = {
     "data": (_manifest(lambda m: m["data"]["train"].update(corpus="f" * 64)), "training data is"),
-    "steps": (_manifest(lambda m: m.update(step=24, steps=24)), "steps is 12 there, 24 here"),
+    "steps": (_manifest(lambda m: m.update(step=24, steps=24)), "steps is 2 there, 24 here"),
     "seed": (_manifest(lambda m: m.update(seed=7)), "seed 7 of c2 has no partner"),
     "preset": (_manifest(lambda m: m.update(preset="lfa")), "is a run of lfa"),
     "unfinished": (_manifest(lambda m: m.pop("outcome")), "is not finished"),
