@@ -38,6 +38,8 @@ def _whole(canvas: Any, streams: "pd.DataFrame", presets: list[str]) -> None:
     place = {label: -at for at, label in enumerate(sorted(labels, key=lambda x: x.split(", ")[1]))}
     for i, preset in enumerate(presets):
         rows = whole[(whole["preset"] == preset) & (whole["percent"] > 0)]
+        if rows.empty:
+            continue
         bars = {
             "array": rows["percent_high"] - rows["percent"], "symmetric": False, "thickness": 1.2, "width": 4,
             "arrayminus": rows["percent"] - rows["percent_low"],
@@ -45,7 +47,8 @@ def _whole(canvas: Any, streams: "pd.DataFrame", presets: list[str]) -> None:
         offset = 0.5 * (i - (len(presets) - 1) / 2) / len(presets)
         canvas.add_scatter(
             x=rows["percent"], y=(rows["definition"] + ", " + rows["where"]).map(place) - offset, error_x=bars,
-            mode="markers", name=preset, legendgroup=preset, hovertext="seed " + rows["seed"].astype(str),
+            mode="markers", name=preset, legendgroup=preset, showlegend=False,
+            hovertext="seed " + rows["seed"].astype(str),
             marker={"color": COLOURS[i % len(COLOURS)], "size": 7}, row=1, col=1,
         )  # fmt: skip
     paper = [(label, TABLE4[label.split(", ")[0]]) for label in labels if label.split(", ")[0] in TABLE4]
@@ -74,15 +77,16 @@ def _curves(canvas: Any, table: "pd.DataFrame", presets: list[str]) -> None:
     """Degradation and entropy by α, a line per run; dotted what the paper prints."""
     for i, preset in enumerate(presets):
         colour = COLOURS[i % len(COLOURS)]
-        for seed, one in table[table["preset"] == preset].groupby("seed"):
+        for k, (seed, one) in enumerate(table[table["preset"] == preset].groupby("seed")):
             bars = {
                 "array": (one["percent_high"] - one["percent"]).fillna(0), "thickness": 1, "symmetric": False,
                 "arrayminus": (one["percent"] - one["percent_low"]).fillna(0),
             }  # fmt: skip
-            style = {"line": {"color": colour}, "mode": "lines+markers", "showlegend": False, "legendgroup": preset,
-                     "name": f"{preset}, seed {seed}"}  # fmt: skip
-            canvas.add_scatter(x=one["alpha"], y=one["percent"], error_y=bars, row=2, col=1, **style)
-            canvas.add_scatter(x=one["alpha"], y=one["entropy"], row=2, col=2, **style)
+            style = {"line": {"color": colour}, "mode": "lines+markers", "legendgroup": preset, "name": preset,
+                     "hovertext": f"seed {seed}"}  # fmt: skip
+            first = {"error_y": bars, "showlegend": k == 0, "row": 2, "col": 1}
+            canvas.add_scatter(x=one["alpha"], y=one["percent"], **first, **style)
+            canvas.add_scatter(x=one["alpha"], y=one["entropy"], showlegend=False, row=2, col=2, **style)
         if preset in TABLE5:
             canvas.add_scatter(x=list(PAPER_ALPHAS), y=degradation(TABLE5[preset]), mode="lines", row=2, col=1,
                                line={"color": colour, "dash": "dot"}, name=f"{preset}, paper")  # fmt: skip

@@ -76,9 +76,9 @@ def _claims(report: Report) -> str:
         "A claim *holds* when the 95 % interval over training seeds lies on the side that the paper says, is "
         "*opposite* when it lies on the other, *not resolved* when it holds no difference, and has no verdict with one "
         "seed; then `runs` is all there is, how many runs have the paper's sign. Of a limit, `measured` is how far the "
-        "model lies on the claimed side. Changes of the loss are shares of it; `gap.zero` is that "
-        "under x_t → 0 minus that under x_e → 0, `gap.random` that under random words minus that under x_t → 0. The contradicting readings of random "
-        "words are both judged."
+        "model lies on the claimed side. Changes of the loss are shares of it; `gap.zero` is that under x_t → 0 minus "
+        "that under x_e → 0, `gap.random` that under random words minus that under x_t → 0, which the paper has both "
+        "ways."
     )
     columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "runs", "p Holm", "direction",
                "size")  # fmt: skip
@@ -170,7 +170,8 @@ def _areas(report: Report) -> str:
     said = "; ".join(f"{preset} {x:g}" for preset, x in AREAS.items())
     text = (
         f"The paper prints areas of {said}. In no reading do its own losses (last column) give them; its order, the "
-        "Kronecker model first, is that of areas over the loss at α = 1 and of none of the raw ones."
+        "Kronecker model first, is that of the areas over the loss at α = 1 and of the weighted sum, and not that of "
+        "raw areas or of perplexities."
     )
     return f"### Areas\n\n{text}\n\n" + table(
         ("kind", "axis", "area (95 % over documents)", "of Table 5's losses"), rows

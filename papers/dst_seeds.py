@@ -51,10 +51,13 @@ def claims(quantities: pd.DataFrame) -> pd.DataFrame:
         }  # fmt: skip
         if order.quantity.startswith("area."):
             row["paper"] = NAN  # in no known unit
-        one = (
-            quantities[quantities["quantity"] == order.quantity].set_index(["preset", "seed"])["value"].unstack("seed")
-        )
-        gaps = (one.loc[order.more] - one.loc[order.less]).dropna()
+        gaps = _by_seed(quantities, order.quantity, order.more) - _by_seed(quantities, order.quantity, order.less)
+        gaps = gaps.dropna()
         found = paired(quantities, order.quantity, order.more, order.less)
         rows.append({**judge_pairs(row, found), "runs": f"{int((gaps > 0).sum())} of {len(gaps)}"})
     return with_holm(pd.DataFrame(rows))
+
+
+def _by_seed(quantities: pd.DataFrame, quantity: str, preset: str) -> pd.Series:
+    mine = (quantities["quantity"] == quantity) & (quantities["preset"] == preset)
+    return quantities[mine].set_index("seed")["value"]
