@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from models.transformer import StreamTransformer
 
 METHODS = ("zero", "random", "mean", "resample")
+TABLE4_METHODS = ("zero", "random")
+"""Measured layer by layer as well, with one draw."""
 REACHES = ("layer", "onwards")
 SHARE = "share of the loss"
 
@@ -87,12 +89,13 @@ def _streams(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, 
     from interventions.streams_tables import ablate_streams, cells_of
     from probes.undefined import reasons
 
-    places = [*range(model.config.n_layers), *reversed(PLACES)]
-    cells = cells_of(("token", "context"), METHODS, places, REACHES)
+    streams, layers = ("token", "context"), list(range(model.config.n_layers))
     limits: dict[str, Any] = {"max_documents": settings.documents, "batch_size": settings.batch_size}
-    limits |= {"draws": settings.draws, "seed": settings.seed, "progress": progress("streams")}
-    table = ablate_streams(model, shards, cells, **limits)
-    whole = table[table["where"].isin(PLACES)]
+    limits["seed"] = settings.seed
+    cells = cells_of(streams, METHODS, PLACES, ())
+    whole = ablate_streams(model, shards, cells, draws=settings.draws, progress=progress("streams"), **limits)
+    cells = cells_of(streams, TABLE4_METHODS, layers, REACHES)
+    by_layer = ablate_streams(model, shards, cells, draws=1, progress=progress("streams, by layer"), **limits)
     for r in whole.itertuples():
         ends, why = (r.percent_low / 100, r.percent_high / 100), reasons(r.undefined).get("percent", "")
         rows.add(f"stream.{r.definition}.{r.where}", "streams", SHARE, r.percent / 100, interval=ends, n=r.n, why=why)
@@ -101,4 +104,4 @@ def _streams(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, 
         token = share["token", "zero", place]
         rows.add(f"gap.zero.{place}", "streams", SHARE, token - share["context", "zero", place])
         rows.add(f"gap.random.{place}", "streams", SHARE, share["token", "random", place] - token)
-    return table
+    return pd.concat([whole, by_layer], ignore_index=True)

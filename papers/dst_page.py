@@ -135,7 +135,7 @@ def _layers(report: Report) -> str:
     ]
     text = (
         "Percent of the loss, mean over seeds. *layer*: that layer alone reads the change; *onwards*: the stream is "
-        "changed where it enters the layer and stays so."
+        "changed where it enters the layer and stays so. Random words: one draw."
     )
     return f"### Layer by layer\n\n{text}\n\n" + table(("preset", "ablation", "reach", *(f"L{x}" for x in mean)), rows)
 
