@@ -58,9 +58,9 @@ def show(found: Found) -> None:
 def write(found: Found, folder: Path, html: bool = True) -> None:
     """Tables and figure, then README.md; each whole or not at all."""
     from models.provenance import provenance
+    from papers.figures import write_figures
     from papers.krom_figure import figure
     from papers.krom_mixing import FACTOR_UNITS, RUN_UNITS
-    from papers.lfa_figure import write_figures
     from papers.losses import UNITS
     from probes.tables import write_atomically, write_table
 

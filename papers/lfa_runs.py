@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from models.text.shards import TokenShards
-    from papers.lfa_rows import Progress, Settings
+    from papers.lfa_rows import Settings
+    from papers.rows import Progress
 
 PRESETS = ("std-t", "d-cas", "lfa", "cfm")
 CONTROL = "std-t"
@@ -139,7 +140,7 @@ def sources() -> str:
     files = [p for room in MEASURED_BY for p in (root / room).rglob("*.py")]
     files += [
         *(root / "datasets").rglob("*.jsonl"),
-        *(root / "papers" / f"lfa_{n}.py" for n in ("measure", "rows", "suppress")),
+        *(root / "papers" / f"{n}.py" for n in ("lfa_measure", "lfa_rows", "lfa_suppress", "rows")),
     ]
     digest = hashlib.sha256()
     for path in sorted(files):
