@@ -66,7 +66,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         """Cluster the rows of X [n, d]; `progress` wraps the two passes over all distances."""
         self._check()
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        distinct, inverse, weights = _distinct_rows(X)
+        distinct, inverse, weights = distinct_rows(X)
         self.n_distinct_ = len(distinct)
         self._fit_projection(distinct, weights)
         z = self._project(distinct)
@@ -158,8 +158,8 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
 
     # ---- on disk ---------------------------------------------------------------------------------
 
-    def save(self, path: Path) -> None:
-        """Write what `predict` needs as safetensors, with parameters and column names in its metadata."""
+    def save(self, path: Path, **of: Any) -> None:
+        """Write what `predict` needs as safetensors; parameters, column names and `of` (JSON) in its metadata."""
         from safetensors.numpy import save_file
 
         from probes.tables import write_atomically
@@ -170,12 +170,12 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         if self.method == "hdbscan":
             arrays |= {f"tree.{name}": np.ascontiguousarray(getattr(self.tree_, name)) for name in _TREE}
         columns = list(getattr(self, "feature_names_in_", [])) or None
-        about = {"kind": KIND, "format": FORMAT, "parameters": self.get_params(), "columns": columns}
+        about = {"kind": KIND, "format": FORMAT, "parameters": self.get_params(), "columns": columns, "of": of}
         write_atomically(path, lambda part: save_file(arrays, part, metadata={"about": json.dumps(about)}))
 
     @classmethod
     def load(cls, path: Path) -> "ComputationalModes":
-        """Read what `save` wrote; without `labels_`. Raises `InputError` for another file."""
+        """Read what `save` wrote; without `labels_`, with `of` as `about_`. Raises `InputError` for another file."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -187,6 +187,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         if (about.get("kind"), about.get("format")) != (KIND, FORMAT):
             raise InputError(f"{path} holds no {KIND} of format {FORMAT}; python -m features.cluster writes them")
         modes = cls(**about["parameters"])
+        modes.about_ = about["of"]
         modes.n_features_in_ = len(arrays["mean_"])
         if about["columns"]:
             modes.feature_names_in_ = np.array(about["columns"], object)
@@ -198,7 +199,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         return modes
 
 
-def _distinct_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct rows in an order of their bytes, the row of each token, and how many tokens each row stands for."""
     x = np.ascontiguousarray(x + 0.0)  # no −0
     as_bytes = x.view(np.dtype((np.void, x.dtype.itemsize * x.shape[1])))[:, 0]
