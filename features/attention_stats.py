@@ -40,15 +40,15 @@ def attention_stats(
 ) -> AttentionStats:
     """The statistics of a pattern, in fp32 at least; `k`, `window` and `distance` ask for the optional ones."""
     n = pattern.shape[-1]
-    a = pattern.to(torch.promote_types(pattern.dtype, torch.float32)).tril(-1)
+    a = pattern.to(torch.promote_types(pattern.dtype, torch.float32), copy=True)
+    a.diagonal(0, -2, -1).zero_()  # after the query weights are 0 already
     mass = a.sum(-1)
-    tiny = torch.finfo(a.dtype).tiny
-    a_ln_a = a.clamp(min=tiny).log_().mul_(a).sum(-1)
-    total = mass.clamp(min=tiny)
-    found = {"peak": a.amax(-1), "mass": mass, "entropy": torch.where(mass > 0, total.log() - a_ln_a / total, 0.0)}
+    total = mass.clamp(min=torch.finfo(a.dtype).tiny)
+    entropy = torch.where(mass > 0, total.log() + torch.special.entr(a).sum(-1) / total, 0.0)
+    found = {"peak": a.amax(-1), "mass": mass, "entropy": entropy}
     if distance:
         t = torch.arange(n, device=a.device, dtype=a.dtype)
-        found["distance"] = torch.einsum("bhqk,qk->bhq", a, t[:, None] - t)
+        found["distance"] = (a * (t[:, None] - t)).sum(-1)
     if window is not None:
         found["local"] = local = torch.zeros_like(mass)
         for back in range(1, min(window, n - 1) + 1):

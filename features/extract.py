@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 PART_ROWS = 8192
 """Rows of a part: what is in memory at once, and a row group of the file."""
-BATCH_TOKENS = 2048
-"""Padded tokens of a forward pass."""
+BATCH_TOKENS = 1024
+"""Padded tokens of a forward pass: activations stay in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,8 @@ def _tables(reader: "FeatureReader", shards: "TokenShards", part: Part, pieces: 
     from models.capture import batches
 
     offset = reader.offset
-    documents = [shards.document(d)[: n + 1 + offset].tolist() for d, n in zip(part.documents, part.rows, strict=True)]
+    wanted = zip(part.documents.tolist(), part.rows.tolist(), strict=True)
+    documents = [shards.document(d)[: n + 1 + offset].tolist() for d, n in wanted]
     starts, total = np.cumsum(part.rows) - part.rows, int(part.rows.sum())
     X = np.empty((total, len(reader.columns)), np.float32)
     prediction = np.empty(total, np.int64)

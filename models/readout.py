@@ -137,8 +137,7 @@ TILE_ROWS = 1024
 def top_two(h: Float[Tensor, "rows D"], w: Float[Tensor, "V D"], target: Int[Tensor, " rows"]) -> TopTwo:
     """The two highest probabilities of softmax(h W^T) and that of `target`, from tiles [1024, 512] of the logits.
 
-    Of each tile only the largest logit and ln Σ exp are kept; the tile with the largest logit is formed once more
-    for the rows that it belongs to, to find the token and the runner-up. At least fp32.
+    Of each tile only ln Σ exp is kept, and the two largest logits where it holds the largest so far. At least fp32.
     """
     parts = [_top_two(h[i : i + TILE_ROWS], w, target[i : i + TILE_ROWS]) for i in range(0, h.shape[0], TILE_ROWS)]
     return TopTwo(*map(torch.cat, zip(*parts, strict=True)))
@@ -148,24 +147,20 @@ def _top_two(h: Tensor, w: Tensor, target: Tensor) -> TopTwo:
     dtype = torch.promote_types(h.dtype, torch.float32)
     h, n = h.to(dtype), h.shape[0]
     tiles = w.tensor_split(-(-w.shape[0] // TILE))
-    buffer = h.new_empty(n * len(tiles[0]))
-    largest, lse = h.new_empty(len(tiles), n), h.new_empty(len(tiles), n)
+    buffer, lse = h.new_empty(n * len(tiles[0])), h.new_empty(len(tiles), n)
+    first, second = h.new_full((2, n), -torch.inf)
+    ids, start = torch.zeros(n, dtype=torch.long, device=h.device), 0
     for j, tile in enumerate(tiles):
         logits = torch.mm(h, tile.to(dtype).T, out=buffer[: n * len(tile)].view(n, len(tile)))
-        largest[j] = logits.amax(-1)
-        lse[j] = largest[j] - logits.softmax(-1).amax(-1).log()  # the largest softmax is 1 / Σ exp(z − max)
-    total = lse.logsumexp(0)
-    best = largest.argmax(0)
-    first = largest.gather(0, best[None])[0]
-    second = largest.scatter(0, best[None], -torch.inf).amax(0)  # of the other tiles
-    ids, start = torch.empty_like(best), 0
-    for j, tile in enumerate(tiles):
-        rows = (best == j).nonzero()[:, 0]
-        if len(rows):
-            values, at = (h[rows] @ tile.to(dtype).T).topk(2, -1)
-            ids[rows] = at[:, 0] + start
-            second[rows] = torch.maximum(second[rows], values[:, 1])
+        largest = logits.amax(-1)
+        lse[j] = largest - logits.softmax(-1).amax(-1).log()  # the largest softmax is 1 / Σ exp(z − max)
+        rows = (largest > first).nonzero()[:, 0]
+        values, at = logits[rows].topk(2, -1)
+        second = torch.maximum(second, largest)
+        second[rows] = torch.maximum(first[rows], values[:, 1])
+        first[rows], ids[rows] = values[:, 0], at[:, 0] + start
         start += len(tile)
+    total = lse.logsumexp(0)
     p_first = (first - total).exp()
     p_target = ((h * w[target].to(dtype)).sum(-1) - total).exp()
     return TopTwo(ids, p_first, (second - total).exp(), torch.where(ids == target, p_first, p_target))
