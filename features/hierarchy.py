@@ -7,29 +7,32 @@ d_mr(a, b) = max(core(a), core(b), |a − b|) over distinct rows z [n, D], core(
 other token, where a row of weight w stands for w equal tokens (Campello, Moulavi & Sander 2013, Def. 5 and 6; the
 token itself is not counted, as in the `hdbscan` package, while scikit-learn counts it).
 
-Space trees prune almost nothing in 30 dimensions: of pairs of 128-point boxes on real features 88 % are needed. So all
-distances are computed, |a − b|² = |a|² + |b|² − 2ab, in float64 blocks that stay in the cache, twice:
+Distances come in blocks of a matrix product, |a − b|² = |a|² + |b|² − 2ab in float64, for boxes of rows (`boxes`) that
+can matter: in 30 dimensions a search that goes down a tree, row by row, pays more for its way than it saves.
 
-1. the nearest `LISTED` rows of each row. Borůvka's algorithm runs on these lists as long as they prove an edge: the
-   least known edge out of a component is in the tree if no row of the component could have an unlisted one below it;
-2. what is left (a few hundred components of 50,000 rows) is joined by the least distance between every two of them.
+1. The nearest `LISTED` rows of each row. Borůvka's algorithm runs on these lists as long as they prove an edge: the
+   least known edge out of a component is in the tree if no row of the component could have an unlisted one below it.
+2. What is left (a few hundred components of 50,000 rows) is joined by the least distance between every two of them.
 
-Two passes of n² D multiplications; memory n (LISTED + BLOCK) + components². Distances below `RESOLUTION` are set to
-it: features of equal tokens differ in the last bits from batch to batch, and clusters must not be cut by that.
+At worst two passes of n² D multiplications. Memory is n · LISTED + LEAF · n + boxes² + components². Distances below
+`RESOLUTION` are set to it: features of equal tokens differ in the last bits from batch to batch, and clusters must not
+be cut by that.
 """
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+from scipy.spatial.distance import squareform
+
+from features.boxes import LEAF, SLACK, boxes
 
 RESOLUTION = 1e-5
 """In standard deviations of a feature; the rounding of |a|² + |b|² − 2ab at the size of 455 features is 1e-6."""
-LISTED = 16
-BLOCK = 64
-"""Rows of distances at a time: 64 × 50,000 float64 are 26 MB."""
+LISTED = 8
 GROUPS = 32
 Progress = Callable[[Iterable], Iterable]
 
@@ -51,12 +54,11 @@ class Linkage(NamedTuple):
 
 
 def _augmented(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[n, D+2] and [D+2, m] whose product is |a − b|² [n, m]."""
+    """a [n, D+2] and b [m, D+2] with a bᵀ = |x − y|² [n, m]."""
     center = y.mean(0)
     x, y = x - center, y - center
     xx, yy = (x * x).sum(1, keepdims=True), (y * y).sum(1, keepdims=True)
-    left = np.hstack([-2 * x, xx, np.ones_like(xx)])
-    return left, np.ascontiguousarray(np.hstack([y, np.ones_like(yy), yy]).T)
+    return np.hstack([-2 * x, xx, np.ones_like(xx)]), np.hstack([y, np.ones_like(yy), yy])
 
 
 def nearest(
@@ -64,38 +66,50 @@ def nearest(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Distances [n, k], ascending, and indices [n, k] of the k rows of y nearest to each row of x.
 
-    Fewer than k where y has fewer. With `others`, x is y and a row is not its own neighbour. The candidates are those
-    of the k nearest of n/GROUPS groups with the least distance: k nearest rows lie in at most k groups.
+    Fewer than k where y has fewer. With `others`, x is y and a row is not its own neighbour. A box of rows of x is
+    compared with the nearest boxes of y for a bound, then with all boxes within it.
     """
     take = min(k + others, len(y))
-    groups = GROUPS if len(y) > 4 * GROUPS * take else 1
-    left, right = _augmented(x, y)
-    if pad := -len(y) % groups:
-        right = np.hstack([right, np.zeros((right.shape[0], pad))])
-        right[-1, -pad:] = np.inf
-        right[-2, -pad:] = 0
-    per = right.shape[1] // groups
+    ours, theirs = boxes(x), boxes(y)
+    left, right = _augmented(x[ours.order], y[theirs.order])
     distance, index = np.empty((len(x), take - others)), np.empty((len(x), take - others), np.int32)
-    buffer = np.empty((BLOCK, right.shape[1]))
-    for rows in progress(_blocks(0, len(x))):
-        d2 = np.matmul(left[rows], right, out=buffer[: rows.stop - rows.start])
-        found = _smallest(d2.reshape(len(d2), groups, per).min(1), take)  # group i: columns i, per + i, 2 per + i, …
-        if groups > 1:
-            columns = (found[:, :, None] + per * np.arange(groups)).reshape(len(d2), -1)
-            found = np.take_along_axis(columns, _smallest(np.take_along_axis(d2, columns, 1), take), 1)
+    for i in progress(range(len(ours.bounds) - 1)):
+        block = slice(ours.bounds[i], ours.bounds[i + 1])
+        rows, gap = ours.order[block], theirs.gaps(ours.low[i], ours.high[i])
+        few = np.argsort(gap, kind="stable")[: 1 + 8 * take // (LEAF // 2)]
+        d2 = left[block] @ right[theirs.rows(few)].T
+        if d2.shape[1] >= take:
+            bound = np.partition(d2, take - 1, axis=1)[:, take - 1].max() * (1 + SLACK) + SLACK
+            columns = theirs.rows(np.flatnonzero(gap <= bound))
+        else:
+            columns = np.arange(len(y))
+        found = columns[_smallest(left[block] @ right[columns].T, take)]
+        found = theirs.order[found]
         exact = np.sqrt(((x[rows, None] - y[found]) ** 2).sum(-1))
         if others:  # the row itself first; where many are equal it may not be among them, and any one goes
-            exact[found == np.arange(rows.start, rows.stop)[:, None]] = -1
+            exact[found == rows[:, None]] = -1
         order = np.lexsort((found, exact))[:, int(others) :]
         distance[rows], index[rows] = np.take_along_axis(exact, order, 1), np.take_along_axis(found, order, 1)
     return distance, index
 
 
 def _smallest(values: np.ndarray, k: int) -> np.ndarray:
-    """Indices [n, k] of the k smallest of each row, in no order."""
-    if k >= values.shape[1]:
-        return np.broadcast_to(np.arange(values.shape[1]), values.shape)
-    return np.argpartition(values, k - 1, axis=1)[:, :k]
+    """Columns [n, k] of the k smallest of each row of values [n, m], in no order.
+
+    They lie in the k of m/GROUPS groups with the least minima, or among the columns that make no whole group.
+    """
+    n, m = values.shape
+    if k >= m:
+        return np.broadcast_to(np.arange(m), values.shape)
+    per = m // GROUPS
+    if per <= 4 * k:
+        return np.argpartition(values, k - 1, axis=1)[:, :k]
+    least = values[:, : per * GROUPS].reshape(n, GROUPS, per).min(1)  # group i: columns i, per + i, 2 per + i, …
+    groups = np.argpartition(least, k - 1, axis=1)[:, :k]
+    columns = (groups[:, :, None] + per * np.arange(GROUPS)).reshape(n, -1)
+    columns = np.hstack([columns, np.broadcast_to(np.arange(per * GROUPS, m), (n, m - per * GROUPS))])
+    at = np.argpartition(np.take_along_axis(values, columns, 1), k - 1, axis=1)[:, :k]
+    return np.take_along_axis(columns, at, 1)
 
 
 def core_distances(distance: np.ndarray, index: np.ndarray, weights: np.ndarray, min_samples: int) -> np.ndarray:
@@ -161,50 +175,61 @@ def _joined(component: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _between(z: np.ndarray, core: np.ndarray | None, component: np.ndarray, progress: Progress) -> Edges:
-    """Tree edges between components, from the least d_mr of every two.
+    """Tree edges between components, from the least d_mr of every two that can be neighbours in the tree.
 
-    `core` is None where it is the distance to the nearest row: d_mr is the distance then.
+    Along a tree over one row of each box, the longest edge between two components bounds theirs in the true tree: boxes
+    farther apart are left out. `core` is None where it is the distance to the nearest row: d_mr is the distance then.
     """
-    order = np.argsort(component, kind="stable")
-    z, component = z[order], component[order]
-    core2 = None if core is None else core[order] ** 2
-    bounds = np.searchsorted(component, np.arange(component[-1] + 2))
-    left, right = _augmented(z, z)
+    cells = boxes(z, component)
+    ends, of = cells.bounds, component[cells.order[cells.bounds[:-1]]]
+    left, right = _augmented(z[cells.order], z[cells.order])
+    core2 = None if core is None else core[cells.order] ** 2
 
-    def squared(rows: slice, columns: slice) -> np.ndarray:
-        d2 = left[rows] @ right[:, columns]
+    def squared(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        d2 = left[rows] @ right[columns].T
         if core2 is not None:
             np.maximum(d2, core2[columns], out=d2)
             np.maximum(d2, core2[rows, None], out=d2)
         return d2
 
-    least = np.full((len(bounds) - 1,) * 2, np.inf)
-    for rows in progress(_blocks(0, len(z))):
-        low = int(component[rows.start])  # distances to earlier components are those of their rows
-        per = np.minimum.reduceat(squared(rows, slice(bounds[low], None)), bounds[low:-1] - bounds[low], axis=1)
-        of, starts = np.unique(component[rows], return_index=True)
-        least[of, low:] = np.minimum(least[of, low:], np.minimum.reduceat(per, starts, axis=0))
-    least = np.maximum(np.minimum(least, least.T), RESOLUTION**2)
-    tree = minimum_spanning_tree(csr_matrix(np.triu(least, 1))).tocoo()
+    first = np.searchsorted(of, np.arange(of[-1] + 1))
+    coarse = squared(ends[:-1], ends[:-1])
+    coarse = np.minimum.reduceat(np.minimum.reduceat(coarse, first, axis=0), first, axis=1)
+    limit = _longest_on_the_way(np.maximum(coarse, coarse.T)) * (1 + SLACK) + SLACK
+    pairs: list[np.ndarray] = []
+    for i in progress(range(len(of) - 1)):
+        gap = cells.gaps(cells.low[i], cells.high[i])[i + 1 :]
+        near = i + 1 + np.flatnonzero((gap <= limit[of[i], of[i + 1 :]]) & (of[i + 1 :] != of[i]))
+        if len(near):
+            least = squared(np.arange(ends[i], ends[i + 1]), cells.rows(near)).min(0)
+            size = ends[near + 1] - ends[near]
+            least = np.minimum.reduceat(least, np.cumsum(size) - size)
+            pairs.append(np.stack([np.full(len(near), i), near, least]))
+    box, other, least = np.concatenate(pairs, axis=1)
+    box, other = box.astype(np.int64), other.astype(np.int64)
+    order = np.lexsort((other, box, least))
+    _, at = np.unique(of[box[order]] * len(first) + of[other[order]], return_index=True)
+    box, other, least = box[order][at], other[order][at], np.maximum(least[order][at], RESOLUTION**2)
+    graph = csr_matrix((least, (of[box], of[other])), shape=(len(first),) * 2)
+    tree = minimum_spanning_tree(graph).tocoo()
+    chosen = np.isin(of[box] * len(first) + of[other], tree.row * len(first) + tree.col)
 
     a, b, length = [], [], []
-    for pair in zip(tree.row, tree.col, strict=True):
-        small, large = sorted((slice(*bounds[c : c + 2].tolist()) for c in pair), key=lambda one: one.stop - one.start)
-        best = (np.inf, 0, 0)
-        for rows in _blocks(small.start, small.stop):
-            d2 = squared(rows, large)
-            at = np.unravel_index(d2.argmin(), d2.shape)
-            best = min(best, (float(d2[at]), rows.start + int(at[0]), large.start + int(at[1])))
-        a.append(order[best[1]])
-        b.append(order[best[2]])
-        d2 = ((z[best[1]] - z[best[2]]) ** 2).sum()
-        length.append(d2 if core2 is None else max(d2, core2[best[1]], core2[best[2]]))
+    for i, j in zip(box[chosen], other[chosen], strict=True):
+        rows, columns = np.arange(ends[i], ends[i + 1]), np.arange(ends[j], ends[j + 1])
+        d2 = squared(rows, columns)
+        p, q = rows[d2.argmin() // len(columns)], columns[d2.argmin() % len(columns)]
+        exact = np.square(z[cells.order[p]] - z[cells.order[q]]).sum()
+        a.append(cells.order[p])
+        b.append(cells.order[q])
+        length.append(exact if core2 is None else max(exact, core2[p], core2[q]))
     return Edges(np.array(a), np.array(b), np.maximum(np.sqrt(length), RESOLUTION))
 
 
-def _blocks(start: int, stop: int) -> list[slice]:
-    """Slices of `BLOCK` rows."""
-    return [slice(i, min(i + BLOCK, stop)) for i in range(start, stop, BLOCK)]
+def _longest_on_the_way(squared: np.ndarray) -> np.ndarray:
+    """[m, m] the longest edge on the way between two nodes along the spanning tree of squared distances [m, m]."""
+    flat = squareform(np.maximum(squared, RESOLUTION**2), checks=False)
+    return squareform(cophenet(linkage(flat, "single")))
 
 
 def single_linkage(edges: Edges, n: int) -> Linkage:

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from features.density import condense, select
 from features.hierarchy import single_linkage, spanning_tree
-from features.modes import ComputationalModes
+from features.modes import ComputationalModes, distinct_rows
 from models.errors import InputError
 
 
@@ -129,6 +129,16 @@ def test_equal_rows_are_one_cluster_and_rounding_does_not_cut_it() -> None:
     for rows in (same, same + 1e-8 * rng.standard_normal(same.shape)):
         labels = ComputationalModes().fit_predict(np.vstack([x, rows]))
         np.testing.assert_array_equal(labels, np.append(y, np.full(60, 2)))
+
+
+def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.vstack([loose(0), loose(0)[:9]])
+    with monkeypatch.context() as patched:
+        patched.setattr(pd.util, "hash_pandas_object", lambda frame, index: pd.Series(frame[0] > 0).astype("uint64"))
+        distinct, inverse, counts = distinct_rows(x)
+    assert len(distinct) == 700 and counts.sum() == 709
+    np.testing.assert_array_equal(distinct[inverse], x)
+    np.testing.assert_array_equal(distinct_rows(x)[0][distinct_rows(x)[1]], x)
 
 
 def test_stability_is_the_sum_over_tokens() -> None:
