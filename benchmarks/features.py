@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from models.transformer import StreamTransformer
 
 COMPARED = 1e-4
-"""Largest difference to the straightforward features that rounding may make."""
+"""Largest difference to the straightforward features that rounding may make; relative for values above 1 (spans)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def _measure(options: Options, vocab: int) -> list[str]:
         straightforward(model, documents[:1], reader.options)
         clock = time.process_time if options.clock == "cpu" else time.perf_counter
         seconds = interleaved(steps, rounds=options.rounds, clock=clock)
-        difference = float(np.abs(read_features(out).X - naive[0]).max())
+        difference = float((np.abs(read_features(out).X - naive[0]) / np.maximum(np.abs(naive[0]), 1)).max())
     if not difference < COMPARED:
         raise InputError(f"the features differ from the straightforward ones by {difference:.1e}")
     n = int(lengths.sum())

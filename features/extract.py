@@ -120,7 +120,8 @@ def extract(
     if shards.d_vocab > config.d_vocab:
         raise InputError(f"data of {shards.d_vocab} token ids for a model of {config.d_vocab}; give --data of its own")
     work, counts = plan(reader, shards, max_tokens)
-    data = {"source": shards.meta.get("source"), "corpus": shards.meta.get("corpus"), "n_ctx": config.n_ctx, **counts}
+    data = {name: shards.meta.get(name) for name in ("source", "corpus", "tokenizer", "rule")}
+    data |= {"n_ctx": config.n_ctx, **counts}
     features = about_features(config.n_layers, config.n_heads, reader.options, model=dict(model), data=data)
     parts = Parts(out, {**features, "hooks": reader.raw, "rows": PART_ROWS, "batch": BATCH_TOKENS})
     resumed = sum(int(part.rows.sum()) for i, part in enumerate(work) if parts.done(i))
@@ -214,6 +215,7 @@ def _pieces(model: Any) -> "np.ndarray":
 
 def _report(name: str, out: Path, counts: Mapping[str, int], raw: Sequence[str]) -> None:
     """What was written, what was left out, and how deep tokens were processed."""
+    import numpy as np
     import pandas as pd
     import pyarrow.parquet as pq
 
@@ -221,8 +223,10 @@ def _report(name: str, out: Path, counts: Mapping[str, int], raw: Sequence[str])
 
     about = read_about(out)["about"]
     depth = "processing_depth" if about["tier"] == "core" else "k_star"
-    share = pq.read_table(out, columns=[depth])[depth].to_pandas().value_counts(normalize=True).sort_index()
-    table = pd.DataFrame({"k*": share.index.astype(int), "share of tokens": share.to_numpy()})
+    n = np.zeros(about["model"]["n_layers"] + 1, np.int64)
+    for batch in pq.ParquetFile(out).iter_batches(columns=[depth]):
+        n += np.bincount(batch[depth].to_numpy().astype(int), minlength=len(n))
+    table = pd.DataFrame({"k*": np.arange(len(n)), "tokens": n, "share": n / n.sum()})
     print(
         f"{name}: {counts['rows']:,} tokens of {counts['documents']:,} documents, {len(about['schema'])} features; "
         f"{counts['cut']:,} documents cut at {about['data']['n_ctx']} tokens ({counts['cut_tokens']:,} tokens lost), "

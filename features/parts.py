@@ -28,22 +28,23 @@ class Parts:
     """The folder of parts of one output; see this module's docstring."""
 
     def __init__(self, out: Path, identity: Mapping[str, Any]) -> None:
-        """Create the folder, or find that of an interrupted run; `InputError` if that computed something else."""
+        """Create the folder, or find that of an interrupted run; `InputError` if parts of something else are there."""
         self.folder = out.with_name(f".{out.name}.parts")
         manifest = self.folder / "manifest.json"
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        if not manifest.exists():
-            text = json.dumps({"sha256": digest, **identity}, indent=1)
-            write_atomically(manifest, lambda part: part.write_text(text, encoding="utf-8"))
         try:
             found = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             found = None
-        if found != digest:
+        if found == digest:
+            return
+        if any(self.folder.glob("*.parquet")):
             raise InputError(
                 f"{self.folder} holds an interrupted extraction of something else (see its manifest.json): "
                 "finish that with its own command, choose another --out, or delete the folder"
             )
+        text = json.dumps({"sha256": digest, **identity}, indent=1)
+        write_atomically(manifest, lambda part: part.write_text(text, encoding="utf-8"))
 
     def _path(self, i: int, output: int) -> Path:
         return self.folder / f"{i:06d}-{output}.parquet"
@@ -64,10 +65,13 @@ class Parts:
             write_atomically(self._path(i, output), save)
 
     def assemble(self, n: int, outputs: Sequence[tuple[Path, Mapping[str, str]]]) -> None:
-        """Write every output from its `n` parts, one at a time in memory, with its metadata; then delete the folder."""
+        """Write every output from its `n` parts, one at a time in memory, with its metadata; then delete the folder.
+
+        The first output comes last: where it is, the others are.
+        """
         import pyarrow.parquet as pq
 
-        for output, (path, metadata) in enumerate(outputs):
+        for output, (path, metadata) in reversed(list(enumerate(outputs))):
             schema = pq.read_schema(self._path(0, output)).with_metadata(dict(metadata))
 
             def join(part: Path, output: int = output, schema: "pa.Schema" = schema) -> None:

@@ -69,14 +69,16 @@ class FeatureReader:
         Raises `InputError` for tokens outside the vocabulary and activations that are not finite.
         """
         model, n_ctx = self.model, self.model.config.n_ctx
-        inputs = pad([list(ids[: min(len(ids) - 1, n_ctx)]) for ids in documents]).to(model.cfg.device)
+        device = model.cfg.device
+        inputs = pad([list(ids[: min(len(ids) - 1, n_ctx)]) for ids in documents]).to(device)
         model.check_tokens(inputs)
-        counts = torch.as_tensor(self.rows_of([len(ids) for ids in documents]), device=inputs.device)
-        at = torch.arange(inputs.shape[1], device=inputs.device) < counts[:, None]
-        truth = np.concatenate([ids[1 + self.offset :][: int(n)] for ids, n in zip(documents, counts, strict=True)])
-        streams, stats, raw = self._forward(inputs, at)
-        predicted, p, margin = self._trajectory(streams, torch.as_tensor(truth, device=inputs.device))
-        X = torch.cat(self._assemble(predicted, p, margin, torch.as_tensor(truth, device=p.device), stats), -1)
+        counts = self.rows_of([len(ids) for ids in documents]).tolist()
+        at = torch.arange(inputs.shape[1]) < torch.tensor(counts)[:, None]
+        following = [i for ids, n in zip(documents, counts, strict=True) for i in ids[1 + self.offset :][:n]]
+        truth = torch.tensor(following, device=device)
+        streams, stats, raw = self._forward(inputs, at.to(device))
+        predicted, p, margin = self._trajectory(streams, truth)
+        X = torch.cat(self._assemble(predicted, p, margin, truth, stats), -1)
         if not X.isfinite().all():
             raise InputError("features are not finite: the weights of this run are damaged")
         return Rows(X.float().cpu().numpy(), predicted[-1].cpu().numpy(), raw)

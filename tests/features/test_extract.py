@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import features.extract
-from features.extract import main
+from features.extract import main, stream_names
 from features.reader import FeatureReader
 from features.schema import FeatureOptions, columns
 from features.store import read_features, read_raw
+from models import build
 from models.checkpoint import load
 from models.errors import InputError
 from models.text.corpus import open_corpus
@@ -82,6 +83,14 @@ def test_the_file_says_what_it_is(run: Path, corpus: tuple[Path, Path], tmp_path
     assert {"argv", "commit", "versions"} <= about.keys()
     assert meta["units"]["traj_prob_L0"] == "probability"
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("preset", "names"),
+    [("std-t", ["resid"]), ("lfa", ["token", "context"]), ("kromhc", ["streams"])],
+)
+def test_raw_alone_means_the_streams_of_the_last_layer(preset: str, names: list[str]) -> None:
+    assert stream_names(build(preset, "tiny")) == tuple(f"blocks.1.hook_{name}_post" for name in names)
 
 
 KILLED = """
@@ -185,8 +194,12 @@ def test_data_without_a_row(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_foreign_folder_of_parts(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
-    folder = tmp_path / ".f.parquet.parts"
+    folder, few = tmp_path / ".f.parquet.parts", arguments(run, corpus, tmp_path / "f.parquet", "--max-tokens", "9")
     folder.mkdir()
     (folder / "manifest.json").write_text(json.dumps(["?"]))
+    (folder / "000000-0.parquet").touch()
     with pytest.raises(InputError, match="something else"):
-        main(arguments(run, corpus, tmp_path / "f.parquet"))
+        main(few)
+    (folder / "000000-0.parquet").unlink()  # without a part there is nothing to lose
+    main(few)
+    assert len(read_features(tmp_path / "f.parquet").table) == 9 and not folder.exists()
