@@ -72,25 +72,40 @@ def nearest(
     take = min(k + others, len(y))
     ours, theirs = boxes(x), boxes(y)
     left, right = _augmented(x[ours.order], y[theirs.order])
+    product = _product(right)
     distance, index = np.empty((len(x), take - others)), np.empty((len(x), take - others), np.int32)
     for i in progress(range(len(ours.bounds) - 1)):
         block = slice(ours.bounds[i], ours.bounds[i + 1])
         rows, gap = ours.order[block], theirs.gaps(ours.low[i], ours.high[i])
         few = np.argsort(gap, kind="stable")[: 1 + 8 * take // (LEAF // 2)]
-        d2 = left[block] @ right[theirs.rows(few)].T
+        d2 = product(left[block], theirs.rows(few))
         if d2.shape[1] >= take:
             bound = np.partition(d2, take - 1, axis=1)[:, take - 1].max() * (1 + SLACK) + SLACK
             columns = theirs.rows(np.flatnonzero(gap <= bound))
         else:
             columns = np.arange(len(y))
-        found = columns[_smallest(left[block] @ right[columns].T, take)]
-        found = theirs.order[found]
+        found = theirs.order[columns[_smallest(product(left[block], columns), take)]]
         exact = np.sqrt(((x[rows, None] - y[found]) ** 2).sum(-1))
         if others:  # the row itself first; where many are equal it may not be among them, and any one goes
             exact[found == rows[:, None]] = -1
         order = np.lexsort((found, exact))[:, int(others) :]
         distance[rows], index[rows] = np.take_along_axis(exact, order, 1), np.take_along_axis(found, order, 1)
     return distance, index
+
+
+def _product(right: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """left [n, D], columns [m] -> left right[columns]ᵀ [n, m], n ≤ `LEAF`, good until the next call.
+
+    In memory that is used again: fresh pages would cost as much as the product.
+    """
+    rows, out = np.empty_like(right), np.empty(LEAF * len(right))
+
+    def product(left: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        n, m = len(left), len(columns)
+        np.take(right, columns, axis=0, out=rows[:m], mode="clip")
+        return np.matmul(left, rows[:m].T, out=out[: n * m].reshape(n, m))
+
+    return product
 
 
 def _smallest(values: np.ndarray, k: int) -> np.ndarray:
@@ -183,17 +198,17 @@ def _between(z: np.ndarray, core: np.ndarray | None, component: np.ndarray, prog
     cells = boxes(z, component)
     ends, of = cells.bounds, component[cells.order[cells.bounds[:-1]]]
     left, right = _augmented(z[cells.order], z[cells.order])
-    core2 = None if core is None else core[cells.order] ** 2
+    product, core2 = _product(right), None if core is None else core[cells.order] ** 2
 
     def squared(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        d2 = left[rows] @ right[columns].T
+        d2 = product(left[rows], columns)
         if core2 is not None:
             np.maximum(d2, core2[columns], out=d2)
             np.maximum(d2, core2[rows, None], out=d2)
         return d2
 
     first = np.searchsorted(of, np.arange(of[-1] + 1))
-    coarse = squared(ends[:-1], ends[:-1])
+    coarse = np.vstack([squared(rows, ends[:-1]).copy() for rows in np.array_split(ends[:-1], 1 + len(of) // LEAF)])
     coarse = np.minimum.reduceat(np.minimum.reduceat(coarse, first, axis=0), first, axis=1)
     limit = _longest_on_the_way(np.maximum(coarse, coarse.T)) * (1 + SLACK) + SLACK
     pairs: list[np.ndarray] = []
