@@ -7,7 +7,7 @@ d_mr(a, b) = max(core(a), core(b), |a − b|) over distinct rows z [n, D], core(
 other token, where a row of weight w stands for w equal tokens (Campello, Moulavi & Sander 2013, Def. 5 and 6; the
 token itself is not counted, as in the `hdbscan` package, while scikit-learn counts it).
 
-Distances come in blocks of a matrix product, |a − b|² = |a|² + |b|² − 2ab in float64, for boxes of rows (`boxes`) that
+Distances come in blocks of a matrix product, |a − b|² = |a|² + |b|² − 2ab, for boxes of rows (`features.boxes`) that
 can matter: in 30 dimensions a search that goes down a tree, row by row, pays more for its way than it saves.
 
 1. The nearest `LISTED` rows of each row. Borůvka's algorithm runs on these lists as long as they prove an edge: the
@@ -19,7 +19,6 @@ At worst two passes of n² D multiplications. Memory is n · LISTED + LEAF · n 
 be cut by that.
 """
 
-from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +28,11 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import squareform
 
 from features.boxes import LEAF, SLACK, boxes
+from features.neighbours import Progress, augmented, nearest, products
 
 RESOLUTION = 1e-5
 """In standard deviations of a feature; the rounding of |a|² + |b|² − 2ab at the size of 455 features is 1e-6."""
 LISTED = 8
-GROUPS = 32
-Progress = Callable[[Iterable], Iterable]
 
 
 class Edges(NamedTuple):
@@ -51,80 +49,6 @@ class Linkage(NamedTuple):
     left: np.ndarray
     right: np.ndarray
     distance: np.ndarray
-
-
-def _augmented(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """a [n, D+2] and b [m, D+2] with a bᵀ = |x − y|² [n, m]."""
-    center = y.mean(0)
-    x, y = x - center, y - center
-    xx, yy = (x * x).sum(1, keepdims=True), (y * y).sum(1, keepdims=True)
-    return np.hstack([-2 * x, xx, np.ones_like(xx)]), np.hstack([y, np.ones_like(yy), yy])
-
-
-def nearest(
-    x: np.ndarray, y: np.ndarray, k: int, *, others: bool = False, progress: Progress = iter
-) -> tuple[np.ndarray, np.ndarray]:
-    """Distances [n, k], ascending, and indices [n, k] of the k rows of y nearest to each row of x.
-
-    Fewer than k where y has fewer. With `others`, x is y and a row is not its own neighbour. A box of rows of x is
-    compared with the nearest boxes of y for a bound, then with all boxes within it.
-    """
-    take = min(k + others, len(y))
-    ours, theirs = boxes(x), boxes(y)
-    left, right = _augmented(x[ours.order], y[theirs.order])
-    product = _product(right)
-    distance, index = np.empty((len(x), take - others)), np.empty((len(x), take - others), np.int32)
-    for i in progress(range(len(ours.bounds) - 1)):
-        block = slice(ours.bounds[i], ours.bounds[i + 1])
-        rows, gap = ours.order[block], theirs.gaps(ours.low[i], ours.high[i])
-        few = np.argsort(gap, kind="stable")[: 1 + 8 * take // (LEAF // 2)]
-        d2 = product(left[block], theirs.rows(few))
-        if d2.shape[1] >= take:
-            bound = np.partition(d2, take - 1, axis=1)[:, take - 1].max() * (1 + SLACK) + SLACK
-            columns = theirs.rows(np.flatnonzero(gap <= bound))
-        else:
-            columns = np.arange(len(y))
-        found = theirs.order[columns[_smallest(product(left[block], columns), take)]]
-        exact = np.sqrt(((x[rows, None] - y[found]) ** 2).sum(-1))
-        if others:  # the row itself first; where many are equal it may not be among them, and any one goes
-            exact[found == rows[:, None]] = -1
-        order = np.lexsort((found, exact))[:, int(others) :]
-        distance[rows], index[rows] = np.take_along_axis(exact, order, 1), np.take_along_axis(found, order, 1)
-    return distance, index
-
-
-def _product(right: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """left [n, D], columns [m] -> left right[columns]ᵀ [n, m], n ≤ `LEAF`, good until the next call.
-
-    In memory that is used again: fresh pages would cost as much as the product.
-    """
-    rows, out = np.empty_like(right), np.empty(LEAF * len(right))
-
-    def product(left: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        n, m = len(left), len(columns)
-        np.take(right, columns, axis=0, out=rows[:m], mode="clip")
-        return np.matmul(left, rows[:m].T, out=out[: n * m].reshape(n, m))
-
-    return product
-
-
-def _smallest(values: np.ndarray, k: int) -> np.ndarray:
-    """Columns [n, k] of the k smallest of each row of values [n, m], in no order.
-
-    They lie in the k of m/GROUPS groups with the least minima, or among the columns that make no whole group.
-    """
-    n, m = values.shape
-    if k >= m:
-        return np.broadcast_to(np.arange(m), values.shape)
-    per = m // GROUPS
-    if per <= 4 * k:
-        return np.argpartition(values, k - 1, axis=1)[:, :k]
-    least = values[:, : per * GROUPS].reshape(n, GROUPS, per).min(1)  # group i: columns i, per + i, 2 per + i, …
-    groups = np.argpartition(least, k - 1, axis=1)[:, :k]
-    columns = (groups[:, :, None] + per * np.arange(GROUPS)).reshape(n, -1)
-    columns = np.hstack([columns, np.broadcast_to(np.arange(per * GROUPS, m), (n, m - per * GROUPS))])
-    at = np.argpartition(np.take_along_axis(values, columns, 1), k - 1, axis=1)[:, :k]
-    return np.take_along_axis(columns, at, 1)
 
 
 def core_distances(distance: np.ndarray, index: np.ndarray, weights: np.ndarray, min_samples: int) -> np.ndarray:
@@ -197,8 +121,8 @@ def _between(z: np.ndarray, core: np.ndarray | None, component: np.ndarray, prog
     """
     cells = boxes(z, component)
     ends, of = cells.bounds, component[cells.order[cells.bounds[:-1]]]
-    left, right = _augmented(z[cells.order], z[cells.order])
-    product, core2 = _product(right), None if core is None else core[cells.order] ** 2
+    left, right = augmented(z[cells.order], z[cells.order])
+    product, core2 = products(right), None if core is None else core[cells.order] ** 2
 
     def squared(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         d2 = product(left[rows], columns)

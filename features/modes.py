@@ -22,7 +22,8 @@ from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from features.density import CondensedTree, attach, condense, memberships, probability, select
-from features.hierarchy import RESOLUTION, Progress, nearest, single_linkage, spanning_tree
+from features.hierarchy import RESOLUTION, single_linkage, spanning_tree
+from features.neighbours import Progress, nearest
 from models.errors import InputError
 
 KIND, FORMAT = "computational modes", 1

@@ -6,7 +6,8 @@ from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.spatial.distance import cdist, squareform
 
 from features import hierarchy
-from features.hierarchy import RESOLUTION, nearest, single_linkage, spanning_tree
+from features.hierarchy import RESOLUTION, single_linkage, spanning_tree
+from features.neighbours import nearest
 
 
 def points(kind: str, n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -78,6 +79,18 @@ def test_nearest_are_the_nearest(n: int, k: int, others: bool) -> None:
         np.fill_diagonal(full, np.inf)
     np.testing.assert_array_equal(index[:100], np.argsort(full, axis=1)[:, :k])
     np.testing.assert_allclose(distance[:100], np.sort(full, axis=1)[:, :k], rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e-5])
+def test_nearest_among_nearly_equal_rows(scale: float) -> None:
+    """Forty rows closer to each other than float32 tells apart, far from the middle."""
+    z = np.repeat(points("noise", 60, 5) * 30, 40, axis=0)
+    z += scale * np.random.default_rng(1).standard_normal(z.shape)
+    distance, index = nearest(z, z, 6, others=True)
+    full = cdist(z, z)
+    np.fill_diagonal(full, np.inf)
+    np.testing.assert_allclose(distance, np.sort(full, axis=1)[:, :6], rtol=1e-4, atol=3e-7)
+    np.testing.assert_allclose(np.take_along_axis(full, index, 1), distance, rtol=1e-6, atol=1e-9)
 
 
 def test_rounding_does_not_make_distances() -> None:
