@@ -4,10 +4,10 @@
     python -m benchmarks.clustering --features topk.parquet --clock cpu
 
 Ours is `features.modes.ComputationalModes`; the peers are their HDBSCAN behind scikit-learn's `StandardScaler` and
-`PCA`: from features to labels in every case. All run in turn in one process, with as many threads as each takes by
-itself (`OMP_NUM_THREADS=1` for one; the package starts four processes for its core distances unless --jobs says
-otherwise). Labels are compared by their ARI, with noise as a cluster. New tokens: `predict` beside the package's
-`approximate_predict`, fitted on the even tokens, for the odd ones.
+`PCA`: from features to labels in every case. All run in turn in one process. Ours measures distances in one thread, the
+package starts four processes for its core distances unless --jobs says otherwise. Labels are compared by their ARI,
+noise as a cluster. New tokens: `predict` beside the package's `approximate_predict`, fitted on the even tokens, for the
+odd ones.
 """
 
 import time

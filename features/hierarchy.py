@@ -28,7 +28,7 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import squareform
 
 from features.boxes import LEAF, SLACK, boxes
-from features.neighbours import Progress, augmented, nearest, products
+from features.neighbours import Progress, augmented, nearest, one_thread, products
 
 RESOLUTION = 1e-5
 """In standard deviations of a feature; the rounding of |a|² + |b|² − 2ab at the size of 455 features is 1e-6."""
@@ -60,6 +60,7 @@ def core_distances(distance: np.ndarray, index: np.ndarray, weights: np.ndarray,
     return np.maximum(np.where(weights > min_samples, 0.0, core), RESOLUTION)
 
 
+@one_thread
 def spanning_tree(
     z: np.ndarray, weights: np.ndarray, min_samples: int = 1, *, progress: Progress = iter
 ) -> tuple[Edges, np.ndarray]:
