@@ -79,8 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def open_runs(folders: Sequence[str]) -> "list[Run]":
     """The runs by preset and seed. Raises `InputError` for doubles and for runs of other data, shape or recipe."""
     from models.presets import PRESETS
-    from models.runs import flatten
-    from papers.runs import must_agree, opened
+    from papers.runs import must_agree, opened, same_models
 
     if not folders:
         raise InputError("give run folders: python -m papers.dst runs/dst-kron-0 …")
@@ -90,8 +89,7 @@ def open_runs(folders: Sequence[str]) -> "list[Run]":
         if (one.preset, one.seed) == (two.preset, two.seed):
             raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
         must_agree(runs[0], two, runs[0].conditions, two.conditions)
-        if one.preset == two.preset:
-            must_agree(one, two, flatten(one.config["model"]), flatten(two.config["model"]))
+    same_models(runs)
     return runs
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.errors import InputError
-from models.runs import flatten
-from papers.runs import Run, must_agree, opened
+from papers.runs import Run, must_agree, opened, same_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,10 +38,7 @@ def open_runs(folders: Sequence[str]) -> list[Run]:
             raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
     for run in runs[1:]:
         must_agree(runs[0], run, runs[0].conditions, run.conditions)
-    for preset in PRESETS:
-        of = [run for run in runs if run.preset == preset]
-        for run in of[1:]:
-            must_agree(of[0], run, flatten(of[0].config["model"]), flatten(run.config["model"]))
+    same_models(runs)
     return runs
 
 

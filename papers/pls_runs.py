@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from models.errors import InputError
 from models.runs import flatten
-from papers.runs import Run, must_agree, opened
+from papers.runs import Run, must_agree, opened, same_models
 
 RUN, CONTROL = "pls", "c2"
 PRESETS = (RUN, CONTROL)
@@ -38,10 +38,7 @@ def open_runs(folders: Sequence[str]) -> list[Run]:
     for run in runs[1:]:
         must_agree(first, run, first.conditions, run.conditions)
         must_agree(first, run, _architecture(first), _architecture(run))
-    for preset in PRESETS:
-        of = [run for run in runs if run.preset == preset]
-        for run in of[1:]:
-            must_agree(of[0], run, flatten(of[0].config["model"]), flatten(run.config["model"]))
+    same_models(runs)
     return runs
 
 

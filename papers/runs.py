@@ -99,6 +99,17 @@ def must_agree(one: Run, two: Run, first: dict[str, Any], second: dict[str, Any]
             )
 
 
+def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
+    """Raises `InputError` for two runs of one preset whose models differ, but for the fields `leave_out`."""
+    from models.runs import flatten
+
+    first: dict[str, Run] = {}
+    for run in runs:
+        one = first.setdefault(run.preset, run)
+        models = [flatten(r.config["model"]) for r in (one, run)]
+        must_agree(one, run, *({k: v for k, v in m.items() if k not in leave_out} for m in models))
+
+
 def typed(module: str, options: Any, runs: Sequence[Run], leave_out: Sequence[str] = ()) -> str:
     """The command as one types it in the clone: runs by the names that their training gave them, no machine's paths."""
     words = [run.typed for run in runs]
