@@ -80,12 +80,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     from models.derived import write_derived
     from models.text.shards import document_batches
     from models.training.data import evaluation_shards
-    from probes.direction_files import check_width, read_direction
+    from probes.direction_files import check_direction, read_direction
 
     direction = read_direction(options.direction, options.stream, options.method)
     folder = run_folder(options.run)
     name, model = open_run(RunOptions(run=options.run, device=options.device))
-    check_width(direction, model)
+    check_direction(direction, model, folder)
     shards = evaluation_shards(folder, model._text(), options.data)
     d = direction.vector.to(model.cfg.device)
     how: dict[str, Any] = {"side": options.side, "embedding": options.embedding, "dense": options.dense}

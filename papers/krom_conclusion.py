@@ -79,7 +79,7 @@ def _verdict(runs: "pd.DataFrame") -> str:
         return (
             f"So from biases {where} alike, and with logits that do move, the mean static logit moves away from "
             "mixing: saturation at −8 does not hide a general pull to mix, in these runs. Not shown: that the mean of "
-            "the gradient points there (AdamW also drifts under skewed noise), other sizes, biases and numbers of steps."
+            "the gradient points there (AdamW also drifts under skewed noise), other sizes, biases, numbers of steps."
         )
     return (
         f"So from biases {where} alike, and with logits that do move, the mean static logit moves towards mixing: what "
