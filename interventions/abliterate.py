@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from models.cli import command, parse
 from models.errors import InputError
-from probes.command import INTERVAL, DocumentOptions, open_run, progress_bar, show
+from probes.command import INTERVAL, DocumentOptions, RunOptions, open_run, progress_bar, show
 
 if TYPE_CHECKING:
     from interventions.divergence import Divergence
@@ -76,12 +76,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     from models.derived import write_derived
     from models.text.shards import document_batches
     from models.training.data import evaluation_shards
-    from probes.direction_files import check_width, read_direction
+    from probes.direction_files import check_direction, read_direction
 
     direction = read_direction(options.direction, options.stream, options.method)
     folder = run_folder(options.run)
-    name, model = open_run(options)
-    check_width(direction, model)
+    name, model = open_run(RunOptions(run=options.run, device=options.device))
+    check_direction(direction, model, folder)
     shards = evaluation_shards(folder, model._text(), options.data)
     d = direction.vector.to(model.cfg.device)
     how: dict[str, Any] = {"side": options.side, "embedding": options.embedding, "dense": options.dense}

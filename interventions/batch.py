@@ -91,7 +91,7 @@ def _shared(
             streams.append(arrived.h[:, :, 0])
             done(sum(map(len, arrived.edits)))
         h, answers = torch.cat(streams).flatten(0, 1), wanted[rows].repeat(len(order), 1).to(model.cfg.device)
-        log_p = map_logits(h, model.head, partial(_chunk, answers))
+        log_p = map_logits(h, model.head, partial(chunk_log_probs, answers))
         for edits, values in zip(order, log_p.unflatten(0, (len(order), -1)).cpu().numpy(), strict=True):
             found[np.ix_(np.array(edits), np.array(rows))] = values
     done(0)
@@ -104,7 +104,8 @@ def _log_probs(logits: Float[Tensor, "rows V"], answers: Tensor) -> Float[Tensor
     return logits.gather(1, answers.to(logits.device)) - logits.logsumexp(-1, keepdim=True)
 
 
-def _chunk(answers: Tensor, logits: Tensor, rows: slice) -> Tensor:
+def chunk_log_probs(answers: Tensor, logits: Tensor, rows: slice) -> Tensor:
+    """ln softmax(logits) at the answers of these rows, for `models.readout.map_logits`."""
     return _log_probs(logits, answers[rows])
 
 

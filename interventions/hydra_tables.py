@@ -129,6 +129,16 @@ def summary(task: Task, groups: Sequence[Group], found: Sequence[Decomposition])
     return pd.concat([with_holm(one) for _, one in table.groupby("part", sort=False)]).sort_index()
 
 
+def kept(one: Decomposition) -> float:
+    """Σ_i direct_i total_i / Σ_i direct_i² over cases: the share of the direct effect that is left in the total.
+
+    The slope of total on direct through the origin (McGrath et al. 2023, Fig. 4, whose slope is under 1): 1 where
+    nothing is made up for, 0 where all is. Unlike `made_up` it needs no mean direct effect. NaN without any effect.
+    """
+    size = float((one.direct**2).sum())
+    return float((one.direct * one.total).sum() / size) if size > SMALLEST["log_odds"] ** 2 else NAN
+
+
 def _made_up(one: Decomposition, clusters: np.ndarray, why: dict[str, str], wanted: bool) -> dict[str, Any]:
     names = ("made_up", "made_up_low", "made_up_high")
     row: dict[str, Any] = dict.fromkeys(names, NAN)

@@ -89,11 +89,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     from models.checkpoint import run_folder
     from models.text.shards import document_batches
     from models.training.data import evaluation_shards
-    from probes.direction_files import check_width, read_direction
+    from probes.direction_files import check_direction, read_direction
 
     direction = read_direction(options.direction, options.stream, options.method)
     name, model = open_run(options)
-    check_width(direction, model)
+    check_direction(direction, model, run_folder(options.run))
     layers = parse_layers(options.layers, model.config.n_layers) or [direction.layer]
     streams = streams_of(model, options.streams)
     room = model.config.n_ctx - len(model._text().encode(options.prompt))

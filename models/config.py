@@ -6,8 +6,10 @@ norm, position encoding or residual topology is one class here and one class whe
 The docstring under each field is the help text of the command line.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from math import isfinite
+from typing import Any, ClassVar, Literal
 
 from models.errors import InputError
 from models.parts import (
@@ -171,6 +173,16 @@ class Readout(Part):
 # ---- the whole ---------------------------------------------------------------------------------
 
 
+def _floats(part: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Dotted name and value of every float in a configuration."""
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if is_dataclass(value):
+            yield from _floats(value, f"{prefix}{field.name}.")
+        elif isinstance(value, float):
+            yield f"{prefix}{field.name}", value
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """A transformer. Flat names of TransformerLens (`n_layers`, `d_head`, `d_mlp`, …) read from it."""
@@ -207,6 +219,9 @@ class ModelConfig:
     """Standard deviation of initial weights; output projections get it divided by sqrt(2 L)."""
 
     def __post_init__(self) -> None:
+        for name, number in _floats(self):
+            if not isfinite(number):
+                raise InputError(f"{name} must be a finite number, got {number}")
         for field in ("n_layers", "d_model", "n_heads", "d_vocab", "n_ctx"):
             if getattr(self, field) < 1:
                 raise InputError(f"{field} must be at least 1, got {getattr(self, field)}")

@@ -1,7 +1,7 @@
 """Hyper-connections as a residual topology: the state is n streams, X [B, T, N, D] (SPEC §2).
 
 The embedding is repeated n times; the head reads the streams' sum or mean (the same up to scale, which a final
-norm removes). What happens around a branch is in `models.hyper_mixing`.
+norm removes but for its ε). What happens around a branch is in `models.hyper_mixing`.
 """
 
 from typing import Literal

@@ -67,13 +67,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def open_runs(folders: Sequence[str]) -> "list[Run]":
     """The runs by preset and seed. Raises `InputError` for doubles, and for a recipe that differs."""
-    from papers.runs import must_agree, opened
+    from papers.runs import must_agree, opened, same_models
 
     runs = sorted((opened(f, PRESETS) for f in folders), key=lambda r: (PRESETS.index(r.preset), r.seed))
     for one, two in pairwise(runs):
         if (one.preset, one.seed) == (two.preset, two.seed):
             raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
         must_agree(runs[0], two, runs[0].conditions, two.conditions)
+    same_models(runs)
     return runs
 
 

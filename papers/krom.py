@@ -68,10 +68,17 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def open_runs(folders: Sequence[str]) -> "list[Run]":
     """The runs by preset, arm and seed. Raises `InputError` for what differs in more than the arm, and for doubles."""
-    from papers.krom_mixing import arm
-    from papers.runs import must_agree, opened
+    from papers.krom_mixing import ARM_OF_THE_MODEL, arm
+    from papers.runs import must_agree, opened, same_models
 
     runs = [opened(folder, PRESETS) for folder in folders]
+    for run in runs:
+        residual = run.config["model"]["residual"]
+        if residual["kind"] not in ("single", "kromhc") or residual.get("freeze_res"):
+            raise InputError(
+                f"{run.folder} has residual {residual['kind']}{', frozen' * bool(residual.get('freeze_res'))}: this "
+                "comparison is of single streams and of Kronecker factors that train (kromhc)"
+            )
     hyper = {id(run): tuple(arm(run).values()) if "hc_dtype" in run.config["model"]["residual"] else () for run in runs}
     runs.sort(key=lambda r: (PRESETS.index(r.preset), str(hyper[id(r)]), r.seed))
     seen: dict[Any, Path] = {}
@@ -82,6 +89,7 @@ def open_runs(folders: Sequence[str]) -> "list[Run]":
         seen[key] = run.folder
         here, there = ({k: v for k, v in r.conditions.items() if k not in OWN} for r in (run, runs[0]))
         must_agree(runs[0], run, there, here)
+    same_models(runs, ARM_OF_THE_MODEL)
     return runs
 
 

@@ -12,7 +12,8 @@ def figure(found: Found) -> Any:
     """Losses against the control, the swap of every factor by arm, and its way over the steps."""
     from plotly.subplots import make_subplots
 
-    titles = [f"loss − {CONTROL}, nats/token", "swap at the end, one dot per factor", "mean swap over training"]
+    training = "mean swap over training (dotted: no decay)"
+    titles = [f"loss − {CONTROL}, nats/token", "swap at the end, one dot per factor", training]
     canvas = make_subplots(1, 3, subplot_titles=titles, horizontal_spacing=0.09)
     if len(found.comparison):
         _gaps(canvas, found)

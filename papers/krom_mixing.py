@@ -2,8 +2,9 @@
 
 A logit of H_res moves for three reasons: the gradient of the loss, weight decay, and neither where the storage rounds
 both away. `without_gradient` replays a run's schedule with gradients of zero, in its storage and optimiser; what a
-trained logit has beyond that is the work of the loss. Modules whose mixing cannot change any output (the streams
-before them are equal, or only their sum is read after them) are controls: they must show none.
+trained logit has beyond that came with the loss: with its gradient, and with what AdamW makes of the gradient's noise.
+Modules whose mixing cannot change any output (the streams before them are equal, or only their sum is read after them)
+check the replay: they show what rounding makes of a gradient that is zero.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAN = float("nan")
+ARM_OF_THE_MODEL = ("residual.b_res", "residual.hc_dtype")
+"""Fields of a model's configuration in which arms may differ."""
 CONTRASTS = (("indoor", "outdoor"), ("happy", "sad"))
 FACTOR_UNITS = {
     "b_keep": "logit",
@@ -33,8 +36,10 @@ RUN_UNITS = {
     "swap_high": "probability",
     "swap_best": "probability, mean over factors that can act",
     "swap_without_gradient": "probability",
+    "swap_dynamic": "probability in use, mean over factors that can act and tokens of the monitor",
     "gap": "logit, mean over factors that can act",
     "by_loss": "logit, mean over factors that can act",
+    "by_loss_max": "logit, the factor that went furthest towards mixing",
     "by_loss_controls": "logit, mean over factors that cannot act",
     "distance_static": "Frobenius norm",
     "distance_dynamic": "Frobenius norm",
@@ -103,7 +108,7 @@ def _idle(run: Run) -> set[str]:
     from probes.mixing import log
 
     logged = log(run.folder)
-    lost = logged[(logged["metric"] == "gradient") & logged["value"].isna()]
+    lost = logged[(logged["metric"] == "gradient") & logged["why"].str.contains("changes nothing", na=False)]
     return set(lost["module"])
 
 
@@ -156,6 +161,7 @@ def mixing_row(run: Run, found: "pd.DataFrame") -> dict[str, Any]:
         m: float(metrics.loc[metrics["metric"] == m, "value"].mean()) for m in ("distance_static", "distance_dynamic")
     }
     gradient = metrics.loc[metrics["metric"] == "gradient", "value"].dropna()
+    in_use = metrics[(metrics["metric"] == "swap_dynamic") & metrics["module"].isin(set(acts["module"]))]["value"]
     why = {} if len(idle) else {"by_loss_controls": "every module can act"}
     if acts["swap_best"].isna().all():
         why["swap_best"] = "no tanh bounds the dynamic term"
@@ -166,9 +172,10 @@ def mixing_row(run: Run, found: "pd.DataFrame") -> dict[str, Any]:
         "swap_low": float(acts["swap"].min()), "swap_high": float(acts["swap"].max()),
         "swap_best": float(acts["swap_best"].mean()),
         "swap_without_gradient": float(1 / (1 + np.exp(rest[0] - rest[1]))),
+        "swap_dynamic": float(in_use.mean()),
         "gap": float(acts["gap"].mean()), "by_loss": float(acts["by_loss"].mean()),
         "by_loss_sd": float(acts["by_loss"].std(ddof=1)),
-        "towards": int((acts["by_loss"] > 0).sum()),
+        "towards": int((acts["by_loss"] > 0).sum()), "by_loss_max": float(acts["by_loss"].max()),
         "by_loss_controls": float(idle["by_loss"].mean()) if len(idle) else NAN,
         **distance, **stream_cosines(run), "streams": "still" if still(cells) else "mix",
         "gradient": float(gradient.median()) if len(gradient) else NAN, "undefined": note(why),

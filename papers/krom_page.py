@@ -15,9 +15,11 @@ HOW = """A logit of H_res moves by the gradient of the loss and by weight decay,
 The swap is the probability of the swap in a 2 × 2 factor, mean over the factors whose mixing can change an output:
 *start* is that of the initial bias, *no gradient* what the run's decay, schedule and storage make of it without any
 gradient (replayed), *end* what was trained. *By the loss* is how much further the trained gap b_swap − b_keep lies
-towards mixing than that replay, in logits, and *share* what part of the whole way that is. Factors that cannot act (the
-streams before them are equal, or only their sum is read after them) are controls: *controls* is their gap beyond the
-replay. ∂L/∂b is the median over modules of the gradient's norm at the end; AdamW divides by it, down to ε = 1e-8."""
+towards mixing than that replay, in logits: the work of the gradient, and of what AdamW makes of the gradient's noise.
+*Share* is what part of the whole way that is. *In use* is the mean swap with the dynamic term, on the tokens of the
+monitor. Factors that cannot act (the streams before them are equal, or only their sum is read after them) check the
+replay: *controls* is their gap beyond it, what rounding makes of a gradient that is zero. ∂L/∂b is the median over
+modules of the gradient's norm at the end; AdamW divides by it, down to ε = 1e-8, below which steps shrink with it."""
 
 
 def arms(mixing: "pd.DataFrame") -> "pd.DataFrame":
@@ -28,8 +30,8 @@ def arms(mixing: "pd.DataFrame") -> "pd.DataFrame":
     way = rows["gap"] - rows["b_res"]
     rows["share"] = np.where(way.abs() > 1e-3, rows["by_loss"] / way, np.nan)
     values = [
-        "loss", "swap", "start", "swap_without_gradient", "by_loss", "share", "by_loss_controls", "towards", "factors",
-        "distance_static", "distance_dynamic", "gradient", "stream_cosine", "shuffled_cosine",
+        "loss", "swap", "swap_dynamic", "start", "swap_without_gradient", "by_loss", "share", "by_loss_controls",
+        "towards", "factors", "distance_static", "distance_dynamic", "gradient", "stream_cosine", "shuffled_cosine",
     ]  # fmt: skip
     groups = rows.groupby(ARM, sort=False, dropna=False)
     found = groups[values].mean().reset_index()
@@ -58,9 +60,9 @@ def show(found: Found) -> None:
 def write(found: Found, folder: Path, html: bool = True) -> None:
     """Tables and figure, then README.md; each whole or not at all."""
     from models.provenance import provenance
+    from papers.figures import write_figures
     from papers.krom_figure import figure
     from papers.krom_mixing import FACTOR_UNITS, RUN_UNITS
-    from papers.lfa_figure import write_figures
     from papers.losses import UNITS
     from probes.tables import write_atomically, write_table
 
@@ -108,8 +110,16 @@ def page(found: Found, about: dict[str, Any], files: list[str]) -> str:
         f"- Files: {', '.join(f'`{name}`' for name in files)}.",
         *picture,
     ]  # fmt: skip
-    parts = [*head, _losses(found), _mixing(found), _commands(found, about)]
+    parts = [*head, _conclusion(found), _losses(found), _mixing(found), _commands(found, about)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _conclusion(found: Found) -> str:
+    from papers.krom_conclusion import conclusion
+
+    if found.mixing.empty:
+        return ""
+    return "## What the runs say\n\n" + "\n".join(f"- {line}" for line in conclusion(found.mixing))
 
 
 def _losses(found: Found) -> str:
@@ -129,14 +139,15 @@ def _mixing(found: Found) -> str:
         controls = "none" if r.by_loss_controls != r.by_loss_controls else f"{r.by_loss_controls:+.3f}"
         rows.append([
             r.preset, f"{r.b_res:g}", r.storage, f"{r.optimizer} {r.lr:g}", f"{r.decay:g}", f"{r.steps:,}", r.seeds,
-            f"{r.loss:.4f}", f"{r.start:.5f}", f"{r.swap_without_gradient:.5f}", f"{r.swap:.5f}", f"{r.by_loss:+.3f}",
-            share, f"{r.towards:.0f} of {r.factors:.0f}", controls, f"{r.distance_static:.4f}",
+            f"{r.loss:.4f}", f"{r.start:.5f}", f"{r.swap_without_gradient:.5f}", f"{r.swap:.5f}",
+            f"{r.swap_dynamic:.5f}", f"{r.by_loss:+.3f}", share,
+            f"{r.towards:.0f} of {r.factors:.0f}", controls, f"{r.distance_static:.4f}",
             f"{r.distance_dynamic:.4f}", f"{r.gradient:.1e}", f"{r.stream_cosine:.3f} ({r.shuffled_cosine:.3f})",
             r.streams,
         ])  # fmt: skip
     columns = ("preset", "bias", "storage", "optimiser, peak rate", "decay", "steps", "seeds", "loss", "swap: start",
-               "no gradient", "end", "by the loss", "share", "factors towards mixing", "controls", "‖H_res − I‖ static",
-               "dynamic", "∂L/∂b", "per-stream cosine (shuffled labels)", "streams")  # fmt: skip
+               "no gradient", "end", "in use", "by the loss", "share", "factors towards mixing", "controls",
+               "‖H_res − I‖ static", "dynamic", "∂L/∂b", "per-stream cosine (shuffled labels)", "streams")  # fmt: skip
     blog = "; ".join(f"{b:g}: swap {SWAP[b]:g}, cosine {STREAM_COSINE[b]:g}" for b in SWAP)
     return f"## Mixing\n\n{HOW}\n\nThe blog's, bf16 throughout and AdamW: {blog}.\n\n{table(columns, rows)}"
 

@@ -9,8 +9,7 @@ bottom-k and random controls. Per architecture: mean and interval over seeds, We
 the paper: whether it holds here, by a rule. --out writes tables, figures and a README.md that says it all.
 """
 
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -97,57 +96,27 @@ def _report(options: Options, runs: "list[Run]") -> "tuple[Report, Any]":
     from papers.lfa_rows import Settings
     from papers.lfa_runs import measure_all
     from papers.lfa_seeds import architectures, comparisons, with_reference
+    from papers.runs import typed
+    from probes.command import progress_bar
 
     settings = Settings(
         k=tuple(dict.fromkeys(options.k)), draws=options.draws, seed=options.seed, documents=options.documents,
         batch_size=options.batch_size, resamples=options.resamples,
     )  # fmt: skip
-    measured = measure_all(runs, options.data, settings, _bar, options.device)
+    measured = measure_all(runs, options.data, settings, progress_bar, options.device)
     quantities = with_reference(measured.tables["quantities"], measured.tables["heads"])
     tables = {"runs": quantities, "architectures": architectures(quantities), "comparisons": comparisons(quantities)}
     tables |= {"claims": claims(quantities), **{k: v for k, v in measured.tables.items() if k != "quantities"}}
-    about = {**provenance(measured.device), "argv": _typed(options, runs, measured.documents["own"])}
+    leave_out = ("data",) if measured.documents["own"] else ()
+    about = {**provenance(measured.device), "argv": typed("papers.lfa", options, runs, leave_out)}
     report = Report(runs, tables, settings, measured.documents, about, ())
     return report, figure(quantities, tables["architectures"])
 
 
-def _bar(label: str) -> Any:
-    from rich.console import Console
-    from rich.progress import track
-
-    def bar(steps: Iterable) -> Iterable:
-        return track(steps, description=label, console=Console(file=sys.stderr))
-
-    return bar
-
-
-def _typed(options: Options, runs: "list[Run]", own: bool) -> str:
-    """The command as one types it in the clone: runs and data by the names that their training gave them."""
-    import shlex
-    from dataclasses import fields
-
-    words = [run.typed for run in runs]
-    for field in fields(Options):
-        value = getattr(options, field.name)
-        if field.name in ("runs", "out", "device") or value == field.default or (field.name == "data" and own):
-            continue
-        if isinstance(value, bool):
-            words.append(f"--{'' if value else 'no-'}{field.name.replace('_', '-')}")
-            continue
-        values = value if isinstance(value, tuple) else (value,)
-        words += [
-            f"--{field.name.replace('_', '-')}",
-            *(Path(v).name if field.name == "data" else str(v) for v in values),
-        ]
-    if options.out is not None:
-        words += ["--out", str(options.out) if not options.out.is_absolute() else options.out.name]
-    return "python -m papers.lfa " + shlex.join(words)
-
-
 def _print(report: "Report") -> None:
     """Architectures beside the paper, the comparison, and the claims with their verdicts."""
-    from papers.lfa_claims import verdicts
     from papers.lfa_page import MAIN
+    from papers.verdicts import verdicts
     from probes.report import INTERVAL, show
     from probes.undefined import legend
 
@@ -181,7 +150,7 @@ def _write(options: Options, report: "Report", figure: Any) -> None:
     """Tables, figures and README.md, each whole or not at all; README.md last, when all it names is there."""
     from dataclasses import replace
 
-    from papers.lfa_figure import write_figures
+    from papers.figures import write_figures
     from papers.lfa_page import page
     from papers.lfa_units import UNITS
     from probes.tables import write_atomically, write_table

@@ -1,53 +1,19 @@
-"""Does a claim of the paper hold on these runs? A rule, applied to an interval over training seeds.
+"""Claims of paper LFA, judged by `papers.verdicts`.
 
-    direction   holds            the 95 % interval lies on the side that the paper says
-                opposite         it lies on the other side
-                not resolved     it holds 0 (or the limit), and says so with the number of seeds
-                undefined        there is no interval, and why
-    size        unless opposite: the printed difference lies inside the interval, or this one is larger or smaller
-
-Differences of two architectures have Welch's interval (`comparisons.compare_seeds`), a limit has Student's over the
-seeds of one. Intervals are not corrected for the number of claims; `p_holm` is.
+Differences of two architectures have Welch's interval (`comparisons.compare_seeds`); `p_holm` is over all claims.
 """
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from papers.lfa_printed import BOUNDS, ORDERS, Bound, Order, printed
-from papers.lfa_seeds import EXACT, NAN, difference, estimate, nothing, seeds_of
-from probes.t_tests import clustered_t
-from probes.undefined import note, reasons
+from papers.lfa_printed import BOUNDS, ORDERS, printed
+from papers.lfa_seeds import EXACT, difference
+from papers.printed import Order
+from papers.seeds import NAN
+from papers.verdicts import judge_bound, judged
+from probes.undefined import reasons
 
 if TYPE_CHECKING:
     import pandas as pd
-
-HOLDS, OPPOSITE = "holds", "opposite"
-
-
-def direction(low: float, high: float, seeds: str, why: str = "") -> str:
-    """Verdict of an interval of what the paper says is positive. `seeds` is for the text, as "3" or "3 and 2".
-
-    Raises `ValueError` for an interval without ends and without a reason, and one that is turned round.
-    """
-    if low != low or high != high:
-        if not why:
-            raise ValueError("an interval without ends needs a reason")
-        return f"undefined: {why.removeprefix('undefined ')}"
-    if low > high:
-        raise ValueError(f"the interval {low} … {high} is turned round")
-    if low > 0:
-        return HOLDS
-    return OPPOSITE if high < 0 else f"not resolved at n={seeds} seeds"
-
-
-def size(expected: float, low: float, high: float) -> str:
-    """Where the printed difference lies; all three in the direction that the paper says. "" where one is missing."""
-    if expected != expected or low != low or high != high:
-        return ""
-    if low <= expected <= high:
-        return "printed value inside"
-    return "smaller than printed" if high < expected else "larger than printed"
 
 
 def judge_order(claim: Order, quantities: "pd.DataFrame") -> dict[str, Any]:
@@ -60,48 +26,17 @@ def judge_order(claim: Order, quantities: "pd.DataFrame") -> dict[str, Any]:
     }  # fmt: skip
     found = difference(quantities, claim.quantity, claim.more, claim.less)
     if isinstance(found, str):
-        return _row(row, NAN, NAN, NAN, NAN, "0", found)
+        return judged(row, NAN, NAN, NAN, NAN, "0", found)
     seeds = str(found.n_a) if found.n_a == found.n_b else f"{found.n_a} and {found.n_b}"
     why = _why(found.undefined, {claim.more: found.n_a, claim.less: found.n_b})
     p = NAN if claim.quantity in EXACT else found.p
-    return _row(row, found.difference, found.ci_low, found.ci_high, p, seeds, why)
-
-
-def judge_bound(claim: Bound, quantities: "pd.DataFrame") -> dict[str, Any]:
-    """One row for a claim that an architecture lies above or below a limit; the sign is such that positive holds."""
-    sign = 1.0 if claim.side == "above" else -1.0
-    row = {
-        "claim": f"{claim.preset} {claim.side} {claim.text}", "quantity": claim.quantity, "where": claim.where,
-        "paper": NAN, "printed": claim.text,
-    }  # fmt: skip
-    values, _ = seeds_of(quantities, claim.quantity, claim.preset)
-    if not len(values):
-        return _row(row, NAN, NAN, NAN, NAN, "0", nothing(quantities, claim.quantity, claim.preset))
-    beyond = sign * (values - claim.limit)
-    found = estimate(beyond)
-    p = float(clustered_t(beyond, np.ones(len(beyond))).p) if "ci_low" not in found["why"] else NAN
-    why = found["why"].get("ci_low", "")
-    why = f"one seed of {claim.preset}" if why == "one seed" else why
-    return _row(row, found["mean"], found["ci_low"], found["ci_high"], p, str(len(values)), why)
+    return judged(row, found.difference, found.ci_low, found.ci_high, p, seeds, why)
 
 
 def _why(undefined: str, seeds: dict[str, int]) -> str:
     """Why a comparison has no interval."""
     few = [preset for preset, n in seeds.items() if n < 2]
     return f"one seed of {' and '.join(few)}" if few else reasons(undefined).get("ci_low", "")
-
-
-def _row(
-    row: dict[str, Any], difference: float, low: float, high: float, p: float, seeds: str, why: str
-) -> dict[str, Any]:
-    """The row with its verdict, and reasons for what is undefined."""
-    cells = {"difference": difference, "ci_low": low, "ci_high": high, "p": p}
-    missing = {k: why or "nothing to test, the number is exact" for k, x in cells.items() if x != x}
-    if row["paper"] != row["paper"]:
-        missing["paper"] = "the paper prints no difference"
-    verdict = direction(low, high, seeds, why)
-    beside = "" if verdict == OPPOSITE else size(row["paper"], low, high)
-    return {**row, **cells, "seeds": seeds, "direction": verdict, "size": beside, "undefined": note(missing)}
 
 
 def claims(quantities: "pd.DataFrame") -> "pd.DataFrame":
@@ -112,8 +47,3 @@ def claims(quantities: "pd.DataFrame") -> "pd.DataFrame":
 
     rows = [judge_order(c, quantities) for c in ORDERS] + [judge_bound(c, quantities) for c in BOUNDS]
     return with_holm(pd.DataFrame(rows))
-
-
-def verdicts(table: "pd.DataFrame") -> "pd.Series":
-    """How many claims hold, are opposite, not resolved, undefined."""
-    return table["direction"].str.replace(r"( at n=|: ).*", "", regex=True).value_counts()

@@ -1,6 +1,5 @@
 """The comparison of LFA's four architectures in one picture: dots are seeds, bars intervals, diamonds the paper."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from papers.lfa_runs import PRESETS
@@ -18,7 +17,6 @@ PANELS = (
     ("suppress.top3.sps.d", "Cohen's d of SPS, top 3 suppressed"),
 )
 TITLE = "LFA: training seeds (dots), means with 95 % intervals (bars), the paper's values (diamonds)"
-EXTRA = "the static figure needs kaleido and Chromium: pip install -e '.[figures]'"
 
 
 def figure(quantities: "pd.DataFrame", architectures: "pd.DataFrame") -> Any:
@@ -104,28 +102,3 @@ def _layers(canvas: Any, table: "pd.DataFrame", at: dict[str, int]) -> None:
             go.Scatter(x=layers[paper], y=one.loc[paper, "paper"], mode="markers", showlegend=False,
                        marker={"color": COLOURS[preset], "size": 10, "symbol": "diamond-open"}), **at,
         )  # fmt: skip
-
-
-def write_figures(canvas: Any, folder: Path, static: str, html: bool = True) -> list[str]:
-    """Write figure.html if wanted and, unless `static` is none, figure.svg or .png; the lines to tell the user."""
-    from probes.tables import write_atomically
-
-    said = []
-    if html:
-        page, text = folder / "figure.html", canvas.to_html(include_plotlyjs=True)
-        write_atomically(page, lambda part: part.write_text(text, encoding="utf-8"))
-        said.append(f"figure {page}")
-    if static == "none":
-        return said
-    try:
-        import kaleido  # noqa: F401
-    except ImportError:
-        return [*said, f"no figure.{static}: {EXTRA}"]
-    try:
-        image = canvas.to_image(format=static, scale=1 if static == "svg" else 2)
-    except Exception as error:  # kaleido raises errors of Chromium, of its own and of asyncio
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        return [*said, f"no figure.{static}: {EXTRA} ({reason})"]
-    picture = folder / f"figure.{static}"
-    write_atomically(picture, lambda part: part.write_bytes(image))
-    return [*said, f"figure {picture}"]

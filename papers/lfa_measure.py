@@ -9,7 +9,8 @@ interval here: its spread is that over training seeds (`papers.lfa_seeds`).
 
 from typing import TYPE_CHECKING, Any
 
-from papers.lfa_rows import COMPETING, COREFERENCE, DOMAINS, NAN, Progress, Rows, Settings, why_of
+from papers.lfa_rows import COMPETING, COREFERENCE, DOMAINS, Settings
+from papers.rows import NAN, Progress, Rows, why_of
 from probes.pds import FIXED
 
 if TYPE_CHECKING:

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from papers.lfa_claims import verdicts
 from papers.lfa_printed import CARD, SETUP
-from papers.lfa_rows import HARD, ONE_PER_RUN, Settings
+from papers.lfa_rows import HARD, Settings
 from papers.lfa_runs import CONTROL, PRESETS
 from papers.lfa_seeds import seeds_by_preset
-from papers.markdown import table
+from papers.markdown import interval, number, table
+from papers.rows import ONE_PER_RUN
 from papers.runs import Run
+from papers.verdicts import verdicts
 from probes.pds import FIXED
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ MAIN = (
 )  # fmt: skip
 """Quantities of the first table and of the comparison; the parquet files have all."""
 SUITES = ("prompts", "coreference")
-SHARES = ("share of cases", "share of heads")
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,6 @@ class Report:
     about: dict[str, Any]
     """Command, commit, versions and device of the tables."""
     files: Sequence[str]
-
-
-def number(x: float, unit: str = "") -> str:
-    """A number for a table: whole ones with separators, others with as many decimals as they need."""
-    if x != x:
-        return "undefined"
-    if unit in ("parameters", "prompts") or (abs(x) >= 1000 and x == round(x)):
-        return f"{x:,.0f}"
-    if unit in ("heads", "layer"):
-        return f"{x:.1f}"
-    return f"{x:.4f}" if unit == "nats/token" or (abs(x) < 0.1 and unit not in SHARES) else f"{x:.3f}"
-
-
-def interval(low: float, high: float, unit: str = "") -> str:
-    """A 95 % interval, or "undefined"."""
-    return f"{number(low, unit)} … {number(high, unit)}" if low == low and high == high else "undefined"
 
 
 def page(report: Report) -> str:

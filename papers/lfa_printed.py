@@ -4,8 +4,7 @@ A number is kept as printed, with the words around it as a plain-text copy of th
 The claims are compared with measured ones in `papers.lfa_claims`.
 """
 
-import re
-from typing import NamedTuple
+from papers.printed import Bound, Order, Printed
 
 CARD = "Interpretable-by-Design Transformers via Architectural Stream Independence, arXiv 2603.07482"
 TABLE2, TABLE4, TABLE5 = "Table 2", "Table 4", "Table 5"
@@ -14,57 +13,6 @@ COUNTS = (
     "Using threshold PDS >0.075>0.075 for counts, Table 4 confirms this: LFA has 5 recency heads in L4-L5 "
     "(max PDS = 0.276 at L5.H0), Std-T has 0 in L5 (max = 0.058), and CFM has 0 in L4-L5 (max = 0.032)."
 )
-
-
-class Printed(NamedTuple):
-    """A number of one model: the quantity here that it belongs to, the number as printed, where, and in which words."""
-
-    preset: str
-    quantity: str
-    text: str
-    where: str
-    quote: str
-
-    @property
-    def value(self) -> float:
-        """The number in the unit of the quantity."""
-        return number(self.text)
-
-
-class Order(NamedTuple):
-    """The claim that `more` has more of a quantity than `less`; its size is the difference of the two printed."""
-
-    quantity: str
-    more: str
-    less: str
-    where: str
-
-
-class Bound(NamedTuple):
-    """The claim that a model lies above or below a printed limit, or 0 for more in one place than another."""
-
-    quantity: str
-    preset: str
-    side: str
-    text: str
-    where: str
-    quote: str
-
-    @property
-    def limit(self) -> float:
-        """The limit in the unit of the quantity."""
-        return number(self.text)
-
-
-def number(text: str) -> float:
-    """22.2M, 48.3%, 0.276, -0.158, +0.00215 as a number: M is 10⁶, % a share of one.
-
-    Raises `ValueError` for anything else.
-    """
-    found = re.fullmatch(r"([-+]?\d*\.?\d+)([M%]?)", text)
-    if found is None:
-        raise ValueError(f"{text!r} is no printed number")
-    return float(found[1]) * {"": 1.0, "M": 1e6, "%": 0.01}[found[2]]
 
 
 PRINTED: tuple[Printed, ...] = (

@@ -1,10 +1,7 @@
-"""The rows that measuring one run collects, and what it can be told."""
+"""What measuring a run of paper LFA can be told, and the names of what it measures."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-NAN = float("nan")
 COREFERENCE, COMPETING = "coreference", "competing"
 DOMAINS = ("candidates", "keys")
 MEASURES = ("sps", "coherence", "loss")
@@ -12,11 +9,7 @@ HARD = 0.0
 """The gate of LFA's table of effects: outputs of the heads times 0 (App. D)."""
 OVER = "over"
 """The selection of all heads with PDS over `FIXED` (LFA Table 5); the others are top1, top3, … (App. D)."""
-ONE_PER_RUN = "one number per run, its spread is that over seeds"
 UNITS = {"loss": "nats/token", "sps": "attention", "coherence": "nats, log-odds"}
-
-Progress = Callable[[str], Callable[[Iterable], Iterable]]
-"""Label -> a wrapper that shows how far an iteration is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,41 +28,3 @@ class Settings:
     """Documents per batch."""
     resamples: int = 2000
     """Of the bootstrap intervals of Cohen's d."""
-
-
-@dataclass
-class Rows:
-    """Quantities while they are collected."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(
-        self,
-        quantity: str,
-        family: str,
-        unit: str,
-        value: float,
-        *,
-        sd: float = NAN,
-        interval: tuple[float, float] = (NAN, NAN),
-        n: int = 1,
-        detail: str = "",
-        why: str = "",
-    ) -> None:
-        """One row; `why` says why there is no value."""
-        from probes.undefined import note
-
-        cells = {"value": float(value), "sd": float(sd), "ci_low": float(interval[0]), "ci_high": float(interval[1])}
-        reason = why.replace(";", ",") or ONE_PER_RUN
-        if value != value and not why:
-            raise AssertionError(f"{quantity} has no value and no reason")
-        missing = note({name: reason for name, x in cells.items() if x != x})
-        row = {"quantity": quantity, "family": family, "unit": unit, **cells, "n": n, "detail": detail}
-        self.rows.append({**row, "undefined": missing})
-
-
-def why_of(undefined: str) -> str:
-    """The reasons of an `undefined` cell, without the names of its columns."""
-    from probes.undefined import reasons
-
-    return ", ".join(dict.fromkeys(reasons(undefined).values()))

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.errors import InputError
-from models.runs import flatten
-from papers.runs import Run, must_agree, opened
+from papers.runs import Run, must_agree, opened, same_models
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from models.text.shards import TokenShards
-    from papers.lfa_rows import Progress, Settings
+    from papers.lfa_rows import Settings
+    from papers.rows import Progress
 
 PRESETS = ("std-t", "d-cas", "lfa", "cfm")
 CONTROL = "std-t"
@@ -38,10 +38,7 @@ def open_runs(folders: Sequence[str]) -> list[Run]:
             raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
     for run in runs[1:]:
         must_agree(runs[0], run, runs[0].conditions, run.conditions)
-    for preset in PRESETS:
-        of = [run for run in runs if run.preset == preset]
-        for run in of[1:]:
-            must_agree(of[0], run, flatten(of[0].config["model"]), flatten(run.config["model"]))
+    same_models(runs)
     return runs
 
 
@@ -139,7 +136,7 @@ def sources() -> str:
     files = [p for room in MEASURED_BY for p in (root / room).rglob("*.py")]
     files += [
         *(root / "datasets").rglob("*.jsonl"),
-        *(root / "papers" / f"lfa_{n}.py" for n in ("measure", "rows", "suppress")),
+        *(root / "papers" / f"{n}.py" for n in ("lfa_measure", "lfa_rows", "lfa_suppress", "rows")),
     ]
     digest = hashlib.sha256()
     for path in sorted(files):

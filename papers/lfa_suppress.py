@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from papers.lfa_rows import HARD, MEASURES, NAN, OVER, UNITS, Progress, Rows, Settings, why_of
+from papers.lfa_rows import HARD, MEASURES, OVER, UNITS, Settings
+from papers.rows import NAN, Progress, Rows, why_of
 from probes.pds import FIXED
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +97,30 @@ def must_agree(one: Run, two: Run, first: dict[str, Any], second: dict[str, Any]
             raise InputError(
                 f"{one.folder} and {two.folder} cannot be compared: {name} is {short[0]} there, {short[1]} here"
             )
+
+
+def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
+    """Raises `InputError` for two runs of one preset whose models differ, but for the fields `leave_out`."""
+    from models.runs import flatten
+
+    first: dict[str, Run] = {}
+    for run in runs:
+        one = first.setdefault(run.preset, run)
+        models = [flatten(r.config["model"]) for r in (one, run)]
+        must_agree(one, run, *({k: v for k, v in m.items() if k not in leave_out} for m in models))
+
+
+def typed(module: str, options: Any, runs: Sequence[Run], leave_out: Sequence[str] = ()) -> str:
+    """The command as one types it in the clone: runs by the names that their training gave them, no machine's paths."""
+    words = [run.typed for run in runs]
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.name in ("runs", "device", *leave_out) or value == field.default:
+            continue
+        name = field.name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{'' if value else 'no-'}{name}")
+            continue
+        values = [str(x) for x in (value if isinstance(value, tuple) else (value,))]
+        words += [f"--{name}", *(Path(x).name if Path(x).is_absolute() else x for x in values)]
+    return f"python -m {module} {shlex.join(words)}"

@@ -7,6 +7,7 @@ and metadata `about`: the run, the sets, pooling. Streams: s0 …, token, contex
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,10 +87,13 @@ def _layer(which: str, tensors: Mapping[str, Tensor], stream: str, path: Path) -
     return int(which)
 
 
-def check_width(direction: Direction, model: Any) -> None:
-    """Raise `InputError` when a direction does not fit the model's residual stream."""
+def check_direction(direction: Direction, model: Any, folder: Path) -> None:
+    """Raise `InputError` when a direction does not fit the residual stream of the run in `folder`; say on stderr when
+    it is of another run: it fits by its width alone."""
     if len(direction.vector) != model.cfg.d_model:
         raise InputError(
             f"a direction of {len(direction.vector)} dimensions for a residual stream of {model.cfg.d_model}; "
             "it is of another model, or of the streams joined"
         )
+    if Path(direction.about["run"]).resolve() != folder.resolve():
+        print(f"note: the direction was found in {direction.about['run']}, not in {folder}", file=sys.stderr)

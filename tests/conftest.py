@@ -9,7 +9,9 @@ import tests.tiny
 import tests.typecheck  # found by name below
 
 # before any test module imports the rooms
-jaxtyping.install_import_hook(["models", "probes", "interventions", "benchmarks"], "tests.typecheck.checked")
+jaxtyping.install_import_hook(
+    ["models", "probes", "interventions", "features", "benchmarks"], "tests.typecheck.checked"
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"

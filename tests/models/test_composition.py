@@ -31,7 +31,7 @@ def combination(seed: int) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if residual in STREAMS:
         fields = {
-            "n": rng.choice([2, 4]),
+            "n": rng.choice([2, 4] if residual == "mhc_lite" else [2, 4, 8]),
             "dynamic": rng.random() < 0.7,
             "dyn_act": rng.choice(["tanh", "none"]),
             "post_input": rng.choice(["same", "mixed"]),
@@ -75,7 +75,10 @@ def combination(seed: int) -> dict[str, Any]:
     mixing = ["/".join("-".join(rng.choices(words, k=2)) for words in (["id", "ind", "kron", "dns"], ["ind", "dns"]))]
     if rng.random() < 0.3:
         changes |= {"mlp.gate": rng.choice(["ind", "dns"]), "mlp.activation": "silu"}
-    return {**changes, "mixing": mixing[0]}
+    hybrid = c.Hdpl(kl=rng.choice(["clamp", "free_bits"]), dirac=rng.choice(["first", "every"]))
+    places = [f"attention.{name}" for name in "qkvo"] + ["mlp.up", "mlp.down"]
+    changes |= {place: hybrid for place in places if seed % 3 == 0 and rng.random() < 0.5}
+    return {"mixing": mixing[0], **changes}
 
 
 def without_gradient(model: StreamTransformer) -> set[str]:

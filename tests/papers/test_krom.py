@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from models.errors import InputError
 from models.train import main as train
 from papers.krom import main, open_runs, read
+from papers.krom_conclusion import conclusion
 from papers.krom_mixing import factors, without_gradient
 from papers.krom_printed import ARCHITECTURES
 from papers.losses import Printed, against
@@ -130,3 +131,65 @@ def test_doubles_and_other_recipes_are_refused(runs: dict, corpus, tmp_path: Pat
 def test_without_the_control_there_is_only_the_mixing(runs: dict) -> None:
     found = read(open_runs([str(runs["kromhc-0"])]))
     assert found.comparison.empty and len(found.mixing) == 1 and len(found.factors) == 8
+
+
+def _arms(**columns: list) -> pd.DataFrame:
+    """Planted runs, one per value of the longest column; the rest as in the recipe."""
+    n = max(map(len, columns.values()))
+    usual = {
+        "preset": "kromhc", "optimizer": "adamw", "storage": "fp32", "lr": 0.005, "decay": 0.2, "steps": 1000,
+        "b_res": -8.0, "by_loss": -0.5, "by_loss_max": 0.75, "towards": 3, "factors": 22, "swap": 0.006,
+        "swap_dynamic": 0.008, "swap_without_gradient": 0.0096, "streams": "mix", "stream_cosine": 0.97,
+        "shuffled_cosine": 0.96,
+    }  # fmt: skip
+    return pd.DataFrame({name: columns.get(name, [value] * n) for name, value in usual.items()})
+
+
+BIASES = [-8.0, -8.0, -2.0, -2.0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"b_res": BIASES}, "moves away from mixing"),
+        ({"b_res": BIASES, "by_loss": [0.5, 0.25, 0.5, 1.0]}, "moves towards mixing"),
+        ({"b_res": BIASES, "by_loss": [-0.5, -0.5, 0.5, -0.5]}, "not resolved"),
+        ({"b_res": [-8.0, -8.0]}, "not resolved"),
+        ({"b_res": BIASES[1:]}, "not resolved"),
+        ({"b_res": BIASES, "optimizer": ["sgd"] * 4}, "not resolved"),
+        ({"b_res": BIASES, "storage": ["bf16"] * 4}, "not resolved"),
+    ],
+)
+def test_the_verdict_needs_two_biases_of_two_seeds_that_agree(columns: dict, said: str) -> None:
+    assert said in conclusion(_arms(**columns))[-1]
+
+
+def test_storage_is_judged_within_a_recipe() -> None:
+    arms = {"storage": ["fp32", "fp32", "bf16"], "swap": [0.006, 0.0063, 0.00026], "streams": ["mix", "mix", "still"]}
+    sentence = conclusion(_arms(**arms))[0]
+    assert "kromhc from bias -8, AdamW, decay 0.2: the swap starts at 0.0003" in sentence
+    assert "stored in fp32 it ends at 0.0060 to 0.0063" in sentence and "2 runs; the monitor says mix" in sentence
+    assert "stored in bf16 it ends at 0.0003" in sentence and "1 run; the monitor says still" in sentence
+    apart = conclusion(_arms(storage=["fp32", "bf16"], decay=[0.2, 0.0]))
+    assert not any("stored in bf16 it ends" in line for line in apart)
+
+
+def test_frozen_runs_go_nowhere_and_the_swap_in_use_has_its_own_count() -> None:
+    said = " ".join(conclusion(_arms(by_loss=[0.0, -0.5], swap_dynamic=[0.02, 0.008])))
+    assert "moves away from mixing in 1 of 2 runs" in said and "above what decay alone gives in 1 of 2" in said
+
+
+def test_other_topologies_and_models_are_refused(runs: dict, tmp_path: Path) -> None:
+    def changed(name: str, source: str, **residual: object) -> str:
+        folder = shutil.copytree(runs[source], tmp_path / name)
+        config = json.loads((folder / "config.json").read_text())
+        config["model"]["residual"] |= residual
+        (folder / "config.json").write_text(json.dumps(config))
+        return str(folder)
+
+    with pytest.raises(InputError, match="residual mhc: this comparison"):
+        open_runs([changed("mhc", "kromhc-0", kind="mhc")])
+    with pytest.raises(InputError, match="kromhc, frozen"):
+        open_runs([changed("frozen", "kromhc-0", freeze_res=True)])
+    with pytest.raises(InputError, match="dyn_act is tanh there, none here"):
+        open_runs([str(runs["kromhc-0"]), changed("none", "kromhc-1", dyn_act="none")])

@@ -20,12 +20,16 @@ from models.checkpoint import load
 from models.errors import InputError
 from models.train import main as train
 from models.training.data import evaluation_shards
+from papers.figures import write_figures
 from papers.lfa import main
-from papers.lfa_claims import claims, direction, judge_bound, judge_order, size, verdicts
-from papers.lfa_figure import figure, write_figures
-from papers.lfa_printed import BOUNDS, ORDERS, PRINTED, SETUP, Bound, Order, number
+from papers.lfa_claims import claims, judge_order
+from papers.lfa_figure import figure
+from papers.lfa_printed import BOUNDS, ORDERS, PRINTED, SETUP
 from papers.lfa_runs import PRESETS, open_runs
-from papers.lfa_seeds import architectures, comparisons, estimate, with_reference
+from papers.lfa_seeds import architectures, comparisons, with_reference
+from papers.printed import Bound, Order, number
+from papers.seeds import estimate
+from papers.verdicts import direction, judge_bound, size, verdicts
 from tests.conftest import ROOT
 
 PAPER = ROOT.parent / "shared" / "papers" / "001_622b69835ff408ab.txt"

@@ -11,6 +11,7 @@ import torch
 
 from models import build
 from models.capture import capture
+from models.checkpoint import load
 from models.config import ModelConfig, NoPositions
 from models.errors import InputError
 from models.train import main as train
@@ -26,7 +27,7 @@ from probes.contrast_directions import (
     singular_directions,
     unit,
 )
-from probes.direction_files import read_direction
+from probes.direction_files import check_direction, read_direction
 from probes.direction_tables import best_layer, between, find
 from probes.directions import main
 from probes.prompt_sets import BUILT_IN, contrast, encode, read_set
@@ -250,6 +251,12 @@ def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, caps
             read_direction(f"{tmp_path / 'found-lfa.safetensors'}{spec}")
     with pytest.raises(InputError, match="no file of directions"):
         read_direction(str(tiny_run / "model.safetensors"))
+    capsys.readouterr()
+    model = load(wide)
+    check_direction(best, model, wide)
+    assert not capsys.readouterr().err
+    check_direction(best, model, krom)
+    assert f"was found in {wide}, not in {krom}" in capsys.readouterr().err
     main([str(krom), "--a", "happy", "--b", "sad", "--pool", "last", "--draws", "0"])
     with pytest.raises(InputError, match="parquet"):
         main([str(krom), "--out", "x.csv"])

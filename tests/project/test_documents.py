@@ -26,6 +26,9 @@ SMALLER = {  # the same commands, so small that they end in seconds
     "interventions.steer_heads": ["--draws", "0", "--tasks", "capitalization-8", "--max-documents", "4"],
     "interventions.hydra": ["--tasks", "capitalization-8"],
     "probes.head_groups": ["--n", "60"],
+    "features.extract": ["--max-tokens", "1000"],
+    "features.cluster": ["--no-umap", "--drop-constant"],
+    "interventions.token_effects": ["--max-tokens", "1000"],
     "interventions.suppress": ["--draws", "20", "--gates", "1", "0", "--measure", "sps"],
 }
 

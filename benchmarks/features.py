@@ -1,0 +1,280 @@
+"""How fast features are extracted, beside what no extraction can leave out and beside a straightforward one.
+
+    python -m benchmarks.features
+    python -m benchmarks.features --vocab 4096 --tier topk --rounds 5
+    python -m benchmarks.features --memory
+
+extraction        `features.extract` as the command runs it, from token shards to the finished parquet file
+bound             one forward pass with explicit attention, one unembedding per layer, one softmax and top-2 over each
+straightforward   document by document: `run_with_cache`, softmax and top-k of the logits of every layer, then position
+                  by position and layer by layer as in PLS B.6; no file. Equal to the extraction's features, asserted
+
+All three see the same documents; the bound runs in the extraction's batches, its logits in chunks of `readout`.
+--memory: the largest resident size of a process that extracts, by the number of tokens.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
+
+from features.schema import FeatureOptions, Tier
+from models.cli import command, parse
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from models.text.shards import TokenShards
+    from models.transformer import StreamTransformer
+
+COMPARED = 1e-4
+"""Largest difference to the straightforward features that rounding may make; relative for values above 1 (spans)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.features`."""
+
+    vocab: tuple[int, ...] = (50257, 4096)
+    """Vocabularies."""
+    tier: Tier = "structural"
+    """Which features."""
+    preset: str = "pls"
+    """Architecture, with `layers` layers, 6 heads and width 384."""
+    layers: int = 6
+    """Layers."""
+    documents: int = 12
+    """Documents, of 40 to `length` tokens."""
+    length: int = 256
+    """Tokens of the longest document; the context."""
+    rounds: int = 3
+    """Times that everything is measured, in turn; medians of the ratios are printed."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """cpu: processor seconds, for one thread on a machine that others keep busy."""
+    memory: bool = False
+    """Measure memory instead of time."""
+    tokens: tuple[int, ...] = (20_000, 200_000)
+    """Tokens of --memory."""
+    width: int = 384
+    """Width of the model."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, print."""
+    options = parse(Options, argv, __doc__)
+    if options.documents < 1 or options.length < 40:
+        raise InputError(f"{options.documents} documents of {options.length} tokens: at least 1, of at least 40")
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    print(
+        f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.preset}, "
+        f"{options.layers} layers, 6 heads, width {options.width}, context {options.length}; tier {options.tier}"
+    )
+    if options.memory:
+        table = Table("vocabulary", "tokens", "largest resident size", "against the first")
+        for vocab in options.vocab:
+            sizes = [_child(options, vocab, n) for n in options.tokens]
+            for n, size in zip(options.tokens, sizes, strict=True):
+                table.add_row(f"{vocab:,}", f"{n:,}", f"{size / 2**20:.1f} MiB", f"{size / sizes[0] - 1:+.1%}")
+    else:
+        table = Table(
+            "vocabulary", "tokens", "extraction", "tokens/s", "bound", "speed of bound", "rounds", "straightforward",
+            "times faster", "rounds", "max Δ",
+        )  # fmt: skip
+        for vocab in options.vocab:
+            table.add_row(*_measure(options, vocab))
+    Console(width=150).print(table)
+
+
+def _model(options: Options, vocab: int) -> "StreamTransformer":
+    from models import build
+
+    shape: dict[str, Any] = {
+        "n_layers": options.layers,
+        "d_model": options.width,
+        "d_vocab": vocab,
+        "n_ctx": options.length,
+    }
+    return build(options.preset, **shape, init_std=0.1).eval()
+
+
+def _shards(folder: Path, lengths: "np.ndarray", vocab: int) -> "TokenShards":
+    """Documents of random tokens, one more than `lengths` says."""
+    import numpy as np
+
+    from models.text.shards import FORMAT, TokenShards
+
+    starts = np.concatenate([[0], np.cumsum(lengths + 1)])
+    np.random.default_rng(0).integers(vocab, size=int(starts[-1]), dtype=np.uint16).tofile(folder / "tokens.bin")
+    np.save(folder / "starts.npy", starts)
+    sizes = {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")}
+    meta = {"format": FORMAT, "bytes": sizes, "dtype": "uint16", "d_vocab": vocab, "pad_id": 0}
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    return TokenShards(folder)
+
+
+def _measure(options: Options, vocab: int) -> list[str]:
+    """One row of the table of times."""
+    import time
+
+    import numpy as np
+    import torch
+
+    from benchmarks.timing import interleaved
+    from features.extract import extract
+    from features.reader import FeatureReader
+    from features.store import read_features
+
+    model = _model(options, vocab)
+    reader = FeatureReader(model, FeatureOptions(tier=options.tier))
+    lengths = np.random.default_rng(1).integers(40, options.length + 1, size=options.documents)
+    with tempfile.TemporaryDirectory() as name, torch.no_grad():
+        folder = Path(name)
+        shards, out = _shards(folder, lengths, vocab), folder / "features.parquet"
+        documents = [shards.document(i).tolist() for i in range(shards.n_documents)]
+        naive: list[np.ndarray] = []
+        steps: dict[str, Callable[[], object]] = {
+            "extraction": lambda: extract(reader, shards, out, model={}),
+            "bound": lambda: _bound(model, documents),
+            "straightforward": lambda: naive.append(straightforward(model, documents, reader.options)),
+        }
+        extract(reader, shards, out, model={}, max_tokens=len(documents[0]))  # first calls of a process are slow
+        _bound(model, documents[:1])
+        straightforward(model, documents[:1], reader.options)
+        clock = time.process_time if options.clock == "cpu" else time.perf_counter
+        seconds = interleaved(steps, rounds=options.rounds, clock=clock)
+        difference = float((np.abs(read_features(out).X - naive[0]) / np.maximum(np.abs(naive[0]), 1)).max())
+    if not difference < COMPARED:
+        raise InputError(f"the features differ from the straightforward ones by {difference:.1e}")
+    n = int(lengths.sum())
+    ours = seconds["extraction"]
+    bound = [b / a for a, b in zip(ours, seconds["bound"], strict=True)]
+    faster = [b / a for a, b in zip(ours, seconds["straightforward"], strict=True)]
+    cells = [f"{vocab:,}", f"{n:,}", f"{median(ours):.2f} s", f"{n / median(ours):,.0f}"]
+    cells += [f"{median(seconds['bound']):.2f} s", f"{median(bound):.2f}", f"{min(bound):.2f} to {max(bound):.2f}"]
+    cells += [f"{median(seconds['straightforward']):.2f} s", f"{median(faster):.2f}"]
+    return [*cells, f"{min(faster):.2f} to {max(faster):.2f}", f"{difference:.1e}"]
+
+
+def _bound(model: "StreamTransformer", documents: Sequence[Sequence[int]]) -> None:
+    """What no extraction can leave out."""
+    from features.extract import BATCH_TOKENS
+    from models.capture import batches, pad
+    from models.readout import map_logits
+
+    inputs = [ids[:-1] for ids in documents]
+    for batch in batches([len(ids) for ids in inputs], BATCH_TOKENS):
+        tokens = pad([inputs[i] for i in batch])
+        real = pad([[1] * len(inputs[i]) for i in batch]).bool()
+        with model.explicit_attention():
+            state = model.embed_tokens(tokens)
+            for layer in range(model.config.n_layers):
+                state = model.segment(state, layer, layer + 1)
+                h = model.layer_norm(layer)(model.readout(state)[real])
+                map_logits(h, model.head, lambda logits, rows: logits.softmax(-1).topk(2, -1).values)
+
+
+def straightforward(
+    model: "StreamTransformer", documents: Sequence[Sequence[int]], options: FeatureOptions
+) -> "np.ndarray":
+    """Tiers structural, +position and topk with default options as one writes them down first, X [n, d].
+
+    PLS B.6: `attn_slice = layer_attn[:, query_pos, :query_pos]`.
+    """
+    import numpy as np
+    import torch
+
+    n_layers, n_heads, k = model.config.n_layers, model.config.n_heads, options.k
+    X = []
+    for ids in documents:
+        _, cache = model.run_with_cache(torch.tensor([ids[:-1]]))
+        top, p_of = [], []
+        for layer in range(n_layers):
+            normed = model.layer_norm(layer)(cache[f"blocks.{layer}.hook_resid_post"][0])
+            p_of.append((normed @ model.W_U).softmax(-1))
+            top.append(p_of[-1].topk(2, -1))
+        for q in range(len(ids) - 1):
+            predicted = [int(t.indices[q, 0]) for t in top]
+            target, truth = predicted[-1], ids[q + 1]
+            p = [float(p_of[i][q, target]) if predicted[i] == target else 0.0 for i in range(n_layers)]
+            margin = [p[i] - float(top[i].values[q, 1]) for i in range(n_layers)]
+            drops = [max(0.0, p[i - 1] - p[i]) for i in range(1, n_layers)]
+            k_star = n_layers - 1
+            while k_star > 0 and predicted[k_star - 1] == target:
+                k_star -= 1
+            k_star = n_layers if k_star == n_layers - 1 else k_star
+            run = kappa = 0
+            for one in predicted:
+                run = run + 1 if one == truth else 0
+                kappa = max(kappa, run)
+            width = k if options.tier == "topk" else 1
+            act, ent = np.zeros((2, n_layers, n_heads, width)), np.zeros((2, n_layers, n_heads))
+            position = []
+            for where, layer in enumerate((min(k_star, n_layers - 1), n_layers - 1)):
+                attention = cache[f"blocks.{layer}.attn.hook_pattern"][0, :, q, :q]
+                gate = torch.ones(n_heads)
+                if f"blocks.{layer}.attn.hook_gate" in cache:
+                    gate = cache[f"blocks.{layer}.attn.hook_gate"][0, q].mean(-1)
+                effective = attention * gate[:, None]
+                if q == 0:
+                    position.append((0.0, 0.0))
+                    continue
+                peak = effective.max(-1).values
+                if options.tier == "topk":
+                    values = effective.sort(-1, descending=True).values[:, :k] * (gate >= options.theta_gate)[:, None]
+                    act[where, layer, :, : values.shape[1]] = values.numpy()
+                else:
+                    act[where, layer, :, 0] = peak.numpy()
+                a = effective / effective.sum(-1, keepdim=True)
+                entropy = -torch.where(a > 0, a * a.log(), 0.0).sum(-1)
+                ent[where, layer] = torch.where(peak < options.theta_entropy, 0.0, entropy).numpy()
+                distance = q - torch.arange(q)
+                spanned = float((effective * distance).sum() / effective.sum())
+                position.append((spanned, float(effective[:, max(0, q - options.window) :].sum())))
+            row = [*p, *margin, *drops, k_star, kappa, *act.ravel(), *ent.ravel()]
+            X.append(row if options.tier == "structural" else [*row, *np.array(position).T.ravel()])
+    return np.array(X, dtype=np.float32)
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+CHILD = """
+import json, resource, sys, tempfile
+from pathlib import Path
+import numpy as np, torch
+from benchmarks.features import Options, _model, _shards
+from features.extract import extract
+from features.reader import FeatureReader
+from features.schema import FeatureOptions
+given = json.loads(sys.argv[1])
+options = Options(**given["options"])
+n, length = given["tokens"], options.length
+with tempfile.TemporaryDirectory() as folder:
+    shards = _shards(Path(folder), np.full(-(-n // length), length), given["vocab"])
+    reader = FeatureReader(_model(options, given["vocab"]), FeatureOptions(tier=options.tier))
+    extract(reader, shards, Path(folder) / "features.parquet", model={}, max_tokens=n)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def _child(options: Options, vocab: int, n: int) -> int:
+    """Largest resident size, in bytes, of a process that extracts `n` tokens."""
+    passed: dict[str, Any] = {name: getattr(options, name) for name in ("tier", "preset", "layers", "length", "width")}
+    given = json.dumps({"options": passed, "vocab": vocab, "tokens": n})
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", CHILD, given], cwd=root, capture_output=True, text=True)
+    if done.returncode:
+        raise InputError(f"the process that extracts failed: {done.stderr.strip().splitlines()[-1]}")
+    return int(done.stdout) * 1024  # ru_maxrss is in KiB on Linux
+
+
+if __name__ == "__main__":
+    command(main)

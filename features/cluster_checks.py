@@ -1,0 +1,124 @@
+"""Whether clusters mean something: beside clusters of raw activations, and over seeds and subsamples.
+
+PLS B.8 gives ARI = 0.008 against raw activations, without saying what became of noise. Both readings are reported: over
+all tokens, noise as one more cluster, and over the tokens that are in a cluster on both sides. The control is the same
+with the raw clusters dealt to the tokens at random.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+
+from features.agreement import (
+    adjusted_mutual_information,
+    adjusted_mutual_information_interval,
+    adjusted_rand,
+    adjusted_rand_interval,
+)
+from features.modes import ComputationalModes
+from features.store import Features, read_raw
+from models.errors import InputError
+from probes.statistics import BOOTSTRAP_CLUSTERS
+from probes.undefined import mark
+
+KEY = ["document", "position"]
+
+
+def raw_rows(path: Path, found: Features) -> np.ndarray:
+    """Raw activations [n, D] of the tokens of a feature table, in its order.
+
+    Raises `InputError` for activations of another checkpoint and for another set of tokens.
+    """
+    raw = read_raw(path)
+    if (theirs := raw.about["model"].get("checkpoint")) != found.about["model"].get("checkpoint"):
+        raise InputError(
+            f"{path} is of another checkpoint ({str(theirs)[:12]}) than the features; extract both at once"
+        )
+    if raw.table.duplicated(KEY).any():
+        raise InputError(f"{path}: a document and position is there twice; extract it again")
+    index = pd.MultiIndex.from_frame(raw.table[KEY])
+    at = index.get_indexer(pd.MultiIndex.from_frame(found.table[KEY]))
+    if (missing := int((at < 0).sum())) or len(index) != len(at):
+        more = len(index) - (len(at) - missing)
+        raise InputError(
+            f"{path}: {missing} tokens of the features are missing, {more} are others; extract both at once"
+        )
+    return raw.X[at]
+
+
+def agreement_table(
+    ours: np.ndarray, raw: np.ndarray, documents: np.ndarray, *, resamples: int = 1000, seed: int = 0
+) -> pd.DataFrame:
+    """ARI and AMI of labels `ours` [n] with `raw` [n], −1 for noise; a row per measure and set of tokens.
+
+    Columns: n, documents, clusters on either side, value, interval (ARI bootstrap, AMI jackknife; over documents),
+    control. Undefined for fewer than two tokens, intervals for fewer than eight documents.
+    """
+    both = (ours >= 0) & (raw >= 0)
+    dealt = np.random.default_rng(seed).permutation(raw)
+    rows = []
+    for tokens, inside in (("all, noise a cluster", np.full(len(ours), True)), ("in clusters of both", both)):
+        a, b, d = ours[inside], raw[inside], documents[inside]
+        control = np.random.default_rng(seed).permutation(b) if tokens.startswith("in") else dealt
+        for measure in ("ARI", "AMI"):
+            row: dict[str, Any] = {"tokens": tokens, "measure": measure, "n": len(a), "documents": len(set(d.tolist()))}
+            row |= {"clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1})}
+            row |= dict.fromkeys(("value", "ci_low", "ci_high", "control"), np.nan)
+            if len(a) > 1:
+                of = adjusted_rand if measure == "ARI" else adjusted_mutual_information
+                row |= {"value": of(a, b), "control": of(a, control)}
+            if row["documents"] >= BOOTSTRAP_CLUSTERS:
+                interval = (
+                    adjusted_rand_interval(a, b, d, resamples=resamples, seed=seed)
+                    if measure == "ARI"
+                    else adjusted_mutual_information_interval(a, b, d, seed=seed)
+                )
+                row |= dict(zip(("ci_low", "ci_high"), interval, strict=True))
+            rows.append(row)
+    table = pd.DataFrame(rows)
+    table = mark(table, ["value", "control"], table["n"] < 2, "fewer than two tokens in clusters of both")
+    few = table["documents"] < BOOTSTRAP_CLUSTERS
+    return mark(table, ["ci_low", "ci_high"], few, f"fewer than {BOOTSTRAP_CLUSTERS} documents")
+
+
+def stability_table(
+    modes: ComputationalModes,
+    X: pd.DataFrame,
+    documents: np.ndarray,
+    runs: int,
+    *,
+    sample: float = 0.8,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> pd.DataFrame:
+    """ARI of fitted `modes` with fits on other seeds and on random documents, over the tokens in both.
+
+    `runs` fits of each kind; HDBSCAN* draws no random numbers, so that other seeds are undefined by construction: one
+    row that says so. Columns: kind, run, n, clusters, coverage, ari (noise a cluster), ari_clustered.
+    """
+    kinds: Sequence[str] = ("seed", "documents") if modes.method == "kmeans" else ("documents",)
+    names, of = np.unique(documents, return_inverse=True)
+    rows = []
+    for kind, run in progress([(kind, run) for kind in kinds for run in range(1, runs + 1)]):
+        inside = np.full(len(X), True)
+        if kind == "documents":
+            rng = np.random.default_rng([modes.seed, run])
+            chosen = rng.permutation(len(names))[: max(1, round(sample * len(names)))]
+            inside = np.isin(of, chosen)
+        again = clone(modes).set_params(seed=modes.seed + (run if kind == "seed" else 0)).fit(X[inside])
+        a, b = modes.labels_[inside], again.labels_
+        row = {"kind": kind, "run": run, "n": int(inside.sum()), "clusters": int(b.max()) + 1}
+        both = (a >= 0) & (b >= 0)
+        inner = adjusted_rand(a[both], b[both]) if both.sum() > 1 else np.nan
+        rows.append(row | {"coverage": (b >= 0).mean(), "ari": adjusted_rand(a, b), "ari_clustered": inner})
+    table = pd.DataFrame(rows).astype({"ari": float, "ari_clustered": float, "coverage": float})
+    table = mark(table, ["ari_clustered"], table["ari_clustered"].isna(), "fewer than two tokens in clusters of both")
+    if "seed" not in kinds:
+        none = {"kind": "seed", "run": 0, "n": len(X), "clusters": 0, "undefined": ""}
+        table = pd.concat([table, pd.DataFrame([none])], ignore_index=True)
+        where = table["kind"] == "seed"
+        table = mark(table, ["coverage", "ari", "ari_clustered"], where, "HDBSCAN* draws no random numbers")
+    return table

@@ -1,0 +1,74 @@
+"""Tokens in their texts, put together from the rows of a feature table: no corpus and no tokenizer are needed.
+
+    contexts = Contexts(found.table)
+    contexts.at(57)              Context(left="… Lily had a", token=" red", right=" ball. She …")
+
+Rows of one document at consecutive positions are consecutive tokens; where rows are missing the text breaks off.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BREAK = "…"
+
+
+class Context(NamedTuple):
+    """A token and the text around it."""
+
+    left: str
+    token: str
+    right: str
+
+    def marked(self) -> str:
+        """One line with the token in brackets ⟦ ⟧, its leading space before them, and line breaks as ⏎."""
+        word = self.token.lstrip(" ") or self.token
+        return visible(f"{self.left}{self.token.removesuffix(word)}⟦{word}⟧{self.right}")
+
+
+def visible(text: str) -> str:
+    """`text` on one line, line breaks as ⏎."""
+    return text.replace("\r", "").replace("\n", "⏎").replace("\t", "⇥")
+
+
+class Contexts:
+    """The texts of the rows of a table with columns document, position, token, target."""
+
+    def __init__(self, table: "pd.DataFrame") -> None:
+        document, position = table["document"].to_numpy(), table["position"].to_numpy()
+        self.order = np.lexsort((position, document))
+        """Rows by document and position."""
+        self.place = np.empty_like(self.order)
+        """Of each row in `order`."""
+        self.place[self.order] = np.arange(len(self.order))
+        d, p = document[self.order], position[self.order]
+        joined = np.append(False, (np.diff(d) == 0) & (np.diff(p) == 1))
+        self.run = np.cumsum(~joined)
+        """Per place, the stretch of consecutive tokens it is in."""
+        self.tokens = table["token"].to_numpy()[self.order]
+        self.targets = table["target"].to_numpy()[self.order]
+        self.first = p == 0
+        """Whether a place is the first token of its document."""
+
+    def neighbours(self) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens before and after each row, "" where they are not known or special."""
+        same = np.append(False, self.run[1:] == self.run[:-1])
+        before = np.where(same, np.append("", self.tokens[:-1]), "")
+        before[np.append(False, self.first[:-1]) & same] = ""
+        return before[self.place], self.targets[self.place]
+
+    def at(self, row: int, before: int = 12, after: int = 6) -> Context:
+        """Up to `before` tokens before a row and `after` behind it, with … where the text goes on."""
+        i = int(self.place[row])
+        run = self.run[i]
+        start, stop = np.searchsorted(self.run, run), np.searchsorted(self.run, run, side="right")
+        low, high = max(int(start), i - before), min(int(stop), i + after + 1)
+        left = [token for j, token in enumerate(self.tokens[low:i], low) if not self.first[j]]
+        right = [*self.tokens[i + 1 : high]]
+        if high == stop and len(right) < after:
+            right.append(self.targets[high - 1])
+        starts = bool(self.first[start]) and low <= start + 1
+        return Context(("" if starts else BREAK) + "".join(left), str(self.tokens[i]), "".join(right) + BREAK)

@@ -1,0 +1,54 @@
+"""Which kinds of tokens a cluster holds more or less often than the other tokens do.
+
+Of N tokens K are of a kind, of the n tokens of a cluster k. The odds of the kind inside over those outside:
+
+    log-odds = ln (k + ½)(N − K − n + k + ½) / ((n − k + ½)(K − k + ½))
+
+p: hypergeometric, two-sided, min(1, 2 min(P(X ≤ k), P(X ≥ k))), Holm over all clusters and kinds. The test takes tokens
+as independent; those of one document are not, so look at `documents` of the profile as well.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from probes.corrections import correct
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNITS = {
+    "n": "tokens of the cluster", "k": "of this kind", "share": "k / n", "share_elsewhere": "of the other tokens",
+    "log_odds": "nats, inside over outside", "p": "hypergeometric, two-sided", 
+    "p_holm": "p, Holm over clusters and kinds",
+}  # fmt: skip
+
+
+def enrichment(clusters: np.ndarray, kinds: Mapping[str, np.ndarray]) -> "pd.DataFrame":
+    """One row per cluster and kind that occurs among the tokens but is not all of them.
+
+    clusters [N]; kind -> [N] booleans. Columns cluster, kind and those of `UNITS`; no rows for a single cluster.
+    """
+    import pandas as pd
+    from scipy.stats import hypergeom
+
+    names, codes, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    columns = ["cluster", "kind", *UNITS]
+    total, tables = len(clusters), []
+    for kind, member in kinds.items():
+        whole = int(member.sum())
+        if not 0 < whole < total or len(names) < 2:
+            continue
+        k = np.bincount(codes[member], minlength=len(names))
+        rest = total - whole - sizes + k
+        odds = np.log((k + 0.5) * (rest + 0.5) / ((sizes - k + 0.5) * (whole - k + 0.5)))
+        tails = np.minimum(hypergeom.cdf(k, total, whole, sizes), hypergeom.sf(k - 1, total, whole, sizes))
+        row = {"cluster": names, "kind": kind, "n": sizes, "k": k, "share": k / sizes}
+        row |= {"share_elsewhere": (whole - k) / (total - sizes), "log_odds": odds, "p": np.minimum(2 * tails, 1.0)}
+        tables.append(pd.DataFrame(row))
+    if not tables:
+        return pd.DataFrame(columns=columns)
+    table = pd.concat(tables, ignore_index=True)
+    table["p_holm"] = correct(table["p"]).p
+    return table.sort_values(["cluster", "p", "kind"], kind="stable", ignore_index=True)[columns]

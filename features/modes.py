@@ -1,0 +1,230 @@
+"""Computational modes: tokens that a model processes alike (PLS §4.1, App. C.4), as a scikit-learn clusterer.
+
+    modes = ComputationalModes().fit(X)              labels_, probabilities_, explained_variance_ratio_
+    modes.predict(X_new)                             labels of tokens it has not seen
+    modes.save("modes.safetensors"); ComputationalModes.load("modes.safetensors")
+
+Standardise each column, project on the leading principal components, then HDBSCAN* or k-means. HDBSCAN* is our own
+(`features.hierarchy`, `features.density`): scikit-learn's has no `predict` and is slower than the `hdbscan` package on
+features, which is four times slower than ours; and both cut groups of nearly equal rows by their rounding. With
+min_samples=1 labels and probabilities are those of both (tests, `benchmarks.clustering`).
+
+Equal rows (beginnings that documents share) count as many tokens but are placed once, in an order of their own: labels
+depend neither on the order of the rows nor on ties. Labels are numbered by size, 0 the largest.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from features.density import CondensedTree, attach, condense, memberships, probability, select
+from features.hierarchy import RESOLUTION, single_linkage, spanning_tree
+from features.neighbours import Progress, nearest
+from models.errors import InputError
+
+KIND, FORMAT = "computational modes", 1
+PCA = 30
+_PCA = ("mean_", "scale_", "components_", "explained_variance_ratio_")
+_DENSITY = ("rows_", "weights_", "core_", "owner_", "numbers_")
+_TREE = ("parent", "birth", "death", "stability", "last", "level")
+
+
+class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
+    """Clusters of feature vectors X [n, d]; errors are `ValueError`s, as scikit-learn's conventions ask.
+
+    method: hdbscan or k-means. components: principal components, None for all columns as they are, "auto" for the
+    paper's: 30 for hdbscan (C.4), none for k-means (§4.1); never more than columns or rows. min_cluster_size,
+    min_samples, selection ("eom", "leaf"): of HDBSCAN*. n_clusters, seed: of k-means, ten starts.
+
+    labels_ [n]: cluster, −1 for noise. probabilities_ [n]: λ of the token over the largest λ of its cluster; 1 for
+    k-means. n_distinct_: distinct rows. explained_variance_ratio_: of the components, empty without.
+    """
+
+    def __init__(
+        self,
+        method: Literal["hdbscan", "kmeans"] = "hdbscan",
+        *,
+        components: int | Literal["auto"] | None = "auto",
+        min_cluster_size: int = 10,
+        min_samples: int = 1,
+        selection: Literal["eom", "leaf"] = "eom",
+        n_clusters: int = 10,
+        seed: int = 0,
+    ) -> None:
+        self.method = method
+        self.components = components
+        self.min_cluster_size = min_cluster_size
+        self.min_samples = min_samples
+        self.selection = selection
+        self.n_clusters = n_clusters
+        self.seed = seed
+
+    def fit(self, X: Any, y: Any = None, *, progress: Progress = iter) -> "ComputationalModes":
+        """Cluster the rows of X [n, d]; `progress` wraps the two passes over all distances."""
+        self._check()
+        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        distinct, inverse, weights = distinct_rows(X)
+        self.n_distinct_ = len(distinct)
+        self._fit_projection(distinct, weights)
+        z = self._project(distinct)
+        if self.method == "hdbscan":
+            labels, probabilities = self._fit_density(z, weights, progress)
+        else:
+            labels, probabilities = self._fit_kmeans(z, weights)
+        self.labels_, self.probabilities_ = labels[inverse], probabilities[inverse]
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Standardised and projected rows [n, components] float64: the space of the clusters."""
+        check_is_fitted(self)
+        return self._project(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels [n] of new tokens; the tree stays as it is. −1 for tokens in no cluster. See `predict_soft`."""
+        return self.predict_soft(X)[0]
+
+    def predict_soft(self, X: Any, *, progress: Progress = iter) -> tuple[np.ndarray, np.ndarray]:
+        """Labels [n] and probabilities [n] of new tokens.
+
+        hdbscan: the token joins its nearest fitted row in d_mr = max(core(x), core(row), |x − row|), at λ = 1/d_mr,
+        and belongs to the cluster of that row which holds λ; core(x) is the distance to the `min_samples`-th fitted
+        token. As `hdbscan.approximate_predict`, which asks for one token more in core(x) and one less in core(row).
+        k-means: the nearest centre.
+        """
+        z = self.transform(X)
+        if self.method == "kmeans":
+            return nearest(z, self.centers_, 1, progress=progress)[1][:, 0], np.ones(len(z))
+        distance, index = nearest(z, self.rows_, 2 * self.min_samples, progress=progress)
+        own = _core_of_new(distance, self.weights_[index], self.min_samples)
+        reach = np.maximum(np.maximum(distance, self.core_[index]), own[:, None])
+        at = reach.argmin(1)
+        level = 1 / np.maximum(reach[np.arange(len(z)), at], RESOLUTION)
+        cluster = self.owner_[attach(self.tree_, index[np.arange(len(z)), at], level)]
+        return np.where(cluster >= 0, self.numbers_[cluster], -1), probability(self.tree_, cluster, level)
+
+    # ---- fitting ---------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.method not in ("hdbscan", "kmeans") or self.selection not in ("eom", "leaf"):
+            raise ValueError(f"method {self.method!r}, selection {self.selection!r}: hdbscan or kmeans, eom or leaf")
+        if self.min_cluster_size < 2 or self.min_samples < 1 or self.n_clusters < 1:
+            raise ValueError("min_cluster_size must be at least 2, min_samples and n_clusters at least 1")
+        if self.components not in (None, "auto") and int(self.components) < 1:
+            raise ValueError(f"components = {self.components}: at least 1, None for all columns, or 'auto'")
+
+    def _fit_projection(self, x: np.ndarray, weights: np.ndarray) -> None:
+        """Mean and standard deviation of each column (1 where it is constant), principal components of the quotient."""
+        n = weights.sum()
+        self.mean_ = weights @ x / n
+        sd = np.sqrt(weights @ (x - self.mean_) ** 2 / n)
+        self.scale_ = np.where(sd > 1e-12 * (1 + np.abs(self.mean_)), sd, 1.0)
+        wanted = (PCA if self.method == "hdbscan" else None) if self.components == "auto" else self.components
+        d = x.shape[1]
+        self.components_, self.explained_variance_ratio_ = np.empty((0, d)), np.empty(0)
+        if wanted is not None:
+            z = (x - self.mean_) / self.scale_
+            values, vectors = np.linalg.eigh((z * weights[:, None]).T @ z / n)
+            keep = min(int(wanted), d, int(n))
+            values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1].T[:keep]
+            largest = np.abs(vectors).argmax(1)
+            self.components_ = vectors * np.sign(vectors[np.arange(keep), largest])[:, None]
+            self.explained_variance_ratio_ = values[:keep] / max(values.sum(), 1e-300)
+
+    def _project(self, x: np.ndarray) -> np.ndarray:
+        z = (x - self.mean_) / self.scale_
+        return z @ self.components_.T if len(self.components_) else z
+
+    def _fit_density(self, z: np.ndarray, weights: np.ndarray, progress: Progress) -> tuple[np.ndarray, np.ndarray]:
+        edges, self.core_ = spanning_tree(z, weights, self.min_samples, progress=progress)
+        self.tree_ = condense(single_linkage(edges, len(z)), weights, self.min_cluster_size)
+        self.owner_ = select(self.tree_, self.selection)
+        self.rows_, self.weights_ = z, weights
+        cluster, probabilities = memberships(self.tree_, self.owner_)
+        self.numbers_ = _by_size(cluster, weights, len(self.owner_))
+        return np.where(cluster >= 0, self.numbers_[cluster], -1), probabilities
+
+    def _fit_kmeans(self, z: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        from sklearn.cluster import KMeans
+
+        if len(z) < self.n_clusters:
+            raise ValueError(f"n_samples = {len(z)} distinct rows are fewer than n_clusters = {self.n_clusters}")
+        means = KMeans(self.n_clusters, n_init=10, random_state=self.seed).fit(z, sample_weight=weights)
+        numbers = _by_size(means.labels_, weights, self.n_clusters)
+        self.centers_ = means.cluster_centers_[np.argsort(numbers)]
+        return numbers[means.labels_], np.ones(len(z))
+
+    # ---- on disk ---------------------------------------------------------------------------------
+
+    def save(self, path: Path, **of: Any) -> None:
+        """Write what `predict` needs as safetensors; parameters, column names and `of` (JSON) in its metadata."""
+        from safetensors.numpy import save_file
+
+        from probes.tables import write_atomically
+
+        check_is_fitted(self)
+        names = _PCA + (_DENSITY if self.method == "hdbscan" else ("centers_",))
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in names}
+        if self.method == "hdbscan":
+            arrays |= {f"tree.{name}": np.ascontiguousarray(getattr(self.tree_, name)) for name in _TREE}
+        columns = list(getattr(self, "feature_names_in_", [])) or None
+        about = {"kind": KIND, "format": FORMAT, "parameters": self.get_params(), "columns": columns, "of": of}
+        write_atomically(path, lambda part: save_file(arrays, part, metadata={"about": json.dumps(about)}))
+
+    @classmethod
+    def load(cls, path: Path) -> "ComputationalModes":
+        """Read what `save` wrote; without `labels_`, with `of` as `about_`. Raises `InputError` for another file."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="numpy") as file:
+                about = json.loads((file.metadata() or {}).get("about", "{}"))
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: cannot be read as clusters ({error}); --save writes such a file") from None
+        if (about.get("kind"), about.get("format")) != (KIND, FORMAT):
+            raise InputError(f"{path} holds no {KIND} of format {FORMAT}; python -m features.cluster writes them")
+        modes = cls(**about["parameters"])
+        modes.about_ = about["of"]
+        modes.n_features_in_ = len(arrays["mean_"])
+        if about["columns"]:
+            modes.feature_names_in_ = np.array(about["columns"], object)
+        for name, array in arrays.items():
+            if not name.startswith("tree."):
+                setattr(modes, name, array)
+        if modes.method == "hdbscan":
+            modes.tree_ = CondensedTree(**{name: arrays[f"tree.{name}"] for name in _TREE})
+        return modes
+
+
+def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct rows in the order of their hashes, the row of each token, and how many tokens each row stands for."""
+    import pandas as pd
+
+    x = x + 0.0  # no −0
+    keys = pd.util.hash_pandas_object(pd.DataFrame(x), index=False).to_numpy()
+    _, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    again = np.flatnonzero(first[inverse] != np.arange(len(x)))
+    if not np.array_equal(x[first[inverse[again]]], x[again]):  # two rows of one hash of 64 bits
+        return np.unique(x, axis=0, return_inverse=True, return_counts=True)
+    return x[first], inverse, counts
+
+
+def _by_size(cluster: np.ndarray, weights: np.ndarray, n: int) -> np.ndarray:
+    """[n] number of each cluster: 0 for the one with most tokens; equal sizes in the order of their first rows."""
+    held = cluster >= 0
+    sizes = np.bincount(cluster[held], weights[held], n)
+    first = np.full(n, len(cluster))
+    np.minimum.at(first, cluster[held], np.flatnonzero(held))
+    numbers = np.empty(n, np.int64)
+    numbers[np.lexsort((first, -sizes))] = np.arange(n)
+    return numbers
+
+
+def _core_of_new(distance: np.ndarray, weights: np.ndarray, min_samples: int) -> np.ndarray:
+    """[n] distance to the `min_samples`-th fitted token."""
+    at = (np.cumsum(weights, axis=1) >= min_samples).argmax(1)
+    return distance[np.arange(len(at)), at]

@@ -1,0 +1,158 @@
+"""Grouped cross-validation of ridge regression and boosted trees, with the penalty chosen inside.
+
+    folds = folds_of(documents, 5, seed=0)
+    said = ridge(X, Y, folds)
+    said.predicted [n, m], said.mean [n, m], said.chosen [5, m]
+
+Rows of a group are in one fold, so no row is predicted by a model that saw its document. Features are standardised and
+effects centred by the training rows of each fold; `mean` is what a model without features says there.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations
+
+import numpy as np
+
+from models.errors import InputError
+
+PENALTIES = tuple(10.0**e for e in range(-5, 4))
+"""λ of ridge: minimise Σ (y − x w)² / n + λ |w|² over n training rows, x standardised; α = n λ in scikit-learn."""
+SMALLEST = 1e-9
+"""A feature whose sd in training is below this share of its sd in all rows is constant there."""
+
+Progress = Callable[[Iterable], Iterable]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Of each row by the model of the other folds: `predicted`, `mean` [n, m]; what was chosen [folds, m]."""
+
+    predicted: np.ndarray
+    mean: np.ndarray
+    chosen: np.ndarray
+    """λ of ridge; trees of boosting."""
+
+
+def folds_of(groups: np.ndarray, k: int, seed: int) -> np.ndarray:
+    """Fold 0..k−1 of each row [n]; groups are dealt at random, none is in two. `InputError` for fewer than k groups."""
+    from sklearn.model_selection import GroupKFold
+
+    found = len(np.unique(groups))
+    if k < 3 or found < k:
+        raise InputError(f"{k} folds of {found} documents: at least 3 folds and a document in each")
+    folds = np.zeros(len(groups), int)
+    for i, (_, test) in enumerate(GroupKFold(k, shuffle=True, random_state=seed).split(groups, groups=groups)):
+        folds[test] = i
+    return folds
+
+
+# ---- ridge -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Σ of rows: count, x [d], y [m], x xᵀ [d, d], x yᵀ [d, m], y² [m]."""
+
+    n: float
+    x: np.ndarray
+    y: np.ndarray
+    xx: np.ndarray
+    xy: np.ndarray
+    yy: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray, y: np.ndarray) -> "_Moments":
+        return cls(float(len(x)), x.sum(0), y.sum(0), x.T @ x, x.T @ y, np.square(y).sum(0))
+
+    def plus(self, o: "_Moments", sign: float = 1.0) -> "_Moments":
+        """These rows and those, or without those."""
+        pairs = ((getattr(self, name), getattr(o, name)) for name in _Moments.__dataclass_fields__)
+        return _Moments(*(a + sign * b for a, b in pairs))
+
+    def without(self, *others: "_Moments") -> "_Moments":
+        """These rows but those."""
+        return reduce(lambda rest, o: rest.plus(o, -1.0), others, self)
+
+
+class _Ridge:
+    """Ridge regressions of one training set for every penalty, from its moments: ŷ = ȳ + (x − x̄) w."""
+
+    def __init__(self, train: _Moments) -> None:
+        self.x, self.y = train.x / train.n, train.y / train.n
+        covariance = train.xx / train.n - np.outer(self.x, self.x)
+        sd = np.sqrt(np.clip(np.diag(covariance), 0, None))
+        self.scale = np.where(sd > SMALLEST, 1 / np.where(sd > SMALLEST, sd, 1), 0.0)
+        self.values, self.vectors = np.linalg.eigh(covariance * np.outer(self.scale, self.scale))
+        xy = train.xy / train.n - np.outer(self.x, self.y)
+        self.projected = self.vectors.T @ (self.scale[:, None] * xy)
+
+    def weights(self, penalty: float) -> np.ndarray:
+        """w [d, m]."""
+        shrunk = self.projected / (np.clip(self.values, 0, None) + penalty)[:, None]
+        return self.scale[:, None] * (self.vectors @ shrunk)
+
+    def errors(self, test: _Moments) -> np.ndarray:
+        """Σ (y − ŷ)² [penalties, m] over test rows, from their moments."""
+        n, x, y = test.n, self.x, self.y
+        xx = test.xx - np.outer(test.x, x) - np.outer(x, test.x) + n * np.outer(x, x)
+        xy = test.xy - np.outer(x, test.y) - np.outer(test.x, y) + n * np.outer(x, y)
+        yy = test.yy - 2 * y * test.y + n * y**2
+        return np.stack([yy + (w * (xx @ w - 2 * xy)).sum(0) for w in map(self.weights, PENALTIES)])
+
+
+def ridge(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> Predictions:
+    """Cross-validated ridge regression of every column of y [n, m] on x [n, d].
+
+    For each fold and column, λ of `PENALTIES` with the least error over the other folds, each predicted by those that
+    remain (nested); then one fit on all of them. One pass over the rows: everything else is done on sums.
+    """
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    centre, sd = x.mean(0), x.std(0)
+    x = (x - centre) / np.where(sd > 0, sd, 1)  # conditioning only: each fit standardises by its own rows
+    k = folds.max() + 1
+    parts = [_Moments.of(x[folds == f], y[folds == f]) for f in range(k)]
+    total = reduce(_Moments.plus, parts)
+    inner = np.zeros((k, len(PENALTIES), y.shape[1]))
+    for a, b in combinations(range(k), 2):
+        fitted = _Ridge(total.without(parts[a], parts[b]))
+        inner[a] += fitted.errors(parts[b])
+        inner[b] += fitted.errors(parts[a])
+    best = inner.argmin(1)
+    predicted, mean = np.zeros(y.shape), np.zeros(y.shape)
+    for f in range(k):
+        fitted, rows = _Ridge(total.without(parts[f])), folds == f
+        weights = np.zeros((x.shape[1], y.shape[1]))
+        for i in np.unique(best[f]):
+            weights[:, best[f] == i] = fitted.weights(PENALTIES[i])[:, best[f] == i]
+        predicted[rows], mean[rows] = fitted.y + (x[rows] - fitted.x) @ weights, fitted.y
+    return Predictions(predicted, mean, np.array(PENALTIES)[best])
+
+
+# ---- trees -------------------------------------------------------------------------------------
+
+
+def boosting(
+    x: np.ndarray, y: np.ndarray, folds: np.ndarray, *, steps: int = 200, seed: int = 0, progress: Progress = iter
+) -> Predictions:
+    """Cross-validated gradient boosting (`HistGradientBoostingRegressor`), column by column.
+
+    The number of trees, up to `steps`, is the best on the next fold, for a model of the folds that remain; then one
+    fit of that many on all but the fold.
+    """
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    def trees(n: int) -> HistGradientBoostingRegressor:
+        return HistGradientBoostingRegressor(max_iter=n, early_stopping=False, random_state=seed)
+
+    k = folds.max() + 1
+    predicted, mean, chosen = np.zeros(y.shape), np.zeros(y.shape), np.zeros((k, y.shape[1]))
+    for j, f in progress([(j, f) for j in range(y.shape[1]) for f in range(k)]):
+        rows, judge = folds == f, folds == (f + 1) % k
+        tried = trees(steps).fit(x[~rows & ~judge], y[~rows & ~judge, j])
+        errors = [np.square(y[judge, j] - said).sum() for said in tried.staged_predict(x[judge])]
+        chosen[f, j] = 1 + int(np.argmin(errors))
+        predicted[rows, j] = trees(int(chosen[f, j])).fit(x[~rows], y[~rows, j]).predict(x[rows])
+        mean[rows, j] = y[~rows, j].mean()
+    return Predictions(predicted, mean, chosen)

@@ -1,0 +1,213 @@
+"""Feature tables on disk: parquet, index columns first, then one float32 column per feature.
+
+    found = read_features("features.parquet")
+    found.table        pandas: document, position, token_id, token, target_id, target, prediction_id, prediction, …
+    found.columns      what each feature is (`features.schema.Column`)
+    found.X            [n, d] float32, in the order of `columns`
+
+`position` is the query position t_q, `token` stands there, `target` is the token that follows what is predicted from,
+`prediction` the final layer's argmax; `read_raw` reads the raw activations that lie beside. Schema metadata as in
+`probes.tables`: `units` and `about`, with kind, format, tier, schema, options, model and data.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from features.schema import Column, FeatureOptions, columns
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+
+FORMAT = 1
+INDEX = {
+    "document": "int32",
+    "position": "int32",
+    "token_id": "int32",
+    "token": "string",
+    "target_id": "int32",
+    "target": "string",
+    "prediction_id": "int32",
+    "prediction": "string",
+}
+"""Index columns and their Arrow types."""
+INDEX_UNITS = {"document": "from 0, in the order of the data", "position": "tokens from the start of the document"}
+
+
+@dataclass(frozen=True)
+class Features:
+    """A table of features with its description."""
+
+    table: "pd.DataFrame"
+    """Index columns and features, one row per token."""
+    columns: tuple[Column, ...]
+    about: dict[str, Any]
+    """That of the first file, where several were read."""
+
+    @property
+    def X(self) -> "np.ndarray":
+        """[n, d] float32."""
+        import numpy as np
+
+        return self.table[[column.name for column in self.columns]].to_numpy(np.float32)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Raw activations of the rows of a feature table."""
+
+    table: "pd.DataFrame"
+    """Index columns."""
+    X: "np.ndarray"
+    """[n, F] float32, the hooks one after the other."""
+    hooks: tuple[str, ...]
+    about: dict[str, Any]
+
+
+def about_features(n_layers: int, n_heads: int, options: FeatureOptions, **more: Any) -> dict[str, Any]:
+    """The `about` of a feature table; `more` adds to it (model, data, provenance)."""
+    schema = [asdict(column) for column in columns(n_layers, n_heads, options)]
+    given = {"n_layers": n_layers, "n_heads": n_heads, **more.pop("model", {})}
+    about = {"kind": "features", "format": FORMAT, "tier": options.tier, "schema": schema}
+    return {**about, "options": asdict(options), "model": given, **more}
+
+
+def metadata(about: Mapping[str, Any]) -> dict[str, str]:
+    """Schema metadata of a table of features or raw activations: `units` and `about`, as JSON."""
+    units = INDEX_UNITS | {column["name"]: column["unit"] for column in about.get("schema", ())}
+    return {"units": json.dumps(units), "about": json.dumps(about)}
+
+
+def feature_schema(about: Mapping[str, Any]) -> "pa.Schema":
+    """The Arrow schema of a feature table, with its metadata; `about` as `about_features` makes it."""
+    import pyarrow as pa
+
+    fields = {**INDEX, **{column["name"]: "float32" for column in about["schema"]}}
+    typed = [pa.field(name, pa.type_for_alias(kind)) for name, kind in fields.items()]
+    return pa.schema(typed, metadata=metadata(about))
+
+
+def read_features(path: "str | Path | Sequence[str | Path]") -> Features:
+    """Read a feature table, or several of one model with different documents, and check what they say they are.
+
+    Raises `InputError` for a file that is no feature table, another format or schema, missing values, files of
+    different checkpoints or options, and documents that are in two files.
+    """
+    import pandas as pd
+
+    paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
+    if not paths:
+        raise InputError("no feature table given: python -m features.extract --out features.parquet writes one")
+    parts = [_read_one(p) for p in paths]
+    first = parts[0]
+    for p, part in zip(paths[1:], parts[1:], strict=True):
+        for what, key in (("checkpoint", ("model", "checkpoint")), ("options", ("options",))):
+            if _at(part.about, key) != _at(first.about, key):
+                raise InputError(f"{p} and {paths[0]} have different {what}; extract both from one model, alike")
+    if len(parts) == 1:
+        return first
+    table = pd.concat([part.table for part in parts], ignore_index=True)
+    if (twice := table.duplicated(["document", "position"])).any():
+        row = table[twice].iloc[0]
+        raise InputError(f"document {row['document']} is in two of the files; they must hold different documents")
+    return Features(table, first.columns, first.about)
+
+
+def read_raw(path: str | Path) -> Raw:
+    """Read raw activations, one list column per hook, that `features.extract --raw` wrote beside a feature table.
+
+    Raises `InputError` as `read_features`.
+    """
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    path = Path(path)
+    about = read_about_of(path, "raw")
+    hooks = tuple(name for name in pq.read_schema(path).names if name not in INDEX)
+    if hooks != tuple(about.get("hooks", ())):
+        raise InputError(f"{path} has not the hooks {about.get('hooks')} that it describes; extract it again")
+    index = read_columns(path, INDEX).to_pandas()
+    table = pq.read_table(path, columns=list(hooks))
+    flat = [column.combine_chunks().flatten().to_numpy().reshape(len(index), -1) for column in table.columns]
+    X = np.concatenate(flat, axis=1)
+    if not np.isfinite(X).all():
+        raise InputError(f"{path}: {int((~np.isfinite(X)).any(1).sum())} rows with missing values; extract it again")
+    return Raw(index, X, hooks, about)
+
+
+def _at(about: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    value: Any = about
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _read_one(path: Path) -> Features:
+    import numpy as np
+    import pandas as pd
+
+    about = read_about_of(path, "features")
+    try:
+        model, options = about["model"], FeatureOptions(**_tuples(about["options"]))
+        schema = columns(model["n_layers"], model["n_heads"], options)
+        written = tuple(Column(**column) for column in about["schema"])
+    except (KeyError, TypeError, InputError) as error:
+        raise InputError(f"{path} does not describe its features ({error}); extract it again") from None
+    if written != schema:
+        raise InputError(f"{path} has other columns than tier {about['tier']} has here; extract it again")
+    names = [column.name for column in schema]
+    table = read_columns(path, INDEX | dict.fromkeys(names, "float"))
+    x = np.stack([column.to_numpy() for column in table.select(names).columns], axis=1)
+    if not np.isfinite(x).all():
+        row, column = np.argwhere(~np.isfinite(x))[0]
+        bad = int((~np.isfinite(x)).any(1).sum())
+        raise InputError(f"{path}: {bad} rows with missing values, first row {row}, {names[column]}; extract it again")
+    index = table.select(list(INDEX)).to_pandas()
+    return Features(pd.concat([index, pd.DataFrame(x, columns=names)], axis=1), schema, about)
+
+
+def read_about_of(path: Path, kind: str) -> dict[str, Any]:
+    """The `about` of a table of this room; `InputError` for another kind of file or another format."""
+    import pyarrow as pa
+
+    from probes.tables import read_about
+
+    try:
+        about = read_about(path).get("about")
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; python -m features.extract --out {path} writes one") from None
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(f"{path} is no parquet file, or a damaged one ({str(error).splitlines()[0]})") from None
+    found = about.get("kind") if isinstance(about, dict) else None
+    if found != kind or about is None:
+        raise InputError(f"{path} is no table of {kind}{f' but of {found}' if found else ''}")
+    if about.get("format") != FORMAT:
+        raise InputError(f"{path} has format {about.get('format')}, this version reads {FORMAT}; extract it again")
+    return about
+
+
+def read_columns(path: Path, types: Mapping[str, str]) -> "pa.Table":
+    """The columns `types` (name -> Arrow type) of a file; `InputError` for one that is missing or of another type, and
+    for nulls among the index columns."""
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(path)
+    for name, kind in types.items():
+        if name not in schema.names or str(schema.field(name).type) != kind:
+            found = f"is {schema.field(name).type}" if name in schema.names else "is missing"
+            raise InputError(f"{path}: column {name} {found}, it should be {kind}; extract it again")
+    table = pq.read_table(path, columns=list(types))
+    for name in INDEX.keys() & types:
+        if nulls := table[name].null_count:
+            raise InputError(f"{path}: {nulls} rows without {name}; extract it again")
+    return table
+
+
+def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON has them, with tuples in place of lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

@@ -1,0 +1,108 @@
+"""What every edit does to every token: losses and log-probabilities position by position, from shared passes.
+
+    found = token_effects(model, [[0, 17, 4, 9], [0, 5]], [scale_heads([head], 0.0) for head in heads])
+    found[0].delta_loss                       [edits, 3], nats: edited − unedited, at positions 0, 1, 2
+
+Position q predicts token q + 1. With p_e the distribution under edit e (p_0 unedited), y the token that comes and
+ŷ = argmax p_0 the model's own prediction:
+
+    loss = −ln p_0(y)        Δ loss = ln p_0(y) − ln p_e(y)
+    log p = ln p_0(ŷ)        Δ log p = ln p_e(ŷ) − ln p_0(ŷ)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interventions.batch import chunk_log_probs
+from models.capture import Edits, batches, pad
+from models.errors import InputError
+from models.readout import map_logits
+from models.stages import Plan
+from models.trajectories import Trajectories
+from models.transformer import StreamTransformer
+
+BATCH_TOKENS = 4096
+"""Padded size of a batch."""
+
+
+@dataclass(frozen=True)
+class TokenEffects:
+    """Of one sequence of T + 1 tokens: `loss`, `log_p`, `prediction` [T] unedited; changes [edits, T], in nats."""
+
+    loss: np.ndarray
+    log_p: np.ndarray
+    """ln p of the model's own prediction."""
+    prediction: np.ndarray
+    """Token ids."""
+    delta_loss: np.ndarray
+    delta_log_p: np.ndarray
+    """Of the unedited model's prediction."""
+
+
+@torch.no_grad()
+def token_effects(
+    model: StreamTransformer,
+    sequences: Sequence[Sequence[int]],
+    sweep: Sequence[Edits],
+    *,
+    done: Callable[[int], None] = lambda n: None,
+    budget: int | None = None,
+) -> list[TokenEffects]:
+    """The effects of each edit on each position of each sequence but its last token, which only is a target.
+
+    Values are those of one pass per sequence and edit, up to rounding; edits must treat the rows of a batch alike.
+    `done` is told the positions · edits that are finished; `budget` is that of `Trajectories`. Raises `InputError` for
+    sequences without a next token or beyond the context, ids the model lacks, and values that are not finite.
+    """
+    lengths = [len(ids) - 1 for ids in sequences]
+    if not lengths or min(lengths) < 1 or max(lengths) > model.config.n_ctx:
+        span = f"{min(lengths)} to {max(lengths)}" if lengths else "no"
+        raise InputError(f"sequences with {span} next tokens: give 1 to {model.config.n_ctx}, the context")
+    plans = [Plan(model, edits) for edits in [{}, *sweep]]
+    found: dict[int, TokenEffects] = {}
+    for rows in batches(lengths, BATCH_TOKENS):
+        ids = pad([list(sequences[i]) for i in rows]).to(model.cfg.device)
+        at = torch.arange(ids.shape[1] - 1) < torch.tensor([lengths[i] for i in rows])[:, None]
+        values, prediction = _batch(model, ids, at.to(ids.device), plans, done, budget)
+        cuts = np.cumsum([lengths[i] for i in rows])[:-1]
+        parts = zip(np.split(values, cuts, axis=1), np.split(prediction, cuts), strict=True)
+        for i, (value, said) in zip(rows, parts, strict=True):
+            y, own = value[..., 0], value[..., 1]
+            found[i] = TokenEffects(-y[0], own[0], said, y[0] - y[1:], own[1:] - own[0])
+    return [found[i] for i in range(len(sequences))]
+
+
+def _batch(
+    model: StreamTransformer,
+    ids: Int[Tensor, "B T"],
+    at: Tensor,
+    plans: list[Plan],
+    done: Callable[[int], None],
+    budget: int | None,
+) -> tuple[Float[np.ndarray, "one_plus_edits n two"], np.ndarray]:
+    """ln p of the token that comes and of the prediction at the n real positions `at`, and the predictions [n]."""
+    wanted: Tensor | None = None
+    values = np.zeros((len(plans), int(at.sum()), 2))
+    for arrived in Trajectories(model, ids[:, :-1], plans, budget=budget):
+        assert arrived.h is not None
+        for edits, stream in zip(arrived.edits, arrived.h, strict=True):
+            h = stream[at]
+            if wanted is None:  # the unedited model is the first to arrive
+                best = map_logits(h, model.head, _argmax).long()
+                wanted = torch.stack([ids[:, 1:][at], best], 1)
+            values[edits] = map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy()
+            done(len(edits) * len(h))
+    if not np.isfinite(values).all():
+        raise InputError(f"log-probabilities are not finite at {int((~np.isfinite(values)).any(2).sum())} positions")
+    assert wanted is not None
+    return values, wanted[:, 1].cpu().numpy()
+
+
+def _argmax(logits: Tensor, rows: slice) -> Tensor:
+    return logits.argmax(-1).double()

@@ -1,0 +1,136 @@
+"""Paper DST: what a model loses without one of its streams (Table 4), and under sharpened attention (Table 5).
+
+    python -m papers.dst runs/tinystories/dst-kron-0 --out results/dst_tinystories
+    python -m papers.dst runs/dst-dense-* runs/dst-kron-* runs/dst-ind-* --out results/dst
+
+Takes finished runs of any presets that differ in preset and seed only. Per run, with intervals over documents: the loss
+with x_t or x_e at 0, random words', mean or other text's in its place, everywhere, for the head and layer by layer
+(models with two streams); the loss at α = 1, 2, 4, 8, 16, its degradation, areas in every reading. Over seeds: means
+with intervals, and whether the paper's claims hold. Several presets with dst-dense also give the losses of Table 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from models.cli import command, parse
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    from papers.dst_page import Report
+    from papers.runs import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m papers.dst`."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Run folders, one or more seeds of each preset."""
+    out: Path | None = None
+    """Folder for the tables, the figures and README.md."""
+    alpha: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    """Factors on the scores, at least 1; 1 is always measured."""
+    documents: int = 100
+    """Validation documents to measure on."""
+    draws: int = 3
+    """Draws of random words and of other texts."""
+    seed: int = 0
+    """Of the draws."""
+    html: bool = True
+    """Write the interactive figure.html (5 MB) as well."""
+    static: Literal["svg", "png", "none"] = "svg"
+    """Kind of the static figure; it needs the extra `figures`."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, print, write."""
+    options = parse(Options, argv, __doc__)
+    if options.documents < 2 or options.draws < 1 or options.seed < 0:
+        raise InputError("--documents: at least 2; --draws: at least 1; --seed: 0 or more")
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        raise InputError(f"--out {options.out} is a file; give a folder")
+
+    from interventions.amplify_tables import check_alphas
+
+    alphas = check_alphas(options.alpha)
+    if alphas[0] < 1 or len(alphas) < 2:
+        raise InputError(
+            f"--alpha {' '.join(f'{a:g}' for a in options.alpha)}: areas go upwards from 1; give more than 1"
+        )
+
+    from papers.dst_page import show, write
+
+    report = measure(options, alphas, open_runs(options.runs))
+    show(report)
+    if options.out is not None:
+        from papers.dst_figure import figure
+
+        write(report, figure(report.tables), options.out, options.static, options.html)
+
+
+def open_runs(folders: Sequence[str]) -> "list[Run]":
+    """The runs by preset and seed. Raises `InputError` for doubles and for runs of other data, shape or recipe."""
+    from models.presets import PRESETS
+    from papers.runs import must_agree, opened, same_models
+
+    if not folders:
+        raise InputError("give run folders: python -m papers.dst runs/dst-kron-0 …")
+    names = list(PRESETS)
+    runs = sorted((opened(f, names) for f in folders), key=lambda r: (names.index(r.preset), r.seed))
+    for one, two in pairwise(runs):
+        if (one.preset, one.seed) == (two.preset, two.seed):
+            raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
+        must_agree(runs[0], two, runs[0].conditions, two.conditions)
+    same_models(runs)
+    return runs
+
+
+def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Report":
+    """Every table, of the runs and over seeds."""
+    import pandas as pd
+
+    from models.checkpoint import load
+    from models.provenance import pick_device, provenance
+    from models.training.data import evaluation_shards
+    from papers.dst_measure import Settings, measure_run
+    from papers.dst_page import Report
+    from papers.dst_printed import CONTROL, TABLE1
+    from papers.dst_seeds import claims, presets
+    from papers.losses import against, losses
+    from papers.runs import typed
+
+    settings = Settings(documents=options.documents, alphas=tuple(alphas), draws=options.draws, seed=options.seed)
+    device = pick_device(options.device)
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for run in runs:
+        model = load(run.folder, device=device)
+        shards = evaluation_shards(run.folder, model._text(), None)
+        for name, table in measure_run(model, shards, settings, partial(_bar, run.name)).items():
+            if len(table):
+                front = table.assign(preset=run.preset, seed=run.seed)
+                parts.setdefault(name, []).append(front[["preset", "seed", *table.columns]])
+    tables = {name: pd.concat(some, ignore_index=True) for name, some in parts.items()}
+    quantities = tables.pop("quantities")
+    rows = losses(runs)
+    tables |= {"runs": quantities, "presets": presets(quantities), "claims": claims(quantities), "losses": rows}
+    if CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1:
+        tables["loss"] = against(rows, CONTROL, TABLE1)
+    return Report(runs, tables, settings, {**provenance(device), "argv": typed("papers.dst", options, runs)}, ())
+
+
+def _bar(run: str, label: str) -> Any:
+    from probes.command import progress_bar
+
+    return progress_bar(f"{run}: {label}")
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,107 @@
+"""What is measured on one run for DST's Tables 4 and 5, with the instruments of `interventions`.
+
+    loss                     validation loss of the measured documents, nats per token
+    stream.<definition>.<where>          change of the loss without a stream, as a share of it (Table 4)
+    gap.zero.<where>         x_t → 0 minus x_e → 0;  gap.random.<where>: x_t → random words minus x_t → 0
+    degradation.<α>          loss(α) / loss(1) − 1 (Table 5)
+    area.<kind>.<axis>       area under the curve from α = 1 up (`interventions.areas`)
+
+Where is everywhere or head; layer by layer is in the table `streams`.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from papers.dst_printed import PLACES
+from papers.rows import Progress, Rows
+
+if TYPE_CHECKING:
+    from models.text.shards import TokenShards
+    from models.transformer import StreamTransformer
+
+METHODS = ("zero", "random", "mean", "resample")
+TABLE4_METHODS = ("zero", "random")
+"""Measured layer by layer as well, with one draw."""
+REACHES = ("layer", "onwards")
+SHARE = "share of the loss"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How much of the data, which α, how many draws."""
+
+    documents: int = 100
+    alphas: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    draws: int = 3
+    seed: int = 0
+    batch_size: int = 32
+
+
+def dual(model: Any) -> bool:
+    """Whether a model has the two streams of Table 4."""
+    from interventions.steering import streams_of
+
+    return set(streams_of(model)) == {"token", "context"}
+
+
+def measure_run(
+    model: "StreamTransformer", shards: "TokenShards", settings: Settings, progress: Progress
+) -> dict[str, pd.DataFrame]:
+    """`quantities`, `streams` (empty for a model without two streams), `amplification`, `heads`, `areas`."""
+    rows = Rows()
+    amplification, heads, area = _amplify(rows, model, shards, settings, progress)
+    streams = _streams(rows, model, shards, settings, progress) if dual(model) else pd.DataFrame()
+    return {
+        "quantities": pd.DataFrame(rows.rows), "streams": streams, "amplification": amplification, "heads": heads,
+        "areas": area,
+    }  # fmt: skip
+
+
+def _amplify(
+    rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Table 5 and Fig. 2: losses by α, entropy and unchanged keys, areas in every reading."""
+    from interventions.amplification import pattern_sums
+    from interventions.amplify_tables import by_head, curve, measure_losses
+    from interventions.areas import areas
+    from interventions.reference import document_rows
+    from models.text.shards import document_batches
+
+    alphas, limits = settings.alphas, {"max_documents": settings.documents, "batch_size": settings.batch_size}
+    losses = measure_losses(model, shards, alphas, progress=progress("amplification"), **limits)  # type: ignore[arg-type]
+    texts = document_rows(document_batches(shards, model.config.n_ctx, settings.batch_size, settings.documents))
+    patterns = pattern_sums(model, texts, alphas, progress=progress("attention"))
+    table, area = curve(alphas, losses, patterns), areas(alphas, losses.edited, losses.tokens)
+    first = table.iloc[0]
+    rows.add("loss", "loss", "nats/token", first["baseline"], n=int(first["n"]), detail=f"{first['tokens']} tokens")
+    for r in table[table["alpha"] > 1].itertuples():
+        ends = (r.percent_low / 100, r.percent_high / 100)
+        rows.add(f"degradation.{r.alpha:g}", "degradation", SHARE, r.percent / 100, interval=ends, n=r.n)
+    for r in area.itertuples():
+        rows.add(f"area.{r.kind}.{r.axis}", "area", "by kind", r.area, interval=(r.ci_low, r.ci_high), n=r.n)
+    return table, by_head(alphas, patterns), area
+
+
+def _streams(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress) -> pd.DataFrame:
+    """Table 4 everywhere, for the head and layer by layer."""
+    from interventions.streams_tables import ablate_streams, cells_of
+    from probes.undefined import reasons
+
+    streams, layers = ("token", "context"), list(range(model.config.n_layers))
+    limits: dict[str, Any] = {"max_documents": settings.documents, "batch_size": settings.batch_size}
+    limits["seed"] = settings.seed
+    cells = cells_of(streams, METHODS, PLACES, ())
+    whole = ablate_streams(model, shards, cells, draws=settings.draws, progress=progress("streams"), **limits)
+    cells = cells_of(streams, TABLE4_METHODS, layers, REACHES)
+    by_layer = ablate_streams(model, shards, cells, draws=1, progress=progress("streams, by layer"), **limits)
+    for r in whole.itertuples():
+        ends, why = (r.percent_low / 100, r.percent_high / 100), reasons(r.undefined).get("percent", "")
+        rows.add(f"stream.{r.definition}.{r.where}", "streams", SHARE, r.percent / 100, interval=ends, n=r.n, why=why)
+    share = whole.set_index(["stream", "method", "where"])["percent"] / 100
+    for place in PLACES:
+        token = share["token", "zero", place]
+        rows.add(f"gap.zero.{place}", "streams", SHARE, token - share["context", "zero", place])
+        rows.add(f"gap.random.{place}", "streams", SHARE, share["token", "random", place] - token)
+    return pd.concat([whole, by_layer], ignore_index=True)

@@ -1,0 +1,232 @@
+"""What `papers.dst` prints and writes: tables, figure, and a README.md whose every number is in the tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from papers.dst_measure import Settings
+from papers.dst_printed import AREAS, CARD, CONTRADICTIONS, CONTROL, PLACES, TABLE4, TABLE5, area
+from papers.losses import page_rows
+from papers.markdown import interval, number, table
+from papers.runs import Run
+from papers.verdicts import verdicts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the page tells of."""
+
+    runs: Sequence[Run]
+    tables: "dict[str, pd.DataFrame]"
+    settings: Settings
+    about: dict[str, Any]
+    files: Sequence[str]
+
+
+def page(report: Report) -> str:
+    """The page, in Markdown."""
+    parts = [_head(report), _contradictions(), _claims(report), _losses(report), _streams(report), _layers(report),
+             _amplification(report), _areas(report), _commands(report)]  # fmt: skip
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(report: Report) -> str:
+    about, conditions = report.about, report.runs[0].conditions
+    have: dict[str, list[int]] = {}
+    for run in report.runs:
+        have.setdefault(run.preset, []).append(run.seed)
+    runs = "; ".join(f"{preset} (seed {', '.join(map(str, seeds))})" for preset, seeds in have.items())
+    one = [preset for preset, seeds in have.items() if len(seeds) == 1]
+    shape = ", ".join(f"{name} {conditions[name]}" for name in ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx"))
+    counts = ", ".join(f"{name}: {count}" for name, count in verdicts(report.tables["claims"]).items())
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    first = report.tables["amplification"].iloc[0]
+    lines = [
+        f"- Runs: {runs}." + (f" One seed only, so no interval over seeds: {', '.join(one)}." if one else ""),
+        f"- Models: scale {conditions['scale']} ({shape}), {conditions['steps']:,} steps on "
+        f"`{report.runs[0].config['data']['data']}`. The paper's: 6 layers, 6 heads, width 516, grade-school text.",
+        f"- Measured on {first['n']} validation documents, {first['tokens']:,} tokens; intervals of a run are over "
+        "documents, of a preset over training seeds.",
+        f"- Claims of the paper about these presets: {counts}.",
+        f"- Made by `{about['argv']}` at commit {about['commit'][:12]}{'+changes' if '+' in about['commit'] else ''}, "
+        f"{about['started']}, {about['device']}; {versions}.",
+        "- Files: " + ", ".join(f"`{name}`" for name in report.files) + ".",
+    ]
+    title = "# Streams taken away and attention sharpened: DST, Tables 4 and 5"
+    lead = f"{CARD}, measured on models trained here. This page is generated; every number is in the tables beside it."
+    picture = [f"![comparison]({name})" for name in report.files if name in ("figure.svg", "figure.png")]
+    return "\n\n".join([title, lead, "\n".join(lines), *picture])
+
+
+def _contradictions() -> str:
+    return "## What the paper prints twice\n\n" + "\n".join(f"- {text}" for text in CONTRADICTIONS)
+
+
+def _claims(report: Report) -> str:
+    rows = [
+        [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high), r.runs,
+         number(r.p_holm), r.direction, r.size]
+        for r in report.tables["claims"].itertuples()
+    ]  # fmt: skip
+    text = (
+        "A claim *holds* when the 95 % interval over training seeds lies on the side that the paper says, is "
+        "*opposite* when it lies on the other, *not resolved* when it holds no difference, and has no verdict with one "
+        "seed; then `runs` is all there is, how many runs have the paper's sign. Of a limit, `measured` is how far the "
+        "model lies on the claimed side. Changes of the loss are shares of it; `gap.zero` is that under x_t → 0 minus "
+        "that under x_e → 0, `gap.random` that under random words minus that under x_t → 0, which the paper has both "
+        "ways."
+    )
+    columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "runs", "p Holm", "direction",
+               "size")  # fmt: skip
+    return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _losses(report: Report) -> str:
+    if "loss" in report.tables:
+        return f"## Losses (Table 1)\n\n{page_rows(report.tables['loss'], report.tables['losses'], CONTROL, 'paper')}"
+    rows = [
+        [r.preset, r.seed, f"{r.parameters:,}", f"{r.loss:.4f}", f"{r.tokens:,}"]
+        for r in report.tables["losses"].itertuples()
+    ]
+    text = f"At the end of training. With a run of {CONTROL} and another preset this is Table 1."
+    return f"## Losses\n\n{text}\n\n{table(('preset', 'seed', 'parameters', 'loss, nats/token', 'tokens'), rows)}"
+
+
+def _streams(report: Report) -> str:
+    found = report.tables.get("streams")
+    if found is None:
+        return "## Streams (Table 4)\n\nNo run has a token and a context stream: there is nothing to take away."
+    rows = []
+    for place in PLACES:
+        for r in found[found["where"] == place].itertuples():
+            paper = TABLE4.get(r.definition)
+            rows.append([
+                r.preset, r.seed, r.definition, place, f"{r.baseline:.4f}", f"{r.loss:.4f}", _percent(r), r.draws or "",
+                f"{paper[0]} ({paper[1]})" if paper else "",
+            ])  # fmt: skip
+    text = (
+        "Change of the loss in percent of it, 95 % over documents (beside Table 4, where the baseline is 2.85). "
+        "*everywhere*: nobody reads the stream; x_t → 0 is then a model that sees no text. *head*: the final norm and "
+        "the head alone read the change. Random words and other text are means over draws."
+    )
+    columns = ("preset", "seed", "ablation", "where", "baseline", "loss", "change, % (95 %)", "draws", "paper")
+    return f"## Streams (Table 4)\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _percent(r: Any) -> str:
+    """Change in percent with its interval."""
+    return "undefined" if r.percent != r.percent else f"{r.percent:+.2f} ({r.percent_low:+.2f} … {r.percent_high:+.2f})"
+
+
+def _layers(report: Report) -> str:
+    """Layer by layer, mean over runs of a preset."""
+    found = report.tables.get("streams")
+    if found is None:
+        return ""
+    mine = found[found["layer"] >= 0]
+    mean = mine.groupby(["preset", "definition", "reach", "layer"], sort=False)["percent"].mean().unstack("layer")
+    rows = [
+        [*key, *("undefined" if x != x else f"{x:+.1f}" for x in row)]
+        for key, row in zip(mean.index, mean.to_numpy(), strict=True)
+    ]
+    text = (
+        "Percent of the loss, mean over seeds. *layer*: that layer alone reads the change; *onwards*: the stream is "
+        "changed where it enters the layer and stays so. Random words: one draw."
+    )
+    return f"### Layer by layer\n\n{text}\n\n" + table(("preset", "ablation", "reach", *(f"L{x}" for x in mean)), rows)
+
+
+def _amplification(report: Report) -> str:
+    found = report.tables["amplification"]
+    rows = []
+    for r in found.itertuples():
+        paper = dict(zip((1.0, 2.0, 4.0, 8.0, 16.0), TABLE5.get(r.preset, ()), strict=False)).get(r.alpha)
+        unchanged = "" if r.unchanged != r.unchanged else f"{r.unchanged:.3f}"
+        rows.append([r.preset, r.seed, f"{r.alpha:g}", f"{r.loss:.4f}", "" if r.alpha == 1 else _percent(r),
+                     f"{r.entropy:.3f}", unchanged, f"{paper:.2f}" if paper else ""])  # fmt: skip
+    text = (
+        "softmax(α · scores) in all heads. Degradation is 100 (loss(α) / loss(1) − 1), 95 % over documents; the "
+        "paper's is 20 % dense, 16 % Kronecker, 27 % independent at α = 16, of frozen-token models. *unchanged*: share "
+        "of positions whose first key is the one at α = 1, after the first layer, where it is so by construction. "
+        "Pictures of attention across α (Fig. 4): `python -m interventions.amplify`."
+    )
+    columns = ("preset", "seed", "α", "loss", "degradation, % (95 %)", "entropy, nats", "unchanged", "paper's loss")
+    return f"## Amplification (Table 5, Fig. 2)\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _areas(report: Report) -> str:
+    found = report.tables["areas"]
+    rows = []
+    for (kind, axis), some in found.groupby(["kind", "axis"], sort=False):
+        cells = [
+            f"{r.preset} seed {r.seed}: {r.area:.4g} ({r.ci_low:.4g} … {r.ci_high:.4g})" for r in some.itertuples()
+        ]
+        printed = "; ".join(f"{preset} {area(y, str(kind), str(axis)):.4g}" for preset, y in TABLE5.items())
+        rows.append([kind, axis, "; ".join(cells), printed])
+    said = "; ".join(f"{preset} {x:g}" for preset, x in AREAS.items())
+    text = (
+        f"The paper prints areas of {said}. In no reading do its own losses (last column) give them; its order, the "
+        "Kronecker model first, is that of the areas over the loss at α = 1 and of the weighted sum, and not that of "
+        "raw areas or of perplexities."
+    )
+    return f"### Areas\n\n{text}\n\n" + table(
+        ("kind", "axis", "area (95 % over documents)", "of Table 5's losses"), rows
+    )
+
+
+def _commands(report: Report) -> str:
+    lines = [f"{run.command}   # commit {str(run.manifest.get('commit', 'unknown'))[:12]}" for run in report.runs]
+    return "## Commands\n\n```\n" + "\n".join([*lines, report.about["argv"]]) + "\n```"
+
+
+# ---- screen and disk ---------------------------------------------------------------------------
+
+
+def show(report: Report) -> None:
+    """Both tables and the claims."""
+    from probes.report import INTERVAL
+    from probes.report import show as print_rows
+
+    tables = report.tables
+    if "streams" in tables:
+        whole = tables["streams"][tables["streams"]["where"].isin(PLACES)]
+        columns = (
+            "preset",
+            "seed",
+            "definition",
+            "where",
+            "baseline",
+            "loss",
+            "percent",
+            "percent_low",
+            "percent_high",
+        )
+        print_rows(whole, "loss without a stream (Table 4), 95 % over documents", columns, 4)
+    shown = ("preset", "seed", "alpha", "loss", "percent", "percent_low", "percent_high", "entropy", "unchanged")
+    print_rows(tables["amplification"], "loss by α (Table 5), 95 % over documents", shown, 4)
+    claims = tables["claims"].assign(direction=tables["claims"]["direction"].str.slice(0, 40))
+    print_rows(claims, "claims of the paper", ("claim", "quantity", "difference", INTERVAL, "runs", "direction"), 4)
+    print(", ".join(f"{name}: {count}" for name, count in verdicts(claims).items()))
+
+
+def write(report: Report, figure: Any, folder: Path, static: str, html: bool) -> None:
+    """Tables, figures and README.md, each whole or not at all; README.md last, when all it names is there."""
+    from papers.dst_units import UNITS
+    from papers.figures import write_figures
+    from probes.tables import write_atomically, write_table
+
+    about = {**report.about, "settings": vars(report.settings)}
+    files = []
+    for name, rows in report.tables.items():
+        units = {c: u for c, u in UNITS.get(name, {}).items() if c in rows}
+        write_table(rows, folder / f"{name}.parquet", units=units, about=about)
+        files.append(f"{name}.parquet")
+    said = write_figures(figure, folder, static, html)
+    files += [Path(line.split(" ", 1)[1]).name for line in said if line.startswith("figure ")]
+    text = page(replace(report, files=files))
+    write_atomically(folder / "README.md", lambda part: part.write_text(text, encoding="utf-8"))
+    print("\n".join([*said, f"tables and {folder / 'README.md'}"]))

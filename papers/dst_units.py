@@ -1,0 +1,21 @@
+"""Units of the columns of every table that `papers.dst` writes."""
+
+from interventions.amplify_tables import AREA_UNITS
+from interventions.amplify_tables import UNITS as AMPLIFICATION
+from interventions.streams_tables import UNITS as STREAMS
+from papers.losses import UNITS as LOSSES
+
+OF_THE_ROW = "the unit of the row"
+_INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}
+
+UNITS: dict[str, dict[str, str]] = {
+    "runs": {"value": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "n": "documents"},
+    "presets": {"mean": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "n": "training seeds"},
+    "claims": {"difference": "the unit of the quantity, on the side that the paper says", **_INTERVAL},
+    "streams": STREAMS,
+    "amplification": AMPLIFICATION,
+    "heads": AMPLIFICATION,
+    "areas": AREA_UNITS,
+    "losses": LOSSES,
+    "loss": LOSSES,
+}

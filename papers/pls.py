@@ -1,0 +1,124 @@
+"""Paper PLS: per-layer supervision against the same model without it (C2), over pairs of training seeds.
+
+    python -m papers.pls runs/tinystories/pls-{0,1,2} runs/tinystories/c2-{0,1,2} --out results/pls_tinystories
+    python -m papers.pls runs/pls-0 runs/c2-0 --groups found --tasks capitalization gender winograd
+
+Takes finished runs of pls and c2, each seed of both, that differ in the supervision only. Per run: the effect of
+ablating groups of heads on tasks and its spread between cases (Table 2, Fig. 4b), control curves (Fig. 3), task × group
+matrix and diagonality (Fig. 4a), direct against total effect (Hydra), the depth
+at which predictions settle (Table 1). Per pair of a seed: ratios with bootstrap
+intervals over cases; over pairs: intervals whose units are training seeds. Per claim of the paper: whether it holds
+here, by a rule, for the paper's heads and for those that attention names in each model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from models.cli import command, parse
+from models.errors import InputError
+
+if TYPE_CHECKING:
+    from papers.pls_page import Report
+    from papers.runs import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m papers.pls`."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Run folders of pls and c2, the same seeds of both."""
+    out: Path | None = None
+    """Folder for the tables, the figures and README.md."""
+    tasks: tuple[str, ...] = ("capitalization", "gender", "winograd")
+    """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
+    groups: tuple[str, ...] = ("entity", "anchor", "semantic", "found")
+    """entity, anchor, semantic (the paper's heads), found (by each model's attention), heads as L5.H4+L5.H5."""
+    tokens: int = 10_000
+    """Validation tokens whose processing depth is read, as many as in the paper."""
+    draws: int = 19
+    """Random groups of as many heads beside every ablation; 0: none."""
+    seed: int = 0
+    """Of the random groups and the permutations."""
+    html: bool = True
+    """Write the interactive figure.html (5 MB) as well."""
+    static: Literal["svg", "png", "none"] = "svg"
+    """Kind of the static figure; it needs the extra `figures`."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, print, write."""
+    options = parse(Options, argv, __doc__)
+    if options.draws < 0 or options.seed < 0 or options.tokens < 1:
+        raise InputError("--draws and --seed: 0 or more; --tokens: at least 1")
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        raise InputError(f"--out {options.out} is a file; give a folder")
+
+    from papers.pls_page import show, write
+    from papers.pls_runs import open_runs
+
+    report = measure(options, open_runs(options.runs))
+    show(report)
+    if options.out is not None:
+        from papers.pls_figure import figure
+
+        write(report, figure(report.tables), options.out, options.static, options.html)
+
+
+def measure(options: Options, runs: "list[Run]") -> "Report":
+    """Every table, of the runs, of the pairs, and over seeds."""
+    import pandas as pd
+
+    from models.checkpoint import load
+    from models.provenance import pick_device, provenance
+    from models.training.data import evaluation_shards
+    from papers.losses import against, losses
+    from papers.pls_measure import Measured, Settings, measure_run
+    from papers.pls_page import Report
+    from papers.pls_runs import CONTROL
+    from papers.pls_seeds import claims, comparisons, pairs, presets
+    from papers.runs import typed
+
+    settings = Settings(
+        tasks=options.tasks, groups=options.groups, tokens=options.tokens, draws=options.draws, seed=options.seed
+    )
+    device = pick_device(options.device)
+    measured: dict[tuple[str, int], Measured] = {}
+    for run in runs:
+        model = load(run.folder, device=device)
+        shards = evaluation_shards(run.folder, model._text(), None)
+        measured[run.preset, run.seed] = measure_run(model, shards, settings, partial(_bar, run.name))
+    tables: dict[str, pd.DataFrame] = {}
+    for name in next(iter(measured.values())).tables:
+        parts = [m.tables[name].assign(preset=preset, seed=seed) for (preset, seed), m in measured.items()]
+        tables[name] = _first(pd.concat(parts, ignore_index=True))
+    quantities = tables.pop("quantities")
+    tables |= pairs(measured, settings.within)
+    tables |= {"runs": quantities, "presets": presets(quantities), "comparisons": comparisons(quantities)}
+    tables |= {"claims": claims(quantities), "losses": losses(runs)}
+    tables["loss"] = against(tables["losses"], CONTROL, {})
+    about = {**provenance(device), "argv": typed("papers.pls", options, runs)}
+    return Report(runs, tables, settings, next(iter(measured.values())).left_out, about, ())
+
+
+def _bar(run: str, label: str) -> Any:
+    from probes.command import progress_bar
+
+    return progress_bar(f"{run}: {label}")
+
+
+def _first(table: Any) -> Any:
+    """Preset and seed as the first columns."""
+    names = ["preset", "seed"]
+    return table[[*names, *(c for c in table.columns if c not in names)]]
+
+
+if __name__ == "__main__":
+    command(main)

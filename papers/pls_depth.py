@@ -1,0 +1,61 @@
+"""Where predictions stabilise: PLS Table 1 and Fig. 2, of the k* that `features.extract` reads.
+
+    depth.early, depth.middle, depth.late      shares of tokens with k* in 0–1, 2 … L−2, L−1 … L (PLS §4.2: L = 6)
+
+k* is the first layer whose prediction is the final one and stays so, L where only the last layer has it (SPEC §7.4,
+the author's rule; the formula's L−1 falls into the same range). Layers are read through the final norm and the head, as
+PLS trains them; of C2 that is the logit lens, of layers that nobody trained to be read.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from papers.rows import Progress, Rows
+
+if TYPE_CHECKING:
+    from models.text.shards import TokenShards
+
+UNITS = {"depth": "layers", "share": "share of tokens", "ci_low": "share", "ci_high": "share", "n": "tokens"}
+
+
+def ranges(n_layers: int) -> dict[str, range]:
+    """Early, middle and late k*."""
+    return {"early": range(2), "middle": range(2, n_layers - 1), "late": range(n_layers - 1, n_layers + 1)}
+
+
+def measure_depth(rows: Rows, model: Any, shards: "TokenShards", tokens: int, progress: Progress) -> pd.DataFrame:
+    """Adds the three shares to `rows`; returns the share of every k*, with 95 % intervals over documents.
+
+    The first `tokens` rows of `shards`, through `features.extract`. Raises `InputError` as it does.
+    """
+    from features.extract import extract
+    from features.reader import FeatureReader
+    from features.schema import FeatureOptions
+    from features.store import read_features
+
+    with TemporaryDirectory() as folder:
+        reader, out = FeatureReader(model, FeatureOptions(tier="structural")), Path(folder) / "features.parquet"
+        extract(reader, shards, out, model={}, max_tokens=tokens, progress=progress("depth"))
+        found = read_features(out).table[["document", "k_star"]]
+    depth, documents = found["k_star"].to_numpy(int), found["document"].to_numpy()
+    for name, layers in ranges(model.config.n_layers).items():
+        share, low, high, why = _share(np.isin(depth, layers), documents)
+        rows.add(f"depth.{name}", "depth", "share of tokens", share, interval=(low, high), n=len(depth), why=why)
+    table = []
+    for k in range(model.config.n_layers + 1):
+        share, low, high, why = _share(depth == k, documents)
+        row = {"depth": k, "share": share, "ci_low": low, "ci_high": high, "n": len(depth)}
+        table.append({**row, "documents": len(set(documents)), "undefined": f"ci_low, ci_high: {why}" if why else ""})
+    return pd.DataFrame(table)
+
+
+def _share(hit: np.ndarray, documents: np.ndarray) -> tuple[float, float, float, str]:
+    """Share, ends of its 95 % interval over documents, and why there is none."""
+    from probes.report import hits
+
+    found = hits(hit, documents)
+    return float(found["share"]), float(found["ci_low"]), float(found["ci_high"]), str(found["why"])

@@ -1,0 +1,190 @@
+"""The sections of PLS' page that tell of heads and of depth; text and tables of `papers.pls_page`."""
+
+from typing import TYPE_CHECKING
+
+from papers.markdown import interval, number, table
+from papers.pls_printed import factor, printed
+from papers.pls_runs import PRESETS
+from papers.pls_seeds import FACTOR
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from papers.pls_page import Report
+
+MEASURES = {"probability": "P(answer), percentage points", "log_odds": "log-odds of answer against foil, nats"}
+
+
+def points(x: float) -> str:
+    """A probability in percentage points, three digits."""
+    return "undefined" if x != x else f"{100 * x:+.3g}"
+
+
+def value(x: float, unit: str) -> str:
+    """A number of a unit for a table: probabilities in percentage points, factors with ×."""
+    if unit == "probability":
+        return points(x)
+    return f"{x:.3g} ×" if unit == FACTOR and x == x else number(x)
+
+
+def ablation(report: "Report") -> str:
+    """Table 2 and Fig. 4b: means and spreads of Δ in both models, and their ratios."""
+    texts = []
+    for measure, name in MEASURES.items():
+        end = "" if measure == "probability" else "_odds"
+        ratios = report.tables["ratios"]
+        rows = []
+        for task, group in _cells(ratios[ratios["measure"] == measure]):
+            rows.append([task, group, *_ratio(report, f"effect{end}.{task}.{group}", measure, "mean", task, group),
+                         *_ratio(report, f"spread{end}.{task}.{group}", measure, "sd", task, group)])  # fmt: skip
+        columns = ("task", "heads", "PLS mean Δ", "C2", "factor (95 % over pairs)", "paper", "PLS sd", "C2",
+                   "factor (95 % over pairs)", "of each pair (95 % over cases)", "paper")  # fmt: skip
+        texts.append(f"### {name}\n\n{table(columns, rows)}")
+    draws = report.settings.draws
+    text = (
+        "Δ = P without the heads − P with them, at the answer (Table 2, Fig. 4b); means over seeds, with the 95 % t "
+        "interval over seeds where there is more than one. *factor* is the geometric mean over pairs of |PLS| / |C2|, "
+        "`of each pair` has bootstrap intervals over independent cases. The paper's printed effect stands beside the "
+        f"same task and heads. `effects.parquet` has every run, with {draws} random groups of as many heads beside."
+    )
+    return f"## Ablation effects (Table 2, Fig. 4b)\n\n{text}\n\n" + "\n\n".join(texts)
+
+
+def _cells(rows: "pd.DataFrame") -> list[tuple[str, str]]:
+    return list(dict.fromkeys(zip(rows["task"], rows["group"], strict=True)))
+
+
+def _ratio(report: "Report", quantity: str, measure: str, kind: str, task: str, group: str) -> list[str]:
+    """PLS, C2, factor over pairs, (of sds: of each pair,) paper."""
+    of = report.tables["presets"].set_index(["quantity", "preset"])
+    compared = report.tables["comparisons"].set_index("quantity").loc[quantity]
+    cells = []
+    for preset in PRESETS:
+        one = of.loc[quantity, preset]
+        text = value(one["mean"], measure)
+        if one["ci_low"] == one["ci_low"]:
+            text += f" ({value(one['ci_low'], measure)} … {value(one['ci_high'], measure)})"
+        cells.append(text + (f"; paper {one['printed']}" if one["printed"] and measure == "probability" else ""))
+    cells.append(times(compared["value"], compared["ci_low"], compared["ci_high"]))
+    if kind == "sd":
+        ratios = report.tables["ratios"]
+        mine = ratios[(ratios[["measure", "task", "group"]] == [measure, task, group]).all(axis=1)]
+        each = [times(r.sd_ratio, r.sd_ratio_low, r.sd_ratio_high) for r in mine.itertuples()]
+        cells.append("; ".join(each))
+    paper = factor(quantity)
+    return [*cells, f"{paper:g} ×" if paper == paper else ""]
+
+
+def times(x: float, low: float, high: float) -> str:
+    """A factor with its interval."""
+    if x != x:
+        return "undefined"
+    return f"{x:.3g}" + (f" ({low:.2g} … {high:.2g})" if low == low else "")
+
+
+def routing(report: "Report") -> str:
+    """Fig. 4a: own cells minus others of the matrix, per run with p."""
+    found = report.tables["diagonality"]
+    if found.empty:
+        return ""
+    rows = [
+        [r.heads, r.preset, r.seed, MEASURES[r.measure].split(",")[0], r.tasks, value(r.own, r.measure),
+         value(r.other, r.measure), value(r.diagonality, r.measure), "undefined" if r.p != r.p else f"{r.p:.4f}"]
+        for r in found.itertuples()
+    ]  # fmt: skip
+    columns = ("heads", "preset", "seed", "measure", "own groups", "own", "other", "diagonality", "p")
+    text = (
+        "Mean |Δ| in the cells of a task with its own group minus that in the other cells "
+        "(`interventions.task_matrix`): positive where tasks lean on their own heads; p exchanges the groups within "
+        "every case. P in percentage points, log-odds in nats. The paper prints no number for it."
+    )
+    return f"## Routing: the matrix task × group (Fig. 4a)\n\n{text}\n\n{table(columns, rows)}"
+
+
+def steering(report: "Report") -> str:
+    """Fig. 3: control ranges, leverage, monotonicity."""
+    levers = report.tables["leverage"]
+    if levers.empty:
+        return ""
+    of = report.tables["presets"].set_index(["quantity", "preset"])
+    compared = report.tables["comparisons"].set_index("quantity")
+    rows = []
+    for measure in MEASURES:
+        end = "" if measure == "probability" else "_odds"
+        for task, group in _cells(levers[levers["measure"] == measure]):
+            name = f"range{end}.{task}.{group}"
+            mine = levers[(levers[["measure", "task", "group"]] == [measure, task, group]).all(axis=1)]
+            one, paper = compared.loc[name], factor(name)
+            ranges = [value(of.loc[name, preset]["mean"], measure).lstrip("+") for preset in PRESETS]
+            rho = [of.loc[f"monotonicity{end}.{task}.{group}", preset] for preset in PRESETS]
+            each = "; ".join(times(r.leverage, r.leverage_low, r.leverage_high) for r in mine.itertuples())
+            over = times(one["value"], one["ci_low"], one["ci_high"])
+            rows.append([
+                MEASURES[measure].split(",")[0], task, group, *ranges, over, each,
+                f"{paper:g} ×" if paper == paper else "",
+                *(f"{number(r['mean'])} ({interval(r['ci_low'], r['ci_high'])})" for r in rho),
+            ])  # fmt: skip
+    low, high = report.settings.within
+    text = (
+        f"The heads' outputs times g, {low:g} to {high:g}. *Range* is the largest minus the smallest mean over the "
+        "scales (never negative, and noise widens it), *leverage* PLS' over C2's; ρ is Spearman's between g and the "
+        "measure within a case, 1 where every case rises with g, mean over cases, then over seeds."
+    )
+    columns = ("measure", "task", "heads", "PLS range", "C2", "leverage (95 % over pairs)",
+               "of each pair (95 % over cases)", "paper", "PLS ρ", "C2 ρ")  # fmt: skip
+    return f"## Steering (Fig. 3)\n\n{text}\n\n{table(columns, rows)}"
+
+
+def hydra(report: "Report") -> str:
+    """§1, §5.4: is the ablation made up for?"""
+    found = report.tables["hydra"]
+    if found.empty:
+        return ""
+    of = report.tables["presets"].set_index(["quantity", "preset"])
+    compared = report.tables["comparisons"].set_index("quantity")
+    means = found.groupby(["task", "group", "preset", "part"], sort=False)["mean"].mean()
+    rows = []
+    for task, group in _cells(found):
+        name = f"kept.{task}.{group}"
+        parts = [number(means[task, group, p, part]) for p in PRESETS for part in ("direct", "compensation", "total")]
+        shares = [of.loc[name, preset] for preset in PRESETS]
+        one = compared.loc[name]
+        rows.append([
+            task, group, *parts, *(number(s["mean"]) for s in shares), number(one["value"]),
+            interval(one["ci_low"], one["ci_high"]),
+        ])  # fmt: skip
+    text = (
+        "Nats of answer minus foil: *direct* is what the heads wrote themselves, *compensation* what later attention "
+        "and FFNs change, *total* what the log-odds lose; they differ also by the final norm. *kept* is the slope of "
+        "total on direct over cases (McGrath et al. 2023): 1 where nothing is made up for, under 1 where the model "
+        "repairs, over 1 where later layers needed the heads. After heads of the last layer there is only its FFN to "
+        "compensate, so a Hydra of several layers cannot show in them."
+    )
+    columns = ("task", "heads", "PLS direct", "compensation", "total", "C2 direct", "compensation", "total", "PLS kept",
+               "C2 kept", "difference", "95 % over pairs")  # fmt: skip
+    return f"## Direct and total effects (Hydra)\n\n{text}\n\n{table(columns, rows)}"
+
+
+def depth(report: "Report") -> str:
+    """§4.2, Table 1, Fig. 2: where predictions stabilise."""
+    of = report.tables["presets"].set_index(["quantity", "preset"])
+    rows = []
+    for name in ("early", "middle", "late"):
+        quantity = f"depth.{name}"
+        cells = []
+        for preset in PRESETS:
+            one, paper = of.loc[quantity, preset], printed(preset, quantity)
+            cells += [f"{number(one['mean'])} ({interval(one['ci_low'], one['ci_high'])})", paper.text if paper else ""]
+        compared = report.tables["comparisons"].set_index("quantity").loc[quantity]
+        rows.append([name, *cells, number(compared["value"]), interval(compared["ci_low"], compared["ci_high"])])
+    shares = report.tables["depth"]
+    tokens, documents, last = (int(shares[name].max()) for name in ("n", "documents", "depth"))
+    text = (
+        f"Share of {tokens:,} validation tokens ({documents} documents) by k*, the first layer whose prediction is the "
+        f"final one and stays so: early 0–1, middle 2–{last - 2}, late {last - 1}–{last}; {last} is a token that the "
+        "last layer alone gets, as in the author's tables (by the formula it is one less, in the same range). Means "
+        "over seeds. "
+        "Every layer is read through the final norm and the head, which C2 never trained its layers for."
+    )
+    columns = ("depth", "PLS", "paper", "C2", "paper", "difference", "95 % over pairs")
+    return f"## Processing depth (Table 1, Fig. 2)\n\n{text}\n\n{table(columns, rows)}"

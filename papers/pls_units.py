@@ -1,0 +1,29 @@
+"""Units of the columns of every table that `papers.pls` writes."""
+
+from interventions.head_curves import UNITS as CURVES
+from interventions.hydra_tables import UNITS as HYDRA
+from interventions.model_ratios import UNITS as RATIOS
+from interventions.task_effects import UNITS as EFFECTS
+from interventions.task_matrix import UNITS as MATRIX
+from papers.losses import UNITS as LOSSES
+from papers.pls_depth import UNITS as DEPTH
+
+OF_THE_ROW = "the unit of the row"
+_INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}
+
+UNITS: dict[str, dict[str, str]] = {
+    "runs": {"value": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "n": "cases, or tokens of depth"},
+    "presets": {"mean": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "paper": OF_THE_ROW, "n": "training seeds"},
+    "comparisons": {"value": OF_THE_ROW, **_INTERVAL, "paper": OF_THE_ROW, "n": "pairs of training seeds"},
+    "claims": {"difference": "by kind: a factor, or the unit of the quantity", "paper": "as difference"},
+    "effects": EFFECTS,
+    "cases": EFFECTS,
+    "curves": CURVES,
+    "leverage": CURVES,
+    "hydra": HYDRA,
+    "ratios": RATIOS,
+    "diagonality": MATRIX,
+    "depth": DEPTH,
+    "losses": LOSSES,
+    "loss": LOSSES,
+}

@@ -1,0 +1,80 @@
+"""Agreement of two clusterings: scikit-learn's values, and intervals that hold what they should."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
+
+from features.agreement import (
+    adjusted_mutual_information,
+    adjusted_mutual_information_interval,
+    adjusted_rand,
+    adjusted_rand_interval,
+)
+from models.errors import InputError
+
+
+def labels(n: int, clusters: int, same: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Two clusterings, equal at a share `same` of the tokens, with noise (−1)."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(-1, clusters, (2, n))
+    return a, np.where(rng.random(n) < same, a, b)
+
+
+@pytest.mark.parametrize(("n", "clusters", "same"), [(40, 3, 0.5), (2000, 300, 0.3), (2000, 5, 0), (300, 299, 0.1)])
+def test_values_are_scikit_learns(n: int, clusters: int, same: float) -> None:
+    a, b = labels(n, clusters, same)
+    a[: n // 3] = -1  # a large cluster beside small ones
+    assert adjusted_rand(a, b) == pytest.approx(adjusted_rand_score(a, b), abs=1e-12)
+    assert adjusted_mutual_information(a, b) == pytest.approx(adjusted_mutual_info_score(a, b), abs=1e-10)
+
+
+def test_partitions_of_one_cluster() -> None:
+    one, two = np.zeros(6, int), np.array([0, 0, 0, 1, 1, 1])
+    for ours, theirs in (
+        (adjusted_rand, adjusted_rand_score),
+        (adjusted_mutual_information, adjusted_mutual_info_score),
+    ):
+        assert [ours(one, one), ours(one, two)] == [theirs(one, one), theirs(one, two)] == [1, 0]
+
+
+def test_equal_clusterings() -> None:
+    a, _ = labels(600, 20, 0)
+    documents = np.repeat(np.arange(20), 30)
+    assert adjusted_rand_interval(a, 7 - a, documents, resamples=100) == (1, 1)
+    assert adjusted_mutual_information_interval(a, 7 - a, documents) == pytest.approx((1, 1))
+
+
+def test_intervals_cover_independence_and_repetition_does_not_count() -> None:
+    """Small clusters, where a bootstrap that paired tokens with their copies would lie far above 0."""
+    covered = {"ARI": 0, "AMI": 0}
+    documents = np.repeat(np.arange(30), 20)
+    for seed in range(30):
+        a, b = labels(600, 60, 0, seed)
+        low, high = adjusted_rand_interval(a, b, documents, resamples=200, seed=seed)
+        covered["ARI"] += low <= 0 <= high
+        low, high = adjusted_mutual_information_interval(a, b, documents, seed=seed)
+        covered["AMI"] += low <= 0 <= high
+    assert min(covered.values()) >= 25
+
+
+def test_resamples_are_weighted_documents() -> None:
+    """Against tokens repeated in so many words, with copies apart: counted pair by pair."""
+    from features.agreement import _cells, _codes
+
+    a, _ = labels(60, 4, 0)
+    documents = np.repeat(np.arange(10), 6)
+    weight = np.random.default_rng(0).integers(0, 3, 10).astype(float)
+    tokens = [(i, copy) for i in range(60) for copy in range(int(weight[documents[i]]))]
+    pairs = 0
+    for n, (i, copy) in enumerate(tokens):
+        for j, other in tokens[:n]:
+            apart = documents[i] != documents[j] or copy == other
+            pairs += a[i] == a[j] and apart
+    assert _cells(_codes(a), documents).pairs(weight) == pairs
+
+
+def test_too_few_documents() -> None:
+    a, b = labels(60, 4, 0)
+    for interval in (adjusted_rand_interval, adjusted_mutual_information_interval):
+        with pytest.raises(InputError, match="at least 8"):
+            interval(a, b, np.repeat(np.arange(6), 10))

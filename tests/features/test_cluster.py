@@ -1,0 +1,242 @@
+"""`python -m features.cluster` on planted tables, and every bad input."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from features.cluster import main
+from features.cluster_checks import agreement_table, stability_table
+from features.cluster_tables import cluster_table, depth_ranges, depth_spread, depth_table
+from features.modes import ComputationalModes
+from features.schema import FeatureOptions
+from features.store import FORMAT, about_features
+from models.errors import InputError
+from probes.tables import read_about
+from tests.features.planted import planted_file, planted_table
+
+ABOUT = about_features(2, 2, FeatureOptions())
+NAMES = [column["name"] for column in ABOUT["schema"] if not column["constant"]]
+
+
+def planted(n: int = 240, noise: int = 0, seed: int = 0) -> pd.DataFrame:
+    """Tokens of 12 documents whose k* (0, 1, 2) says what all their features are near to; `noise` of them far away."""
+    rng = np.random.default_rng(seed)
+    table = planted_table(ABOUT, n, seed=seed)
+    k_star = np.repeat([0, 1, 2], [n // 2, n // 3, n - n // 2 - n // 3])
+    centers = rng.choice([0.0, 40.0], (3, len(NAMES)))
+    x = centers[k_star] + rng.standard_normal((n, len(NAMES)))
+    if noise:
+        x[-noise:] = 3000 * rng.standard_normal((noise, len(NAMES)))
+    table[NAMES] = x
+    table["k_star"] = k_star.astype(float)
+    order = rng.permutation(n)
+    table[[column["name"] for column in ABOUT["schema"] if column["constant"]]] = 0.0
+    return table.iloc[order].assign(document=np.arange(n) % 12, position=np.arange(n) // 12).reset_index(drop=True)
+
+
+def raw_file(path: Path, table: pd.DataFrame, x: np.ndarray, checkpoint: str = "abc") -> Path:
+    """Raw activations of the tokens of a table, as `features.extract --raw` writes them."""
+    from features.store import INDEX
+
+    about = {"kind": "raw", "format": FORMAT, "hooks": ["h"], "model": {"checkpoint": checkpoint}}
+    fields = {name: pa.array(table[name], pa.type_for_alias(kind)) for name, kind in INDEX.items()}
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float32).ravel()), x.shape[1])
+    whole = pa.table({**fields, "h": rows})
+    pq.write_table(whole.replace_schema_metadata({"about": json.dumps(about)}), path)
+    return path
+
+
+def test_k_star_clusters_are_found(tmp_path: Path) -> None:
+    table = planted(noise=6)
+    main([str(planted_file(tmp_path / "f.parquet", table=table)), "--out", str(tmp_path / "out"), "--no-umap"])
+    labels = pd.read_parquet(tmp_path / "out" / "labels.parquet")
+    index = ["document", "position", "token_id", "token", "target", "prediction"]
+    assert list(labels) == [*index, "k_star", "cluster", "probability"]
+    assert labels["cluster"].dtype == np.int32 and labels["probability"].dtype == np.float32
+    pd.testing.assert_frame_equal(labels[["document", "position"]], table[["document", "position"]], check_dtype=False)
+    far = (table[NAMES[0]].abs() > 200).to_numpy() | (table[NAMES[1]].abs() > 200).to_numpy()
+    np.testing.assert_array_equal(labels["cluster"], np.where(far, -1, table["k_star"]))
+    clusters = pd.read_parquet(tmp_path / "out" / "clusters.parquet")
+    assert clusters["n"].tolist() == [120, 80, 34] and clusters["k_star_sd"].tolist() == [0, 0, 0]
+    assert clusters[["early", "middle", "late"]].to_numpy().tolist() == np.eye(3).tolist()
+    about = read_about(tmp_path / "out" / "labels.parquet")["about"]
+    assert about["kind"] == "clusters" and about["method"] == "hdbscan" and len(about["features"]["sha256"]) == 64
+    summary = pd.read_parquet(tmp_path / "out" / "summary.parquet").set_index("quantity")["value"]
+    assert summary["coverage"] == pytest.approx(234 / 240) and summary["columns zero by construction, left out"] == 4
+    assert (tmp_path / "out" / "clusters.html").stat().st_size > 10_000
+
+
+def test_kmeans_and_all_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = planted_file(tmp_path / "f.parquet", table=planted())
+    raw = raw_file(tmp_path / "raw.parquet", planted(), planted()[NAMES].to_numpy())
+    options = ["--raw", str(raw), "--resamples", "100", "--stability", "2", "--no-umap", "--out", str(tmp_path / "out")]
+    main([str(path), "--method", "kmeans", "--clusters", "3", *options])
+    labels = pd.read_parquet(tmp_path / "out" / "labels.parquet")
+    assert (labels["cluster"] == labels["k_star"]).all() and (labels["probability"] == 1).all()
+    agreement = pd.read_parquet(tmp_path / "out" / "agreement.parquet")
+    assert agreement["value"].tolist() == pytest.approx([1] * 4)
+    stability = pd.read_parquet(tmp_path / "out" / "stability.parquet")
+    assert stability["kind"].tolist() == ["seed", "seed", "documents", "documents"]
+    assert stability["ari"].tolist() == [1] * 4 and stability["n"].tolist() == [240, 240, 200, 200]
+    assert "agreement with clusters of raw activations" in capsys.readouterr().out
+
+
+def test_new_tokens_get_the_labels_of_their_kind(tmp_path: Path) -> None:
+    main([str(planted_file(tmp_path / "f.parquet", table=planted())), "--out", str(tmp_path), "--no-umap"])
+    new = planted(seed=0).assign(document=lambda t: t["document"] + 100)
+    new["kappa"] += 0.01
+    other = planted_file(tmp_path / "other.parquet", table=new)
+    main(["--predict", str(other), "--out", str(tmp_path)])
+    labels = pd.read_parquet(tmp_path / "predicted-other.parquet")
+    assert (labels["cluster"] == new["k_star"]).mean() > 0.9 and set(labels["cluster"]) <= {-1, 0, 1, 2}
+    assert labels["document"].min() == 100
+    about = read_about(tmp_path / "predicted-other.parquet")["about"]
+    assert about["features"]["path"] == str(other)
+
+
+def test_agreement_of_independent_clusters() -> None:
+    rng = np.random.default_rng(0)
+    ours, raw, documents = rng.integers(-1, 9, 2000), rng.integers(-1, 30, 2000), np.arange(2000) // 50
+    table = agreement_table(ours, raw, documents, resamples=200)
+    assert (table["value"].abs() < 0.01).all() and (table["control"].abs() < 0.01).all()
+    assert ((table["ci_low"] < 0) & (table["ci_high"] > 0)).all()
+    both = (ours >= 0) & (raw >= 0)
+    assert table["n"].tolist() == [2000, 2000, both.sum(), both.sum()]
+
+
+def test_agreement_without_enough_tokens_or_documents() -> None:
+    none = np.full(20, -1)
+    table = agreement_table(none, np.zeros(20, int), np.zeros(20, int))
+    assert table["n"].tolist() == [20, 20, 0, 0] and table["value"].isna().tolist() == [False, False, True, True]
+    assert all("fewer than 8 documents" in text for text in table["undefined"])
+
+
+def test_stability_of_hdbscan_has_no_seeds() -> None:
+    x = planted()
+    modes = ComputationalModes().fit(x[NAMES])
+    table = stability_table(modes, x[NAMES], x["document"].to_numpy(), 2)
+    assert table["kind"].tolist() == ["documents", "documents", "seed"] and table["ari"].tolist()[:2] == [1, 1]
+    assert "no random numbers" in table["undefined"].iloc[2] and np.isnan(table["ari"].iloc[2])
+
+
+def test_depth_ranges_are_the_papers_for_six_layers() -> None:
+    assert depth_ranges(np.arange(7), 6).tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert depth_ranges(np.arange(3), 2).tolist() == [0, 1, 2]
+    assert depth_ranges(np.arange(13), 12).tolist() == [0] * 4 + [1] * 6 + [2] * 3
+
+
+def test_tables_against_counting() -> None:
+    rng = np.random.default_rng(0)
+    labels = pd.DataFrame({"document": rng.integers(9, size=300), "k_star": rng.integers(0, 7, 300)})
+    labels["cluster"], labels["probability"] = rng.integers(-1, 4, 300), rng.random(300)
+    vector = rng.integers(40, size=300)
+    table = cluster_table(labels, vector, 6)
+    for row in table.to_dict("records"):
+        of = [i for i in range(300) if labels["cluster"][i] == row["cluster"]]
+        depth = [int(labels["k_star"][i]) for i in of]
+        assert (row["n"], row["share"]) == (len(of), len(of) / 300)
+        assert row["distinct"] == len({vector[i] for i in of})
+        assert row["documents"] == len({labels["document"][i] for i in of})
+        assert row["k_star_sd"] == pytest.approx((sum((k - sum(depth) / len(of)) ** 2 for k in depth) / len(of)) ** 0.5)
+        assert row["early"] == pytest.approx(sum(k < 2 for k in depth) / len(of))
+        assert [row[f"k{k}"] for k in range(7)] == pytest.approx([depth.count(k) / len(of) for k in range(7)])
+    shares = depth_table(labels, 6)
+    assert (shares["ci_low"] < shares["share"]).all() and (shares["share"] < shares["ci_high"]).all()
+    for group in ("all", "clusters", "noise"):
+        one = shares[shares["tokens"] == group]
+        assert one[one["depth"].str.startswith("k*")]["share"].sum() == pytest.approx(1)
+    spread = depth_spread(labels)
+    held = table["n"] @ table["k_star_sd"] / table["n"].sum()
+    assert spread["sd"] == pytest.approx(held) and spread["dealt"] == pytest.approx(2, abs=0.15)
+
+
+@pytest.mark.slow
+def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
+    pytest.importorskip("umap")
+    table = planted()
+    table.loc[1, NAMES] = table.loc[0, NAMES]
+    main([str(planted_file(tmp_path / "f.parquet", table=table)), "--out", str(tmp_path)])
+    labels = pd.read_parquet(tmp_path / "labels.parquet")
+    xy = labels[["x", "y"]].to_numpy()
+    assert xy.dtype == np.float32 and np.isfinite(xy).all() and (xy[0] == xy[1]).all()
+    centers = labels.groupby("cluster")[["x", "y"]].transform("mean").to_numpy()
+    assert np.linalg.norm(xy - centers, axis=1).mean() < 0.5 * np.linalg.norm(xy - xy.mean(0), axis=1).mean()
+
+
+# ---- bad input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--min-cluster-size", "1"], "--min-cluster-size 1: at least 2"),
+        (["--min-cluster-size", "500"], "240 tokens are fewer than --min-cluster-size 500"),
+        (["--min-samples", "0"], "--min-samples 0: at least 1"),
+        (["--components", "0"], "--components 0: at least 1"),
+        (["--method", "kmeans", "--clusters", "1"], "--clusters 1: at least 2"),
+        (["--method", "kmeans", "--clusters", "241"], "240 distinct feature vectors are fewer than --clusters 241"),
+        (["--resamples", "5"], "--resamples 5: at least 100"),
+        (["--out", "{f}"], "is a file; name a folder"),
+        (["--raw", "{f}"], "no table of raw"),
+        (["--raw", "{fewer}"], "40 tokens of the features are missing, 0 are others"),
+        (["--raw", "{other}"], "is of another checkpoint"),
+        (["--raw", "{twice}"], "is there twice"),
+        (["{missing}"], "does not exist"),
+        (["{nan}"], "1 rows with missing values"),
+        (["{constant}"], "2 columns have one value in all rows: traj_prob_L0, kappa; --drop-constant"),
+        (["{f}", "{g}"], "have different checkpoint"),
+        (["{schema}"], "has other columns than tier"),
+        (["--predict", "{f}"], "cannot be read as clusters"),
+    ],
+)
+def test_bad_input(tmp_path: Path, arguments: list[str], message: str) -> None:
+    table = planted()
+    files = {"f": planted_file(tmp_path / "f.parquet", table=table)}
+    files["g"] = planted_file(tmp_path / "g.parquet", table=table, model={"checkpoint": "other"})
+    files["nan"] = planted_file(
+        tmp_path / "nan.parquet", table=table.assign(kappa=table["kappa"].where(table.index > 0))
+    )
+    constant = table.assign(kappa=1.0, traj_prob_L0=0.5)
+    files["constant"] = planted_file(tmp_path / "constant.parquet", table=constant)
+    files["schema"] = planted_file(tmp_path / "schema.parquet", table=table, schema=ABOUT["schema"][:-1])
+    x = table[NAMES].to_numpy()
+    files["fewer"] = raw_file(tmp_path / "fewer.parquet", table[:200], x[:200])
+    files["other"] = raw_file(tmp_path / "other.parquet", table, x, checkpoint="other")
+    again = pd.concat([table, table[:1]])
+    files["twice"] = raw_file(tmp_path / "twice.parquet", again, np.vstack([x, x[:1]]))
+    files["missing"] = tmp_path / "none.parquet"
+    given = [one.format(**files) for one in arguments]
+    if not given[0].endswith(".parquet") and "--predict" not in given:
+        given = [str(files["f"]), *given]
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=message) as error:
+        main([*given, "--no-umap", *([] if "--out" in given else ["--out", str(tmp_path / "out")])])
+    assert "\n" not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_constant_columns_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = planted_file(tmp_path / "f.parquet", table=planted().assign(kappa=1.0))
+    main([str(path), "--drop-constant", "--no-umap", "--out", str(tmp_path)])
+    assert "constant in this table, left out: kappa" in capsys.readouterr().out
+    summary = pd.read_parquet(tmp_path / "summary.parquet").set_index("quantity")["value"]
+    assert summary["columns used"] == len(NAMES) - 1
+
+
+def test_predictions_are_refused_for_another_model(tmp_path: Path) -> None:
+    main([str(planted_file(tmp_path / "f.parquet", table=planted())), "--out", str(tmp_path), "--no-umap"])
+    other = planted_file(tmp_path / "g.parquet", table=planted(), model={"checkpoint": "other"})
+    with pytest.raises(InputError, match="another checkpoint than the clusters"):
+        main(["--predict", str(other), "--out", str(tmp_path)])
+
+
+def test_without_umap_learn_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "umap", None)
+    path = planted_file(tmp_path / "f.parquet", table=planted())
+    with pytest.raises(InputError, match=r"pip install 'streamscope\[cluster\]'"):
+        main([str(path), "--out", str(tmp_path / "out")])

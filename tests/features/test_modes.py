@@ -1,0 +1,268 @@
+"""Computational modes on tables whose clusters are known, beside scikit-learn and the hdbscan package."""
+
+import itertools
+from pathlib import Path
+from unittest import SkipTest
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.cluster
+from sklearn.decomposition import PCA
+from sklearn.metrics import adjusted_rand_score
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from features.density import condense, select
+from features.hierarchy import single_linkage, spanning_tree
+from features.modes import ComputationalModes, distinct_rows
+from models.errors import InputError
+
+
+def blobs(sizes: tuple[int, ...], d: int = 6, noise: int = 0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Blobs on the corners of a cube, labelled by size, and points farther from all than these lie apart: −1."""
+    rng = np.random.default_rng(seed)
+    corners = np.array(list(itertools.product([0, 20.0], repeat=d)))
+    centers = corners[rng.permutation(len(corners))]
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    x = centers[y] + rng.standard_normal((len(y), d))
+    far = 1000 * rng.standard_normal((noise, d))
+    return np.vstack([x, far]), np.append(y, np.full(noise, -1))
+
+
+@pytest.mark.parametrize("method", ["hdbscan", "kmeans"])
+def test_scikit_learns_checks(method: str) -> None:
+    modes = ComputationalModes(method, n_clusters=2 if method == "kmeans" else 10)
+    run = 0
+    for estimator, check in estimator_checks_generator(modes):
+        if check.func.__name__ == "check_do_not_raise_errors_in_init_or_set_params":
+            continue  # the type checker of the tests raises there
+        try:
+            check(estimator)
+            run += 1
+        except SkipTest:
+            pass
+    assert run > 30
+
+
+@pytest.mark.parametrize("components", ["auto", None, 3])
+def test_blobs_are_found_and_numbered_by_size(components: int | str | None) -> None:
+    x, y = blobs((120, 80, 50, 20), noise=5)
+    modes = ComputationalModes(components=components).fit(x)
+    np.testing.assert_array_equal(modes.labels_[y >= 0], y[y >= 0])
+    if components != 3:  # corners may coincide there
+        assert (modes.labels_[y < 0] == -1).all()
+    assert (modes.probabilities_[modes.labels_ < 0] == 0).all()
+    assert modes.probabilities_.max() == 1
+
+
+def test_kmeans_finds_blobs() -> None:
+    x, y = blobs((120, 80, 50, 20))
+    modes = ComputationalModes("kmeans", n_clusters=4).fit(x)
+    np.testing.assert_array_equal(modes.labels_, y)
+    np.testing.assert_array_equal(modes.predict(x), y)
+    assert modes.explained_variance_ratio_.size == 0  # the paper's k-means is on all columns
+
+
+def loose(seed: int, n: int = 700, d: int = 4) -> np.ndarray:
+    """Clusters of very different density, with points everywhere between."""
+    rng = np.random.default_rng(seed)
+    x = 3 * rng.standard_normal((6, d))[rng.integers(6, size=n)]
+    return x + rng.standard_normal((n, d)) * rng.random((n, 1))
+
+
+@pytest.mark.parametrize("selection", ["eom", "leaf"])
+@pytest.mark.parametrize("seed", range(6))
+def test_labels_and_probabilities_are_scikit_learns(seed: int, selection: str) -> None:
+    """min_samples counts the point itself there, so that its 1 and our 1 both mean the plain distance."""
+    x = loose(seed)
+    ours = ComputationalModes(components=None, selection=selection).fit(x)
+    z = ours.transform(x)
+    peer = sklearn.cluster.HDBSCAN(10, min_samples=1, cluster_selection_method=selection, copy=True).fit(z)
+    assert peer.labels_.max() > 1
+    assert adjusted_rand_score(ours.labels_, peer.labels_) == 1
+    np.testing.assert_array_equal(ours.labels_ < 0, peer.labels_ < 0)
+    np.testing.assert_allclose(ours.probabilities_, peer.probabilities_, atol=1e-9)
+
+
+def test_min_samples_is_that_of_the_package() -> None:
+    """Where core distances tie the package cuts by the order of the rows, so that a few tokens differ."""
+    hdbscan = pytest.importorskip("hdbscan")
+    for seed in range(4):
+        modes = ComputationalModes(components=None, min_samples=4).fit(loose(seed))
+        z = modes.transform(loose(seed))
+        peer = hdbscan.HDBSCAN(10, 4, approx_min_span_tree=False).fit_predict(z)
+        assert adjusted_rand_score(modes.labels_, peer) > 0.98
+
+
+def test_standardising_and_components_are_scikit_learns() -> None:
+    x = loose(0, d=9) * np.arange(1, 10) + np.arange(9)
+    x = np.vstack([x, x[:50], x[:20]])  # repeated rows weigh as much as they should
+    modes = ComputationalModes(components=5).fit(x)
+    scaled = StandardScaler().fit_transform(x)
+    pca = PCA(5, svd_solver="full").fit(scaled)
+    np.testing.assert_allclose(modes.explained_variance_ratio_, pca.explained_variance_ratio_, rtol=1e-9)
+    np.testing.assert_allclose(np.abs(modes.transform(x)), np.abs(pca.transform(scaled)), atol=1e-8)
+
+
+def test_components_are_as_many_as_there_are() -> None:
+    assert ComputationalModes(components=30).fit(loose(0)).components_.shape == (4, 4)
+
+
+@pytest.mark.parametrize("method", ["hdbscan", "kmeans"])
+def test_order_and_repetition_of_rows(method: str) -> None:
+    x = np.vstack([loose(0), np.repeat(loose(1)[:5], 30, axis=0), np.zeros((40, 4))])
+    order = np.random.default_rng(0).permutation(len(x))
+    first, second = (ComputationalModes(method).fit(rows) for rows in (x, x[order]))
+    np.testing.assert_array_equal(first.labels_[order], second.labels_)
+    np.testing.assert_array_equal(first.probabilities_[order], second.probabilities_)
+    assert first.n_distinct_ == 700 + 5 + 1
+    for row in np.unique(x, axis=0):
+        assert len(set(first.labels_[(x == row).all(1)])) == 1
+
+
+def test_equal_rows_are_one_cluster_and_rounding_does_not_cut_it() -> None:
+    """60 equal tokens among blobs; the package makes noise and several clusters of them once they are shaken."""
+    x, y = blobs((100, 80))
+    rng = np.random.default_rng(0)
+    same = np.full((60, 6), 10.0)
+    for rows in (same, same + 1e-8 * rng.standard_normal(same.shape)):
+        labels = ComputationalModes().fit_predict(np.vstack([x, rows]))
+        np.testing.assert_array_equal(labels, np.append(y, np.full(60, 2)))
+
+
+def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.vstack([loose(0), loose(0)[:9]])
+    with monkeypatch.context() as patched:
+        patched.setattr(pd.util, "hash_pandas_object", lambda frame, index: pd.Series(frame[0] > 0).astype("uint64"))
+        distinct, inverse, counts = distinct_rows(x)
+    assert len(distinct) == 700 and counts.sum() == 709
+    np.testing.assert_array_equal(distinct[inverse], x)
+    np.testing.assert_array_equal(distinct_rows(x)[0][distinct_rows(x)[1]], x)
+
+
+def test_stability_is_the_sum_over_tokens() -> None:
+    """S(C) against the definition, token by token, from the hierarchy's own heights."""
+    x = loose(3, n=200)
+    weights = np.ones(200, int)
+    tree = condense(single_linkage(spanning_tree(x, weights)[0], 200), weights, 10)
+    for c in range(1, len(tree.parent)):
+        under = {c}
+        for child in range(c + 1, len(tree.parent)):
+            if tree.parent[child] in under:
+                under.add(child)
+        total = 0.0
+        for row in range(200):
+            if tree.last[row] in under:
+                child = tree.last[row]
+                leaves = tree.level[row]
+                while child != c:
+                    leaves, child = tree.birth[child], tree.parent[child]
+                total += leaves - tree.birth[c]
+        assert tree.stability[c] == pytest.approx(total)
+    best = select(tree, "eom")
+    chosen = set(best[best >= 0].tolist())
+    best_sum = max(sum(tree.stability[list(s)]) for s in antichains(tree.parent.tolist()))
+    assert sum(tree.stability[list(chosen)]) == pytest.approx(best_sum)
+
+
+def antichains(parent: list[int], c: int = 0) -> list[tuple[int, ...]]:
+    """Every set of clusters of which none lies in another; without the root."""
+    parts = [antichains(parent, child) for child in range(len(parent)) if parent[child] == c]
+    sets = [tuple(itertools.chain(*one)) for one in itertools.product(*parts)] if parts else [()]
+    return sets if c == 0 else [*sets, (c,)]
+
+
+# ---- new tokens --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("selection", ["eom", "leaf"])
+@pytest.mark.parametrize("seed", range(3))
+def test_fitted_tokens_get_their_labels_back(seed: int, selection: str) -> None:
+    modes = ComputationalModes(selection=selection).fit(loose(seed))
+    np.testing.assert_array_equal(modes.predict(loose(seed)), modes.labels_)
+
+
+def test_new_tokens_of_blobs() -> None:
+    x, _ = blobs((120, 80, 50))
+    modes = ComputationalModes().fit(x[::2])
+    assert modes.labels_.min() == 0
+    new = x[1::2]
+    labels, probabilities = modes.predict_soft(new)
+    np.testing.assert_array_equal(labels[labels >= 0], modes.labels_[: len(new)][labels >= 0])
+    assert (labels >= 0).mean() > 0.9 and ((probabilities > 0) == (labels >= 0)).all()
+    assert (modes.predict(np.full((2, 6), [[500.0], [-70.0]])) == -1).all()
+
+
+@pytest.mark.parametrize("min_samples", [1, 3])
+def test_prediction_is_joining_the_tree(min_samples: int) -> None:
+    """Against a search through all selected clusters and their fitted tokens, point by point."""
+    x, new = loose(0, n=300), loose(0, n=340)[300:] + 0.05
+    modes = ComputationalModes(components=None, min_samples=min_samples).fit(x)
+    z, tree = modes.transform(x), modes.tree_
+    row = {tuple(one): i for i, one in enumerate(modes.rows_.round(9))}
+    at = [row[tuple(one)] for one in z.round(9)]
+    labels = modes.predict(new)
+    d = np.sqrt(((z[:, None] - z) ** 2).sum(-1))
+    core = np.sort(d, axis=1)[:, min_samples]
+    for point, label in zip(modes.transform(new), labels, strict=True):
+        gap = np.sqrt(((z - point) ** 2).sum(-1))
+        reach = np.maximum(np.maximum(gap, core), np.sort(gap)[min_samples - 1])
+        joins, lam = at[int(reach.argmin())], 1 / reach.min()
+        cluster = tree.last[joins]
+        if lam < tree.level[joins]:
+            while cluster > 0 and tree.birth[cluster] >= lam:
+                cluster = tree.parent[cluster]
+        expected = -1
+        while cluster > 0 and expected < 0:
+            if modes.owner_[cluster] == cluster:
+                expected = modes.numbers_[cluster]
+            cluster = tree.parent[cluster]
+        assert label == expected
+
+
+def test_prediction_is_nearly_the_packages() -> None:
+    """The package asks for two fitted neighbours where one is meant: it calls more tokens noise, never others."""
+    hdbscan = pytest.importorskip("hdbscan")
+    x, new = loose(0, n=900)[:600], loose(0, n=900)[600:]
+    modes = ComputationalModes(components=None).fit(x)
+    peer = hdbscan.HDBSCAN(10, 1, prediction_data=True).fit(modes.transform(x))
+    theirs, _ = hdbscan.approximate_predict(peer, modes.transform(new))
+    name = dict(zip(peer.labels_.tolist(), modes.labels_.tolist(), strict=True))
+    theirs, ours = np.array([name[label] for label in theirs.tolist()]), modes.predict(new)
+    differ = theirs != ours
+    assert differ.mean() < 0.15 and (theirs[differ] == -1).mean() > 0.9
+
+
+@pytest.mark.parametrize("method", ["hdbscan", "kmeans"])
+def test_on_disk_and_back(method: str, tmp_path: Path) -> None:
+    table = pd.DataFrame(loose(0), columns=list("abcd"))
+    modes = ComputationalModes(method).fit(table)
+    modes.save(tmp_path / "modes.safetensors")
+    loaded = ComputationalModes.load(tmp_path / "modes.safetensors")
+    assert loaded.get_params() == modes.get_params() and list(loaded.feature_names_in_) == list("abcd")
+    new = pd.DataFrame(loose(1), columns=list("abcd"))
+    for one, other in zip(modes.predict_soft(new), loaded.predict_soft(new), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_files_that_hold_no_clusters(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    (tmp_path / "text").write_text("no")
+    save_file({"a": np.ones(1)}, tmp_path / "other")
+    for name, message in (("text", "cannot be read"), ("other", "holds no"), ("missing", "cannot be read")):
+        with pytest.raises(InputError, match=message):
+            ComputationalModes.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"method": "dbscan"}, {"selection": "root"}, {"min_cluster_size": 1}, {"min_samples": 0},
+        {"components": 0}, {"method": "kmeans", "n_clusters": 900},
+    ],
+)  # fmt: skip
+def test_bad_parameters(bad: dict) -> None:
+    with pytest.raises(ValueError):
+        ComputationalModes().set_params(**bad).fit(loose(0))

@@ -1,0 +1,187 @@
+"""Effects from features: planted relations of known R², none, one that baselines explain; files that do not match."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from features.explained import baselines, explain
+from features.matched import match_effects
+from features.predict_effects import main
+from models.errors import InputError
+from probes.tables import read_about, write_table
+from tests.features.planted import planted_file
+
+N, DOCUMENTS = 3000, 100
+RNG = np.random.default_rng(0)
+CODES = np.repeat(np.arange(DOCUMENTS), N // DOCUMENTS)
+X = RNG.normal(size=(N, 12)) + RNG.normal(size=(DOCUMENTS, 12))[CODES]
+KNOWN = baselines(np.tile(np.arange(30), DOCUMENTS), RNG.exponential(size=N), -RNG.exponential(size=N))
+
+
+def linear(share: float, seed: int) -> np.ndarray:
+    """An effect of which a linear function of the features is `share` of the variance; noise by document and token."""
+    rng = np.random.default_rng(seed)
+    signal = X @ rng.normal(size=12)
+    noise = rng.normal(size=N) + 0.3 * rng.normal(size=DOCUMENTS)[CODES]
+    return signal / signal.std() * np.sqrt(share) + noise / noise.std() * np.sqrt(1 - share)
+
+
+def naive_r2(y: np.ndarray, predicted: np.ndarray, mean: np.ndarray) -> float:
+    return 1 - sum((a - b) ** 2 for a, b in zip(y, predicted, strict=True)) / sum(
+        (a - b) ** 2 for a, b in zip(y, mean, strict=True)
+    )
+
+
+def test_a_known_share_of_variance_is_found() -> None:
+    shares = np.repeat([0.9, 0.5, 0.1], 4)
+    effects = np.stack([linear(share, seed) for seed, share in enumerate(shares)], 1)
+    found = explain(X, effects, KNOWN, CODES, resamples=400)
+    covered = (found["ci_low"] <= shares) & (shares <= found["ci_high"])
+    assert covered.sum() >= 11
+    np.testing.assert_allclose(found["r2"], shares, atol=0.06)
+    assert (found["shuffled_max"] < 0.005).all() and (found["gain_low"] > 0).all()
+    assert (found["ci_high"] - found["ci_low"] < 0.2).all()
+    assert (found["n"] == N).all() and (found["documents"] == DOCUMENTS).all()
+    assert (found["spearman"] > 0.2).all() and (found["baselines"].abs() < 0.02).all()
+
+
+def test_no_relation_is_not_found() -> None:
+    """Noise, by document too, alone and on top of what baselines explain: of 80 intervals at most two above 0."""
+    rng = np.random.default_rng(1)
+    effects = rng.normal(size=(N, 80)) + rng.normal(size=(DOCUMENTS, 80))[CODES]
+    effects[:, 40:] += 0.5 * KNOWN["loss"][:, :1] + 2 * KNOWN["position"][:, 2:]
+    found = explain(X, effects, KNOWN, CODES, resamples=400)
+    assert (found["ci_low"] > 0).sum() <= 2 and (found["gain_low"] > 0).sum() <= 2
+    assert (found["ci_low"].le(0) & found["ci_high"].ge(0)).mean() > 0.5  # the others are below: worse than the mean
+    assert found["r2"].abs().max() < 12 / DOCUMENTS / 2  # chance, of features of documents
+    assert (found["shuffled"] <= 0.002).all() and found["shuffled"].mean() <= 0
+    assert (found["baselines"][40:] > 0.05).all()
+
+
+def test_what_baselines_explain_is_no_gain() -> None:
+    """An effect of position and loss alone, which features follow as well: R² is theirs, nothing is added."""
+    y = 2 * KNOWN["position"][:, 2] + KNOWN["loss"][:, 0]
+    y = (y + 0.5 * y.std() * np.random.default_rng(2).normal(size=N))[:, None]
+    x = np.concatenate([X, KNOWN["position"], KNOWN["loss"]], 1)
+    row = explain(x, y, KNOWN, CODES, resamples=400).iloc[0]
+    assert row["r2"] == pytest.approx(0.8, abs=0.03) and row["baselines"] == pytest.approx(0.8, abs=0.03)
+    assert max(row["position"], row["loss"]) < row["baselines"] - 0.1 and abs(row["confidence"]) < 0.02
+    assert abs(row["gain"]) < 0.01 and row["gain_low"] < 0.003
+
+
+def test_r2_is_that_of_the_formula_and_a_constant_effect_has_none() -> None:
+    from features.regression import folds_of, ridge
+
+    effects = np.stack([linear(0.5, 7), np.full(N, 3.0)], 1)
+    found = explain(X, effects, KNOWN, CODES, resamples=100, seed=4)
+    said = ridge(X, effects[:, :1], folds_of(CODES, 5, seed=4))
+    assert found["r2"][0] == pytest.approx(naive_r2(effects[:, 0], said.predicted[:, 0], said.mean[:, 0]))
+    assert np.isnan(found["r2"][1]) and "rounding only" in found["undefined"][1] and not found["undefined"][0]
+    with pytest.raises(InputError, match="no effect differs"):
+        explain(X, effects[:, 1:] + 1e-8 * effects[:, :1], KNOWN, CODES)
+    with pytest.raises(InputError, match="at least 8"):
+        explain(X[:100], effects[:100], {k: v[:100] for k, v in KNOWN.items()}, CODES[:100])
+
+
+# ---- the files and the command -----------------------------------------------------------------
+
+
+def index(n: int = 400, documents: int = 20) -> pd.DataFrame:
+    """Index columns of n tokens."""
+    each = n // documents
+    position = np.tile(np.arange(each), documents)
+    ids = (7 * np.arange(n)) % 50
+    table = pd.DataFrame({"document": np.repeat(np.arange(documents), each), "position": position, "token_id": ids})
+    return table.assign(token="x", target_id=1, target="y", prediction_id=2, prediction="z")
+
+
+def files(folder: Path, **changes: Any) -> tuple[Path, Path, pd.DataFrame, pd.DataFrame]:
+    """Features of 400 tokens, and effects of 380 of them and 10 others; L0H0 follows the features, L1H1 does not."""
+    from features.schema import FeatureOptions, columns
+
+    rng = np.random.default_rng(0)
+    table = index()
+    names = [c.name for c in columns(2, 2, FeatureOptions())]
+    features = pd.concat([table, pd.DataFrame(rng.normal(size=(400, len(names))), columns=names)], axis=1)
+    effects = table[["document", "position", "token_id", "target_id"]].copy()
+    effects["loss"], effects["log_p"] = rng.exponential(size=400), -rng.exponential(size=400)
+    signal = features["traj_prob_L0"] - 2 * features["k_star"]
+    effects["delta_loss_L0H0"] = signal + 0.3 * rng.normal(size=400)
+    effects["delta_loss_L1H1"], effects["delta_log_p_L1H1"] = rng.normal(size=(2, 400))
+    effects["delta_log_p_L0H0"] = -signal
+    extra = effects[:10].assign(document=99)
+    effects = pd.concat([effects[20:], extra]).sample(frac=1, random_state=0)
+    for name, change in changes.items():
+        effects[name] = change(effects[name])
+    about = {"kind": "token effects", "format": 1, "model": {"checkpoint": "abc"}, "edits": {"L0H0": [], "L1H1": []}}
+    write_table(effects, folder / "effects.parquet", units={}, about=about)
+    return planted_file(folder / "features.parquet", table=features), folder / "effects.parquet", features, effects
+
+
+def test_rows_are_joined_by_document_and_position(tmp_path: Path) -> None:
+    one, other, features, effects = files(tmp_path)
+    found = match_effects(one, other)
+    assert (len(found.table), found.features_only, found.effects_only) == (380, 20, 10)
+    assert found.x.shape == (380, 23 - 4)  # two final columns of each head of layer 0 are 0 by construction
+    for i in (0, 57, 379):
+        row = found.table.iloc[i]
+        mine = features[(features["document"] == row["document"]) & (features["position"] == row["position"])].iloc[0]
+        theirs = effects[(effects["document"] == row["document"]) & (effects["position"] == row["position"])].iloc[0]
+        assert found.x[i, 0] == np.float32(mine["traj_prob_L0"])
+        assert row["delta_loss_L0H0"] == theirs["delta_loss_L0H0"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    one, other, *_ = files(tmp_path)
+    out = tmp_path / "predicted.parquet"
+    main([str(one), str(other), "--resamples", "200", "--shuffles", "2", "--out", str(out)])
+    table = pd.read_parquet(out).set_index(["of", "measure", "edit"])
+    assert len(table) == 8
+    assert table.loc[("signed", "delta_loss", "L0H0"), "r2"] == pytest.approx(5 / 5.09, abs=0.03)
+    assert table.loc[("signed", "delta_loss", "L1H1"), "r2"] < 0.05
+    assert table.loc[("absolute", "delta_log_p", "L0H0"), "r2"] < 0.3
+    about = read_about(out)["about"]
+    assert about["unmatched"] == {"features_only": 20, "effects_only": 10} and about["options"]["shuffles"] == 2
+    assert "plotly" in out.with_suffix(".html").read_text()
+    text = " ".join(capsys.readouterr().out.split())
+    assert "380 tokens of 19 documents" in text and "20 rows of the features, 10 of the effects" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token_id": lambda v: v + 1}, "380 of 380 tokens or targets differ"),
+        ({"target_id": lambda v: v.where(v.index != 50, 3)}, "1 of 380 tokens or targets differ"),
+        ({"document": lambda v: v + 1000}, "no token in common"),
+        ({"position": lambda v: v * 0}, "occur twice"),
+        ({"delta_loss_L0H0": lambda v: v.where(v > 0)}, "missing values"),
+    ],
+)
+def test_files_that_do_not_match(tmp_path: Path, changes: dict, message: str) -> None:
+    one, other, *_ = files(tmp_path, **changes)
+    with pytest.raises(InputError, match=message):
+        match_effects(one, other)
+
+
+def test_other_models_kinds_and_edits(tmp_path: Path) -> None:
+    one, other, features, _ = files(tmp_path)
+    with pytest.raises(InputError, match="did you mean L0H0"):
+        main([str(one), str(other), "--edits", "L0H3"])
+    with pytest.raises(InputError, match="token_effects"):
+        match_effects(one, tmp_path / "none.parquet")
+    with pytest.raises(InputError, match="no table of token effects but of features"):
+        match_effects(one, one)
+    planted_file(tmp_path / "features.parquet", table=features, model={"checkpoint": "other"})
+    with pytest.raises(InputError, match="different models"):
+        match_effects(one, other)
+
+
+def test_bad_input_exits_with_code_2(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "features.predict_effects", "a.parquet", "b.parquet", "--out", "x.csv"]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: --out x.csv") and done.stderr.count("\n") == 1

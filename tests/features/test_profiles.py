@@ -1,0 +1,242 @@
+"""Profiles of planted clusters: texts, kinds, samples and enrichment against loops; the files of the command."""
+
+import base64
+import json
+import math
+from itertools import combinations
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from features.cluster_map import map_data, packed
+from features.contexts import Contexts
+from features.enrichment import enrichment
+from features.profile import main
+from features.profiles import profiles, read_clusters, samples
+from features.samples import Scale, farthest_points, from_centre, nearest
+from features.schema import FeatureOptions, columns
+from features.token_kinds import kinds
+from models.errors import InputError
+from models.text.readers import digest
+from probes.tables import read_about, write_table
+from tests.features.planted import planted_file
+
+TEXT = ["<|endoftext|>", "Lil", "y", " had", " 3", " red", " balls", ".", "\n", "She", " saw", " it", "!"]
+
+
+def rows(document: int, positions: range) -> pd.DataFrame:
+    """Rows of a document with the tokens `TEXT`."""
+    table = pd.DataFrame({"document": document, "position": list(positions)})
+    table["token"] = [TEXT[p] for p in positions]
+    return table.assign(target=[TEXT[p + 1] for p in positions])
+
+
+def test_contexts_are_the_text_around_a_token() -> None:
+    parts = [rows(0, range(12)), rows(1, range(3, 6)), rows(1, range(7, 9))]
+    table = pd.concat(parts).sample(frac=1, random_state=0).reset_index(drop=True)
+    contexts = Contexts(table)
+    for row in range(len(table)):
+        d, p = table["document"][row], table["position"][row]
+        known = range(12) if d == 0 else range(3, 6) if p < 6 else range(7, 9)
+        left = [q for q in known if p - 4 <= q < p and q > 0]
+        right = [q for q in (*known, known[-1] + 1) if p < q <= p + 3]
+        text = contexts.at(row, before=4, after=3)
+        starts = d == 0 and p - 4 <= 1
+        assert text.left == ("" if starts else "…") + "".join(TEXT[q] for q in left)
+        assert text.token == TEXT[p]
+        assert text.right == "".join(TEXT[q] for q in right) + "…"
+    row = int(table.index[(table["document"] == 0) & (table["position"] == 5)][0])
+    assert contexts.at(row).marked() == "Lily had 3 ⟦red⟧ balls.⏎She saw it…"
+    before, after = contexts.neighbours()
+    for row in range(len(table)):
+        p, d = table["position"][row], table["document"][row]
+        known = p - 1 in (range(1, 12) if d == 0 else (3, 4, 7))
+        assert (before[row], after[row]) == (TEXT[p - 1] if known else "", TEXT[p + 1])
+
+
+def test_kinds_of_tokens() -> None:
+    expected = {
+        "start": [0], "newline": [8], "punctuation": [7, 12], "digit": [4], "capitalised": [1, 9], "piece": [1, 2],
+        "pronoun": [9, 11], "function": [3], "content": [5, 6, 10],
+    }  # fmt: skip
+    found = kinds(TEXT, ["", *TEXT[:-1]], [*TEXT[1:], ""], np.arange(len(TEXT)) == 0)
+    # what goes before "Lil" is the name of a special token, which ends in no letter
+    assert {kind: np.flatnonzero(member).tolist() for kind, member in found.items()} == expected
+
+
+def test_enrichment_is_that_of_counting_by_hand() -> None:
+    rng = np.random.default_rng(0)
+    clusters = rng.integers(-1, 3, 40)
+    member = rng.random(40) < np.where(clusters == 1, 0.9, 0.3)
+    found = enrichment(clusters, {"word": member, "never": np.zeros(40, bool), "always": np.ones(40, bool)})
+    assert set(found["kind"]) == {"word"} and len(found) == 4
+    for row in found.itertuples():
+        inside = clusters == row.cluster
+        n, k, whole = int(inside.sum()), int((inside & member).sum()), int(member.sum())
+        chance = {i: comb(whole, i) * comb(40 - whole, n - i) / comb(40, n) for i in range(n + 1)}
+        low, high = sum(c for i, c in chance.items() if i <= k), sum(c for i, c in chance.items() if i >= k)
+        assert row.p == pytest.approx(min(1, 2 * min(low, high)))
+        a, b, c, d = k + 0.5, n - k + 0.5, whole - k + 0.5, 40 - n - (whole - k) + 0.5
+        assert row.log_odds == pytest.approx(math.log(a / b * d / c))
+        assert (row.n, row.k, row.share) == (n, k, k / n)
+        assert row.share_elsewhere == pytest.approx((whole - k) / (40 - n))
+    order = found.sort_values("p")
+    running, holm = 0.0, []
+    for i, p in enumerate(order["p"]):
+        running = max(running, min(1, (len(order) - i) * p))
+        holm.append(running)
+    np.testing.assert_allclose(order["p_holm"], holm)
+
+
+def test_samples_are_central_and_spread() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(14, 2))
+    distance = [math.dist(row, z.mean(0)) for row in z]
+    np.testing.assert_allclose(from_centre(z), distance)
+    assert nearest(z, 3).tolist() == sorted(range(14), key=lambda i: distance[i])[:3]
+    chosen = [nearest(z, 1)[0]]
+    while len(chosen) < 4:
+        chosen.append(max(range(14), key=lambda i: min(math.dist(z[i], z[j]) for j in chosen)))
+    assert farthest_points(z, 4).tolist() == chosen
+
+    def reach(some) -> float:
+        return max(min(math.dist(row, z[j]) for j in some) for row in z)
+
+    assert reach(chosen) <= 2 * min(reach(some) for some in combinations(range(14), 4))
+    assert len(farthest_points(np.repeat(z[:3], 5, axis=0), 15)) == 3
+    scale = Scale.of(np.column_stack([z, np.full(14, 0.1, np.float32)]))
+    standardised = scale.standardised(np.column_stack([z, np.full(14, 0.1)]))
+    np.testing.assert_allclose(standardised[:, :2].std(0), 1)
+    assert (standardised[:, 2] == 0).all()
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+NAMES = [c.name for c in columns(2, 2, FeatureOptions())]
+
+
+def planted(folder: Path, n: int = 240, **more: Any) -> tuple[Path, Path]:
+    """Twenty documents of TEXT; cluster 0: the full stop (k* = 0), cluster 1: "She" (k* = 2), the others in none."""
+    rng = np.random.default_rng(0)
+    table = pd.concat([rows(d, range(12)) for d in range(n // 12)], ignore_index=True)
+    ids = {name: [TEXT.index(t) for t in table[name]] for name in ("token", "target")}
+    table = table.assign(token_id=ids["token"], target_id=ids["target"], prediction_id=10, prediction=" saw")
+    cluster = np.select([table["token"] == ".", table["token"] == "She"], [0, 1], -1)
+    features = pd.DataFrame(rng.random((n, len(NAMES))), columns=NAMES) + 5 * (cluster[:, None] == 1)
+    features["k_star"] = np.select([cluster == 0, cluster == 1], [0.0, 2.0], rng.integers(0, 3, n))
+    path = planted_file(folder / "f.parquet", table=pd.concat([table, features], axis=1), **more)
+    labels = table.assign(k_star=features["k_star"].astype("int32"), cluster=cluster.astype("int32"), probability=1.0)
+    labels = labels.assign(x=rng.random(n).astype("float32"), y=rng.random(n).astype("float32"))
+    about = {"kind": "clusters", "format": 1, "method": "planted"}
+    about["features"] = {"path": "f.parquet", "sha256": digest(path, folder)["sha256"]}
+    write_table(labels.sample(frac=1, random_state=1), folder / "labels.parquet", units={}, about=about)
+    return path, folder / "labels.parquet"
+
+
+BYTES = {"Uint8Array": "u1", "Int16Array": "<i2", "Uint16Array": "<u2", "Int32Array": "<i4", "Float32Array": "<f4"}
+MODEL = {"checkpoint": "abc", "run": "planted", "preset": "lfa"}
+
+
+def test_the_command_says_what_was_planted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    features, labels = planted(tmp_path, model=MODEL)
+    out = tmp_path / "out"
+    main([str(features), str(labels), "--out", str(out), "--diverse", "4"])
+    table = pd.read_parquet(out / "profiles.parquet").set_index("cluster")
+    assert table.index.tolist() == [0, 1, -1]
+    assert (table.loc[0, "n"], table.loc[0, "documents"], table.loc[0, "share"]) == (20, 20, 20 / 240)
+    assert (table.loc[[0, 1], "depth_mean"] == [0, 2]).all() and (table.loc[[0, 1], "depth_sd"] == 0).all()
+    assert json.loads(table.loc[1, "tokens"]) == {"She": 1.0} and json.loads(table.loc[1, "predictions"]) == {
+        " saw": 1.0
+    }
+    assert table.loc[1, "mean_head_act_stable_L1H0"] == pytest.approx(5.5, abs=0.2)
+    assert "mean_head_act_final_L0H0" not in table and "mean_traj_prob_L1" in table
+    kind = pd.read_parquet(out / "kinds.parquet").set_index(["cluster", "kind"])
+    assert kind.loc[(0, "punctuation"), "share"] == 1 and kind.loc[(0, "punctuation"), "p_holm"] < 1e-6
+    assert kind.loc[(1, "pronoun"), "log_odds"] > 3 > 0 > kind.loc[(1, "content"), "log_odds"]
+    some = pd.read_parquet(out / "samples.parquet")
+    assert some.groupby(["cluster", "kind"]).size()[1].to_dict() == {"diverse": 4, "representative": 8}
+    assert (some.loc[some["cluster"] == 1, "left"].str.endswith("balls.\n")).all()
+    assert read_about(out / "profiles.parquet")["about"]["clusters"]["method"] == "planted"
+    text = (out / "profiles.md").read_text()
+    assert "240 tokens, 2 clusters, 200 tokens (83.3%) in none" in text
+    assert "## Cluster 1: 20 tokens (8.3%), k* 2.0 ± 0.0" in text
+    assert "`Lily had 3 red balls.⏎⟦She⟧ saw it!…` → ` saw`" in text and "pronouns 100% (9%)" in text
+    assert "map.html" in capsys.readouterr().out
+
+
+def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
+    clustered = read_clusters(*planted(tmp_path, model=MODEL))
+    some = samples(clustered, representative=3, diverse=5)
+    x = clustered.features.X[clustered.labels["row"].to_numpy()].astype(float)
+    z = (x - x.mean(0)) / x.std(0)
+    inside = clustered.labels["cluster"].to_numpy() == 0
+    distance = np.sqrt(((z[inside] - z[inside].mean(0)) ** 2).sum(1))
+    mine = some[(some["cluster"] == 0) & (some["kind"] == "representative")]
+    np.testing.assert_allclose(mine["distance"], np.sort(distance)[:3], rtol=1e-5)
+    where = clustered.labels.loc[inside].iloc[np.argsort(distance)[:3]]
+    assert mine["document"].tolist() == where["document"].tolist()
+    table, _ = profiles(clustered)
+    assert table["radius"][0] == pytest.approx(np.sqrt((distance**2).mean()), rel=1e-5)
+
+
+def test_the_map_holds_every_token_and_its_text(tmp_path: Path) -> None:
+    clustered = read_clusters(*planted(tmp_path, model=MODEL))
+    data = json.loads(json.dumps(map_data(clustered, 2)))
+
+    def unpack(name: str) -> np.ndarray:
+        return np.frombuffer(base64.b64decode(data[name]["data"]), BYTES[data[name]["type"]])
+
+    labels = clustered.labels
+    np.testing.assert_array_equal(unpack("x"), labels["x"])
+    np.testing.assert_array_equal(unpack("cluster"), labels["cluster"])
+    np.testing.assert_array_equal(unpack("depth"), labels["k_star"])
+    at = unpack("at")
+    np.testing.assert_array_equal(unpack("document")[at], labels["document"])
+    np.testing.assert_array_equal(unpack("position")[at], labels["position"])
+    words = np.array(data["words"])
+    shown = labels["token"].str.replace("\n", "⏎")
+    np.testing.assert_array_equal(words[unpack("token")][at], shown)
+    np.testing.assert_array_equal(words[unpack("prediction")], labels["prediction"])
+    start = int(np.flatnonzero(unpack("run") == unpack("run")[at[0]])[0])
+    assert "".join(words[unpack("token")[start + 1 : start + 12]]) == "Lily had 3 red balls.⏎She saw it"
+    with pytest.raises(InputError, match="too large"):
+        packed(np.array([2**40]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t, a: (t, a | {"features": {"sha256": "0" * 64}}), "other features"),
+        (lambda t, a: (t.assign(document=t["document"] + 100), a), "240 of 240 labels have no row"),
+        (lambda t, a: (pd.concat([t, t[:3]]), a), "3 tokens occur twice"),
+        (lambda t, a: (t.drop(columns="cluster"), a), "column cluster is missing"),
+        (lambda t, a: (t, a | {"kind": "features"}), "no table of clusters"),
+    ],
+)
+def test_labels_that_do_not_match(tmp_path: Path, change: Any, message: str) -> None:
+    features, labels = planted(tmp_path, model=MODEL)
+    table, about = change(pd.read_parquet(labels), read_about(labels)["about"])
+    write_table(table, labels, units={}, about=about)
+    with pytest.raises(InputError, match=message):
+        main([str(features), str(labels), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_clusters_without_a_map_and_other_options(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    features, labels = planted(tmp_path, model=MODEL)
+    table = pd.read_parquet(labels).drop(columns=["x", "y"])[:200]
+    write_table(table, labels, units={}, about=read_about(labels)["about"])
+    main([str(features), str(labels), "--out", str(tmp_path / "out"), "--show", "1"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "no map" in out and "40 rows of the features have no label" in out
+    assert not (tmp_path / "out" / "map.html").exists()
+    text = (tmp_path / "out" / "profiles.md").read_text()
+    assert "The 1 largest clusters; the other 1 are in" in text
+    with pytest.raises(InputError, match="--diverse"):
+        main([str(features), str(labels), "--diverse", "0"])
+    with pytest.raises(InputError, match=r"features\.cluster"):
+        main([str(features), str(tmp_path / "none.parquet")])

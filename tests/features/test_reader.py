@@ -1,0 +1,216 @@
+"""Features of random models equal the definitions, token by token, and know nothing of tokens' names."""
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from features.attention_stats import attention_stats, gated
+from features.reader import FeatureReader, longest_run, stability
+from features.schema import FeatureOptions, Tier
+from models import build
+from models.capture import capture
+from models.errors import InputError
+from models.readout import top_two
+from tests.features.naive import k_star, kappa, naive_features
+
+VOCABULARY = 23
+HEADS = {"anchor_heads": ("all",), "entity_heads": ("L0.H0",)}
+
+
+def model_of(preset: str, n_layers: int = 3, n_heads: int = 2, seed: int = 0, **overrides: Any) -> Any:
+    """A tiny model whose layers disagree and whose gates, if it has any, are open to all degrees."""
+    shape = {"n_layers": n_layers, "n_heads": n_heads, "d_vocab": VOCABULARY, "n_ctx": 12, **overrides}
+    model = build(preset, "tiny", init_std=0.3, seed=seed, **shape).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for block in model.blocks:
+        if block.attn.gate is not None:
+            for weights in block.attn.gate.parameters():
+                torch.nn.init.normal_(weights, std=2.0, generator=generator)
+    return model
+
+
+def documents(*lengths: int, seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(VOCABULARY, size=n).tolist() for n in lengths]
+
+
+def check(model: Any, docs: list[list[int]], *tiers: FeatureOptions) -> np.ndarray:
+    """Assert equality with the naive reference, row by row, for options that differ in tier; return X of the last."""
+    naive = [row for ids in docs for row in naive_features(model, ids, tiers[0])]
+    for options in tiers:
+        reader = FeatureReader(model, options)
+        found = reader.read(docs)
+        names = [column.name for column in reader.columns]
+        expected = np.array([[row[name] for name in names] for row in naive])
+        assert found.X.shape == expected.shape
+        np.testing.assert_allclose(found.X, expected, rtol=1e-5, atol=1e-5)
+    return found.X
+
+
+MODELS = {
+    "vector gates, supervised": ("pls", {}),
+    "vector gates": ("c2", {"n_layers": 1, "n_heads": 4}),
+    "scalar gates": ("dst-kron", {"n_layers": 2, "attention.gate": "gate", "attention.gate.shape": "scalar"}),
+    "no gate, one head": ("std-t", {"n_layers": 4, "n_heads": 1}),
+    "frozen stream": ("lfa", {"n_heads": 4}),
+    "norms of the layers": ("pls", {"n_layers": 2, "readout.layer_norms": "own"}),
+    "ALiBi": ("lfa", {"positions": "alibi"}),
+    "hyper-connections, Canon": ("kromcanon", {"n_layers": 2}),
+    "dual paths": ("hdpl", {"n_layers": 2}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_the_naive_reference(name: str) -> None:
+    preset, shape = MODELS[name]
+    tiers = [FeatureOptions(tier=tier, k=3, **HEADS) for tier in get_args(Tier)]
+    x = check(model_of(preset, **shape), documents(2, 9, 13), *tiers)
+    assert len(x) == 1 + 8 + 12
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kstar": "strict"},
+        {"target": "truth"},
+        {"traj_prob": "raw"},
+        {"traj_prob": "raw", "target": "truth"},
+        {"kappa_target": "final"},
+        {"logits_row": "next", "target": "truth"},
+        {"gate_reduce": "norm"},
+        {"theta_entropy": 0.3, "theta_gate": 0.55},
+        {"window": 2, "k": 20},
+    ],
+    ids=str,
+)
+def test_every_option_equals_the_naive_reference(options: dict) -> None:
+    model = model_of("pls", n_layers=3)
+    plain = FeatureReader(model, FeatureOptions(tier="topk")).read(documents(13))
+    changed = check(model, documents(13), FeatureOptions(tier="topk", **options))
+    assert changed.shape != plain.X.shape or not np.array_equal(changed, plain.X)  # the option does something
+
+
+def test_rows_do_not_depend_on_the_batch() -> None:
+    model, docs = model_of("pls"), documents(3, 12, 7)
+    reader = FeatureReader(model, FeatureOptions(tier="topk"))
+    alone = np.concatenate([reader.read([ids]).X for ids in docs])
+    np.testing.assert_allclose(reader.read(docs).X, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_the_first_position_has_no_key() -> None:
+    reader = FeatureReader(model_of("pls"), FeatureOptions(tier="topk"))
+    row = dict(zip((c.name for c in reader.columns), reader.read(documents(5)).X[0], strict=True))
+    assert all(v == 0 for name, v in row.items() if name.startswith(("topk", "head_ent", "attn_span", "local_mass")))
+    assert row["traj_prob_L2"] > 0
+
+
+def test_documents_beyond_the_context_are_cut_and_short_ones_have_no_row() -> None:
+    reader = FeatureReader(model_of("pls"), FeatureOptions())
+    long = documents(40)[0]
+    np.testing.assert_array_equal(reader.read([long]).X, reader.read([long[:13]]).X)
+    assert reader.rows_of([1, 2, 13, 40]).tolist() == [0, 1, 12, 12]
+    later = FeatureReader(reader.model, FeatureOptions(logits_row="next"))
+    assert later.rows_of([1, 2, 13, 40]).tolist() == [0, 0, 11, 11]
+
+
+@pytest.mark.parametrize("preset", ["pls", "std-t", "llama"])
+def test_renaming_the_tokens_changes_nothing(preset: str) -> None:
+    model, docs = model_of(preset), documents(12, 13)
+    reader = FeatureReader(model, FeatureOptions(tier="topk"))
+    before = reader.read(docs)
+    names = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        for table in {id(t): t for t in (model.embed, model.unembed or model.embed)}.values():
+            renamed = torch.empty_like(table.weight)
+            renamed[names] = table.weight
+            table.weight.copy_(renamed)
+    after = reader.read([names[torch.tensor(ids)].tolist() for ids in docs])
+    np.testing.assert_allclose(after.X, before.X, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(after.prediction, names.numpy()[before.prediction])
+
+
+@pytest.mark.parametrize(
+    ("predicted", "author", "strict"),
+    [
+        ([5, 5, 5, 5], 0, 0),  # right from the first layer on
+        ([1, 5, 5, 5], 1, 1),
+        ([1, 2, 5, 5], 2, 2),
+        ([1, 2, 3, 5], 4, 3),  # only the last layer
+        ([5, 1, 5, 5], 2, 2),  # left and came back
+        ([5, 5, 5, 1], 4, 3),  # changed its mind last
+        ([5, 1, 5, 1], 4, 3),
+        ([5], 1, 0),
+    ],
+)
+def test_k_star_in_every_case(predicted: list[int], author: int, strict: int) -> None:
+    one = torch.tensor(predicted)[:, None]
+    assert (int(stability(one, "author")), int(stability(one, "strict"))) == (author, strict)
+    assert k_star(predicted, FeatureOptions()) == author  # and so says the reference
+
+
+@pytest.mark.parametrize(
+    ("predicted", "truth", "run"), [([7, 7, 7], 7, 3), ([7, 1, 7], 7, 1), ([1, 7, 7], 7, 2), ([1, 2, 3], 7, 0)]
+)
+def test_kappa_counts_layers_in_a_row(predicted: list[int], truth: int, run: int) -> None:
+    assert int(longest_run(torch.tensor(predicted)[:, None] == truth)) == run
+    assert kappa(predicted, truth, FeatureOptions()) == run
+
+
+def test_thresholds_of_entropy_and_gate() -> None:
+    pattern = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.3, 0.3, 0.4]])[None, None]
+    stats = attention_stats(pattern, k=2)
+    options = FeatureOptions(theta_entropy=0.1, theta_gate=0.3)
+    for g, entropy, top in [(1.0, np.log(2), [0.3, 0.3]), (0.334, np.log(2), [0.1002, 0.1002]), (0.29, 0, [0, 0])]:
+        found = gated(stats, torch.full((1, 3, 1, 1), g), options)
+        assert float(found.entropy[0, 2, 0]) == pytest.approx(entropy, abs=1e-6)  # peaks .3, .1002, .087
+        assert found.top is not None and found.top[0, 2, 0].tolist() == pytest.approx(top, abs=1e-6)
+    assert float(gated(stats, None, options).entropy[0, 1, 0]) == 0  # one key only
+
+
+def test_top_two_across_tiles_with_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.readout.TILE", 4)
+    monkeypatch.setattr("models.readout.TILE_ROWS", 5)
+    g = torch.Generator().manual_seed(0)
+    h, w, target = torch.randn(13, 6, generator=g), torch.randn(17, 6, generator=g), torch.arange(13)
+    found, p = top_two(h, w, target), (h @ w.T).softmax(-1)
+    values, ids = p.topk(2)
+    assert found.ids.equal(ids[:, 0])
+    torch.testing.assert_close(torch.stack(found[1:3], 1), values)
+    torch.testing.assert_close(found.target, p.gather(1, target[:, None])[:, 0])
+    w[16] = w[int(ids[0, 0])]  # two tokens alike, in different tiles
+    tied = top_two(h, w, target)
+    torch.testing.assert_close(tied.first[0], tied.second[0])
+    assert tied.ids[0] == ids[0, 0]
+
+
+@pytest.mark.parametrize(
+    ("preset", "hook", "width"),
+    [("std-t", "blocks.1.hook_resid_post", 32), ("kromhc", "blocks.1.hook_streams_post", 128),
+     ("pls", "ln_final.hook_normalized", 32), ("pls", "blocks.0.attn.hook_z", 32)],
+)  # fmt: skip
+def test_raw_activations_of_any_hook(preset: str, hook: str, width: int) -> None:
+    model, docs = model_of(preset, n_layers=2), documents(6, 9)
+    found = FeatureReader(model, FeatureOptions(), raw=(hook,)).read(docs).raw[hook]
+    assert found.shape == (5 + 8, width)
+    with torch.no_grad(), capture(model, hook) as seen:
+        model(torch.tensor([docs[1][:-1]]))
+    np.testing.assert_allclose(found[5:], seen[hook][0].flatten(1).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_bad_input() -> None:
+    model = model_of("pls")
+    with pytest.raises(InputError, match="vector per position"):
+        FeatureReader(model, FeatureOptions(), raw=("blocks.0.attn.hook_pattern",))
+    with pytest.raises(InputError, match="unknown hook"):
+        FeatureReader(model, FeatureOptions(), raw=("blocks.0.nowhere",))
+    with pytest.raises(InputError, match="anchor-heads"):
+        FeatureReader(model, FeatureOptions(tier="core"))
+    with pytest.raises(InputError, match="outside the vocabulary"):
+        FeatureReader(model, FeatureOptions()).read([[1, VOCABULARY, 2]])
+    with pytest.raises(InputError, match=r"model.eval"):
+        FeatureReader(model.train(), FeatureOptions())
+    model.eval().embed.weight.data[3] = torch.nan
+    with pytest.raises(InputError, match="not finite"):
+        FeatureReader(model, FeatureOptions()).read([[3, 3, 3]])

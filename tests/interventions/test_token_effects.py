@@ -1,0 +1,186 @@
+"""Effects per token: closed form on a planted head, one pass per edit and sequence, the file and its bad input."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import models
+from interventions.edits import add_direction, scale_heads
+from interventions.sweep import document_losses
+from interventions.token_effects import main
+from interventions.token_sweep import token_effects
+from interventions.token_tables import Summary, documents, table_of, write_windows
+from models.capture import edit
+from models.checkpoint import load
+from models.errors import InputError
+from models.head_spec import Head
+from models.training.data import evaluation_shards
+from probes.tables import read_about
+from tests.interventions import copiers
+
+torch.set_num_threads(1)
+
+
+def test_a_head_that_matters_at_one_kind_of_position_only() -> None:
+    """The copier, with v = (1 − f1)/2 + f2: 0 until a word of two forms, then ±1 by its form. All else is closed form.
+
+    Behind the word the copier raises capitals to u = A δ / s(δ): Δ loss = ln p of the copied form + ln 28.
+    """
+    net = copiers.model()
+    with torch.no_grad():
+        net.blocks[0].attn.v.weight[8, :3] = torch.tensor([0.5, -0.5, 1.0])
+    ids = [[copiers.VOCABULARY.index(w) for w in words.split()] for words in (
+        "I see and Rose then again and", "then again I see", "see and rose then rose",
+    )]  # fmt: skip
+    sweep = [scale_heads([copiers.COPIER], 0.0), scale_heads([Head(0, 2)], 0.0)]
+    found = token_effects(net, ids, sweep)
+    n, v = len(copiers.WORDS), len(copiers.VOCABULARY)
+    assert v == 28
+    for row, words in zip(found, ids, strict=True):
+        assert np.abs(row.delta_loss[1]).max() < 1e-6  # nobody reads the other head
+        seen = [w for w in words if copiers.VOCABULARY[w].lower() in copiers.WORDS][:1]
+        for q, target in enumerate(words[1:]):
+            if not seen or q < words.index(seen[0]):
+                assert abs(row.delta_loss[0, q]) < 1e-5 and abs(row.delta_log_p[0, q]) < 1e-5
+                assert row.loss[q] == pytest.approx(math.log(v), abs=1e-5)
+                continue
+            c = 1 if copiers.VOCABULARY[seen[0]][0].isupper() else -1
+            u = copiers.A * copiers.DELTA * c / copiers.scale(copiers.DELTA * c)
+            word = copiers.VOCABULARY[target]
+            kind = 0 if word.lower() not in copiers.WORDS else 1 if word[0].isupper() else -1
+            log_z = math.log(n * math.exp(u) + n * math.exp(-u) + v - 2 * n)
+            assert row.loss[q] == pytest.approx(log_z - kind * u, abs=1e-4)
+            assert row.delta_loss[0, q] == pytest.approx(math.log(v) - log_z + kind * u, abs=1e-4)
+            assert row.delta_log_p[0, q] == pytest.approx(-math.log(v) - (abs(u) - log_z), abs=1e-4)
+            assert copiers.VOCABULARY[row.prediction[q]][0].isupper() == (c == 1)
+
+
+@pytest.mark.parametrize("preset", ["std-t", "lfa", "hdpl", "dst-kron", "kromcanon"])
+def test_equals_one_pass_per_sequence_and_edit(preset: str) -> None:
+    """To 1e-5 in float32, for sequences of every length, in one batch and alone."""
+    model = models.build(preset, scale="tiny", seed=3, init_std=0.1)
+    draw = np.random.default_rng(0)
+    ids = [draw.integers(0, 256, size=n).tolist() for n in (2, 9, 17, 5, model.config.n_ctx + 1)]
+    streams = {"": "resid", "streams": "s1", "token": "token"}[(*model.config.residual.streams, "")[0]]
+    sweep = [
+        scale_heads([Head(0, 1)], 0.0),
+        scale_heads([Head(1, 0), Head(0, 2)], 0.5),
+        add_direction(torch.linspace(-1, 1, model.config.d_model), {0: 2.0}, [streams]),
+    ]
+    found = token_effects(model, ids, sweep)
+    moved = 0.0
+    for row, one in zip(found, ids, strict=True):
+        log_p = []
+        for edits in [{}, *sweep]:
+            with torch.no_grad(), edit(model, edits):
+                log_p.append(model(torch.tensor([one[:-1]]))[0].double().log_softmax(-1))
+        for q, target in enumerate(one[1:]):
+            best = int(log_p[0][q].argmax())
+            assert row.prediction[q] == best
+            np.testing.assert_allclose(row.loss[q], -log_p[0][q, target], atol=1e-5)
+            np.testing.assert_allclose(row.log_p[q], log_p[0][q, best], atol=1e-5)
+            for e in range(len(sweep)):
+                np.testing.assert_allclose(
+                    row.delta_loss[e, q], log_p[0][q, target] - log_p[e + 1][q, target], atol=1e-5
+                )
+                np.testing.assert_allclose(row.delta_log_p[e, q], log_p[e + 1][q, best] - log_p[0][q, best], atol=1e-5)
+                moved = max(moved, abs(row.delta_loss[e, q]))
+    assert moved > 1e-3
+    alone = token_effects(model, ids[1:2], sweep, budget=1)[0]
+    np.testing.assert_allclose(alone.delta_loss, found[1].delta_loss, atol=1e-5)
+
+
+def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    out = tmp_path / "effects.parquet"
+    main([str(tiny_run), "--heads", "L0.H1", "L1.*", "--groups", "two=L0.H0+L1.H2", "--out", str(out)])
+    model = load(tiny_run)
+    shards = evaluation_shards(tiny_run, model.tokenizer, None)
+    table, about = pd.read_parquet(out), read_about(out)
+    n_ctx = model.config.n_ctx
+    expected = [(d, q, *shards.document(d)[q : q + 2]) for d in range(shards.n_documents) for q in range(
+        min(len(shards.document(d)) - 1, n_ctx))]  # fmt: skip
+    got = table[["document", "position", "token_id", "target_id"]].itertuples(index=False)
+    assert [tuple(row) for row in got] == [tuple(map(int, row)) for row in expected]
+    names = ["L0H1", "L1H0", "L1H1", "L1H2", "L1H3", "two"]
+    assert list(about["about"]["edits"]) == names
+    assert list(table.columns[7:]) == [f"{m}_{n}" for m in ("delta_loss", "delta_log_p") for n in names]
+    assert about["units"]["delta_loss_two"].startswith("nats")
+    assert {str(t) for t in table.dtypes[7:]} == {"float32"}
+    losses = document_losses(model, shards, [scale_heads([Head(0, 0), Head(1, 2)], 0.0)])
+    sums = table.groupby("document")[["loss", "delta_loss_two"]].sum()
+    np.testing.assert_allclose(sums["loss"], losses.baseline, atol=1e-3)
+    np.testing.assert_allclose(sums["delta_loss_two"], losses.edited[0] - losses.baseline, atol=1e-3)
+    assert f"{shards.n_documents} documents" in capsys.readouterr().out
+    monkeypatch.setattr("interventions.token_effects.WINDOW", 3)  # row groups of three documents
+    main([str(tiny_run), "--heads", "L0.H1", "--out", str(out)])
+    assert pq.ParquetFile(out).num_row_groups == -(-shards.n_documents // 3)
+    columns = ["document", "position", "loss", "delta_loss_L0H1"]
+    pd.testing.assert_frame_equal(pd.read_parquet(out)[columns], table[columns], atol=1e-5)
+    few = tmp_path / "few.parquet"
+    main([str(tiny_run), "--heads", "L0.H1", "--max-tokens", "70", "--out", str(few)])
+    first = pd.read_parquet(few)
+    assert len(first) == 70
+    pd.testing.assert_frame_equal(
+        first[["loss", "delta_loss_L0H1"]], table[["loss", "delta_loss_L0H1"]][:70], atol=1e-5
+    )
+
+
+def test_the_summary_is_that_of_the_whole_table(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    chosen = list(documents(evaluation_shards(tiny_run, model.tokenizer, None), model.config.n_ctx, 300))
+    found = token_effects(model, [one.ids for one in chosen], [scale_heads([Head(1, 1)], 0.0)])
+    pairs = list(zip(chosen, found, strict=True))
+    summary = Summary(["x"])
+    parts = list(summary.added([table_of(pairs[:2], ["x"]), table_of(pairs[2:], ["x"])]))
+    whole = table_of(pairs, ["x"])
+    pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True), whole)
+    row = summary.table().iloc[0]
+    values = whole["delta_loss_x"].astype(float)
+    got = [row["mean"], row["sd"], row["mean_abs"], row["n"], row["documents"]]
+    np.testing.assert_allclose(
+        got, [values.mean(), values.std(ddof=0), values.abs().mean(), 300, len(chosen)], rtol=1e-6
+    )
+    assert row["ci_low"] < row["mean"] < row["ci_high"]
+
+
+def test_nothing_half_written_stays(tmp_path: Path) -> None:
+    def broken():
+        yield pd.DataFrame({"document": [0], "loss": [1.0]})
+        raise InputError("stopped")
+
+    with pytest.raises(InputError, match="stopped"):
+        write_windows(broken(), tmp_path / "x.parquet", names=[], about={})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-tokens", "0"], "--max-tokens 0: at least 1"),
+        (["--heads", "L9.H0"], "layers go from 0 to"),
+        (["--groups", "L0H1=L0.H0", "--heads", "L0.H1"], "name of a single head"),
+        (["--out", "effects.csv"], "effects.parquet"),
+    ],
+)
+def test_bad_input_is_told(tiny_run: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        main([str(tiny_run), *arguments])
+
+
+def test_bad_sequences_and_exit_code() -> None:
+    model = models.build("lfa", scale="tiny")
+    with pytest.raises(InputError, match="0 to 2 next tokens"):
+        token_effects(model, [[1, 2, 3], [1]], [])
+    with pytest.raises(InputError, match="not finite at 2 positions"):
+        token_effects(model, [[1, 2, 3]], [{"blocks.0.attn.hook_z": lambda z, hook: z / 0}])
+    done = subprocess.run(
+        [sys.executable, "-m", "interventions.token_effects", "--max-tokens", "0"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

@@ -1,0 +1,215 @@
+"""Paper DST: printed areas by hand, streams known on paper, attention scored another way, the command."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+
+from interventions.streams_tables import PAPER
+from models.capture import edit
+from models.checkpoint import load
+from models.cli import command
+from models.errors import InputError
+from models.train import main as train
+from models.training.data import evaluation_shards
+from papers.dst import main, open_runs
+from papers.dst_measure import Settings, dual, measure_run
+from papers.dst_printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, area, bounds, printed
+from papers.dst_seeds import claims
+from tests.conftest import ROOT
+from tests.papers.test_lfa import planted
+from tests.tiny import arguments
+
+SHORT = ["--steps", "2", "--sample-every", "1000"]
+PAPER_TEXT = ROOT.parent / "shared" / "papers" / "000_f5aca6399040d6b7.txt"
+
+
+# ---- what the paper prints ---------------------------------------------------------------------
+
+
+def test_areas_under_the_printed_losses() -> None:
+    """By hand: steps of α are 1, 2, 4 and 8; means of neighbours 1.83, 1.92, 2.035, 2.125 (dense)."""
+    assert area(TABLE5["dst-dense"], "raw", "linear") == pytest.approx(1.83 + 2 * 1.92 + 4 * 2.035 + 8 * 2.125)
+    found = {kind: {p: area(y, kind, "linear") for p, y in TABLE5.items()} for kind in ("raw", "excess", "weighted")}
+    for kind, order in (("raw", False), ("excess", True), ("weighted", True)):
+        kron_first = found[kind]["dst-kron"] < found[kind]["dst-dense"] < found[kind]["dst-ind"]
+        assert kron_first == order, kind
+        assert all(abs(found[kind][p] - said) > 5 for p, said in AREAS.items()), "no reading gives the printed areas"
+    relative = {p: area(y, "relative", "linear") for p, y in TABLE5.items()}
+    assert relative["dst-kron"] == pytest.approx(100 * found["excess"]["dst-kron"] / 1.84)
+    assert area(TABLE5["dst-dense"], "perplexity", "log2") == pytest.approx(29.1, abs=0.05)  # SPEC 7.3
+
+
+def test_printed_changes_follow_from_printed_losses() -> None:
+    for definition, (loss, change) in TABLE4.items():
+        assert 100 * (loss / 2.85 - 1) == pytest.approx(float(change.strip("+%")), abs=0.6), definition
+    assert {float(change.strip("+%")) for _, change in TABLE4.values()} == set(PAPER.values())
+    assert [round(100 * printed(p, "degradation.16")) for p in TABLE5] == [20, 16, 27]
+    assert printed("dst-ind", "loss") == TABLE1["dst-ind"].value and np.isnan(printed("lfa", "loss"))
+
+
+@pytest.mark.skipif(not PAPER_TEXT.is_file(), reason="no text of the paper beside the clone")
+def test_every_quotation_stands_in_the_paper() -> None:
+    text = re.sub(r"\s+", " ", PAPER_TEXT.read_text(encoding="utf-8")).lower()
+    for bound in bounds(["dst-kron"], ["dst-kron"]):
+        assert bound.quote.lower() in text, bound
+
+
+# ---- verdicts ----------------------------------------------------------------------------------
+
+
+def test_contradicting_claims_cannot_both_hold() -> None:
+    table = planted({
+        ("dst-kron", "gap.random.head"): [0.10, 0.12, 0.11], ("dst-kron", "degradation.16"): [0.16, 0.17, 0.18],
+        ("dst-dense", "degradation.16"): [0.20, 0.22, 0.21], ("dst-dense", "area.excess.linear"): [3.0, 3.2, 3.1],
+        ("dst-kron", "area.excess.linear"): [3.3, 3.1, 3.4],
+    })  # fmt: skip
+    table.loc[table["quantity"].str.startswith("gap"), "family"] = "streams"
+    found = claims(table)
+    rows = found[(found["quantity"] == "gap.random.head")].set_index("claim")
+    assert rows.loc["dst-kron above 0", "direction"] == "holds" and rows.loc["dst-kron above 0", "runs"] == "3 of 3"
+    assert rows.loc["dst-kron below 0", "direction"] == "opposite" and rows.loc["dst-kron below 0", "runs"] == "0 of 3"
+    order = found[(found["quantity"] == "degradation.16") & (found["claim"] == "dst-dense > dst-kron")].iloc[0]
+    assert (order["direction"], order["size"]) == ("holds", "printed value inside")  # 20 % − 16.3 %
+    lost = found[found["quantity"] == "area.excess.linear"].iloc[0]
+    assert lost["runs"] == "1 of 3" and lost["size"] == "" and np.isnan(lost["paper"])
+    orders = found[found["claim"].str.contains(">")]
+    given = [o for o in ORDERS if {o.more, o.less} == {"dst-kron", "dst-dense"}]
+    assert len(orders) == len(given) < len(ORDERS), "no claim about presets that are not given"
+
+
+# ---- a run -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny runs: dst-kron, dst-dense, and std-t, which has one stream."""
+    folder = tmp_path_factory.mktemp("dst")
+    for name in ("dst-kron-0", "dst-dense-0", "std-t-0"):
+        preset, seed = name.rsplit("-", 1)
+        train(arguments(corpus, folder / name, *SHORT, "--seed", seed, preset=preset))
+    return {path.name: path for path in folder.iterdir()}
+
+
+def test_streams_known_on_paper_and_attention_scored_another_way(runs: dict[str, Path]) -> None:
+    """FFNs that write nothing: x_e is 0, so taking it away costs nothing; without x_t the head sees norm(0)."""
+    net = load(runs["dst-kron-0"])
+    shards = evaluation_shards(runs["dst-kron-0"], net._text(), None)
+    with torch.no_grad():
+        for block in net.blocks:
+            for part, factor in ((block.attn.q, 40), (block.attn.v, 20), (block.attn.o, 20)):
+                part.weight.mul_(factor)  # attention that α can sharpen, and that matters
+            for parameter in block.mlp.down.parameters():
+                parameter.zero_()
+    settings = Settings(documents=6, alphas=(1.0, 4.0), draws=2)
+    tables = measure_run(net, shards, settings, lambda label: iter)
+    found = tables["quantities"].set_index("quantity")["value"]
+    texts = [torch.tensor(shards.document(d)[: net.config.n_ctx + 1].tolist()) for d in range(6)]
+
+    def loss(logits_of) -> float:
+        sums = [F.cross_entropy(logits_of(ids), ids[1:], reduction="sum").item() for ids in texts]
+        return sum(sums) / sum(len(ids) - 1 for ids in texts)
+
+    with torch.no_grad():
+        nothing = F.linear(net.ln_final(torch.zeros(1, 1, net.config.d_model)), net.head)[0, 0]
+        base, blind = loss(lambda ids: net(ids[None, :-1])[0]), loss(lambda ids: nothing.expand(len(ids) - 1, -1))
+        edits = {f"blocks.{layer}.attn.hook_attn_scores": lambda x, hook: 4 * x for layer in range(net.config.n_layers)}
+        with edit(net, edits), net.explicit_attention():
+            sharp = loss(lambda ids: net(ids[None, :-1])[0])
+    assert found["loss"] == pytest.approx(base, abs=1e-5)
+    for where in ("everywhere", "head"):
+        assert found[f"stream.x_e → 0.{where}"] == pytest.approx(0, abs=1e-6)
+        assert found[f"stream.x_t → 0.{where}"] == pytest.approx(blind / base - 1, abs=1e-5)
+        assert found[f"gap.zero.{where}"] == pytest.approx(blind / base - 1, abs=1e-5)
+    assert abs(sharp / base - 1) > 1e-4
+    assert found["degradation.4"] == pytest.approx(sharp / base - 1, abs=1e-5)
+    assert found["area.excess.linear"] == pytest.approx(3 * (sharp - base) / 2, abs=1e-4)
+    layers = tables["streams"][tables["streams"]["layer"] >= 0]
+    assert set(layers["reach"]) == {"layer", "onwards"} and set(layers["layer"]) == set(range(net.config.n_layers))
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+FAST = ["--documents", "5", "--draws", "1", "--static", "none", "--no-html", "--device", "cpu", "--alpha", "2", "16"]
+
+
+@pytest.fixture(scope="module")
+def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("out") / "dst"
+    main([*map(str, runs.values()), "--out", str(folder), *FAST])
+    return folder
+
+
+def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> None:
+    text = (out / "README.md").read_text(encoding="utf-8")
+    tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
+    assert set(tables) == {
+        "runs", "presets", "claims", "streams", "amplification", "heads", "areas", "losses", "loss"
+    }  # fmt: skip
+    whole = tables["streams"][tables["streams"]["where"] == "everywhere"]
+    assert set(whole["preset"]) == {"dst-kron", "dst-dense"} and not dual(load(runs["std-t-0"]))
+    for r in whole.itertuples():
+        assert f"| {r.definition} | everywhere | {r.baseline:.4f} | {r.loss:.4f} | {r.percent:+.2f} (" in text
+    for r in tables["amplification"].itertuples():
+        assert f"| {r.preset} | 0 | {r.alpha:g} | {r.loss:.4f} |" in text
+    assert "3.89 (+36%)" in text and "Table 4 says less" in text and "undefined: one seed of dst-kron" in text
+    assert "undefined: one pair of seeds" in text and "## Losses (Table 1)" in text
+    values = tables["runs"].set_index(["preset", "quantity"])["value"]
+    percent = tables["amplification"].set_index(["preset", "alpha"])["percent"]
+    assert values["std-t", "degradation.16"] == pytest.approx(percent["std-t", 16.0] / 100)
+    for name in re.findall(r"`([\w.-]+\.parquet)`", text):
+        assert (out / name).is_file()
+
+
+def test_no_value_is_missing_without_a_reason(out: Path) -> None:
+    from probes.undefined import printable
+
+    for path in out.glob("*.parquet"):
+        table = pd.read_parquet(path)
+        if "undefined" in table:
+            shown = printable(table)
+            bad = [c for c in shown if (shown[c].astype(str) == "NaN (unexplained)").any()]
+            assert not bad, (path.stem, bad)
+
+
+def test_one_run_of_one_stream_has_a_page_of_its_own(runs: dict[str, Path], tmp_path: Path) -> None:
+    main([str(runs["std-t-0"]), "--out", str(tmp_path / "one"), *FAST])
+    text = (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
+    assert "No run has a token and a context stream" in text and "this is Table 1" in text
+
+
+def test_bad_input_is_told_in_one_line_and_exits_2(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = str(runs["dst-kron-0"])
+    other = tmp_path / "other"
+    shutil.copytree(runs["dst-dense-0"], other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["data"]["valid"]["corpus"] = "f" * 64
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    for argv, message in (
+        ([], "give run folders"),
+        ([one, one], "are both dst-kron, seed 0"),
+        ([one, str(other)], "validation data is"),
+        ([str(tmp_path / "none")], "is no run folder"),
+        ([one, "--alpha", "0.5"], "areas go upwards from 1"),
+        ([one, "--alpha", "0"], "above 0"),
+        ([one, "--documents", "1"], "--documents: at least 2"),
+        ([one, "--out", str(other / "manifest.json")], "is a file"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["papers.dst", *argv])
+        with pytest.raises(SystemExit) as end:
+            command(main)
+        said = capsys.readouterr().err.strip().splitlines()
+        assert end.value.code == 2 and message in said[-1] and said[-1].startswith("error: ")
+    with pytest.raises(InputError, match="is not finished"):
+        manifest.pop("outcome")
+        (other / "manifest.json").write_text(json.dumps(manifest))
+        open_runs([str(other)])

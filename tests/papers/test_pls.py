@@ -1,0 +1,369 @@
+"""Paper PLS over pairs of seeds: effects known on paper, verdicts that follow from planted numbers, the command."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from interventions.groups import Group
+from interventions.hydra_tables import decompose, kept
+from models.cli import command
+from models.errors import InputError
+from models.make import build
+from models.text.corpus import open_corpus
+from models.text.shards import pack
+from models.train import main as train
+from papers.pls import main
+from papers.pls_depth import measure_depth, ranges
+from papers.pls_measure import Measured, Settings, measure_run
+from papers.pls_printed import CLAIMS, FOUND, PRINTED, Ratio, factor, found, printed
+from papers.pls_runs import open_runs
+from papers.pls_seeds import claims, comparisons, pairs, presets
+from papers.printed import Bound, Order
+from papers.rows import Rows
+from papers.seeds import paired
+from probes.tasks import token_task
+from tests.conftest import ROOT
+from tests.interventions import copiers
+from tests.interventions.copiers import COPIER
+from tests.papers.test_lfa import planted
+from tests.tiny import arguments
+
+SHORT = ["--steps", "2", "--sample-every", "1000"]
+PAPER = ROOT.parent / "shared" / "papers" / "003_3d7689fc2037bc32.txt"
+NAN = float("nan")
+
+
+# ---- what the paper prints ---------------------------------------------------------------------
+
+
+def test_every_printed_number_stands_in_its_quotation() -> None:
+    for one in PRINTED:
+        assert one.text in one.quote, one
+    for claim in CLAIMS:
+        if isinstance(claim, Ratio):
+            assert claim.text in claim.quote, claim
+    assert factor("effect.capitalization.entity") == factor("effect.capitalization.found-entity") == 5.4
+    one = printed("c2", "effect.capitalization.found-entity")
+    assert one is not None and one.value == pytest.approx(-0.021)
+    assert found("diagonality.named") == "diagonality.found" and found("smear.entity") == "smear.found-entity"
+    assert len({c.quantity for c in FOUND}) == len({c.quantity for c in CLAIMS}) - len(FOUND_NOT)
+
+
+FOUND_NOT = {c.quantity for c in CLAIMS} - {c.quantity for c in FOUND}
+
+
+@pytest.mark.skipif(not PAPER.is_file(), reason="no text of the paper beside the clone")
+def test_every_quotation_stands_in_the_paper() -> None:
+    def plain(text: str) -> str:
+        return re.sub(r"\s+", " ", text)
+
+    paper = plain(PAPER.read_text(encoding="utf-8"))
+    for one in (*PRINTED, *(c for c in CLAIMS if not isinstance(c, Order))):
+        assert plain(one.quote) in paper, one
+
+
+# ---- pairs of seeds ----------------------------------------------------------------------------
+
+
+def test_pairs_are_compared_by_differences_and_by_factors() -> None:
+    x, y = np.array([0.4, 0.9, 0.5]), np.array([-0.1, 0.2, 0.3])
+    table = planted({("pls", "q"): list(x), ("c2", "q"): list(y)})
+    one = paired(table, "q", "pls", "c2")
+    test = stats.ttest_rel(x, y)
+    low, high = test.confidence_interval(0.95)
+    assert (one["mean"], one["ci_low"], one["ci_high"]) == pytest.approx(((x - y).mean(), low, high))
+    assert one["p"] == pytest.approx(test.pvalue) and one["n"] == 3
+    ratio = paired(table, "q", "pls", "c2", ratio=True)
+    logs = np.log(np.abs(x / y))
+    test = stats.ttest_1samp(logs, 0)
+    assert ratio["mean"] == pytest.approx(np.exp(logs.mean()))
+    assert ratio["ci_high"] == pytest.approx(np.exp(test.confidence_interval(0.95)[1]))
+    assert ratio["p"] == pytest.approx(test.pvalue)
+
+
+def test_a_seed_without_a_partner_a_value_or_a_size_is_left_out_and_said() -> None:
+    table = planted({("pls", "q"): [0.4, 0.9, 0.5, 0.6], ("c2", "q"): [0.1, NAN, 0.0]})
+    one = paired(table, "q", "pls", "c2", ratio=True)
+    assert (one["n"], one["mean"], one["left_out"]) == (1, pytest.approx(4.0), "seed 1, seed 2, seed 3")
+    assert one["why"]["ci_low"] == "one seed" and one["ci_low"] != one["ci_low"]
+    both = paired(table, "q", "pls", "c2")
+    assert (both["n"], both["mean"]) == (2, pytest.approx(0.4))
+    lost = paired(planted({("pls", "q"): [NAN], ("c2", "q"): [1.0]}), "q", "pls", "c2")
+    assert lost["why"]["mean"] == "no head" and lost["n"] == 0
+    zero = paired(planted({("pls", "q"): [1.0], ("c2", "q"): [0.0]}), "q", "pls", "c2", ratio=True)
+    assert "not 0" in zero["why"]["mean"]
+
+
+def test_verdicts_follow_from_planted_seeds() -> None:
+    wide, narrow = [0.10, 0.12, 0.11], [0.02, 0.021, 0.022]
+    table = planted({
+        ("pls", "spread.winograd.entity"): wide, ("c2", "spread.winograd.entity"): narrow,
+        ("pls", "effect.gender.anchor"): narrow, ("c2", "effect.gender.anchor"): wide,
+        ("pls", "depth.early"): [0.26, 0.25, 0.28], ("c2", "depth.early"): [0.05, 0.06, 0.05],
+        ("pls", "diagonality.named"): [0.1, -0.2, 0.3], ("c2", "diagonality.named"): [0.1, 0.1, 0.1],
+    })  # fmt: skip
+    judged = claims(table).set_index(["claim", "quantity"])
+    spread = judged.loc["|pls| > |c2|", "spread.winograd.entity"]
+    expected = float(np.exp(np.log(np.array(wide) / narrow).mean()))
+    assert (spread["direction"], spread["difference"]) == ("holds", pytest.approx(expected))
+    assert (spread["size"], spread["paper"]) == ("smaller than printed", 10)
+    assert judged.loc["|pls| > |c2|", "effect.gender.anchor"]["direction"] == "opposite"
+    assert judged.loc["pls below 0", "effect.gender.anchor"]["direction"] == "opposite"
+    early = judged.loc["pls > c2", "depth.early"]
+    assert (early["direction"], early["size"]) == ("holds", "printed value inside")
+    assert judged.loc["pls above 0", "diagonality.named"]["direction"] == "not resolved at n=3 seeds"
+    assert judged.loc["c2 > pls", "depth.late"]["direction"].startswith("undefined: not measured")
+    assert len(judged) == len(CLAIMS) and {type(c) for c in CLAIMS} == {Ratio, Order, Bound}
+    tested = judged["p"].dropna().sort_values()
+    assert judged["p_holm"].min() == pytest.approx(len(tested) * tested.iloc[0])
+
+
+def test_one_pair_has_no_interval_and_says_so() -> None:
+    table = planted({("pls", "range.capitalization.entity"): [0.4], ("c2", "range.capitalization.entity"): [0.1]})
+    row = claims(table).set_index("quantity").loc["range.capitalization.entity"]
+    assert row["direction"] == "undefined: one pair of seeds" and row["difference"] == pytest.approx(4)
+
+
+def test_intervals_of_shares_and_spreads_end_where_these_do() -> None:
+    table = planted(
+        {("pls", "spread.t.g"): [0.1, 0.9], ("pls", "depth.early"): [0.1, 0.9], ("c2", "spread.t.g"): [1.0]}
+    )
+    table.loc[table["quantity"] == "depth.early", "unit"] = "share of tokens"
+    rows = presets(table).set_index(["quantity", "preset"])
+    assert tuple(rows.loc[("depth.early", "pls"), ["ci_low", "ci_high"]]) == (0, 1)
+    assert rows.loc[("spread.t.g", "pls"), "ci_low"] == 0 and rows.loc[("spread.t.g", "pls"), "ci_high"] > 1
+    assert np.isnan(rows.loc[("spread.t.g", "c2"), "ci_low"])
+
+
+# ---- effects known on paper --------------------------------------------------------------------
+
+
+def test_kept_is_the_slope_of_total_on_direct() -> None:
+    """A copier without a backup, and one whose backup restores all: on paper nothing of the effect is left."""
+    values = []
+    for backup in (0.0, 1.0):
+        net = copiers.model(backup)
+        task = token_task(copiers.suite(), net.tokenizer)
+        (one,) = decompose(net, task, [Group("copier", (COPIER,))])
+        slope = np.linalg.lstsq(one.direct[:, None], one.total, rcond=None)[0][0]
+        assert kept(one) == pytest.approx(slope)
+        values.append(slope)
+    assert values[0] > 0.9 and values[1] == pytest.approx(0, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def hand_made(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Measured]:
+    """`measure_run` of a strong copier in place of PLS and of a weak one in place of C2; one seed."""
+    folder = tmp_path_factory.mktemp("copiers")
+    suite, text = folder / "copies.jsonl", folder / "text.txt"
+    suite.write_text("\n".join(json.dumps(asdict(p)) for p in copiers.suite().prompts))
+    text.write_text("\n<|endoftext|>\n".join(p.text for p in copiers.suite().prompts))
+    found = {}
+    for preset, delta in (("pls", 2.0), ("c2", 0.5)):
+        net = copiers.model(delta=delta)
+        shards = pack(open_corpus(str(text)), net.tokenizer)
+        settings = Settings(
+            tasks=(str(suite),), groups=("copier=L0.H1", "idle=L0.H3"), steered=("copies",), tokens=50, draws=3
+        )
+        found[preset, 0] = measure_run(net, shards, settings, lambda label: iter)
+    return found
+
+
+def test_the_numbers_of_a_run_are_those_on_paper(hand_made: dict[tuple[str, int], Measured]) -> None:
+    for preset, delta in (("pls", 2.0), ("c2", 0.5)):
+        table = hand_made[preset, 0].tables["quantities"].set_index("quantity")["value"]
+        for end, formula in (("", copiers.probability), ("_odds", copiers.log_odds)):
+            at = {g: np.repeat([formula(c * g * delta, c) for c in (1, -1)], 10) for g in Settings().scales}
+            changes = at[0.0] - at[1.0]
+            assert table[f"effect{end}.copies.copier"] == pytest.approx(changes.mean(), abs=1e-5)
+            assert table[f"spread{end}.copies.copier"] == pytest.approx(changes.std(ddof=1), abs=1e-5)
+            means = [x.mean() for x in at.values()]
+            assert table[f"range{end}.copies.copier"] == pytest.approx(max(means) - min(means), abs=1e-5)
+            assert table[f"monotonicity{end}.copies.copier"] == pytest.approx(1)
+        assert table["effect.copies.idle"] == 0 and table["range.copies.idle"] == 0
+        assert np.isnan(table["monotonicity.copies.idle"]) and np.isnan(table["kept.copies.idle"])
+
+
+def test_a_pair_is_compared_on_its_cases(hand_made: dict[tuple[str, int], Measured]) -> None:
+    of = {preset: one.tables["quantities"].set_index("quantity")["value"] for (preset, _), one in hand_made.items()}
+    tables = pairs(hand_made, Settings().within)
+    row = tables["ratios"].set_index(["measure", "group"]).loc[("probability", "copier")]
+    for name, kind in (("sd_ratio", "spread"), ("mean_ratio", "effect")):
+        quantity = f"{kind}.copies.copier"
+        assert row[name] == pytest.approx(of["pls"][quantity] / of["c2"][quantity])
+    lever = tables["leverage"].set_index(["measure", "group"]).loc[("probability", "copier")]
+    quantity = "range.copies.copier"
+    assert lever["leverage"] == pytest.approx(of["pls"][quantity] / of["c2"][quantity]) and lever["leverage"] > 1.5
+    both = pd.concat([m.tables["quantities"].assign(preset=p, seed=s) for (p, s), m in hand_made.items()])
+    compared = comparisons(both).set_index("quantity")
+    assert compared.loc[quantity, "value"] == pytest.approx(lever["leverage"])
+    assert compared.loc["kept.copies.copier", "kind"] == "difference"
+
+
+def test_two_tasks_of_one_kind_are_refused(tiny_run: Path) -> None:
+    from models.checkpoint import load
+
+    with pytest.raises(InputError, match="two of them are gender"):
+        measure_run(load(tiny_run), None, Settings(tasks=("gender", "gender-16")), lambda label: iter)
+
+
+# ---- depth -------------------------------------------------------------------------------------
+
+
+def test_depth_is_that_of_a_naive_loop(tiny_run: Path) -> None:
+    import torch
+
+    from models.checkpoint import load
+    from models.training.data import evaluation_shards
+
+    net = load(tiny_run)
+    shards = evaluation_shards(tiny_run, net._text(), None)
+    rows = Rows()
+    table = measure_depth(rows, net, shards, 60, lambda label: iter).set_index("depth")["share"]
+    found, n = [], net.config.n_layers
+    for document in range(shards.n_documents):
+        ids = shards.document(document)[: net.config.n_ctx + 1].tolist()
+        inputs = torch.tensor([ids[:-1]])
+        with torch.no_grad():
+            logits = net.layer_logits(inputs)
+        best = [logits[0, :, layer].argmax(-1).tolist() for layer in range(n)]
+        for t in range(len(ids) - 1):
+            k = next(k for k in range(n) if all(best[j][t] == best[-1][t] for j in range(k, n)))
+            found.append(n if k == n - 1 else k)
+    found = found[:60]
+    for k in range(n + 1):
+        assert table[k] == pytest.approx(found.count(k) / 60)
+    shares = {r["quantity"]: r["value"] for r in rows.rows}
+    assert shares["depth.early"] + shares["depth.middle"] + shares["depth.late"] >= 1  # two layers: ranges overlap
+    assert {k: list(v) for k, v in ranges(6).items()} == {"early": [0, 1], "middle": [2, 3, 4], "late": [5, 6]}
+
+
+# ---- the command on tiny runs ------------------------------------------------------------------
+
+
+def test_the_two_of_a_seed_begin_alike() -> None:
+    a, b = (build(preset, "tiny", seed=3).state_dict() for preset in ("pls", "c2"))
+    assert a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
+
+
+@pytest.fixture(scope="module")
+def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny runs of six layers and six heads: a pair of seed 0, and a pls that calls itself seed 1."""
+    folder = tmp_path_factory.mktemp("pls")
+    shape = [word for pair in ("n_layers=6", "n_heads=6", "d_model=24", "n_ctx=160") for word in ("--set", pair)]
+    for preset in ("pls", "c2"):
+        train(arguments(corpus, folder / f"{preset}-0", *shape, "--seed", "0", *SHORT, preset=preset))
+    shutil.copytree(folder / "pls-0", folder / "pls-1")
+    _edit(folder / "pls-1" / "manifest.json", lambda m: m.update(seed=1))
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("out") / "pls"
+    options = ["--tasks", "capitalization-8", "gender-16", "--tokens", "300", "--draws", "2", "--static", "none"]
+    pair = [str(runs[name]) for name in ("pls-0", "c2-0")]
+    main([*pair, "--out", str(folder), *options, "--no-html", "--device", "cpu"])
+    return folder
+
+
+def test_the_page_says_what_the_tables_say(out: Path) -> None:
+    text = (out / "README.md").read_text(encoding="utf-8")
+    tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
+    assert set(tables) == {
+        "runs", "presets", "comparisons", "claims", "effects", "cases", "curves", "hydra", "diagonality", "depth",
+        "heads", "ratios", "leverage", "losses", "loss",
+    }  # fmt: skip
+    for row in tables["claims"].itertuples():
+        assert f"`{row.quantity}` | {row.printed} |" in text and row.direction in text
+    quantities = tables["runs"].set_index(["quantity", "preset", "seed"])["value"]
+    effects = tables["effects"].set_index(["measure", "task", "group", "preset", "seed"])
+    here = quantities["effect.gender.anchor", "pls", 0]
+    assert here == effects.loc[("probability", "gender", "anchor", "pls", 0), "difference"]
+    assert f"| {100 * here:+.3g}; paper -2.0% |" in text
+    assert "One pair only, so no interval over seeds." in text and "undefined: one pair of seeds" in text
+    shares = tables["depth"].groupby(["preset", "seed"])["share"].sum()
+    assert shares.to_numpy() == pytest.approx(np.ones(2))
+    assert "python -m models.train pls --data" in text and "not measured on pls" in text  # no winograd
+    for name in re.findall(r"`([\w.-]+\.parquet)`", text):
+        assert (out / name).is_file()
+
+
+def test_no_value_is_missing_without_a_reason(out: Path) -> None:
+    from probes.undefined import printable
+
+    for path in out.glob("*.parquet"):
+        table = pd.read_parquet(path)
+        if "undefined" in table:
+            shown = printable(table)
+            bad = [c for c in shown if (shown[c].astype(str) == "NaN (unexplained)").any()]
+            assert not bad, (path.stem, bad)
+
+
+def _manifest(change: Callable[[dict], Any]) -> Callable[[Path], None]:
+    return lambda folder: _edit(folder / "manifest.json", change)
+
+
+def _edit(path: Path, change: Callable[[dict], Any]) -> None:
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+MIXED = {
+    "data": (_manifest(lambda m: m["data"]["train"].update(corpus="f" * 64)), "training data is"),
+    "steps": (_manifest(lambda m: m.update(step=24, steps=24)), "steps is 2 there, 24 here"),
+    "seed": (_manifest(lambda m: m.update(seed=7)), "seed 7 of c2 has no partner"),
+    "preset": (_manifest(lambda m: m.update(preset="lfa")), "is a run of lfa"),
+    "unfinished": (_manifest(lambda m: m.pop("outcome")), "is not finished"),
+    "shape": (lambda f: _edit(f / "config.json", lambda c: c["model"].update(n_heads=4)), "n_heads is 6 there"),
+    "gate": (
+        lambda f: _edit(f / "config.json", lambda c: c["model"]["attention"]["gate"].update(bias=False)),
+        "attention.gate.bias is True there",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_pairs_that_differ_in_more_than_the_supervision_are_refused(
+    case: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    change, message = MIXED[case]
+    other = tmp_path / "c2-0"
+    shutil.copytree(runs["c2-0"], other)
+    assert len(open_runs([str(runs["pls-0"]), str(other)])) == 2
+    change(other)
+    with pytest.raises(InputError, match=re.escape(message)):
+        open_runs([str(runs["pls-0"]), str(other)])
+
+
+def test_bad_arguments_are_told_in_one_line_and_exit_2(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pls, control = str(runs["pls-0"]), str(runs["c2-0"])
+    (tmp_path / "file").write_text("")
+    for argv, message in (
+        ([], "give run folders"),
+        ([pls], "no run of c2"),
+        ([control], "no run of pls"),
+        ([pls, str(runs["pls-1"]), control], "seed 1 of pls has no partner"),
+        ([pls, pls, control], "are both pls, seed 0"),
+        ([pls, control, "--tokens", "0"], "--tokens: at least 1"),
+        ([pls, control, "--tasks", "spelling"], "spelling"),
+        ([pls, control, "--out", str(tmp_path / "file")], "is a file"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["papers.pls", *argv])
+        with pytest.raises(SystemExit) as end:
+            command(main)
+        said = capsys.readouterr().err.strip().splitlines()
+        assert end.value.code == 2 and message in said[-1] and said[-1].startswith("error: ")
