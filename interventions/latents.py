@@ -12,6 +12,7 @@ documents, and `kl` is KL(unedited ‖ edited) of the next token, mean over posi
 edit and value. On texts: KL at every position, and the most probable next tokens before and after.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,14 +82,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     cells = _cells(options, model)
     tables: dict[str, Any] = {}
     figure = None
-    if measured := [cell for cell in cells if cell.kind != "share"]:
+    measured = [cell for cell in cells if cell.kind != "share"]
+    if options.text:  # seconds, and bad positions raise before documents take minutes
+        by_position, following = _prompts(options, name, model, cells)
+        figure = plot_prompt(by_position, f"{name}: KL of the prediction under changed latents")
+        tables["next" if measured else ""] = (following, NEXT_UNITS)
+        tables["positions"] = (by_position, PROMPT_UNITS)
+    if measured:
         tables[""] = (_documents(options, name, model, measured), UNITS)
         figure = plot_documents(tables[""][0], f"{name}: change of the loss under changed latents")
-    if options.text:
-        by_position, following = _prompts(options, name, model, cells)
-        figure = figure or plot_prompt(by_position, f"{name}: KL of the prediction under changed latents")
-        tables["next" if tables else ""] = (following, NEXT_UNITS)
-        tables["positions"] = (by_position, PROMPT_UNITS)
     write_results(options, tables, figure, texts=list(options.text), sources=list(options.source))
 
 
@@ -106,6 +108,9 @@ def _check(options: Options) -> None:
         raise InputError("--position is a position in a text: give --text")
     if options.k < 1:
         raise InputError(f"--k {options.k}: at least 1")
+    for given in ("scale", "clamp", "share"):
+        if not all(math.isfinite(value) for value in getattr(options, given)):
+            raise InputError(f"--{given} {' '.join(map(str, getattr(options, given)))}: finite numbers only")
 
 
 def _cells(options: Options, model: "StreamTransformer") -> list[Cell]:
