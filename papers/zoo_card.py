@@ -22,8 +22,8 @@ CARD_NOTE = (
     "other. In the minimal pairs the two nouns are of different kinds (a tool and a container), and the verb that",
     "follows tells which kind is meant. So each prompt is asked again after another prompt's nouns: what the choice",
     "loses is due to the nouns of the text, and the lift is how much likelier they make both words. In events both",
-    "nouns are animals, and only who did what tells them apart. A model without induction does not look back for words",
-    "yet, and no head that finds the right noun can be expected of it. One training seed: nothing here compares",
+    "nouns are animals, and only who did what tells them apart. Induction is measured on random tokens, which no story",
+    "has: a model may look back for words and show none there. One training seed: nothing here compares",
     "architectures. A model of this size writes the sentences of its corpus and little else.",
 )
 INDEX_NOTE = (
