@@ -5,8 +5,8 @@
     modes.save("modes.safetensors"); ComputationalModes.load("modes.safetensors")
 
 Standardise each column, project on the leading principal components, then HDBSCAN* or k-means. HDBSCAN* is our own
-(`features.hierarchy`, `features.density`): scikit-learn's has no `predict` and is slower than the `hdbscan` package on
-features, which is four times slower than ours; and both cut groups of nearly equal rows by their rounding. With
+(`features.hierarchy`, `features.density`): scikit-learn's has no `predict`, it and the `hdbscan` package are several
+times slower on features (`results/speed.md`), and both cut groups of nearly equal rows by their rounding. With
 min_samples=1 labels and probabilities are those of both (tests, `benchmarks.clustering`).
 
 Equal rows (beginnings that documents share) count as many tokens but are placed once, in an order of their own: labels
