@@ -13,27 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from models.cli import command, parse
 from models.errors import InputError
+from papers.comparison import PageOptions
 
 if TYPE_CHECKING:
-    from papers.dst_page import Report
+    from papers.dst_page import DstReport
     from papers.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(PageOptions):
     """Arguments of `python -m papers.dst`."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Run folders, one or more seeds of each preset."""
-    out: Path | None = None
-    """Folder for the tables, the figures and README.md."""
     alpha: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
     """Factors on the scores, at least 1; 1 is always measured."""
     documents: int = 100
@@ -42,12 +36,6 @@ class Options:
     """Draws of random words and of other texts."""
     seed: int = 0
     """Of the draws."""
-    html: bool = True
-    """Write the interactive figure.html (5 MB) as well."""
-    static: Literal["svg", "png", "none"] = "svg"
-    """Kind of the static figure; it needs the extra `figures`."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -55,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.documents < 2 or options.draws < 1 or options.seed < 0:
         raise InputError("--documents: at least 2; --draws: at least 1; --seed: 0 or more")
-    if options.out is not None and options.out.exists() and not options.out.is_dir():
-        raise InputError(f"--out {options.out} is a file; give a folder")
+    options.check_out()
 
     from interventions.amplify_tables import check_alphas
 
@@ -93,7 +80,7 @@ def open_runs(folders: Sequence[str]) -> "list[Run]":
     return runs
 
 
-def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Report":
+def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "DstReport":
     """Every table, of the runs and over seeds."""
     import pandas as pd
 
@@ -101,7 +88,7 @@ def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Re
     from models.provenance import pick_device, provenance
     from models.training.data import evaluation_shards
     from papers.dst_measure import Settings, measure_run
-    from papers.dst_page import Report
+    from papers.dst_page import DstReport
     from papers.dst_printed import CONTROL, TABLE1
     from papers.dst_seeds import claims, presets
     from papers.losses import against, losses
@@ -123,7 +110,8 @@ def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Re
     tables |= {"runs": quantities, "presets": presets(quantities), "claims": claims(quantities), "losses": rows}
     if CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1:
         tables["loss"] = against(rows, CONTROL, TABLE1)
-    return Report(runs, tables, settings, {**provenance(device), "argv": typed("papers.dst", options, runs)}, ())
+    about = {**provenance(device), "argv": typed("papers.dst", options, runs)}
+    return DstReport(runs=runs, tables=tables, settings=settings, about=about)
 
 
 def _bar(run: str, label: str) -> Any:

@@ -1,72 +1,59 @@
 """What `papers.dst` prints and writes: tables, figure, and a README.md whose every number is in the tables."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from papers.comparison import LEAD, Report, commands, files_line, made_by, pictures, shape, write_page
 from papers.dst_measure import Settings
 from papers.dst_printed import AREAS, CARD, CONTRADICTIONS, CONTROL, PLACES, TABLE4, TABLE5, area
 from papers.losses import page_rows
 from papers.markdown import interval, number, table
-from papers.runs import Run
 from papers.verdicts import verdicts
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, kw_only=True)
+class DstReport(Report):
     """What the page tells of."""
 
-    runs: Sequence[Run]
-    tables: "dict[str, pd.DataFrame]"
     settings: Settings
-    about: dict[str, Any]
-    files: Sequence[str]
 
 
-def page(report: Report) -> str:
+def page(report: DstReport) -> str:
     """The page, in Markdown."""
     parts = [_head(report), _contradictions(), _claims(report), _losses(report), _streams(report), _layers(report),
-             _amplification(report), _areas(report), _commands(report)]  # fmt: skip
+             _amplification(report), _areas(report), commands(report)]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _head(report: Report) -> str:
-    about, conditions = report.about, report.runs[0].conditions
+def _head(report: DstReport) -> str:
+    conditions = report.runs[0].conditions
     have: dict[str, list[int]] = {}
     for run in report.runs:
         have.setdefault(run.preset, []).append(run.seed)
     runs = "; ".join(f"{preset} (seed {', '.join(map(str, seeds))})" for preset, seeds in have.items())
     one = [preset for preset, seeds in have.items() if len(seeds) == 1]
-    shape = ", ".join(f"{name} {conditions[name]}" for name in ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx"))
     counts = ", ".join(f"{name}: {count}" for name, count in verdicts(report.tables["claims"]).items())
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     first = report.tables["amplification"].iloc[0]
     lines = [
         f"- Runs: {runs}." + (f" One seed only, so no interval over seeds: {', '.join(one)}." if one else ""),
-        f"- Models: scale {conditions['scale']} ({shape}), {conditions['steps']:,} steps on "
+        f"- Models: scale {conditions['scale']} ({shape(conditions)}), {conditions['steps']:,} steps on "
         f"`{report.runs[0].config['data']['data']}`. The paper's: 6 layers, 6 heads, width 516, grade-school text.",
         f"- Measured on {first['n']} validation documents, {first['tokens']:,} tokens; intervals of a run are over "
         "documents, of a preset over training seeds.",
         f"- Claims of the paper about these presets: {counts}.",
-        f"- Made by `{about['argv']}` at commit {about['commit'][:12]}{'+changes' if '+' in about['commit'] else ''}, "
-        f"{about['started']}, {about['device']}; {versions}.",
-        "- Files: " + ", ".join(f"`{name}`" for name in report.files) + ".",
+        made_by(report.about),
+        files_line(report.files),
     ]
     title = "# Streams taken away and attention sharpened: DST, Tables 4 and 5"
-    lead = f"{CARD}, measured on models trained here. This page is generated; every number is in the tables beside it."
-    picture = [f"![comparison]({name})" for name in report.files if name in ("figure.svg", "figure.png")]
-    return "\n\n".join([title, lead, "\n".join(lines), *picture])
+    return "\n\n".join([title, LEAD.format(CARD), "\n".join(lines), *pictures(report.files)])
 
 
 def _contradictions() -> str:
     return "## What the paper prints twice\n\n" + "\n".join(f"- {text}" for text in CONTRADICTIONS)
 
 
-def _claims(report: Report) -> str:
+def _claims(report: DstReport) -> str:
     rows = [
         [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high), r.runs,
          number(r.p_holm), r.direction, r.size]
@@ -85,7 +72,7 @@ def _claims(report: Report) -> str:
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
 
 
-def _losses(report: Report) -> str:
+def _losses(report: DstReport) -> str:
     if "loss" in report.tables:
         return f"## Losses (Table 1)\n\n{page_rows(report.tables['loss'], report.tables['losses'], CONTROL, 'paper')}"
     rows = [
@@ -96,7 +83,7 @@ def _losses(report: Report) -> str:
     return f"## Losses\n\n{text}\n\n{table(('preset', 'seed', 'parameters', 'loss, nats/token', 'tokens'), rows)}"
 
 
-def _streams(report: Report) -> str:
+def _streams(report: DstReport) -> str:
     found = report.tables.get("streams")
     if found is None:
         return "## Streams (Table 4)\n\nNo run has a token and a context stream: there is nothing to take away."
@@ -122,7 +109,7 @@ def _percent(r: Any) -> str:
     return "undefined" if r.percent != r.percent else f"{r.percent:+.2f} ({r.percent_low:+.2f} … {r.percent_high:+.2f})"
 
 
-def _layers(report: Report) -> str:
+def _layers(report: DstReport) -> str:
     """Layer by layer, mean over runs of a preset."""
     found = report.tables.get("streams")
     if found is None:
@@ -140,7 +127,7 @@ def _layers(report: Report) -> str:
     return f"### Layer by layer\n\n{text}\n\n" + table(("preset", "ablation", "reach", *(f"L{x}" for x in mean)), rows)
 
 
-def _amplification(report: Report) -> str:
+def _amplification(report: DstReport) -> str:
     found = report.tables["amplification"]
     rows = []
     for r in found.itertuples():
@@ -158,7 +145,7 @@ def _amplification(report: Report) -> str:
     return f"## Amplification (Table 5, Fig. 2)\n\n{text}\n\n{table(columns, rows)}"
 
 
-def _areas(report: Report) -> str:
+def _areas(report: DstReport) -> str:
     found = report.tables["areas"]
     rows = []
     for (kind, axis), some in found.groupby(["kind", "axis"], sort=False):
@@ -178,15 +165,10 @@ def _areas(report: Report) -> str:
     )
 
 
-def _commands(report: Report) -> str:
-    lines = [f"{run.command}   # commit {str(run.manifest.get('commit', 'unknown'))[:12]}" for run in report.runs]
-    return "## Commands\n\n```\n" + "\n".join([*lines, report.about["argv"]]) + "\n```"
-
-
 # ---- screen and disk ---------------------------------------------------------------------------
 
 
-def show(report: Report) -> None:
+def show(report: DstReport) -> None:
     """Both tables and the claims."""
     from probes.report import INTERVAL
     from probes.report import show as print_rows
@@ -213,20 +195,11 @@ def show(report: Report) -> None:
     print(", ".join(f"{name}: {count}" for name, count in verdicts(claims).items()))
 
 
-def write(report: Report, figure: Any, folder: Path, static: str, html: bool) -> None:
-    """Tables, figures and README.md, each whole or not at all; README.md last, when all it names is there."""
+def write(report: DstReport, figure: Any, folder: Path, static: str, html: bool) -> None:
+    """Tables, figures and README.md."""
     from papers.dst_units import UNITS
-    from papers.figures import write_figures
-    from probes.tables import write_atomically, write_table
 
     about = {**report.about, "settings": vars(report.settings)}
-    files = []
-    for name, rows in report.tables.items():
-        units = {c: u for c, u in UNITS.get(name, {}).items() if c in rows}
-        write_table(rows, folder / f"{name}.parquet", units=units, about=about)
-        files.append(f"{name}.parquet")
-    said = write_figures(figure, folder, static, html)
-    files += [Path(line.split(" ", 1)[1]).name for line in said if line.startswith("figure ")]
-    text = page(replace(report, files=files))
-    write_atomically(folder / "README.md", lambda part: part.write_text(text, encoding="utf-8"))
-    print("\n".join([*said, f"tables and {folder / 'README.md'}"]))
+    write_page(
+        lambda files: page(replace(report, files=files)), report.tables, UNITS, about, folder, figure, static, html
+    )

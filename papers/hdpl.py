@@ -98,31 +98,28 @@ def _write(
 ) -> None:
     """Tables, then README.md; each whole or not at all."""
     from models.provenance import provenance
+    from papers.comparison import LEAD, made_by, shape, write_page
     from papers.losses import UNITS, page_rows
     from papers.markdown import table
-    from probes.tables import write_atomically, write_table
 
     where = folder.name if folder.is_absolute() else folder
     argv = f"python -m papers.hdpl {' '.join(run.typed for run in runs)} --out {where}"
     about: dict[str, Any] = {**provenance("cpu"), "argv": argv}
-    tables = {"losses": (rows, UNITS), "comparison": (found, UNITS), "kl": (penalties, KL_UNITS)}
-    for name, (one, units) in tables.items():
-        write_table(one, folder / f"{name}.parquet", units={c: u for c, u in units.items() if c in one}, about=about)
+    tables = {"losses": rows, "comparison": found, "kl": penalties}
+    units = {"losses": UNITS, "comparison": UNITS, "kl": KL_UNITS}
     run = runs[0]
     model, training = run.config["model"], run.config["training"]
-    shape = ", ".join(f"{k} {model[k]}" for k in ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx"))
-    versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
     columns = list(penalties.columns)
     cells = [[f"{x:.4g}" if isinstance(x, float) else x for x in row] for row in penalties.itertuples(index=False)]
     commands = "\n".join(f"{r.command}   # commit {str(r.manifest.get('commit', 'unknown'))[:12]}" for r in runs)
     parts = [
         "# Hybrid dual-path projections against dense ones",
-        f"{CARD}, measured on models trained here. This page is generated; every number is in the tables beside it.",
-        f"- Models: scale {run.manifest['scale']} ({shape}); {run.manifest['steps']:,} steps of "
+        LEAD.format(CARD),
+        f"- Models: scale {run.manifest['scale']} ({shape(model)}); {run.manifest['steps']:,} steps of "
         f"{training['batch_size']} × {model['n_ctx']} tokens on `{run.config['data']['data']}`. The paper's: "
         "4 layers, width 512, 20,000 steps.\n"
         "- Same data, same order for both models of a seed; the paper's two saw different data (SPEC §5).\n"
-        f"- Made by `{argv}` at commit {about['commit'][:12]}, {about['started']}, {about['device']}; {versions}.",
+        + made_by(about),
         f"## Losses\n\n{page_rows(found, rows, 'llama', 'paper')}",
         "## The penalty\n\nThe last logged training step; `_first` is the first logged one. `kl_clamped` is the share "
         "of tokens and projections whose KL lies above the clamp, where it has no gradient.\n\n"
@@ -130,8 +127,7 @@ def _write(
         f"## Commands\n\n```\n{commands}\n{argv}\n```",
     ]  # fmt: skip
     text = "\n\n".join(parts) + "\n"
-    write_atomically(folder / "README.md", lambda part: part.write_text(text, encoding="utf-8"))
-    print(f"tables and {folder / 'README.md'}")
+    write_page(lambda files: text, tables, units, about, folder)
 
 
 if __name__ == "__main__":

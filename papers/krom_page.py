@@ -1,8 +1,10 @@
 """What `papers.krom` prints and writes: tables, figure, and a README.md whose every number is in the tables."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from papers.comparison import LEAD, files_line, made_by, pictures, shape, write_page
 from papers.krom import CONTROL, Found
 from papers.krom_printed import CARD, STREAM_COSINE, SWAP
 from papers.markdown import table
@@ -60,11 +62,9 @@ def show(found: Found) -> None:
 def write(found: Found, folder: Path, html: bool = True) -> None:
     """Tables and figure, then README.md; each whole or not at all."""
     from models.provenance import provenance
-    from papers.figures import write_figures
     from papers.krom_figure import figure
     from papers.krom_mixing import FACTOR_UNITS, RUN_UNITS
     from papers.losses import UNITS
-    from probes.tables import write_atomically, write_table
 
     where = folder.name if folder.is_absolute() else folder
     argv = f"python -m papers.krom {' '.join(run.typed for run in found.runs)} --out {where}"
@@ -76,39 +76,26 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
     }  # fmt: skip
     if len(found.mixing):
         tables["arms"] = (arms(found.mixing), RUN_UNITS)
-    files = []
-    for name, (rows, units) in tables.items():
-        if len(rows):
-            write_table(
-                rows, folder / f"{name}.parquet", units={c: u for c, u in units.items() if c in rows}, about=about
-            )
-            files.append(f"{name}.parquet")
-    said = write_figures(figure(found), folder, "svg", html)
-    files += [Path(line.split(" ", 1)[1]).name for line in said if line.startswith("figure ")]
-    text = page(found, about, files)
-    write_atomically(folder / "README.md", lambda part: part.write_text(text, encoding="utf-8"))
-    print("\n".join([*said, f"tables and {folder / 'README.md'}"]))
+    write_page(
+        lambda files: page(found, about, files), {k: v for k, (v, _) in tables.items()},
+        {k: u for k, (_, u) in tables.items()}, about, folder, figure(found), "svg", html,
+    )  # fmt: skip
 
 
-def page(found: Found, about: dict[str, Any], files: list[str]) -> str:
+def page(found: Found, about: dict[str, Any], files: Sequence[str]) -> str:
     """README.md."""
     run = found.runs[0]
     model, training, data = (run.config[k] for k in ("model", "training", "data"))
-    shape = ", ".join(f"{k} {model[k]}" for k in ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx"))
-    versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
     steps = " and ".join(sorted({f"{r.manifest['steps']:,}" for r in found.runs}))
     seeds = ", ".join(map(str, sorted({r.seed for r in found.runs})))
-    picture = [f"![comparison]({name})" for name in files if name == "figure.svg"]
     head = [
         "# Canon, hyper-connections, and what freezes their mixing",
-        f"{CARD}, measured on models trained here. This page is generated; every number is in the tables beside it.",
-        f"- Models: scale {run.manifest['scale']} ({shape}); {steps} steps of {training['batch_size']} × "
+        LEAD.format(CARD),
+        f"- Models: scale {run.manifest['scale']} ({shape(model)}); {steps} steps of {training['batch_size']} × "
         f"{model['n_ctx']} tokens on `{data['data']}`, seeds {seeds}. "
         "The blog's: 8 layers, width 512, 2,000 steps of 16 × 511.\n"
-        f"- Made by `{about['argv']}` at commit {about['commit'][:12]}, {about['started']}, {about['device']}; "
-        f"{versions}.\n"
-        f"- Files: {', '.join(f'`{name}`' for name in files)}.",
-        *picture,
+        f"{made_by(about)}\n{files_line(files)}",
+        *pictures(files),
     ]  # fmt: skip
     parts = [*head, _conclusion(found), _losses(found), _mixing(found), _commands(found, about)]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -11,18 +11,16 @@ the paper: whether it holds here, by a rule. --out writes tables, figures and a 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from models.cli import command, parse
 from models.errors import InputError
+from papers.comparison import PageOptions
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from papers.lfa_page import Report
+    from papers.lfa_page import LfaReport
     from papers.runs import Run
 
 MIN_DRAWS = 20
@@ -31,13 +29,9 @@ WIDEST = 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(PageOptions):
     """Arguments of `python -m papers.lfa`."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Run folders of the four presets, one or more seeds each."""
-    out: Path | None = None
-    """Folder for the tables, the figures and README.md."""
     data: str | None = None
     """SOURCE to measure the loss on; default: the runs' validation data."""
     k: tuple[int, ...] = (1, 3)
@@ -52,12 +46,6 @@ class Options:
     """Bootstrap resamples for the intervals of Cohen's d."""
     seed: int = 0
     """Of the random sets, and of the halves in which coreference heads are chosen and scored."""
-    html: bool = True
-    """Write the interactive figure.html (5 MB) as well."""
-    static: Literal["svg", "png", "none"] = "svg"
-    """Kind of the static figure; it needs the extra `figures`."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -76,23 +64,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(
             "--k, --batch-size: at least 1; --documents: at least 2; --resamples: at least 100; --seed: 0 or more"
         )
-    if options.out is not None and options.out.exists() and not options.out.is_dir():
-        raise InputError(f"--out {options.out} is a file; give a folder")
+    options.check_out()
 
     from papers.lfa_runs import open_runs
 
     report, figure = _report(options, open_runs(options.runs))
     _print(report)
     if options.out is not None:
-        _write(options, report, figure)
+        from papers.lfa_page import write
+
+        write(report, figure, options.out, options.static, options.html)
 
 
-def _report(options: Options, runs: "list[Run]") -> "tuple[Report, Any]":
+def _report(options: Options, runs: "list[Run]") -> "tuple[LfaReport, Any]":
     """Measure, compare, judge; the report without its list of files, and the figure."""
     from models.provenance import provenance
     from papers.lfa_claims import claims
     from papers.lfa_figure import figure
-    from papers.lfa_page import Report
+    from papers.lfa_page import LfaReport
     from papers.lfa_rows import Settings
     from papers.lfa_runs import measure_all
     from papers.lfa_seeds import architectures, comparisons, with_reference
@@ -109,11 +98,11 @@ def _report(options: Options, runs: "list[Run]") -> "tuple[Report, Any]":
     tables |= {"claims": claims(quantities), **{k: v for k, v in measured.tables.items() if k != "quantities"}}
     leave_out = ("data",) if measured.documents["own"] else ()
     about = {**provenance(measured.device), "argv": typed("papers.lfa", options, runs, leave_out)}
-    report = Report(runs, tables, settings, measured.documents, about, ())
+    report = LfaReport(runs=runs, tables=tables, settings=settings, documents=measured.documents, about=about)
     return report, figure(quantities, tables["architectures"])
 
 
-def _print(report: "Report") -> None:
+def _print(report: "LfaReport") -> None:
     """Architectures beside the paper, the comparison, and the claims with their verdicts."""
     from papers.lfa_page import MAIN
     from papers.verdicts import verdicts
@@ -144,30 +133,6 @@ def _values(quantities: "pd.DataFrame") -> "pd.DataFrame":
 
     lost = quantities[quantities["value"].isna()]
     return lost.assign(undefined=[note({"value": reasons(text)["value"]}) for text in lost["undefined"]])
-
-
-def _write(options: Options, report: "Report", figure: Any) -> None:
-    """Tables, figures and README.md, each whole or not at all; README.md last, when all it names is there."""
-    from dataclasses import replace
-
-    from papers.figures import write_figures
-    from papers.lfa_page import page
-    from papers.lfa_units import UNITS
-    from probes.tables import write_atomically, write_table
-
-    folder = options.out
-    assert folder is not None
-    about = {**report.about, "data": report.documents, "settings": vars(report.settings)}
-    for name, table in report.tables.items():
-        if len(table):
-            units = {c: u for c, u in UNITS.get(name, {}).items() if c in table}
-            write_table(table, folder / f"{name}.parquet", units=units, about=about)
-    said = write_figures(figure, folder, options.static, options.html)
-    files = [f"{name}.parquet" for name, table in report.tables.items() if len(table)]
-    files += [Path(line.split(" ", 1)[1]).name for line in said if line.startswith("figure ")]
-    text = page(replace(report, files=files))
-    write_atomically(folder / "README.md", lambda part: part.write_text(text, encoding="utf-8"))
-    print("\n".join([*said, f"tables and {folder / 'README.md'}"]))
 
 
 if __name__ == "__main__":

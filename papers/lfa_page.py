@@ -1,21 +1,18 @@
 """The README.md of a comparison: every number in it comes from the tables beside it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+from papers.comparison import LEAD, Report, files_line, made_by, pictures, shape, write_page
 from papers.lfa_printed import CARD, SETUP
 from papers.lfa_rows import HARD, Settings
 from papers.lfa_runs import CONTROL, PRESETS
 from papers.lfa_seeds import seeds_by_preset
 from papers.markdown import interval, number, table
 from papers.rows import ONE_PER_RUN
-from papers.runs import Run
 from papers.verdicts import verdicts
 from probes.pds import FIXED
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MAIN = (
     "parameters", "loss", "pds.max", "pds.mean", "pds.over", "pds.over.late", "pds.over.reference", "sps",
@@ -28,21 +25,15 @@ MAIN = (
 SUITES = ("prompts", "coreference")
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, kw_only=True)
+class LfaReport(Report):
     """What the page tells of."""
 
-    runs: Sequence[Run]
-    tables: "dict[str, pd.DataFrame]"
-    """runs, architectures, comparisons, claims, controls, …"""
     settings: Settings
     documents: dict[str, Any]
-    about: dict[str, Any]
-    """Command, commit, versions and device of the tables."""
-    files: Sequence[str]
 
 
-def page(report: Report) -> str:
+def page(report: LfaReport) -> str:
     """The page, in Markdown."""
     parts = [
         _head(report), _runs(report), _architectures(report), _comparisons(report), _suppression(report),
@@ -51,38 +42,34 @@ def page(report: Report) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _head(report: Report) -> str:
+def _head(report: LfaReport) -> str:
     seeds = seeds_by_preset(report.tables["runs"])
     have = ", ".join(f"{p} (seed {', '.join(map(str, s))})" for p, s in seeds.items() if s)
     absent = [p for p, s in seeds.items() if not s]
     one = [p for p, s in seeds.items() if len(s) == 1]
-    about, conditions = report.about, report.runs[0].conditions
-    shape = ", ".join(f"{name} {conditions[name]}" for name in ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx"))
+    conditions = report.runs[0].conditions
     counts = verdicts(report.tables["claims"])
     said = ", ".join(f"{name}: {count}" for name, count in counts.items())
     data = report.runs[0].config["data"]
     own = "the runs' own validation documents"
     where = own if report.documents["own"] else "not the documents the runs were validated on"
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     lines = [
         "# The four architectures of LFA, over training seeds",
-        f"{CARD}, measured on models trained here. This page is generated; every number is in the tables beside it.",
+        LEAD.format(CARD),
         f"- Runs: {have}." + (f" No run of {', '.join(absent)}." if absent else "")
         + (f" One seed only, so no interval: {', '.join(one)}." if one else ""),
-        f"- Models: scale {conditions['scale']} ({shape}), {conditions['steps']:,} steps on `{data['data']}`. "
-        f"The paper's: \u201c{SETUP}\u201d",
+        f"- Models: scale {conditions['scale']} ({shape(conditions)}), {conditions['steps']:,} steps on "
+        f"`{data['data']}`. The paper's: \u201c{SETUP}\u201d",
         f"- Loss: {report.documents['documents']:,} documents ({where}), each cut to the context, "
         f"{report.documents['cut']} of them longer.",
         f"- Claims of the paper: {said}.",
-        f"- Made by `{about['argv']}` at commit {about['commit'][:12]}{'+changes' if '+' in about['commit'] else ''}, "
-        f"{about['started']}, {about['device']}; {versions}.",
-        "- Files: " + ", ".join(f"`{name}`" for name in report.files) + ".",
+        made_by(report.about),
+        files_line(report.files),
     ]  # fmt: skip
-    picture = [f"![comparison]({name})" for name in report.files if name in ("figure.svg", "figure.png")]
-    return "\n\n".join([lines[0], lines[1], "\n".join(lines[2:]), *picture])
+    return "\n\n".join([lines[0], lines[1], "\n".join(lines[2:]), *pictures(report.files)])
 
 
-def _runs(report: Report) -> str:
+def _runs(report: LfaReport) -> str:
     rows = []
     quantities = report.tables["runs"].set_index(["preset", "seed", "quantity"])
     for run in report.runs:
@@ -100,7 +87,7 @@ def _runs(report: Report) -> str:
     return f"## Runs\n\n{table(columns, rows)}\n\n```\n{commands}\n{report.about['argv']}\n```"
 
 
-def _architectures(report: Report) -> str:
+def _architectures(report: LfaReport) -> str:
     found = report.tables["architectures"].set_index(["quantity", "preset"])
     presets = [p for p in PRESETS if any(r.preset == p for r in report.runs)]
     rows = []
@@ -131,7 +118,7 @@ def _architectures(report: Report) -> str:
     return f"## Architectures\n\n{text}\n\n{table(('quantity', 'unit', *presets), rows)}"
 
 
-def _comparisons(report: Report) -> str:
+def _comparisons(report: LfaReport) -> str:
     found = report.tables["comparisons"]
     if found.empty:
         return f"## Against {CONTROL}\n\nNo other preset than {CONTROL}: nothing to compare."
@@ -153,7 +140,7 @@ def _comparisons(report: Report) -> str:
     return f"## Against {CONTROL}\n\n{text}\n\n{table(columns, rows)}"
 
 
-def _suppression(report: Report) -> str:
+def _suppression(report: LfaReport) -> str:
     found = report.tables["architectures"]
     found = found[found["quantity"].str.startswith("suppress.") & found["preset"].isin([r.preset for r in report.runs])]
     controls, rows = report.tables["controls"], []
@@ -190,7 +177,7 @@ def _suppression(report: Report) -> str:
     return f"## Suppression of position heads\n\n{text}\n\n{table((*columns, 'seeds'), rows)}"
 
 
-def _claims(report: Report) -> str:
+def _claims(report: LfaReport) -> str:
     found = report.tables["claims"]
     rows = [
         [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
@@ -207,7 +194,7 @@ def _claims(report: Report) -> str:
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
 
 
-def _undefined(report: Report) -> str:
+def _undefined(report: LfaReport) -> str:
     """Every reason for a missing value, with its cells, without those that are one number per run."""
     from probes.undefined import reasons
 
@@ -219,3 +206,13 @@ def _undefined(report: Report) -> str:
     lines = [f"- {why}: {cells[0]}{more[why]}" for why, cells in lost.items()]
     lines = lines or ["Every quantity has a value in every run."]
     return "## Undefined\n\n" + "\n".join(lines) + f"\n\nA quantity of one run without an interval is {ONE_PER_RUN}."
+
+
+def write(report: LfaReport, figure: Any, folder: Path, static: str, html: bool) -> None:
+    """Tables, figures and README.md."""
+    from papers.lfa_units import UNITS
+
+    about = {**report.about, "data": report.documents, "settings": vars(report.settings)}
+    write_page(
+        lambda files: page(replace(report, files=files)), report.tables, UNITS, about, folder, figure, static, html
+    )

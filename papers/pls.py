@@ -14,27 +14,21 @@ here, by a rule, for the paper's heads and for those that attention names in eac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from models.cli import command, parse
 from models.errors import InputError
+from papers.comparison import PageOptions
 
 if TYPE_CHECKING:
-    from papers.pls_page import Report
+    from papers.pls_page import PlsReport
     from papers.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(PageOptions):
     """Arguments of `python -m papers.pls`."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Run folders of pls and c2, the same seeds of both."""
-    out: Path | None = None
-    """Folder for the tables, the figures and README.md."""
     tasks: tuple[str, ...] = ("capitalization", "gender", "winograd")
     """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
     groups: tuple[str, ...] = ("entity", "anchor", "semantic", "found")
@@ -45,12 +39,6 @@ class Options:
     """Random groups of as many heads beside every ablation; 0: none."""
     seed: int = 0
     """Of the random groups and the permutations."""
-    html: bool = True
-    """Write the interactive figure.html (5 MB) as well."""
-    static: Literal["svg", "png", "none"] = "svg"
-    """Kind of the static figure; it needs the extra `figures`."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -58,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.draws < 0 or options.seed < 0 or options.tokens < 1:
         raise InputError("--draws and --seed: 0 or more; --tokens: at least 1")
-    if options.out is not None and options.out.exists() and not options.out.is_dir():
-        raise InputError(f"--out {options.out} is a file; give a folder")
+    options.check_out()
 
     from papers.pls_page import show, write
     from papers.pls_runs import open_runs
@@ -72,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         write(report, figure(report.tables), options.out, options.static, options.html)
 
 
-def measure(options: Options, runs: "list[Run]") -> "Report":
+def measure(options: Options, runs: "list[Run]") -> "PlsReport":
     """Every table, of the runs, of the pairs, and over seeds."""
     import pandas as pd
 
@@ -81,7 +68,7 @@ def measure(options: Options, runs: "list[Run]") -> "Report":
     from models.training.data import evaluation_shards
     from papers.losses import against, losses
     from papers.pls_measure import Measured, Settings, measure_run
-    from papers.pls_page import Report
+    from papers.pls_page import PlsReport
     from papers.pls_runs import CONTROL
     from papers.pls_seeds import claims, comparisons, pairs, presets
     from papers.runs import typed
@@ -105,7 +92,8 @@ def measure(options: Options, runs: "list[Run]") -> "Report":
     tables |= {"claims": claims(quantities), "losses": losses(runs)}
     tables["loss"] = against(tables["losses"], CONTROL, {})
     about = {**provenance(device), "argv": typed("papers.pls", options, runs)}
-    return Report(runs, tables, settings, next(iter(measured.values())).left_out, about, ())
+    left_out = next(iter(measured.values())).left_out
+    return PlsReport(runs=runs, tables=tables, settings=settings, left_out=left_out, about=about)
 
 
 def _bar(run: str, label: str) -> Any:

@@ -1,69 +1,56 @@
 """What `papers.pls` prints and writes: tables, figure, and a README.md whose every number is in the tables."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from papers.comparison import LEAD, Report, commands, files_line, made_by, pictures, shape, write_page
 from papers.losses import page_rows
 from papers.markdown import number, table
 from papers.pls_measure import Settings
 from papers.pls_printed import CARD
 from papers.pls_runs import CONTROL, RUN
-from papers.runs import Run
 from papers.verdicts import verdicts
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, kw_only=True)
+class PlsReport(Report):
     """What the page tells of."""
 
-    runs: Sequence[Run]
-    tables: "dict[str, pd.DataFrame]"
     settings: Settings
     left_out: dict[str, str]
     """Task -> its cases, and what was left out."""
-    about: dict[str, Any]
-    files: Sequence[str]
 
 
-def page(report: Report) -> str:
+def page(report: PlsReport) -> str:
     """The page, in Markdown."""
     from papers.pls_sections import ablation, depth, hydra, routing, steering
 
     parts = [_head(report), _claims(report), _losses(report), ablation(report), routing(report), steering(report),
-             hydra(report), depth(report), _heads(report), _undefined(report), _commands(report)]  # fmt: skip
+             hydra(report), depth(report), _heads(report), _undefined(report), commands(report)]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _head(report: Report) -> str:
-    about, conditions = report.about, report.runs[0].conditions
+def _head(report: PlsReport) -> str:
+    conditions = report.runs[0].conditions
     seeds = sorted({run.seed for run in report.runs})
-    shape = ", ".join(f"{name} {conditions[name]}" for name in ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx"))
     counts = ", ".join(f"{name}: {count}" for name, count in verdicts(report.tables["claims"]).items())
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     one = " One pair only, so no interval over seeds." if len(seeds) == 1 else ""
     lines = [
         f"- Runs: {RUN} and {CONTROL}, seeds {', '.join(map(str, seeds))}; the two of a seed see the same windows in "
         f"the same order and begin alike.{one}",
-        f"- Models: scale {conditions['scale']} ({shape}), {conditions['steps']:,} steps on "
+        f"- Models: scale {conditions['scale']} ({shape(conditions)}), {conditions['steps']:,} steps on "
         f"`{report.runs[0].config['data']['data']}`. The paper's: 6 layers, 6 heads, width 384, grade-school text.",
         f"- Cases: {'; '.join(report.left_out.values())}. The paper's 8, 16 and 50 are not published; these are ours.",
         f"- Claims of the paper: {counts}.",
-        f"- Made by `{about['argv']}` at commit {about['commit'][:12]}{'+changes' if '+' in about['commit'] else ''}, "
-        f"{about['started']}, {about['device']}; {versions}.",
-        "- Files: " + ", ".join(f"`{name}`" for name in report.files) + ".",
+        made_by(report.about),
+        files_line(report.files),
     ]
     title = "# Per-layer supervision against none: PLS and C2, over training seeds"
-    lead = f"{CARD}, measured on models trained here. This page is generated; every number is in the tables beside it."
-    picture = [f"![comparison]({name})" for name in report.files if name in ("figure.svg", "figure.png")]
-    return "\n\n".join([title, lead, "\n".join(lines), *picture])
+    return "\n\n".join([title, LEAD.format(CARD), "\n".join(lines), *pictures(report.files)])
 
 
-def _claims(report: Report) -> str:
+def _claims(report: PlsReport) -> str:
     from papers.pls_sections import value
 
     rows = []
@@ -87,11 +74,11 @@ def _claims(report: Report) -> str:
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
 
 
-def _losses(report: Report) -> str:
+def _losses(report: PlsReport) -> str:
     return f"## Losses\n\n{page_rows(report.tables['loss'], report.tables['losses'], CONTROL, 'paper')}"
 
 
-def _heads(report: Report) -> str:
+def _heads(report: PlsReport) -> str:
     heads = report.tables["heads"]
     groups = list(dict.fromkeys(heads["group"]))
     cells = heads.set_index(["preset", "seed", "group"])["heads"]
@@ -99,7 +86,7 @@ def _heads(report: Report) -> str:
     return f"## Heads\n\n{table(('preset', 'seed', *groups), rows)}"
 
 
-def _undefined(report: Report) -> str:
+def _undefined(report: PlsReport) -> str:
     """Every reason for a missing value of a run, with how many cells it has."""
     from probes.undefined import reasons
 
@@ -113,15 +100,10 @@ def _undefined(report: Report) -> str:
     return "## Undefined\n\n" + "\n".join(lines or ["Every quantity has a value in every run."])
 
 
-def _commands(report: Report) -> str:
-    lines = [f"{run.command}   # commit {str(run.manifest.get('commit', 'unknown'))[:12]}" for run in report.runs]
-    return "## Commands\n\n```\n" + "\n".join([*lines, report.about["argv"]]) + "\n```"
-
-
 # ---- screen and disk ---------------------------------------------------------------------------
 
 
-def show(report: Report) -> None:
+def show(report: PlsReport) -> None:
     """The comparison of effects, and the claims with their verdicts."""
     from probes.report import INTERVAL
     from probes.report import show as print_rows
@@ -137,21 +119,11 @@ def show(report: Report) -> None:
     print(", ".join(f"{name}: {count}" for name, count in verdicts(claims).items()))
 
 
-def write(report: Report, figure: Any, folder: Path, static: str, html: bool) -> None:
-    """Tables, figures and README.md, each whole or not at all; README.md last, when all it names is there."""
-    from papers.figures import write_figures
+def write(report: PlsReport, figure: Any, folder: Path, static: str, html: bool) -> None:
+    """Tables, figures and README.md."""
     from papers.pls_units import UNITS
-    from probes.tables import write_atomically, write_table
 
     about = {**report.about, "settings": vars(report.settings), "cases": report.left_out}
-    files = []
-    for name, rows in report.tables.items():
-        if len(rows):
-            units = {c: u for c, u in UNITS.get(name, {}).items() if c in rows}
-            write_table(rows, folder / f"{name}.parquet", units=units, about=about)
-            files.append(f"{name}.parquet")
-    said = write_figures(figure, folder, static, html)
-    files += [Path(line.split(" ", 1)[1]).name for line in said if line.startswith("figure ")]
-    text = page(replace(report, files=files))
-    write_atomically(folder / "README.md", lambda part: part.write_text(text, encoding="utf-8"))
-    print("\n".join([*said, f"tables and {folder / 'README.md'}"]))
+    write_page(
+        lambda files: page(replace(report, files=files)), report.tables, UNITS, about, folder, figure, static, html
+    )

@@ -10,7 +10,7 @@ from papers.pls_seeds import FACTOR
 if TYPE_CHECKING:
     import pandas as pd
 
-    from papers.pls_page import Report
+    from papers.pls_page import PlsReport
 
 MEASURES = {"probability": "P(answer), percentage points", "log_odds": "log-odds of answer against foil, nats"}
 
@@ -27,7 +27,7 @@ def value(x: float, unit: str) -> str:
     return f"{x:.3g} ×" if unit == FACTOR and x == x else number(x)
 
 
-def ablation(report: "Report") -> str:
+def ablation(report: "PlsReport") -> str:
     """Table 2 and Fig. 4b: means and spreads of Δ in both models, and their ratios."""
     texts = []
     for measure, name in MEASURES.items():
@@ -54,7 +54,7 @@ def _cells(rows: "pd.DataFrame") -> list[tuple[str, str]]:
     return list(dict.fromkeys(zip(rows["task"], rows["group"], strict=True)))
 
 
-def _ratio(report: "Report", quantity: str, measure: str, kind: str, task: str, group: str) -> list[str]:
+def _ratio(report: "PlsReport", quantity: str, measure: str, kind: str, task: str, group: str) -> list[str]:
     """PLS, C2, factor over pairs, (of sds: of each pair,) paper."""
     of = report.tables["presets"].set_index(["quantity", "preset"])
     compared = report.tables["comparisons"].set_index("quantity").loc[quantity]
@@ -82,7 +82,7 @@ def times(x: float, low: float, high: float) -> str:
     return f"{x:.3g}" + (f" ({low:.2g} … {high:.2g})" if low == low else "")
 
 
-def routing(report: "Report") -> str:
+def routing(report: "PlsReport") -> str:
     """Fig. 4a: own cells minus others of the matrix, per run with p."""
     found = report.tables["diagonality"]
     if found.empty:
@@ -101,7 +101,7 @@ def routing(report: "Report") -> str:
     return f"## Routing: the matrix task × group (Fig. 4a)\n\n{text}\n\n{table(columns, rows)}"
 
 
-def steering(report: "Report") -> str:
+def steering(report: "PlsReport") -> str:
     """Fig. 3: control ranges, leverage, monotonicity."""
     levers = report.tables["leverage"]
     if levers.empty:
@@ -135,7 +135,7 @@ def steering(report: "Report") -> str:
     return f"## Steering (Fig. 3)\n\n{text}\n\n{table(columns, rows)}"
 
 
-def hydra(report: "Report") -> str:
+def hydra(report: "PlsReport") -> str:
     """§1, §5.4: is the ablation made up for?"""
     found = report.tables["hydra"]
     if found.empty:
@@ -165,7 +165,7 @@ def hydra(report: "Report") -> str:
     return f"## Direct and total effects (Hydra)\n\n{text}\n\n{table(columns, rows)}"
 
 
-def depth(report: "Report") -> str:
+def depth(report: "PlsReport") -> str:
     """§4.2, Table 1, Fig. 2: where predictions stabilise."""
     of = report.tables["presets"].set_index(["quantity", "preset"])
     rows = []

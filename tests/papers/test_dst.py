@@ -1,9 +1,7 @@
 """Paper DST: printed areas by hand, streams known on paper, attention scored another way, the command."""
 
-import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,6 @@ import torch.nn.functional as F
 from interventions.streams_tables import PAPER
 from models.capture import edit
 from models.checkpoint import load
-from models.cli import command
 from models.errors import InputError
 from models.train import main as train
 from models.training.data import evaluation_shards
@@ -24,7 +21,7 @@ from papers.dst_measure import Settings, dual, measure_run
 from papers.dst_printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, area, bounds, printed
 from papers.dst_seeds import claims
 from tests.conftest import ROOT
-from tests.papers.test_lfa import planted
+from tests.papers.pages import changed, planted, refused, unexplained
 from tests.tiny import arguments
 
 SHORT = ["--steps", "2", "--sample-every", "1000"]
@@ -169,14 +166,7 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
 
 
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:
-    from probes.undefined import printable
-
-    for path in out.glob("*.parquet"):
-        table = pd.read_parquet(path)
-        if "undefined" in table:
-            shown = printable(table)
-            bad = [c for c in shown if (shown[c].astype(str) == "NaN (unexplained)").any()]
-            assert not bad, (path.stem, bad)
+    assert unexplained(out) == {}
 
 
 def test_one_run_of_one_stream_has_a_page_of_its_own(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -191,9 +181,7 @@ def test_bad_input_is_told_in_one_line_and_exits_2(
     one = str(runs["dst-kron-0"])
     other = tmp_path / "other"
     shutil.copytree(runs["dst-dense-0"], other)
-    manifest = json.loads((other / "manifest.json").read_text())
-    manifest["data"]["valid"]["corpus"] = "f" * 64
-    (other / "manifest.json").write_text(json.dumps(manifest))
+    changed("manifest.json", lambda m: m["data"]["valid"].update(corpus="f" * 64))(other)
     for argv, message in (
         ([], "give run folders"),
         ([one, one], "are both dst-kron, seed 0"),
@@ -204,12 +192,7 @@ def test_bad_input_is_told_in_one_line_and_exits_2(
         ([one, "--documents", "1"], "--documents: at least 2"),
         ([one, "--out", str(other / "manifest.json")], "is a file"),
     ):
-        monkeypatch.setattr(sys, "argv", ["papers.dst", *argv])
-        with pytest.raises(SystemExit) as end:
-            command(main)
-        said = capsys.readouterr().err.strip().splitlines()
-        assert end.value.code == 2 and message in said[-1] and said[-1].startswith("error: ")
+        assert message in refused(main, argv, monkeypatch, capsys)
+    changed("manifest.json", lambda m: m.pop("outcome"))(other)
     with pytest.raises(InputError, match="is not finished"):
-        manifest.pop("outcome")
-        (other / "manifest.json").write_text(json.dumps(manifest))
         open_runs([str(other)])

@@ -1,10 +1,9 @@
 """Paper LFA over seeds: planted numbers whose verdicts follow on paper, and the command on tiny runs."""
 
-import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +30,10 @@ from papers.printed import Bound, Order, number
 from papers.seeds import estimate
 from papers.verdicts import direction, judge_bound, size, verdicts
 from tests.conftest import ROOT
+from tests.papers.pages import NAN, changed, planted, unexplained
 
 PAPER = ROOT.parent / "shared" / "papers" / "001_622b69835ff408ab.txt"
-NAN = float("nan")
 FAST = ["--k", "1", "--documents", "4", "--resamples", "100", "--static", "none", "--device", "cpu"]
-Values = dict[tuple[str, str], list[float]]
-
-
-def planted(values: Values) -> pd.DataFrame:
-    """A table of quantities from (preset, quantity) -> one value per seed; NaN is undefined."""
-    rows = [
-        {"preset": preset, "seed": seed, "quantity": quantity, "family": "planted", "unit": "", "value": x, "sd": NAN,
-         "ci_low": NAN, "ci_high": NAN, "n": 1, "detail": "", "undefined": "value: no head" if x != x else ""}
-        for (preset, quantity), seeds in values.items()
-        for seed, x in enumerate(seeds)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
 
 
 # ---- the rule ----------------------------------------------------------------------------------
@@ -280,14 +267,8 @@ def test_the_quantities_are_those_of_the_instruments(out: Path, runs: dict[str, 
 
 
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:
-    from probes.undefined import printable
-
-    for path in out.glob("*.parquet"):
-        if path.stem in ("heads", "rules"):
-            continue  # columns of several probes; their own tests hold them
-        table = printable(pd.read_parquet(path))
-        bad = [c for c in table if (table[c].astype(str) == "NaN (unexplained)").any()]
-        assert not bad, (path.stem, bad)
+    # heads and rules hold columns of several probes; their own tests hold them
+    assert unexplained(out, ("heads", "rules")) == {}
 
 
 def test_what_was_measured_is_not_measured_again(
@@ -311,33 +292,26 @@ def test_what_was_measured_is_not_measured_again(
 # ---- bad input ---------------------------------------------------------------------------------
 
 
-def _manifest(change: Callable[[dict], Any]) -> Callable[[Path], None]:
-    return lambda folder: _edit(folder / "manifest.json", change)
-
-
-def _edit(path: Path, change: Callable[[dict], Any]) -> None:
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
-
-
 MIXED = {
-    "steps": (_manifest(lambda m: m.update(step=24, steps=24)), "steps is 12 there, 24 here"),
-    "scale": (_manifest(lambda m: m.update(scale="zoo")), "scale is tiny there, zoo here"),
-    "data": (_manifest(lambda m: m["data"]["train"].update(corpus="f" * 64)), "training data is"),
-    "validation": (_manifest(lambda m: m["data"]["valid"].update(corpus="f" * 64)), "validation data is"),
-    "tokenizer": (_manifest(lambda m: m["data"]["tokenizer"].update(sha256="f" * 64)), "tokenizer is"),
-    "unfinished": (_manifest(lambda m: m.pop("outcome")), "is not finished"),
-    "stopped": (_manifest(lambda m: m.update(step=6)), "is not finished"),
-    "preset": (_manifest(lambda m: m.update(preset="pls")), "is a run of pls"),
-    "same seed": (_manifest(lambda m: m.update(seed=0)), "are both lfa, seed 0"),
+    "steps": (changed("manifest.json", lambda m: m.update(step=24, steps=24)), "steps is 12 there, 24 here"),
+    "scale": (changed("manifest.json", lambda m: m.update(scale="zoo")), "scale is tiny there, zoo here"),
+    "data": (changed("manifest.json", lambda m: m["data"]["train"].update(corpus="f" * 64)), "training data is"),
+    "validation": (
+        changed("manifest.json", lambda m: m["data"]["valid"].update(corpus="f" * 64)),
+        "validation data is",
+    ),
+    "tokenizer": (changed("manifest.json", lambda m: m["data"]["tokenizer"].update(sha256="f" * 64)), "tokenizer is"),
+    "unfinished": (changed("manifest.json", lambda m: m.pop("outcome")), "is not finished"),
+    "stopped": (changed("manifest.json", lambda m: m.update(step=6)), "is not finished"),
+    "preset": (changed("manifest.json", lambda m: m.update(preset="pls")), "is a run of pls"),
+    "same seed": (changed("manifest.json", lambda m: m.update(seed=0)), "are both lfa, seed 0"),
     "vocabulary": (
-        lambda f: _edit(f / "config.json", lambda c: c["model"].update(d_vocab=301)),
+        changed("config.json", lambda c: c["model"].update(d_vocab=301)),
         "d_vocab is 300 there",
     ),
-    "recipe": (lambda f: _edit(f / "config.json", lambda c: c["training"].update(lr=1.0)), "training.lr is"),
+    "recipe": (changed("config.json", lambda c: c["training"].update(lr=1.0)), "training.lr is"),
     "architecture": (
-        lambda f: _edit(f / "config.json", lambda c: c["model"]["residual"].update(values="combined")),
+        changed("config.json", lambda c: c["model"]["residual"].update(values="combined")),
         "residual.values is token there, combined here",
     ),
 }

@@ -3,11 +3,8 @@
 import json
 import re
 import shutil
-import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +13,6 @@ from scipy import stats
 
 from interventions.groups import Group
 from interventions.hydra_tables import decompose, kept
-from models.cli import command
 from models.errors import InputError
 from models.make import build
 from models.text.corpus import open_corpus
@@ -35,7 +31,7 @@ from probes.tasks import token_task
 from tests.conftest import ROOT
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER
-from tests.papers.test_lfa import planted
+from tests.papers.pages import changed, planted, refused, unexplained
 from tests.tiny import arguments
 
 SHORT = ["--steps", "2", "--sample-every", "1000"]
@@ -264,7 +260,7 @@ def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     for preset in ("pls", "c2"):
         train(arguments(corpus, folder / f"{preset}-0", *shape, "--seed", "0", *SHORT, preset=preset))
     shutil.copytree(folder / "pls-0", folder / "pls-1")
-    _edit(folder / "pls-1" / "manifest.json", lambda m: m.update(seed=1))
+    changed("manifest.json", lambda m: m.update(seed=1))(folder / "pls-1")
     return {path.name: path for path in folder.iterdir()}
 
 
@@ -300,35 +296,18 @@ def test_the_page_says_what_the_tables_say(out: Path) -> None:
 
 
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:
-    from probes.undefined import printable
-
-    for path in out.glob("*.parquet"):
-        table = pd.read_parquet(path)
-        if "undefined" in table:
-            shown = printable(table)
-            bad = [c for c in shown if (shown[c].astype(str) == "NaN (unexplained)").any()]
-            assert not bad, (path.stem, bad)
-
-
-def _manifest(change: Callable[[dict], Any]) -> Callable[[Path], None]:
-    return lambda folder: _edit(folder / "manifest.json", change)
-
-
-def _edit(path: Path, change: Callable[[dict], Any]) -> None:
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
+    assert unexplained(out) == {}
 
 
 MIXED = {
-    "data": (_manifest(lambda m: m["data"]["train"].update(corpus="f" * 64)), "training data is"),
-    "steps": (_manifest(lambda m: m.update(step=24, steps=24)), "steps is 2 there, 24 here"),
-    "seed": (_manifest(lambda m: m.update(seed=7)), "seed 7 of c2 has no partner"),
-    "preset": (_manifest(lambda m: m.update(preset="lfa")), "is a run of lfa"),
-    "unfinished": (_manifest(lambda m: m.pop("outcome")), "is not finished"),
-    "shape": (lambda f: _edit(f / "config.json", lambda c: c["model"].update(n_heads=4)), "n_heads is 6 there"),
+    "data": (changed("manifest.json", lambda m: m["data"]["train"].update(corpus="f" * 64)), "training data is"),
+    "steps": (changed("manifest.json", lambda m: m.update(step=24, steps=24)), "steps is 2 there, 24 here"),
+    "seed": (changed("manifest.json", lambda m: m.update(seed=7)), "seed 7 of c2 has no partner"),
+    "preset": (changed("manifest.json", lambda m: m.update(preset="lfa")), "is a run of lfa"),
+    "unfinished": (changed("manifest.json", lambda m: m.pop("outcome")), "is not finished"),
+    "shape": (changed("config.json", lambda c: c["model"].update(n_heads=4)), "n_heads is 6 there"),
     "gate": (
-        lambda f: _edit(f / "config.json", lambda c: c["model"]["attention"]["gate"].update(bias=False)),
+        changed("config.json", lambda c: c["model"]["attention"]["gate"].update(bias=False)),
         "attention.gate.bias is True there",
     ),
 }
@@ -362,8 +341,4 @@ def test_bad_arguments_are_told_in_one_line_and_exit_2(
         ([pls, control, "--tasks", "spelling"], "spelling"),
         ([pls, control, "--out", str(tmp_path / "file")], "is a file"),
     ):
-        monkeypatch.setattr(sys, "argv", ["papers.pls", *argv])
-        with pytest.raises(SystemExit) as end:
-            command(main)
-        said = capsys.readouterr().err.strip().splitlines()
-        assert end.value.code == 2 and message in said[-1] and said[-1].startswith("error: ")
+        assert message in refused(main, argv, monkeypatch, capsys)
