@@ -69,8 +69,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         distinct, inverse, weights = distinct_rows(X)
         self.n_distinct_ = len(distinct)
-        self._fit_projection(distinct, weights)
-        z = self._project(distinct)
+        z = self._fit_projection(distinct, weights)
         if self.method == "hdbscan":
             labels, probabilities = self._fit_density(z, weights, progress)
         else:
@@ -116,26 +115,34 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         if self.components not in (None, "auto") and int(self.components) < 1:
             raise ValueError(f"components = {self.components}: at least 1, None for all columns, or 'auto'")
 
-    def _fit_projection(self, x: np.ndarray, weights: np.ndarray) -> None:
-        """Mean and standard deviation of each column (1 where it is constant), principal components of the quotient."""
+    def _fit_projection(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Mean and standard deviation of each column (1 where it is constant), principal components of the quotient.
+
+        Returns the projected rows.
+        """
         n = weights.sum()
         self.mean_ = weights @ x / n
-        sd = np.sqrt(weights @ (x - self.mean_) ** 2 / n)
+        z = x - self.mean_
+        sd = np.sqrt(weights @ z**2 / n)
         self.scale_ = np.where(sd > 1e-12 * (1 + np.abs(self.mean_)), sd, 1.0)
         wanted = (PCA if self.method == "hdbscan" else None) if self.components == "auto" else self.components
         d = x.shape[1]
+        z /= self.scale_
         self.components_, self.explained_variance_ratio_ = np.empty((0, d)), np.empty(0)
         if wanted is not None:
-            z = (x - self.mean_) / self.scale_
-            values, vectors = np.linalg.eigh((z * weights[:, None]).T @ z / n)
+            root = z * np.sqrt(weights)[:, None]  # one array twice in a product: BLAS computes half of it
+            values, vectors = np.linalg.eigh(root.T @ root / n)
             keep = min(int(wanted), d, int(n))
             values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1].T[:keep]
             largest = np.abs(vectors).argmax(1)
             self.components_ = vectors * np.sign(vectors[np.arange(keep), largest])[:, None]
             self.explained_variance_ratio_ = values[:keep] / max(values.sum(), 1e-300)
+        return self._reduce(z)
 
     def _project(self, x: np.ndarray) -> np.ndarray:
-        z = (x - self.mean_) / self.scale_
+        return self._reduce((x - self.mean_) / self.scale_)
+
+    def _reduce(self, z: np.ndarray) -> np.ndarray:
         return z @ self.components_.T if len(self.components_) else z
 
     def _fit_density(self, z: np.ndarray, weights: np.ndarray, progress: Progress) -> tuple[np.ndarray, np.ndarray]:
@@ -202,15 +209,24 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
 
 def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct rows in the order of their hashes, the row of each token, and how many tokens each row stands for."""
-    import pandas as pd
-
-    x = x + 0.0  # no −0
-    keys = pd.util.hash_pandas_object(pd.DataFrame(x), index=False).to_numpy()
+    x = np.ascontiguousarray(x) + 0.0  # no −0
+    keys = hashes(x)
     _, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     again = np.flatnonzero(first[inverse] != np.arange(len(x)))
     if not np.array_equal(x[first[inverse[again]]], x[again]):  # two rows of one hash of 64 bits
         return np.unique(x, axis=0, return_inverse=True, return_counts=True)
     return x[first], inverse, counts
+
+
+def hashes(x: np.ndarray) -> np.ndarray:
+    """[n] uint64: Σ over the columns of odd random numbers times the bits of x [n, d], modulo 2⁶⁴.
+
+    The low bits of round numbers are all 0, so the high ones are folded into them first.
+    """
+    bits = x.view(np.uint64)
+    odd = np.random.default_rng(0).integers(0, 2**64, x.shape[1], np.uint64) | np.uint64(1)
+    parts = [bits[i : i + 1024] for i in range(0, len(bits), 1024)]  # in the cache
+    return np.concatenate([(part ^ (part >> np.uint64(32))) @ odd for part in parts])
 
 
 def _by_size(cluster: np.ndarray, weights: np.ndarray, n: int) -> np.ndarray:

@@ -13,9 +13,10 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+import features.modes
 from features.density import condense, select
 from features.hierarchy import single_linkage, spanning_tree
-from features.modes import ComputationalModes, distinct_rows
+from features.modes import ComputationalModes, distinct_rows, hashes
 from models.errors import InputError
 
 
@@ -134,11 +135,19 @@ def test_equal_rows_are_one_cluster_and_rounding_does_not_cut_it() -> None:
 def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.vstack([loose(0), loose(0)[:9]])
     with monkeypatch.context() as patched:
-        patched.setattr(pd.util, "hash_pandas_object", lambda frame, index: pd.Series(frame[0] > 0).astype("uint64"))
+        patched.setattr(features.modes, "hashes", lambda x: (x[:, 0] > 0).astype(np.uint64))
         distinct, inverse, counts = distinct_rows(x)
     assert len(distinct) == 700 and counts.sum() == 709
     np.testing.assert_array_equal(distinct[inverse], x)
     np.testing.assert_array_equal(distinct_rows(x)[0][distinct_rows(x)[1]], x)
+
+
+def test_hashes_tell_rows_apart_and_equal_rows_alike() -> None:
+    """Round numbers, whose differences are in the highest bits only, as counts, one-hot rows and powers of 2."""
+    grid = np.array(np.meshgrid(*[[0.0, 1.0, 2.0, -1.0, 0.5]] * 6)).reshape(6, -1).T
+    rows = np.vstack([grid, 2.0 ** np.arange(-300, 300, 100)[:, None] * np.ones(6), np.eye(6) * 7])
+    assert len(np.unique(hashes(rows))) == len(np.unique(rows, axis=0)) > 15_000
+    np.testing.assert_array_equal(hashes(rows[::-1].copy()), hashes(rows)[::-1])
 
 
 def test_stability_is_the_sum_over_tokens() -> None:
