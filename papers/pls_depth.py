@@ -17,6 +17,7 @@ import pandas as pd
 from papers.rows import Progress, Rows
 
 if TYPE_CHECKING:
+    from features.store import Features
     from models.text.shards import TokenShards
 
 UNITS = {"depth": "layers", "share": "share of tokens", "ci_low": "share", "ci_high": "share", "n": "tokens"}
@@ -40,13 +41,18 @@ def measure_depth(rows: Rows, model: Any, shards: "TokenShards", tokens: int, pr
     with TemporaryDirectory() as folder:
         reader, out = FeatureReader(model, FeatureOptions(tier="structural")), Path(folder) / "features.parquet"
         extract(reader, shards, out, model={}, max_tokens=tokens, progress=progress("depth"))
-        found = read_features(out).table[["document", "k_star"]]
-    depth, documents = found["k_star"].to_numpy(int), found["document"].to_numpy()
-    for name, layers in ranges(model.config.n_layers).items():
+        found = read_features(out)
+    return shares_of_depth(rows, found, model.config.n_layers)
+
+
+def shares_of_depth(rows: Rows, found: "Features", n_layers: int) -> pd.DataFrame:
+    """`measure_depth` of features that were extracted."""
+    depth, documents = found.table["k_star"].to_numpy(int), found.table["document"].to_numpy()
+    for name, layers in ranges(n_layers).items():
         share, low, high, why = _share(np.isin(depth, layers), documents)
         rows.add(f"depth.{name}", "depth", "share of tokens", share, interval=(low, high), n=len(depth), why=why)
     table = []
-    for k in range(model.config.n_layers + 1):
+    for k in range(n_layers + 1):
         share, low, high, why = _share(depth == k, documents)
         row = {"depth": k, "share": share, "ci_low": low, "ci_high": high, "n": len(depth)}
         table.append({**row, "documents": len(set(documents)), "undefined": f"ci_low, ci_high: {why}" if why else ""})

@@ -32,7 +32,7 @@ def figure(tables: "dict[str, pd.DataFrame]") -> Any:
     if len(curves):
         _curves(canvas, curves)
     _cases(canvas, tables["cases"], _spread_task(tables))
-    _depth(canvas, tables["depth"])
+    depth_bars(canvas, tables["depth"], 2, 3)
     canvas.update_layout(
         template="simple_white", width=1480, height=860, title=TITLE, legend={"orientation": "h", "y": -0.1},
         margin={"l": 110, "r": 20, "t": 100, "b": 60},
@@ -117,18 +117,19 @@ def _cases(canvas: Any, cases: "pd.DataFrame", task: str) -> None:
     canvas.update_xaxes(tickvals=list(range(len(groups))), ticktext=groups, row=2, col=2)
 
 
-def _depth(canvas: Any, depth: "pd.DataFrame") -> None:
+def depth_bars(canvas: Any, depth: "pd.DataFrame", row: int, col: int) -> None:
     """Shares of tokens by k*, bars: mean over seeds; dotted: the paper's three ranges, spread evenly."""
     for preset in PRESETS:
         one = depth[depth["preset"] == preset]
         mean = one.groupby("depth")["share"].mean()
-        canvas.add_bar(x=mean.index, y=mean, name=preset, marker={"color": COLOURS[preset]}, row=2, col=3)
+        canvas.add_bar(x=mean.index, y=mean, name=preset, marker={"color": COLOURS[preset]}, row=row, col=col)
         for name, layers in ranges(int(depth["depth"].max())).items():
             paper = printed(preset, f"depth.{name}")
             assert paper is not None
+            y = [paper.value / len(layers) for _ in layers]
+            style = {"color": COLOURS[preset], "dash": "dot"}
             canvas.add_scatter(
-                x=list(layers), y=[paper.value / len(layers)] * len(layers), mode="lines", showlegend=False,
-                line={"color": COLOURS[preset], "dash": "dot"}, hovertext="paper, its range spread evenly",
-                row=2, col=3,
+                x=list(layers), y=y, mode="lines", showlegend=False, line=style, row=row, col=col,
+                hovertext="paper, its range spread evenly",
             )  # fmt: skip
-    canvas.update_xaxes(title="k*", row=2, col=3)
+    canvas.update_xaxes(title="k*", row=row, col=col)

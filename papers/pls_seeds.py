@@ -5,7 +5,7 @@ geometrically over pairs; all else by the difference. A factor of sizes near 0 i
 over seeds for that, and the bootstrap interval over cases of every pair (`pairs`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pandas as pd
 
 from papers.pls_printed import CLAIMS, Ratio, factor, printed
 from papers.pls_runs import CONTROL, PRESETS, RUN
-from papers.printed import Bound, Order
+from papers.printed import Bound, Order, Printed
 from papers.seeds import NAN, estimate, nothing, paired, seeds_of
 from papers.verdicts import judge_bound, judge_pairs
 from probes.undefined import note
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FACTORS = ("effect", "spread", "range")
 FACTOR = "factor"
 """The unit of a ratio."""
+Lookup = Callable[[str, str], Printed | None]
+"""(preset, quantity) -> what the paper prints of it."""
 
 
 def is_factor(quantity: str) -> bool:
@@ -31,7 +33,7 @@ def is_factor(quantity: str) -> bool:
     return quantity.split(".")[0].removesuffix("_odds") in FACTORS
 
 
-def presets(quantities: pd.DataFrame) -> pd.DataFrame:
+def presets(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataFrame:
     """One row per quantity and preset: n seeds, mean, sd, 95 % t interval over seeds, beside what the paper prints.
 
     Intervals of shares, spreads and ranges end where these do (NaN stays NaN).
@@ -58,7 +60,7 @@ def presets(quantities: pd.DataFrame) -> pd.DataFrame:
 
 def _possible(quantity: str, unit: str) -> tuple[float, float]:
     """What a quantity can be at all, where intervals end: a share from 0 to 1, a spread or a range from 0."""
-    if unit == "share of tokens":
+    if unit.startswith("share of"):
         return 0.0, 1.0
     return 0.0 if quantity.startswith(("spread", "range")) else -np.inf, np.inf
 
@@ -66,7 +68,7 @@ def _possible(quantity: str, unit: str) -> tuple[float, float]:
 _UNPRINTED: dict[str, Any] = {"paper": NAN, "printed": "", "where": ""}
 
 
-def comparisons(quantities: pd.DataFrame) -> pd.DataFrame:
+def comparisons(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataFrame:
     """One row per quantity: PLS against C2 over the pairs, `kind` factor or difference, p, Holm in its family."""
     from probes.report import with_holm
 
@@ -116,7 +118,9 @@ def pairs(measured: "Mapping[tuple[str, int], Measured]", within: tuple[float, f
 # ---- claims ------------------------------------------------------------------------------------
 
 
-def claims(quantities: pd.DataFrame) -> pd.DataFrame:
+def claims(
+    quantities: pd.DataFrame, of: Sequence[Ratio | Order | Bound] = CLAIMS, printed: Lookup = printed
+) -> pd.DataFrame:
     """One row per claim of the paper: printed, measured with its interval over seeds, Holm over all, verdicts.
 
     `kind` is factor (`difference` and the ends are factors, 1 is no difference), difference or limit.
@@ -125,11 +129,11 @@ def claims(quantities: pd.DataFrame) -> pd.DataFrame:
 
     units = dict(zip(quantities["quantity"], quantities["unit"], strict=True))
     rows = []
-    for claim in CLAIMS:
+    for claim in of:
         if isinstance(claim, Ratio):
             row = _factor(claim, quantities)
         elif isinstance(claim, Order):
-            row = _order(claim, quantities)
+            row = _order(claim, quantities, printed)
         else:
             assert isinstance(claim, Bound)
             row = {**judge_bound(claim, quantities), "kind": "limit"}
@@ -139,7 +143,7 @@ def claims(quantities: pd.DataFrame) -> pd.DataFrame:
     return with_holm(pd.DataFrame(rows))
 
 
-def _order(claim: Order, quantities: pd.DataFrame) -> dict[str, Any]:
+def _order(claim: Order, quantities: pd.DataFrame, printed: Lookup) -> dict[str, Any]:
     two = [printed(preset, claim.quantity) for preset in (claim.more, claim.less)]
     row = {
         "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where,

@@ -1,0 +1,147 @@
+"""The comparison of computational modes: printed numbers, quantities beside the commands, the page, bad input."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
+
+import papers.modes
+from features.cluster import main as cluster
+from features.extract import main as extract
+from models.train import main as train
+from papers.modes import main
+from papers.modes_printed import CLAIMS, PRINTED, printed
+from papers.pls_seeds import claims, comparisons, presets
+from papers.printed import Order
+from tests.papers.pages import changed, planted, refused, unexplained
+from tests.papers.test_pls import PAPER
+from tests.tiny import arguments
+
+TOKENS = 400
+
+
+def test_every_printed_number_stands_in_its_quotation() -> None:
+    for one in PRINTED:
+        assert one.text in one.quote, one
+    assert (one := printed("pls", "hdbscan.coverage")) is not None and one.value == pytest.approx(0.46)
+    assert printed("c2", "hdbscan.coverage") is None
+
+
+@pytest.mark.skipif(not PAPER.is_file(), reason="no text of the paper beside the clone")
+def test_every_quotation_stands_in_the_paper() -> None:
+    paper = re.sub(r"\s+", " ", PAPER.read_text(encoding="utf-8"))
+    for one in (*PRINTED, *(c for c in CLAIMS if not isinstance(c, Order))):
+        assert re.sub(r"\s+", " ", one.quote) in paper, one
+
+
+def test_verdicts_follow_from_planted_seeds() -> None:
+    names = {c.quantity for c in CLAIMS}
+    values = {("pls", q): [0.3, 0.31, 0.32] for q in names} | {("c2", q): [0.1, 0.12, 0.11] for q in names}
+    values["pls", "kmeans.ari"] = [0.008, 0.01, 0.006]
+    table = planted(values)
+    found = claims(table, CLAIMS, printed).set_index(["quantity", "claim"])["direction"]
+    assert found["kmeans.ari", "pls below 0.1"] == found["depth.early", "pls > c2"] == "holds"
+    assert found["hdbscan.ari", "pls below 0.1"] == found["depth.late", "c2 > pls"] == "opposite"
+    assert found["hdbscan.flat", "pls above 0.5"] == "opposite"
+    means = presets(table, printed).set_index(["quantity", "preset"])
+    assert means.loc[("kmeans.ari", "pls"), "printed"] == "0.008" and means.loc[("kmeans.ari", "c2"), "printed"] == ""
+    assert comparisons(table, printed).set_index("quantity").loc["depth.late", "paper"] == pytest.approx(-0.16)
+
+
+# ---- the command on tiny runs ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("modes")
+    for preset in ("pls", "c2"):
+        train(arguments(corpus, folder / f"{preset}-0", "--seed", "0", preset=preset))
+        shutil.copytree(folder / f"{preset}-0", folder / f"{preset}-1")
+        changed("manifest.json", lambda m: m.update(seed=1))(folder / f"{preset}-1")
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("out") / "modes"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(papers.modes, "LEAST", 100)
+        asked = ["--tokens", str(TOKENS), "--kmeans-tokens", "200", "--resamples", "100", "--static", "none"]
+        main([*map(str, runs.values()), "--out", str(folder), *asked, "--no-html", "--device", "cpu"])
+    return folder
+
+
+def test_the_numbers_are_those_of_the_commands(out: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    features, raw, folder = tmp_path / "f.parquet", tmp_path / "f-raw.parquet", tmp_path / "clusters"
+    extract([str(runs["pls-0"]), "--tier", "topk", "--max-tokens", str(TOKENS), "--raw", "--out", str(features)])
+    cluster([str(features), "--raw", str(raw), "--out", str(folder), "--no-umap", "--drop-constant"])
+    summary = pd.read_parquet(folder / "summary.parquet").set_index("quantity")["value"]
+    agreement = pd.read_parquet(folder / "agreement.parquet").set_index(["tokens", "measure"])["value"]
+    table = pd.read_parquet(out / "runs.parquet")
+    ours = table[(table["preset"] == "pls") & (table["seed"] == 0)].set_index("quantity")["value"]
+    assert ours["hdbscan.clusters"] == summary["clusters"] > 1
+    assert ours["hdbscan.coverage"] == pytest.approx(summary["coverage"])
+    assert ours["hdbscan.variance"] == pytest.approx(summary["variance they explain"])
+    assert ours["hdbscan.sd"] == pytest.approx(summary["σ(k*) within clusters, mean over tokens"])
+    assert ours["hdbscan.ari"] == pytest.approx(agreement["all, noise a cluster", "ARI"])
+    assert ours["hdbscan.ami_clustered"] == pytest.approx(agreement["in clusters of both", "AMI"])
+    labels = pd.read_parquet(folder / "labels.parquet")
+    again = tmp_path / "again"
+    cluster([str(features), "--out", str(again), "--no-umap", "--drop-constant", "--method", "kmeans"])
+    assert len(pd.read_parquet(again / "labels.parquet")) == len(labels) == TOKENS
+
+
+def test_identity_is_the_ami_with_token_ids(out: Path, runs: dict[str, Path]) -> None:
+    from features.modes import ComputationalModes
+    from models.checkpoint import load
+    from models.training.data import evaluation_shards
+    from papers.modes_measure import _extracted
+
+    model = load(runs["pls-0"])
+    shards = evaluation_shards(runs["pls-0"], model._text(), None)
+    found, raw = _extracted(model, shards, "structural", 200, lambda label: iter)
+    names = [c.name for c in found.columns if not c.constant and found.table[c.name].nunique() > 1]
+    ours, theirs = (ComputationalModes("kmeans").fit_predict(x) for x in (found.table[names], raw))
+    ids = found.table["token_id"]
+    table = pd.read_parquet(out / "runs.parquet")
+    one = table[(table["preset"] == "pls") & (table["seed"] == 0)].set_index("quantity")["value"]
+    assert one["kmeans.identity"] == pytest.approx(adjusted_mutual_info_score(ids, ours))
+    assert one["kmeans.identity_raw"] == pytest.approx(adjusted_mutual_info_score(ids, theirs))
+    assert one["kmeans.ari"] == pytest.approx(adjusted_rand_score(ours, theirs))
+    assert one["kmeans.identity_gap"] == pytest.approx(one["kmeans.identity_raw"] - one["kmeans.identity"])
+
+
+def test_the_page_says_what_the_tables_say(out: Path) -> None:
+    text = (out / "README.md").read_text(encoding="utf-8")
+    tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
+    assert set(tables) == {"runs", "presets", "comparisons", "claims", "depth", "clusters", "agreement"}
+    for r in tables["claims"].itertuples():
+        assert f"| {r.claim} | `{r.quantity}` | {r.printed} |" in text
+    for quantity in set(tables["runs"]["quantity"]):
+        assert text.count(f"| `{quantity}` |") >= 2
+    assert f"{TOKENS} for HDBSCAN" in text and "the logit lens" in text
+    for name in re.findall(r"`([\w.-]+\.parquet)`", text):
+        assert (out / name).is_file()
+    shares = tables["depth"].groupby(["preset", "seed"])["share"].sum()
+    assert shares.to_numpy() == pytest.approx(1)
+
+
+def test_no_value_is_missing_without_a_reason(out: Path) -> None:
+    assert unexplained(out) == {}
+
+
+def test_bad_input_is_told_in_one_line(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pls = str(runs["pls-0"])
+    (tmp_path / "file").write_text("")
+    for argv, message in (
+        ([], "give run folders"),
+        ([pls], "no run of c2"),
+        ([pls, "--tokens", "10"], "--tokens, --kmeans-tokens: at least 1000"),
+        ([pls, "--out", str(tmp_path / "file")], "is a file"),
+    ):
+        assert message in refused(main, argv, monkeypatch, capsys)
