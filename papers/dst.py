@@ -87,7 +87,7 @@ def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Ds
     from models.checkpoint import load
     from models.provenance import pick_device, provenance
     from models.training.data import evaluation_shards
-    from papers.dst_measure import Settings, measure_run
+    from papers.dst_measure import Settings, measure_run, whole_loss
     from papers.dst_page import DstReport
     from papers.dst_printed import CONTROL, TABLE1
     from papers.dst_seeds import claims, presets
@@ -107,7 +107,9 @@ def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Ds
     tables = {name: pd.concat(some, ignore_index=True) for name, some in parts.items()}
     quantities = tables.pop("quantities")
     rows = losses(runs)
-    tables |= {"runs": quantities, "presets": presets(quantities), "claims": claims(quantities), "losses": rows}
+    quantities = pd.concat([quantities, whole_loss(rows)], ignore_index=True)
+    tables |= {"runs": quantities, "presets": presets(quantities), "losses": rows}
+    tables["claims"] = claims(quantities, settings.alphas)
     if CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1:
         tables["loss"] = against(rows, CONTROL, TABLE1)
     about = {**provenance(device), "argv": typed("papers.dst", options, runs)}

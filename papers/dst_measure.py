@@ -1,6 +1,7 @@
 """What is measured on one run for DST's Tables 4 and 5, with the instruments of `interventions`.
 
-    loss                     validation loss of the measured documents, nats per token
+    loss.documents           loss of the measured documents at α = 1, nats per token; `loss` is that of the whole
+                             validation part, at the end of training (`papers.losses`)
     stream.<definition>.<where>          change of the loss without a stream, as a share of it (Table 4)
     gap.zero.<where>         x_t → 0 minus x_e → 0;  gap.random.<where>: x_t → random words minus x_t → 0
     degradation.<α>          loss(α) / loss(1) − 1 (Table 5)
@@ -59,6 +60,16 @@ def measure_run(
     }  # fmt: skip
 
 
+def whole_loss(losses: pd.DataFrame) -> pd.DataFrame:
+    """The quantity `loss` of every run, from the table of `papers.losses`."""
+    parts = []
+    for r in losses.itertuples():
+        rows = Rows()
+        rows.add("loss", "loss", "nats/token", float(r.loss), n=1, detail=f"{r.tokens} tokens")
+        parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
+    return pd.concat(parts, ignore_index=True)
+
+
 def _amplify(
     rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
@@ -75,7 +86,8 @@ def _amplify(
     patterns = pattern_sums(model, texts, alphas, progress=progress("attention"))
     table, area = curve(alphas, losses, patterns), areas(alphas, losses.edited, losses.tokens)
     first = table.iloc[0]
-    rows.add("loss", "loss", "nats/token", first["baseline"], n=int(first["n"]), detail=f"{first['tokens']} tokens")
+    tokens = f"{first['tokens']} tokens"
+    rows.add("loss.documents", "loss", "nats/token", first["baseline"], n=int(first["n"]), detail=tokens)
     for r in table[table["alpha"] > 1].itertuples():
         ends = (r.percent_low / 100, r.percent_high / 100)
         rows.add(f"degradation.{r.alpha:g}", "degradation", SHARE, r.percent / 100, interval=ends, n=r.n)

@@ -1,8 +1,11 @@
 """From runs to presets and claims of DST: training seeds are the units, pairs of one seed for two presets."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
-from papers.dst_printed import ORDERS, bounds, printed
+from interventions.amplify_tables import PAPER_ALPHAS
+from papers.dst_printed import bounds, orders, printed
 from papers.seeds import NAN, estimate, nothing, paired, seeds_of
 from papers.verdicts import judge_bound, judge_pairs
 from probes.undefined import note
@@ -26,7 +29,7 @@ def presets(quantities: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def claims(quantities: pd.DataFrame) -> pd.DataFrame:
+def claims(quantities: pd.DataFrame, alphas: Sequence[float] = PAPER_ALPHAS) -> pd.DataFrame:
     """One row per claim about presets that are given: measured, interval over seeds, Holm over all, verdict.
 
     `runs` counts those whose own value has the sign that the paper says; with one seed it is all there is.
@@ -41,7 +44,7 @@ def claims(quantities: pd.DataFrame) -> pd.DataFrame:
         sign = 1 if claim.side == "above" else -1
         agree = int((sign * (values - claim.limit) > 0).sum())
         rows.append({**judge_bound(claim, quantities), "runs": f"{agree} of {len(values)}"})
-    for order in ORDERS:
+    for order in orders(alphas):
         if not {order.more, order.less} <= set(names):
             continue
         two = [printed(preset, order.quantity) for preset in (order.more, order.less)]

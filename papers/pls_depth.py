@@ -1,6 +1,6 @@
 """Where predictions stabilise: PLS Table 1 and Fig. 2, of the k* that `features.extract` reads.
 
-    depth.early, depth.middle, depth.late      shares of tokens with k* in 0–1, 2 … L−2, L−1 … L (PLS §4.2: L = 6)
+    depth.early, depth.middle, depth.late      shares of tokens with k* < L/3, between, ≥ 5L/6 (PLS §4.2: L = 6)
 
 k* is the first layer whose prediction is the final one and stays so, L where only the last layer has it (SPEC §7.4,
 the author's rule; the formula's L−1 falls into the same range). Layers are read through the final norm and the head, as
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 UNITS = {"depth": "layers", "share": "share of tokens", "ci_low": "share", "ci_high": "share", "n": "tokens"}
 
 
-def ranges(n_layers: int) -> dict[str, range]:
-    """Early, middle and late k*."""
-    return {"early": range(2), "middle": range(2, n_layers - 1), "late": range(n_layers - 1, n_layers + 1)}
+def ranges(n_layers: int) -> dict[str, list[int]]:
+    """Early, middle and late k*, as `features.cluster_tables.depth_ranges` has them for any number of layers."""
+    from features.cluster_tables import RANGES, depth_ranges
+
+    of = depth_ranges(np.arange(n_layers + 1), n_layers)
+    return {name: np.flatnonzero(of == i).tolist() for i, name in enumerate(RANGES)}
 
 
 def measure_depth(rows: Rows, model: Any, shards: "TokenShards", tokens: int, progress: Progress) -> pd.DataFrame:

@@ -2,14 +2,15 @@
 
     effect.T.G        mean Δ P(answer) over the cases of task T without the heads of group G (Table 2)
     spread.T.G        its standard deviation between cases (§5.2, Fig. 4b)
-    range.T.G         control range of P(answer) over the scales (Fig. 3); monotonicity.T.G: Spearman's ρ within cases
-    own.T.G           |effect| of the task's own group minus |effect| of the other tasks' own groups (§5.3)
+    range.T.G         control range of P(answer) over the scales (Fig. 3); monotonicity.T.G: |Spearman's ρ| of the mean
+                      curve; rising.T.G: ρ within a case, mean over cases, 1 where every case rises with the scale
+    own.T.G           |effect| of the group on its own task minus that on the tasks with other own groups (§5.3)
     smear.G           |effect| of the group on gender minus that on capitalization (§5.3, the control)
     diagonality.named, .found      own cells minus others of the matrix task × group (Fig. 4a)
     depth.early, …    shares of tokens by the layer where their prediction settles (`papers.pls_depth`)
     kept.T.G          share of the direct effect that is left in the total (`hydra_tables.kept`)
 
-`effect_odds`, `spread_odds`, `range_odds`, `monotonicity_odds`, `diagonality_odds` are the same of the log-odds.
+`effect_odds`, `spread_odds`, `range_odds`, `monotonicity_odds`, … are the same of the log-odds.
 """
 
 from collections.abc import Sequence
@@ -137,7 +138,7 @@ def _routing(rows: Rows, effects: Effects, groups: Sequence[str], seed: int) -> 
                      why="" if value == value else "fewer than two groups are some task's own")  # fmt: skip
         size = {(t, g): abs(float(x.mean())) for (m, t, g), x in effects.changes.items() if m == "probability"}
         for task, group in own.items() if len(set(own.values())) > 1 else ():
-            others = [size[task, g] for g in sorted(set(own.values()) - {group})]
+            others = [size[t, group] for t, g in own.items() if g != group]
             rows.add(f"own.{task}.{group}", "routing", "probability", size[task, group] - sum(others) / len(others))
         if {"gender", "capitalization"} <= set(own):
             group = own["capitalization"]
@@ -164,7 +165,9 @@ def _steering(
         name, end, why = f"{r.task}.{r.group}", SUFFIX[str(r.measure)], reasons(r.undefined)
         rows.add(f"range{end}.{name}", "steering", UNIT[str(r.measure)], r.range, interval=(r.range_low, r.range_high),
                  n=r.n + r.flat, detail=r.heads, why=why.get("range_low", ""))  # fmt: skip
-        rows.add(f"monotonicity{end}.{name}", "steering", "Spearman's ρ", r.spearman, n=r.n,
+        rows.add(f"monotonicity{end}.{name}", "steering", "|Spearman's ρ|", abs(r.spearman_curve), n=r.n,
+                 why=why.get("spearman_curve", "the mean over cases does not move"))  # fmt: skip
+        rows.add(f"rising{end}.{name}", "steering", "Spearman's ρ", r.spearman, n=r.n,
                  interval=(r.spearman_low, r.spearman_high), detail=f"{r.flat} cases do not move",
                  why=why.get("spearman", why.get("spearman_low", "")))  # fmt: skip
     return found

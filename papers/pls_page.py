@@ -12,6 +12,13 @@ from papers.pls_printed import CARD
 from papers.pls_runs import CONTROL, RUN
 from papers.verdicts import verdicts
 
+HEADS = {
+    "named": "of the paper's heads",
+    "all": "of processing depth",
+    "found": "once more, of the heads that attention names in each model",
+}
+"""What the claims of a value of `heads` are about."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlsReport(Report):
@@ -34,7 +41,10 @@ def page(report: PlsReport) -> str:
 def _head(report: PlsReport) -> str:
     conditions = report.runs[0].conditions
     seeds = sorted({run.seed for run in report.runs})
-    counts = ", ".join(f"{name}: {count}" for name, count in verdicts(report.tables["claims"]).items())
+    counts = {
+        HEADS[heads]: ", ".join(f"{name}: {count}" for name, count in verdicts(some).items())
+        for heads, some in report.tables["claims"].groupby("heads", sort=False)
+    }
     one = " One pair only, so no interval over seeds." if len(seeds) == 1 else ""
     lines = [
         f"- Runs: {RUN} and {CONTROL}, seeds {', '.join(map(str, seeds))}; the two of a seed see the same windows in "
@@ -42,7 +52,7 @@ def _head(report: PlsReport) -> str:
         f"- Models: scale {conditions['scale']} ({shape(conditions)}), {conditions['steps']:,} steps on "
         f"`{report.runs[0].config['data']['data']}`. The paper's: 6 layers, 6 heads, width 384, grade-school text.",
         f"- Cases: {'; '.join(report.left_out.values())}. The paper's 8, 16 and 50 are not published; these are ours.",
-        f"- Claims of the paper: {counts}.",
+        *(f"- Claims of the paper, {what}: {text}." for what, text in counts.items()),
         made_by(report.about),
         files_line(report.files),
     ]
@@ -56,15 +66,18 @@ def _claims(report: PlsReport) -> str:
     rows = []
     for r in report.tables["claims"].itertuples():
         measured, low, high = (value(x, r.unit) for x in (r.difference, r.ci_low, r.ci_high))
-        rows.append([r.heads, r.claim, f"`{r.quantity}`", r.printed, r.where, measured,
+        signs = f", one sign in {r.alike}" if r.alike else ""
+        rows.append([r.heads, r.claim, f"`{r.quantity}`", r.printed, r.where, measured + signs,
                      f"{low} … {high}" if r.ci_low == r.ci_low else "undefined", number(r.p_holm), r.direction,
                      r.size])  # fmt: skip
     text = (
         "A claim *holds* when the 95 % interval over pairs of seeds lies on the side that the paper says, is "
         "*opposite* when it lies on the other, and *not resolved* when it holds no difference (1 of a factor, 0 of a "
-        "difference or limit). A factor is the geometric mean of |PLS| / |C2| over pairs; of a limit, `measured` is "
-        "how far the model lies on the claimed side. *named* are the paper's heads L5.H4+L5.H5 and L5.H2+L5.H3, whose "
-        "numbers mean nothing in another model; *found* are those of the last layer that attention names in each model "
+        "difference or limit). A factor is the geometric mean of |PLS| / |C2| over the pairs whose sizes are more than "
+        "rounding, and says in how many both have one sign; of a limit, `measured` is how far the model lies on the "
+        "claimed side. The 0.9 of *monotonicity* is ours. *named* are the paper's heads L5.H4+L5.H5 and L5.H2+L5.H3, "
+        "whose numbers mean nothing in another model; *found* are those of the last layer that attention names in each "
+        "model "
         "(`probes.head_groups`), as the paper found its own. P(answer) in percentage points. Intervals are not "
         "corrected for the number of claims, p is (Holm over this table). The paper calls 6.32 % against 0.63 % a "
         "ratio of 10 in variance; it is that of standard deviations."

@@ -55,7 +55,7 @@ _OF_HEADS: tuple[Ratio | Order | Bound, ...] = (
     Bound("effect.capitalization.entity", "pls", "below", "0", TABLE2, CAPITALS),
     Bound("effect.gender.anchor", "pls", "below", "0", TABLE2, GENDER),
     Bound("effect.winograd.entity", "pls", "above", "0", TABLE2, WINOGRAD),
-    Bound("monotonicity.capitalization.entity", "pls", "above", "0", "§5.2", "smooth, monotonic changes"),
+    Bound("monotonicity.capitalization.entity", "pls", "above", "0.9", "§5.2", "smooth, monotonic changes"),
     Bound("own.capitalization.entity", "pls", "above", "0", "§5.3", "entity heads drive capitalization with minimal"),
     Bound("own.gender.anchor", "pls", "above", "0", "§5.3", "Anchor heads drive gender with minimal effect on"),
     Bound("smear.entity", "c2", "above", "0", "§5.3", "Entity heads impact gender more than capitalization."),

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from papers.markdown import interval, number, table
+from papers.pls_depth import ranges
 from papers.pls_printed import factor, printed
 from papers.pls_runs import PRESETS
 from papers.pls_seeds import FACTOR
@@ -116,7 +117,7 @@ def steering(report: "PlsReport") -> str:
             mine = levers[(levers[["measure", "task", "group"]] == [measure, task, group]).all(axis=1)]
             one, paper = compared.loc[name], factor(name)
             ranges = [value(of.loc[name, preset]["mean"], measure).lstrip("+") for preset in PRESETS]
-            rho = [of.loc[f"monotonicity{end}.{task}.{group}", preset] for preset in PRESETS]
+            rho = [of.loc[f"{kind}{end}.{task}.{group}", p] for kind in ("monotonicity", "rising") for p in PRESETS]
             each = "; ".join(times(r.leverage, r.leverage_low, r.leverage_high) for r in mine.itertuples())
             over = times(one["value"], one["ci_low"], one["ci_high"])
             rows.append([
@@ -127,11 +128,12 @@ def steering(report: "PlsReport") -> str:
     low, high = report.settings.within
     text = (
         f"The heads' outputs times g, {low:g} to {high:g}. *Range* is the largest minus the smallest mean over the "
-        "scales (never negative, and noise widens it), *leverage* PLS' over C2's; ρ is Spearman's between g and the "
-        "measure within a case, 1 where every case rises with g, mean over cases, then over seeds."
+        "scales (never negative, and noise widens it), *leverage* PLS' over C2's. *Monotonic* is |Spearman's ρ| of g "
+        "and the mean over cases, 1 for a curve that never turns; *rising* is ρ within a case, mean over cases, 1 "
+        "where every case rises with g. Both are means over seeds."
     )
     columns = ("measure", "task", "heads", "PLS range", "C2", "leverage (95 % over pairs)",
-               "of each pair (95 % over cases)", "paper", "PLS ρ", "C2 ρ")  # fmt: skip
+               "of each pair (95 % over cases)", "paper", "PLS monotonic", "C2", "PLS rising", "C2")  # fmt: skip
     return f"## Steering (Fig. 3)\n\n{text}\n\n{table(columns, rows)}"
 
 
@@ -179,11 +181,11 @@ def depth(report: "PlsReport") -> str:
         rows.append([name, *cells, number(compared["value"]), interval(compared["ci_low"], compared["ci_high"])])
     shares = report.tables["depth"]
     tokens, documents, last = (int(shares[name].max()) for name in ("n", "documents", "depth"))
+    spans = ", ".join(f"{name} {k[0]}–{k[-1]}" if len(k) > 1 else f"{name} {k}" for name, k in ranges(last).items())
     text = (
         f"Share of {tokens:,} validation tokens ({documents} documents) by k*, the first layer whose prediction is the "
-        f"final one and stays so: early 0–1, middle 2–{last - 2}, late {last - 1}–{last}; {last} is a token that the "
-        "last layer alone gets, as in the author's tables (by the formula it is one less, in the same range). Means "
-        "over seeds. "
+        f"final one and stays so: {spans}; {last} is a token that the last layer alone gets, as in the author's "
+        "tables (by the formula it is one less, in the same range). Means over seeds. "
         "Every layer is read through the final norm and the head, which C2 never trained its layers for."
     )
     columns = ("depth", "PLS", "paper", "C2", "paper", "difference", "95 % over pairs")

@@ -2,7 +2,7 @@
 
 Effects, spreads and control ranges are compared as the paper does, by the factor |PLS| / |C2| of a pair, averaged
 geometrically over pairs; all else by the difference. A factor of sizes near 0 is noise over noise: it has the interval
-over seeds for that, and the bootstrap interval over cases of every pair (`pairs`).
+over seeds for that, the bootstrap interval over cases of every pair (`pairs`), and `alike`, the pairs of one sign.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from interventions.observe import SMALLEST
 from papers.pls_printed import CLAIMS, Ratio, factor, printed
 from papers.pls_runs import CONTROL, PRESETS, RUN
 from papers.printed import Bound, Order, Printed
@@ -26,6 +27,12 @@ FACTOR = "factor"
 """The unit of a ratio."""
 Lookup = Callable[[str, str], Printed | None]
 """(preset, quantity) -> what the paper prints of it."""
+
+
+def of_sizes(quantities: pd.DataFrame, quantity: str) -> dict[str, Any]:
+    """|PLS| / |C2| over the pairs; sizes that rounding could make are none (`interventions.observe.SMALLEST`)."""
+    measure = "log_odds" if quantity.split(".")[0].endswith("_odds") else "probability"
+    return paired(quantities, quantity, RUN, CONTROL, ratio=True, resolution=SMALLEST[measure])
 
 
 def is_factor(quantity: str) -> bool:
@@ -75,7 +82,7 @@ def comparisons(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataF
     rows = []
     for quantity, family, unit in _quantities(quantities):
         ratio = is_factor(quantity)
-        found = paired(quantities, quantity, RUN, CONTROL, ratio=ratio)
+        found = of_sizes(quantities, quantity) if ratio else paired(quantities, quantity, RUN, CONTROL)
         paper = factor(quantity)
         if not ratio:
             two = [printed(preset, quantity) for preset in PRESETS]
@@ -86,7 +93,8 @@ def comparisons(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataF
             {
                 "quantity": quantity, "family": family, "kind": "factor" if ratio else "difference",
                 "unit": FACTOR if ratio else unit, "value": found["mean"], "ci_low": found["ci_low"],
-                "ci_high": found["ci_high"], "p": found["p"], "n": found["n"], "paper": paper,
+                "ci_high": found["ci_high"], "p": found["p"], "n": found["n"],
+                "alike": f"{found['alike']} of {found['n']}" if ratio else "", "paper": paper,
                 "left_out": found["left_out"], "undefined": note(why),
             }
         )  # fmt: skip
@@ -139,7 +147,7 @@ def claims(
             row = {**judge_bound(claim, quantities), "kind": "limit"}
         heads = "found" if ".found" in claim.quantity else "all" if claim.quantity.startswith("depth") else "named"
         unit = FACTOR if row["kind"] == "factor" else units.get(claim.quantity, "")
-        rows.append({"heads": heads, **row, "unit": unit})
+        rows.append({"heads": heads, "alike": "", **row, "unit": unit})
     return with_holm(pd.DataFrame(rows))
 
 
@@ -162,10 +170,12 @@ def _factor(claim: Ratio, quantities: pd.DataFrame) -> dict[str, Any]:
         "claim": f"|{RUN}| > |{CONTROL}|", "quantity": claim.quantity, "where": claim.where,
         "paper": math.log(factor(claim.quantity)), "printed": f"{claim.text} ×",
     }  # fmt: skip
-    found = paired(quantities, claim.quantity, RUN, CONTROL, ratio=True)
+    found = of_sizes(quantities, claim.quantity)
     logs = {
         name: math.log(found[name]) if found[name] == found[name] else NAN for name in ("mean", "ci_low", "ci_high")
     }
     verdict = judge_pairs(row, {**found, **logs})
     back = {"paper": factor(claim.quantity), "difference": found["mean"]}
-    return {**verdict, **back, "ci_low": found["ci_low"], "ci_high": found["ci_high"], "kind": "factor"}
+    alike = f"{found['alike']} of {found['n']}"
+    ends = {"ci_low": found["ci_low"], "ci_high": found["ci_high"]}
+    return {**verdict, **back, **ends, "kind": "factor", "alike": alike}

@@ -1,5 +1,6 @@
 """Trained runs that a comparison takes: opened, held against each other, and told how they were made."""
 
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -100,7 +101,8 @@ def must_agree(one: Run, two: Run, first: dict[str, Any], second: dict[str, Any]
 
 
 def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
-    """Raises `InputError` for two runs of one preset whose models differ, but for the fields `leave_out`."""
+    """Raises `InputError` for two runs of one preset whose models differ, and for two of different presets that
+    were not changed alike (`overrides`), but for the fields `leave_out`."""
     from models.runs import flatten
 
     first: dict[str, Run] = {}
@@ -108,6 +110,19 @@ def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
         one = first.setdefault(run.preset, run)
         models = [flatten(r.config["model"]) for r in (one, run)]
         must_agree(one, run, *({k: v for k, v in m.items() if k not in leave_out} for m in models))
+        changes = [overrides(r) for r in (runs[0], run)]
+        must_agree(runs[0], run, *({k: v for k, v in c.items() if k not in leave_out} for c in changes))
+
+
+def overrides(run: Run) -> dict[str, Any]:
+    """Fields of a run's model that are not those of its preset at its scale, by name; the shape left out."""
+    from models.config_io import to_dict
+    from models.presets import preset
+    from models.runs import flatten
+
+    usual = flatten(json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"])))))
+    own = flatten(run.config["model"])
+    return {k: x for k, x in own.items() if k not in SHAPE and (k not in usual or usual[k] != x)}
 
 
 def typed(module: str, options: Any, runs: Sequence[Run], leave_out: Sequence[str] = ()) -> str:

@@ -47,25 +47,30 @@ def estimate(values: np.ndarray) -> dict[str, Any]:
     return {**row, "ci_low": found.ci_low, "ci_high": found.ci_high, "why": {}}
 
 
-def paired(quantities: "pd.DataFrame", quantity: str, a: str, b: str, *, ratio: bool = False) -> dict[str, Any]:
+def paired(
+    quantities: "pd.DataFrame", quantity: str, a: str, b: str, *, ratio: bool = False, resolution: float = 0.0
+) -> dict[str, Any]:
     """Preset a against b over the seeds that both have: `estimate` of x_a − x_b, and p of no difference.
 
     With `ratio`, of ln |x_a| − ln |x_b|, and its mean and ends as factors: the geometric mean of |x_a| / |x_b|, with
-    p of 1. A seed in which either is undefined (or 0, of a ratio) is left out and named in `left_out`. Runs of one
-    seed share the order of their data and, of one architecture, where they begin: the seed is the pair.
+    p of 1. A seed in which either is undefined (of a ratio, not larger than `resolution`) is left out and named in
+    `left_out`; `alike` is how many of the others have both of one sign. Runs of one seed share the order of their data
+    and, of one architecture, where they begin: the seed is the pair.
     """
     columns = {p: quantities[(quantities["quantity"] == quantity) & (quantities["preset"] == p)] for p in (a, b)}
     numbers = ("mean", "sd", "ci_low", "ci_high", "p")
-    row: dict[str, Any] = {**dict.fromkeys(numbers, NAN), "n": 0, "left_out": ""}
+    row: dict[str, Any] = {**dict.fromkeys(numbers, NAN), "n": 0, "left_out": "", "alike": 0}
     for preset in (a, b):
         if columns[preset]["value"].notna().sum() == 0:
             return {**row, "why": dict.fromkeys(numbers, nothing(quantities, quantity, preset))}
     both = columns[a].merge(columns[b], on="seed", how="outer", suffixes=("_a", "_b")).sort_values("seed")
     x, y = (both[f"value_{end}"].to_numpy(float) for end in ("a", "b"))
-    usable = np.isfinite(x) & np.isfinite(y) & ~(ratio & ((x == 0) | (y == 0)))
+    small = (np.abs(x) <= resolution) | (np.abs(y) <= resolution)
+    usable = np.isfinite(x) & np.isfinite(y) & ~(ratio & small)
     lost = ", ".join(f"seed {s}" for s in both.loc[~usable, "seed"])
     if not usable.any():
-        why = "no seed in which both are defined" + (" and not 0" if ratio else "")
+        sized = f" and larger than {resolution:g}" if resolution else " and not 0"
+        why = "no seed in which both are defined" + (sized if ratio else "")
         return {**row, "left_out": lost, "why": dict.fromkeys(numbers, why)}
     x, y = x[usable], y[usable]
     gaps = np.log(np.abs(x)) - np.log(np.abs(y)) if ratio else x - y
@@ -76,4 +81,4 @@ def paired(quantities: "pd.DataFrame", quantity: str, a: str, b: str, *, ratio: 
         found["why"]["p"] = found["why"]["ci_low"]
     if ratio:
         found |= {name: float(np.exp(found[name])) for name in ("mean", "ci_low", "ci_high")}
-    return {**found, "left_out": lost}
+    return {**found, "left_out": lost, "alike": int((x * y > 0).sum())}

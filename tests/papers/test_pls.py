@@ -13,6 +13,7 @@ from scipy import stats
 
 from interventions.groups import Group
 from interventions.hydra_tables import decompose, kept
+from interventions.task_effects import Effects
 from models.errors import InputError
 from models.make import build
 from models.text.corpus import open_corpus
@@ -20,7 +21,7 @@ from models.text.shards import pack
 from models.train import main as train
 from papers.pls import main
 from papers.pls_depth import measure_depth, ranges
-from papers.pls_measure import Measured, Settings, measure_run
+from papers.pls_measure import Measured, Settings, _routing, measure_run
 from papers.pls_printed import CLAIMS, FOUND, PRINTED, Ratio, factor, found, printed
 from papers.pls_runs import open_runs
 from papers.pls_seeds import claims, comparisons, pairs, presets
@@ -98,6 +99,31 @@ def test_a_seed_without_a_partner_a_value_or_a_size_is_left_out_and_said() -> No
     assert lost["why"]["mean"] == "no head" and lost["n"] == 0
     zero = paired(planted({("pls", "q"): [1.0], ("c2", "q"): [0.0]}), "q", "pls", "c2", ratio=True)
     assert "not 0" in zero["why"]["mean"]
+
+
+def test_sizes_that_rounding_makes_have_no_factor() -> None:
+    tiny = planted({("pls", "effect.winograd.entity"): [-2e-8, 3e-8, -4e-8, 0.2, 0.3, -0.2],
+                    ("c2", "effect.winograd.entity"): [1e-9, -1e-9, 2e-9, 0.1, 0.1, 0.1]})  # fmt: skip
+    row = comparisons(tiny).set_index("quantity").loc["effect.winograd.entity"]
+    assert (row["n"], row["left_out"], row["alike"]) == (3, "seed 0, seed 1, seed 2", "2 of 3")
+    noise = claims(tiny[tiny["seed"] < 3]).set_index(["quantity", "claim"])
+    verdict = noise.loc[("effect.winograd.entity", "|pls| > |c2|"), "direction"]
+    assert verdict == "undefined: no seed in which both are defined and larger than 1e-06"
+
+
+def test_own_compares_one_group_on_its_task_with_the_same_group_on_others() -> None:
+    """Entity heads that hit gender ten times harder than capitalization do not drive capitalization alone (§5.3)."""
+    mean = {("capitalization", "entity"): -0.02, ("capitalization", "anchor"): -0.002, ("gender", "entity"): -0.2,
+            ("gender", "anchor"): -0.25}  # fmt: skip
+    changes = {(m, t, g): np.full(12, x) for (t, g), x in mean.items() for m in ("probability", "log_odds")}
+    clusters = pd.Series([f"c{i}" for i in range(12)])
+    cases = {t: pd.DataFrame({"id": clusters, "cluster": clusters}) for t in ("capitalization", "gender")}
+    rows = Rows()
+    _routing(rows, Effects(pd.DataFrame(), changes, cases), ["entity", "anchor"], 0)
+    found = {r["quantity"]: r["value"] for r in rows.rows}
+    assert found["own.capitalization.entity"] == pytest.approx(0.02 - 0.2)
+    assert found["own.gender.anchor"] == pytest.approx(0.25 - 0.002)
+    assert found["smear.entity"] == pytest.approx(0.18)
 
 
 def test_verdicts_follow_from_planted_seeds() -> None:
@@ -186,6 +212,7 @@ def test_the_numbers_of_a_run_are_those_on_paper(hand_made: dict[tuple[str, int]
             means = [x.mean() for x in at.values()]
             assert table[f"range{end}.copies.copier"] == pytest.approx(max(means) - min(means), abs=1e-5)
             assert table[f"monotonicity{end}.copies.copier"] == pytest.approx(1)
+            assert table[f"rising{end}.copies.copier"] == pytest.approx(1)
         assert table["effect.copies.idle"] == 0 and table["range.copies.idle"] == 0
         assert np.isnan(table["monotonicity.copies.idle"]) and np.isnan(table["kept.copies.idle"])
 
@@ -240,8 +267,9 @@ def test_depth_is_that_of_a_naive_loop(tiny_run: Path) -> None:
     for k in range(n + 1):
         assert table[k] == pytest.approx(found.count(k) / 60)
     shares = {r["quantity"]: r["value"] for r in rows.rows}
-    assert shares["depth.early"] + shares["depth.middle"] + shares["depth.late"] >= 1  # two layers: ranges overlap
-    assert {k: list(v) for k, v in ranges(6).items()} == {"early": [0, 1], "middle": [2, 3, 4], "late": [5, 6]}
+    assert shares["depth.early"] + shares["depth.middle"] + shares["depth.late"] == pytest.approx(1)
+    assert ranges(6) == {"early": [0, 1], "middle": [2, 3, 4], "late": [5, 6]}
+    assert ranges(2) == {"early": [0], "middle": [1], "late": [2]}
 
 
 # ---- the command on tiny runs ------------------------------------------------------------------
