@@ -12,7 +12,7 @@ as one: a column `file` says from which, and documents are numbered on from file
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -213,6 +213,19 @@ def read_about_of(path: Path, kind: str) -> dict[str, Any]:
     if about.get("format") != FORMAT:
         raise InputError(f"{path} has format {about.get('format')}, this version reads {FORMAT}; extract it again")
     return about
+
+
+def remove_tables(paths: Iterable[Path], kind: str) -> list[Path]:
+    """Delete those of `paths` that are tables of `kind`, which a new run left behind; other files are not ours."""
+    removed = []
+    for path in paths:
+        try:
+            read_about_of(path, kind)
+        except InputError:
+            continue
+        path.unlink()
+        removed.append(path)
+    return removed
 
 
 def read_columns(path: Path, types: Mapping[str, str]) -> "pa.Table":
