@@ -3,12 +3,16 @@
     python -m features.cluster                                            features.parquet, HDBSCAN, into clusters/
     python -m features.cluster topk.parquet --raw topk-raw.parquet --out modes
     python -m features.cluster features.parquet --method kmeans           ten clusters of all columns, as in §4.1
+    python -m features.cluster a.parquet b.parquet                        tokens of two corpora, clustered together
     python -m features.cluster --predict other.parquet --out modes        labels for new tokens, nothing is fitted
 
 Writes to the folder --out: labels.parquet (one row per token: cluster, −1 for noise, probability, k*, a UMAP position
 for display), clusters.parquet (one row per cluster), depth.parquet, summary.parquet, modes.safetensors (what --predict
 reads), clusters.html; with --raw agreement.parquet, how far the clusters are those of raw activations under the same
 pipeline; with --stability stability.parquet, how far they come back from other seeds and from a part of the documents.
+What an earlier run left in the folder and this one does not write is deleted: these two, and predicted labels.
+
+Labels of several tables have a column `file`, the place of the token's table among them; documents are numbered on.
 
 Columns that are zero by construction are left out and counted. Features are those of `features.extract`; what the
 pipeline does, and which library does it, is said in `features.modes`.
@@ -23,7 +27,7 @@ import tyro
 
 from models.cli import command, parse
 from models.errors import InputError
-from probes.command import INTERVAL, progress_bar, show
+from probes.command import INTERVAL, check_seed, progress_bar, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 MODES = "modes.safetensors"
 AGREEMENT_UNITS = {"value": "1: the same clusters, 0: as by chance", "n": "tokens", "documents": "documents"}
 STABILITY_UNITS = {"ari": "with the clusters of all tokens", "n": "tokens in both", "coverage": "share of its tokens"}
+OPTIONAL = ("agreement", "stability")
+"""Tables that are written where an option asks for them."""
 LABEL_UNITS = {"k_star": "layers", "probability": "λ/λ_max", "cluster": "−1: noise"}
 SHOWN = ("cluster", "n", "distinct", "documents", "probability", "k_star_mean", "k_star_sd", "early", "middle", "late")
 """Columns of clusters.parquet on the screen, for the `LARGEST` clusters."""
@@ -46,7 +52,7 @@ class Options:
     """Arguments of `python -m features.cluster`."""
 
     features: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("features.parquet"),)
-    """Tables of `features.extract`, of one model."""
+    """Tables of `features.extract`, of one model and different data."""
     out: Path = Path("clusters")
     """Folder to write to."""
     method: Literal["hdbscan", "kmeans"] = "hdbscan"
@@ -67,8 +73,8 @@ class Options:
     """Leave out columns that happen to be constant in this table instead of refusing it."""
     umap: bool = True
     """Place tokens on a map (15 neighbours, minimal distance 0.1) for display."""
-    raw: Path | None = None
-    """Raw activations of the same tokens (`features.extract --raw`), to cluster alike and compare."""
+    raw: tuple[Path, ...] = ()
+    """Raw activations of the same tokens (`features.extract --raw`), to cluster alike and compare; one per table."""
     resamples: int = 1000
     """Of the bootstrap over documents."""
     stability: int = 0
@@ -87,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     import numpy as np
 
-    from features.cluster_checks import agreement_table, raw_rows, stability_table
+    from features.cluster_checks import agreement_table, raw_rows_of, stability_table
     from features.cluster_tables import (
         CLUSTER_UNITS,
         DEPTH_UNITS,
@@ -97,24 +103,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         plot,
         summary_table,
     )
-    from features.store import read_features
+    from features.store import read_features, remove_tables
     from probes.tables import write_atomically, write_table
 
     found = read_features(options.features)
+    if (n := len(found.table)) < max(options.min_cluster_size, 2):
+        raise InputError(f"{n} tokens are fewer than --min-cluster-size {options.min_cluster_size}; extract more")
+    if options.min_samples >= n:
+        raise InputError(f"--min-samples {options.min_samples}: a token has {n - 1} others; give fewer or extract more")
     x, dropped = _columns(options, found)
-    if len(x) < max(options.min_cluster_size, 2):
-        raise InputError(f"{len(x)} tokens are fewer than --min-cluster-size {options.min_cluster_size}; extract more")
     if options.method == "kmeans" and (distinct := len(x.drop_duplicates())) < options.clusters:
         raise InputError(f"{distinct} distinct feature vectors are fewer than --clusters {options.clusters}")
     umap = _umap(options) if options.umap else None
-    raw = None if options.raw is None else raw_rows(options.raw, found)
+    raw = raw_rows_of(options.raw, options.features) if options.raw else None
     modes = _modes(options).fit(x, progress=progress_bar("distances"))
     labels = _labels(found, modes.labels_, modes.probabilities_)
     z, vector = np.unique(modes.transform(x), axis=0, return_inverse=True)
     if umap is not None:
         _place(umap, labels, z, vector)
-    n_layers = found.about["model"]["n_layers"]
-    clusters, depth = cluster_table(labels, vector, n_layers), depth_table(labels, n_layers)
+    n_layers, kstar = found.about["model"]["n_layers"], found.about["options"]["kstar"]
+    clusters, depth = cluster_table(labels, vector, n_layers, kstar), depth_table(labels, n_layers, kstar)
     counts = (modes.n_distinct_, x.shape[1], dropped)
     summary = summary_table(labels, clusters, *counts, modes.explained_variance_ratio_)
     about = _about(options, found, options.features)
@@ -144,6 +152,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     page = plot(labels, clusters, n_layers, title).to_html(include_plotlyjs=True)
     write_atomically(options.out / "clusters.html", lambda part: part.write_text(page, encoding="utf-8"))
     print(f"{', '.join(f'{one}.parquet' for one in tables)}, {MODES}, clusters.html in {options.out}")
+    optional = [options.out / f"{name}.parquet" for name in OPTIONAL if name not in tables]
+    if removed := remove_tables([*optional, *sorted(options.out.glob("predicted-*.parquet"))], "clusters"):
+        print(f"deleted, of an earlier run: {', '.join(path.name for path in removed)}")
 
 
 def _check(options: Options) -> None:
@@ -154,6 +165,9 @@ def _check(options: Options) -> None:
     for name, smallest in least.items():
         if (value := getattr(options, name)) < smallest:
             raise InputError(f"--{name.replace('_', '-')} {value}: at least {smallest}")
+    check_seed(options.seed)
+    if options.raw and len(options.raw) != len(options.features):
+        raise InputError(f"--raw: {len(options.raw)} files for {len(options.features)} tables; give one for each")
     if options.out.exists() and not options.out.is_dir():
         raise InputError(f"--out {options.out} is a file; name a folder")
 
@@ -190,7 +204,8 @@ def _columns(options: Options, found: "Features") -> "tuple[pd.DataFrame, int]":
 
 def _labels(found: "Features", cluster: "np.ndarray", probability: "np.ndarray") -> "pd.DataFrame":
     """One row per token, as `labels.parquet` has them."""
-    table = found.table[["document", "position", "token_id", "token", "target", "prediction"]].copy()
+    names = ["file"] if "file" in found.table else []
+    table = found.table[[*names, "document", "position", "token_id", "token", "target", "prediction"]].copy()
     table["k_star"] = found.table["k_star" if "k_star" in found.table else "processing_depth"].astype("int32")
     table["cluster"] = cluster.astype("int32")
     table["probability"] = probability.astype("float32")
@@ -216,7 +231,7 @@ def _about(options: Options, found: "Features", files: Sequence[Path]) -> dict[s
     from models.text.readers import digest
 
     asked = asdict(options) | {"features": [str(path) for path in options.features], "out": str(options.out)}
-    asked |= {name: None if asked[name] is None else str(asked[name]) for name in ("raw", "predict")}
+    asked |= {"raw": [str(path) for path in options.raw], "predict": options.predict and str(options.predict)}
     read = [{"path": str(path), "sha256": digest(path, path.parent)["sha256"]} for path in files]
     about = {"kind": "clusters", "format": 1, "features": read[0] if len(read) == 1 else read}
     about |= {"method": asked.pop("method"), "options": asked, "feature_options": found.about["options"]}

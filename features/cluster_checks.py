@@ -20,24 +20,24 @@ from features.agreement import (
     adjusted_rand_interval,
 )
 from features.modes import ComputationalModes
-from features.store import Features, read_raw
+from features.store import KEY, Features, read_about_of, read_features, read_raw
 from models.errors import InputError
 from probes.statistics import BOOTSTRAP_CLUSTERS
 from probes.undefined import mark
-
-KEY = ["document", "position"]
 
 
 def raw_rows(path: Path, found: Features) -> np.ndarray:
     """Raw activations [n, D] of the tokens of a feature table, in its order.
 
-    Raises `InputError` for activations of another checkpoint and for another set of tokens.
+    Raises `InputError` for activations of another checkpoint, of other data, and for another set of tokens.
     """
     raw = read_raw(path)
     if (theirs := raw.about["model"].get("checkpoint")) != found.about["model"].get("checkpoint"):
         raise InputError(
             f"{path} is of another checkpoint ({str(theirs)[:12]}) than the features; extract both at once"
         )
+    if (raw.about.get("data") or {}).get("corpus") != (found.about.get("data") or {}).get("corpus"):
+        raise InputError(f"{path} is of other data than the features; extract both at once")
     if raw.table.duplicated(KEY).any():
         raise InputError(f"{path}: a document and position is there twice; extract it again")
     index = pd.MultiIndex.from_frame(raw.table[KEY])
@@ -47,7 +47,22 @@ def raw_rows(path: Path, found: Features) -> np.ndarray:
         raise InputError(
             f"{path}: {missing} tokens of the features are missing, {more} are others; extract both at once"
         )
+    ids = ["token_id", "target_id"]
+    if differ := int((raw.table[ids].to_numpy()[at] != found.table[ids].to_numpy()).any(1).sum()):
+        raise InputError(f"{path}: {differ} of {len(at)} tokens or targets are others; extract both at once")
     return raw.X[at]
+
+
+def raw_rows_of(paths: Sequence[Path], tables: Sequence[Path]) -> np.ndarray:
+    """Raw activations [n, D] of the tokens of several feature tables, a file of `paths` for each, in their order.
+
+    Raises `InputError` as `raw_rows`, and for files of different hooks.
+    """
+    hooks = [read_about_of(path, "raw")["hooks"] for path in paths]
+    for path, one in zip(paths, hooks, strict=True):
+        if one != hooks[0]:
+            raise InputError(f"{path} has other hooks than {paths[0]}: {', '.join(one)}; extract both alike")
+    return np.concatenate([raw_rows(path, read_features(table)) for path, table in zip(paths, tables, strict=True)])
 
 
 def agreement_table(

@@ -1,9 +1,9 @@
 """What clusters of tokens are like: sizes, processing depth, a figure (PLS Table 1, App. C.5).
 
 k* [tokens] is in 0 … L. Depth ranges for L layers: early k* < L/3, late k* ≥ 5L/6, middle between; for L = 6 these are
-the paper's, layers 0–1, 2–4 and 5–6. σ(k*) is the standard deviation of k* over the tokens of a cluster. Since k* is
-among the features, clusters are about depth by construction in part: the control is σ(k*) of clusters of the same
-sizes whose tokens are dealt at random.
+the paper's, layers 0–1, 2–4 and 5–6. With --kstar strict k* ends at L−1, and late is k* ≥ min(5L/6, L−1). σ(k*) is the
+standard deviation of k* over the tokens of a cluster. Since k* is among the features, clusters are about depth by
+construction in part: the control is σ(k*) of clusters of the same sizes whose tokens are dealt at random.
 """
 
 from typing import Any
@@ -23,18 +23,19 @@ DEPTH_UNITS = {"n": "tokens", **dict.fromkeys(("share", "ci_low", "ci_high"), "s
 SUMMARY_UNITS = {"value": "as named"}
 
 
-def depth_ranges(k_star: np.ndarray, n_layers: int) -> np.ndarray:
-    """[tokens] 0 early, 1 middle, 2 late."""
-    return np.where(k_star < n_layers / 3, 0, np.where(k_star >= 5 * n_layers / 6, 2, 1))
+def depth_ranges(k_star: np.ndarray, n_layers: int, kstar: str = "author") -> np.ndarray:
+    """[tokens] 0 early, 1 middle, 2 late; `kstar` as in `features.schema.FeatureOptions`."""
+    late = min(5 * n_layers / 6, n_layers - 1) if kstar == "strict" else 5 * n_layers / 6
+    return np.where(k_star >= late, 2, np.where(k_star < n_layers / 3, 0, 1))
 
 
-def cluster_table(labels: pd.DataFrame, vector: np.ndarray, n_layers: int) -> pd.DataFrame:
+def cluster_table(labels: pd.DataFrame, vector: np.ndarray, n_layers: int, kstar: str = "author") -> pd.DataFrame:
     """One row per cluster: size, distinct feature vectors, documents, σ(k*), shares by depth range and by k*.
 
     `labels`: columns document, k_star, cluster, probability. `vector` [tokens]: a number for each distinct vector.
     """
     depth = pd.DataFrame(
-        {name: depth_ranges(labels["k_star"].to_numpy(), n_layers) == i for i, name in enumerate(RANGES)}
+        {name: depth_ranges(labels["k_star"].to_numpy(), n_layers, kstar) == i for i, name in enumerate(RANGES)}
         | {f"k{k}": labels["k_star"].to_numpy() == k for k in range(n_layers + 1)}
     ).astype(float)
     of = labels["cluster"].to_numpy()
@@ -47,14 +48,14 @@ def cluster_table(labels: pd.DataFrame, vector: np.ndarray, n_layers: int) -> pd
     return pd.concat([found, by[list(depth)].mean()], axis=1).rename_axis("cluster").reset_index()
 
 
-def depth_table(labels: pd.DataFrame, n_layers: int) -> pd.DataFrame:
+def depth_table(labels: pd.DataFrame, n_layers: int, kstar: str = "author") -> pd.DataFrame:
     """Shares by depth range and by k*, of all tokens, of those in clusters and of noise, with intervals over documents.
 
     PLS Table 1 is the rows early, middle, late of all tokens. Groups without tokens have no rows; intervals of groups
     from a single document are undefined.
     """
     k_star, held = labels["k_star"].to_numpy(), labels["cluster"].to_numpy() >= 0
-    named = {name: depth_ranges(k_star, n_layers) == i for i, name in enumerate(RANGES)}
+    named = {name: depth_ranges(k_star, n_layers, kstar) == i for i, name in enumerate(RANGES)}
     named |= {f"k* = {k}": k_star == k for k in range(n_layers + 1)}
     rows = []
     for group, inside in (("all", np.full(len(labels), True)), ("clusters", held), ("noise", ~held)):

@@ -1,4 +1,4 @@
-"""How much of the effects of interventions per-token features explain: R² on documents that no model has seen.
+"""How much of the effects of interventions per-token features explain: R² on documents that no regression has seen.
 
 R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ by cross-validation over documents (`features.regression`), ȳ the mean of the
 training documents: 0 is no better than saying the mean, and below 0 is worse. 95 % intervals: expanded BCa bootstrap of

@@ -12,6 +12,7 @@ layer's prediction is read through its norm and the head (the logit lens where l
 
 Documents longer than the context are cut there and counted: what a row says is always said of a whole context.
 Memory does not grow with the number of tokens. Killed, the same command goes on where it was, to the same file.
+Without --raw, raw activations of an earlier run under that name are deleted: they are not of the new table.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -109,12 +110,15 @@ def extract(
     """Write the features of `shards` to `out` (and raw activations beside it), going on where a killed run stopped.
 
     `model` says which one it is (run, preset, checkpoint) and is part of what must be equal to go on; `about` is only
-    noted in the file. Returns counts: rows, documents, those cut at the context and the tokens that lost, documents too
-    short for a row, and rows found done. Raises `InputError` for data without a row or of a larger vocabulary, for a
+    noted in the file. Raw activations of an earlier run beside `out` are deleted where none are read. Returns counts:
+    rows, documents, those cut at the context and the tokens that lost, documents too short for a row, rows found done,
+    and files deleted. Raises `InputError` for data without a row or of a larger vocabulary, for a
     folder of parts of something else, and for what cannot be written.
     """
+    import torch
+
     from features.parts import Parts
-    from features.store import about_features, metadata
+    from features.store import about_features, metadata, remove_tables
 
     config = reader.model.config
     if shards.d_vocab > config.d_vocab:
@@ -123,7 +127,8 @@ def extract(
     data = {name: shards.meta.get(name) for name in ("source", "corpus", "tokenizer", "rule")}
     data |= {"n_ctx": config.n_ctx, **counts}
     features = about_features(config.n_layers, config.n_heads, reader.options, model=dict(model), data=data)
-    parts = Parts(out, {**features, "hooks": reader.raw, "rows": PART_ROWS, "batch": BATCH_TOKENS})
+    how = {"rows": PART_ROWS, "batch": BATCH_TOKENS, "device": torch.device(reader.model.cfg.device).type}
+    parts = Parts(out, {**features, "hooks": reader.raw, **how})
     resumed = sum(int(part.rows.sum()) for i, part in enumerate(work) if parts.done(i))
     pieces = _pieces(reader.model)
     for i, part in enumerate(progress(work)):
@@ -134,7 +139,8 @@ def extract(
         raw = {name: value for name, value in features.items() if name not in ("schema", "tier")}
         outputs.append((raw_path(out), metadata({**raw, "kind": "raw", "hooks": reader.raw, **about})))
     parts.assemble(len(work), outputs)
-    return counts | {"resumed": resumed}
+    removed = [] if reader.raw else remove_tables([raw_path(out)], "raw")
+    return counts | {"resumed": resumed, "removed": len(removed)}
 
 
 class Part(NamedTuple):
@@ -236,6 +242,8 @@ def _report(name: str, out: Path, counts: Mapping[str, int], raw: Sequence[str])
     print(f"features {out}")
     if raw:
         print(f"raw activations {raw_path(out)}: {', '.join(raw)}")
+    if counts["removed"]:
+        print(f"deleted {raw_path(out)}: raw activations of an earlier run, not of this table; --raw writes them")
 
 
 if __name__ == "__main__":

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from features.store import read_about_of, read_features
+from features.store import KEY, read_about_of, read_features
 from models.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-KEY = ["document", "position"]
 IDS = ["token_id", "target_id"]
 MEASURES = ("delta_loss", "delta_log_p")
 
@@ -29,6 +28,9 @@ class Matched:
     """Rows of the features without an effect."""
     effects_only: int
     """Rows of the effects without features."""
+    repeated: int
+    """Rows whose text, from the start of the document to the token, begins another document as well: features (but κ of
+    the true token) and Δ ln p are those of the rows there, which may be in another fold."""
     about: dict[str, Any]
     """`about` of both files."""
 
@@ -36,26 +38,25 @@ class Matched:
 def match_effects(features: Path, effects: Path) -> Matched:
     """Read both files and join their rows.
 
-    Raises `InputError` for files of another kind, different models, tokens that differ (other data, other cuts), rows
-    that occur twice, missing values, and no row in common.
+    Raises `InputError` for files of another kind, different models, columns that are missing or of another type, tokens
+    that differ (other data, other cuts), rows that occur twice, missing values, and no row in common.
     """
     import numpy as np
-    import pandas as pd
 
     if not effects.exists():
         raise InputError(f"{effects} does not exist; python -m interventions.token_effects --out {effects} writes one")
     about = read_about_of(effects, "token effects")
     found = read_features(features)
-    one, other = (a["model"]["checkpoint"] for a in (found.about, about))
+    one, other = (str((a.get("model") or {}).get("checkpoint")) for a in (found.about, about))
     if one != other:
         raise InputError(f"{features} and {effects} are of different models ({one[:8]}, {other[:8]}); use one run")
-    table = pd.read_parquet(effects)
-    values = [c for c in table.columns if c.startswith(MEASURES)] + ["loss", "log_p"]
+    edits = tuple(about.get("edits") or ())
+    values = [f"{measure}_{edit}" for measure in MEASURES for edit in edits] + ["loss", "log_p"]
+    table = _read_effects(effects, values)
     if bad := int((~np.isfinite(table[values].to_numpy())).any(1).sum()):
         raise InputError(f"{effects}: {bad} rows with missing values; compute it again")
-    for path, rows in ((features, found.table), (effects, table)):
-        if twice := int(rows.duplicated(KEY).sum()):
-            raise InputError(f"{path}: {twice} positions occur twice; compute it again")
+    if twice := int(table.duplicated(KEY).sum()):
+        raise InputError(f"{effects}: {twice} positions occur twice; compute it again")
     index = found.table[[*KEY, *IDS]].assign(row=np.arange(len(found.table)))
     both = index.merge(table, on=KEY, suffixes=("", "_effects"))
     if not len(both):
@@ -66,12 +67,48 @@ def match_effects(features: Path, effects: Path) -> Matched:
             f"{int((~same).sum())} of {len(both)} tokens or targets differ: {features} and {effects} are of different "
             "data, or the features of another logits_row than query"
         )
+    prefix = prefixes(found.table)[both["row"].to_numpy()]
+    _, at, times = np.unique(prefix, return_inverse=True, return_counts=True)
     keep = [i for i, column in enumerate(found.columns) if not column.constant]
     return Matched(
         x=found.X[both["row"].to_numpy()][:, keep],
         table=both[[*KEY, *values]],
-        edits=tuple(about["edits"]),
+        edits=edits,
         features_only=len(found.table) - len(both),
         effects_only=len(table) - len(both),
+        repeated=int(((times[at] > 1) & (prefix >= 0)).sum()),
         about={"features": found.about, "effects": about},
     )
+
+
+def _read_effects(path: Path, values: list[str]) -> "pd.DataFrame":
+    """Integers of `KEY` and `IDS`, numbers of `values`; `InputError` for other columns, and where there is no edit."""
+    import pandas as pd
+    from pandas.api.types import is_float_dtype, is_integer_dtype
+
+    table = pd.read_parquet(path)
+    if len(values) == 2:
+        raise InputError(f"{path} names no edits; compute it again")
+    for name in (*KEY, *IDS, *values):
+        right, kind = (is_float_dtype, "real numbers") if name in values else (is_integer_dtype, "integers")
+        if name not in table or not right(table[name]):
+            found = f"holds {table[name].dtype}" if name in table else "is missing"
+            raise InputError(f"{path}: column {name} {found}, it should hold {kind}; compute it again")
+    return table[[*KEY, *IDS, *values]]
+
+
+def prefixes(table: "pd.DataFrame") -> "np.ndarray":
+    """[n] a number for the tokens from the document's start to each row, equal where these are; −1 where rows before
+    are missing. `table`: columns document, position, token_id."""
+    import numpy as np
+
+    of, known = np.full(len(table), -1), dict[tuple[int, int], int]()
+    order = np.lexsort((table["position"], table["document"]))
+    rows = table[[*KEY, "token_id"]].to_numpy()[order].tolist()
+    before, node = (-1, -1), -1
+    for i, (document, position, token) in zip(order, rows, strict=True):
+        start, follows = position == 0, (document, position - 1) == before
+        parent = -1 if start else node
+        node = known.setdefault((parent, token), len(known)) if start or (follows and node >= 0) else -1
+        of[i], before = node, (document, position)
+    return of

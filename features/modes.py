@@ -168,7 +168,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def save(self, path: Path, **of: Any) -> None:
         """Write what `predict` needs as safetensors; parameters, column names and `of` (JSON) in its metadata."""
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
         from probes.tables import write_atomically
 
@@ -179,7 +179,8 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
             arrays |= {f"tree.{name}": np.ascontiguousarray(getattr(self.tree_, name)) for name in _TREE}
         columns = list(getattr(self, "feature_names_in_", [])) or None
         about = {"kind": KIND, "format": FORMAT, "parameters": self.get_params(), "columns": columns, "of": of}
-        write_atomically(path, lambda part: save_file(arrays, part, metadata={"about": json.dumps(about)}))
+        written = save(arrays, metadata={"about": json.dumps(about)})  # save_file makes files only their owner can read
+        write_atomically(path, lambda part: part.write_bytes(written))
 
     @classmethod
     def load(cls, path: Path) -> "ComputationalModes":

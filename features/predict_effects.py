@@ -7,8 +7,11 @@
 
 Rows of the two tables are joined by document and position. Every effect (of each edit: change of the loss, change of
 the prediction's log-probability; as they are, and their size |Δ|) is regressed on the features: R² on documents the
-model has not seen, with a 95 % interval over documents, beside what position, unedited loss and confidence say, what
-features add to all these (`gain`), and features against shuffled effects. Definitions: `features.explained`.
+regression has not seen, with a 95 % interval over documents, beside what position, unedited loss and confidence say,
+what features add to all these (`gain`), and features against shuffled effects. Definitions: `features.explained`.
+
+Documents that begin alike, with the same token at least, have rows of equal features and effects, also in different
+folds: such rows are not unseen. Their number is printed and kept in the table's metadata (`repeated`).
 """
 
 from collections.abc import Sequence
@@ -21,7 +24,7 @@ import tyro
 
 from models.cli import command, parse
 from models.errors import InputError, unknown
-from probes.command import INTERVAL
+from probes.command import INTERVAL, check_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
     if min(options.shuffles, options.resamples) < 1 or not options.of:
         raise InputError("give at least one --of, --shuffles and --resamples of at least 1")
+    check_seed(options.seed)
 
     import numpy as np
     import pandas as pd
@@ -103,6 +107,10 @@ def _print(matched: "Matched", found: "pd.DataFrame") -> None:
         f"{n:,} tokens of {documents} documents, {matched.x.shape[1]} features; not matched: "
         f"{matched.features_only:,} rows of the features, {matched.effects_only:,} of the effects"
     )
+    print(
+        f"{matched.repeated:,} tokens ({matched.repeated / n:.1%}) not unseen: another document begins with the same "
+        "text up to them"
+    )
     for (of, measure), rows in found.groupby(["of", "measure"], sort=False):
         above, more = int((rows["ci_low"] > 0).sum()), int((rows["gain_low"] > 0).sum())
         best = rows.sort_values("r2", ascending=False, kind="stable").head(SHOWN).reset_index(drop=True)
@@ -130,6 +138,7 @@ def _write(out: Path, matched: "Matched", found: "pd.DataFrame", how: dict[str, 
 
     counts = {"features_only": matched.features_only, "effects_only": matched.effects_only}
     about = {"kind": "predicted effects", "format": 1, "options": how, "unmatched": counts, **matched.about}
+    about["repeated"] = matched.repeated
     write_table(found, out, units=UNITS, about={**about, **provenance("cpu")})
     html = plot(found).to_html(include_plotlyjs=True)
     write_atomically(out.with_suffix(".html"), lambda part: part.write_text(html, encoding="utf-8"))

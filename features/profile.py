@@ -3,11 +3,13 @@
     python -m features.extract --out features.parquet
     python -m features.cluster features.parquet --out clusters
     python -m features.profile features.parquet clusters/labels.parquet --out profiles
+    python -m features.profile a.parquet clusters/labels.parquet --also b.parquet       clusters of several tables
 
 Writes into --out: profiles.parquet (a row per cluster: size, depth, tokens, predictions, mean attention of heads,
 probability by layer), kinds.parquet (which kinds of tokens it holds more or less often), samples.parquet (tokens
 nearest to its centre, and diverse ones by farthest point, in their texts), profiles.md to read, and map.html, where the
 pointer shows each token in its text (if the clusters have coordinates). Texts come from the feature table itself.
+Of several tables profiles and samples say which one tokens are from; documents are numbered on from table to table.
 """
 
 from collections.abc import Sequence
@@ -37,6 +39,8 @@ class Options:
     """Table of `features.extract`."""
     labels: Annotated[Path, tyro.conf.Positional]
     """labels.parquet of `features.cluster`, of the same features."""
+    also: tuple[Path, ...] = ()
+    """The other tables, where several were clustered together."""
     out: Path = Path("profiles")
     """Folder to write into."""
     representative: int = 8
@@ -60,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from models.provenance import provenance
     from probes.tables import write_atomically, write_table
 
-    clustered = read_clusters(options.features, options.labels)
+    clustered = read_clusters((options.features, *options.also), options.labels)
     table, kinds = profiles(clustered)
     some = samples(clustered, representative=options.representative, diverse=options.diverse)
     model, made = clustered.features.about["model"], provenance("cpu")
@@ -82,6 +86,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         depths = max(model["n_layers"], int(clustered.labels["k_star"].max()))
         write_map(clustered, options.out / "map.html", title=title, subtitle=subtitle, depths=depths)
         names.append("map.html")
+    elif (options.out / "map.html").exists():
+        (options.out / "map.html").unlink()
+        print(f"deleted, of an earlier run: {options.out / 'map.html'}")
     _print(clustered, table, title)
     print(f"in {options.out}: {', '.join(names)}")
     if "map.html" not in names:

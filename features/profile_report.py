@@ -74,7 +74,8 @@ def _section(row: "pd.Series", kinds: "pd.DataFrame", samples: "pd.DataFrame", o
     lines += [
         f"- {text}" for text in (_kinds(kinds), _heads(row, overall), _confidence(row), _core(row, overall)) if text
     ]
-    lines.append(f"- from {row['documents']:,} documents")
+    files = f": {_shares(row['files'])}" if "files" in row else ""
+    lines.append(f"- from {row['documents']:,} documents{files}")
     near = samples[samples["kind"] == "representative"].head(SHOWN)
     far = samples[samples["kind"] == "diverse"]
     lines += ["", "Nearest to the centre:", "", *map(_line, near.to_dict("records")), ""]

@@ -5,6 +5,7 @@ Reads the tables of `features.extract` and `features.cluster`; the command is `f
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,13 @@ from features.contexts import Contexts, visible
 from features.enrichment import enrichment
 from features.samples import Scale, farthest_points, from_centre, nearest
 from features.schema import Column
-from features.store import Features, read_about_of, read_features
+from features.store import KEY, Features, read_about_of, read_features
 from features.token_kinds import kinds
 from models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-KEY = ["document", "position"]
 NOISE = -1
 TOP = 8
 """Tokens and predictions listed per cluster."""
@@ -45,10 +45,12 @@ class Clustered:
     """Rows of the features without a label."""
     about: dict[str, Any]
     """Of the labels' file."""
+    files: tuple[str, ...] = ()
+    """Names of the tables by their number in the column `file`; none where there is one table."""
 
 
-def read_clusters(features: Path, labels: Path) -> Clustered:
-    """Features and labels of the same tokens.
+def read_clusters(features: Path | Sequence[Path], labels: Path) -> Clustered:
+    """Features, of one table or several in any order, and labels of the same tokens.
 
     Raises `InputError` for files of another kind, labels made from other features, labels without a row of features.
     """
@@ -56,19 +58,22 @@ def read_clusters(features: Path, labels: Path) -> Clustered:
 
     from models.text.readers import digest
 
+    paths = [features] if isinstance(features, Path) else list(features)
+    named = " ".join(map(str, paths))
     if not labels.exists():
         raise InputError(
-            f"{labels} does not exist; python -m features.cluster {features} --out {labels.parent} writes one"
+            f"{labels} does not exist; python -m features.cluster {named} --out {labels.parent} writes one"
         )
     about = read_about_of(labels, "clusters")
-    found = read_features(features)
-    if isinstance(about["features"], list):
-        raise InputError(f"{labels} has clusters of {len(about['features'])} feature files; profile those of one")
-    was, now = about["features"]["sha256"], digest(features, features.parent)["sha256"]
-    if was != now:
-        raise InputError(
-            f"{labels} are clusters of other features ({was[:8]}) than {features} ({now[:8]}); cluster again"
-        )
+    of = about["features"] if isinstance(about["features"], list) else [about["features"]]
+    was, now = [one["sha256"] for one in of], dict[str, Path]()
+    for path in paths:
+        read_about_of(path, "features")
+        now[digest(path, path.parent)["sha256"]] = path
+    if set(was) != set(now):
+        theirs, ours = (", ".join(sha[:8] for sha in some) for some in (was, now))
+        raise InputError(f"{labels} are clusters of other features ({theirs}) than {named} ({ours}); cluster again")
+    found = read_features([now[sha] for sha in was])  # documents are numbered on in this order
     table = pd.read_parquet(labels)
     missing = [name for name in (*KEY, "k_star", "cluster") if name not in table]
     if missing:
@@ -77,15 +82,16 @@ def read_clusters(features: Path, labels: Path) -> Clustered:
         raise InputError(f"{labels}: {twice} tokens occur twice; cluster again")
     rows = found.table[KEY].assign(row=np.arange(len(found.table))).merge(table, on=KEY)
     if len(rows) < len(table):
-        raise InputError(f"{len(table) - len(rows)} of {len(table)} labels have no row in {features}; cluster again")
-    return Clustered(found, rows, len(found.table) - len(rows), about)
+        raise InputError(f"{len(table) - len(rows)} of {len(table)} labels have no row in {named}; cluster again")
+    files = tuple(one["path"] for one in of) if len(of) > 1 else ()
+    return Clustered(found, rows, len(found.table) - len(rows), about, files)
 
 
 def profiles(clustered: Clustered) -> "tuple[pd.DataFrame, pd.DataFrame]":
     """One row per cluster, largest first, noise (−1) last; and the kinds of tokens of each (`features.enrichment`).
 
-    Columns cluster, those of `UNITS`, `tokens` and `predictions` (the most frequent, with shares, JSON), `mean_NAME` of
-    head activations, layer probabilities and core features.
+    Columns cluster, those of `UNITS`, `tokens` and `predictions` (the most frequent, with shares, JSON), `files` (which
+    of several tables, alike), `mean_NAME` of head activations, layer probabilities and core features.
     """
     import pandas as pd
 
@@ -105,6 +111,8 @@ def profiles(clustered: Clustered) -> "tuple[pd.DataFrame, pd.DataFrame]":
             row["probability"] = labels["probability"].to_numpy(float)[index].mean()
         for name in ("token", "prediction"):
             row[f"{name}s"] = json.dumps(most_common(mine[name]), ensure_ascii=False)
+        if clustered.files:
+            row["files"] = json.dumps(most_common(mine["file"].map(dict(enumerate(clustered.files)))))
         rows.append(row | {f"mean_{c.name}": m for c, m in zip(columns, values[index].mean(0), strict=True)})
     before, after = (v[at].tolist() for v in Contexts(found.table).neighbours())
     members = kinds(table["token"].tolist(), before, after, (table["position"] == 0).to_numpy())
@@ -115,7 +123,8 @@ def samples(clustered: Clustered, *, representative: int = 8, diverse: int = 15)
     """Tokens that stand for each cluster, in their texts: nearest to the centre, and by farthest point.
 
     Columns cluster, kind (representative or diverse), rank from 1, distance to the centre (sds of the features),
-    k_star, document, position, token, prediction, target, left and right (the text around the token).
+    k_star, document, position, token, prediction, target, left and right (the text around the token), and `file` where
+    there are several tables.
     """
     import pandas as pd
 
@@ -133,6 +142,8 @@ def samples(clustered: Clustered, *, representative: int = 8, diverse: int = 15)
     table = pd.DataFrame(rows, columns=["cluster", "kind", "rank", "distance"])
     table["k_star"] = labels["k_star"].to_numpy()[chosen]
     table = table.join(found.table.iloc[at[chosen]][[*KEY, "token", "prediction", "target"]].reset_index(drop=True))
+    if clustered.files:
+        table["file"] = np.array(clustered.files)[found.table["file"].to_numpy()[at[chosen]]]
     texts = [contexts.at(row) for row in at[chosen].tolist()]
     return table.assign(left=[text.left for text in texts], right=[text.right for text in texts])
 
@@ -146,10 +157,10 @@ def profiled(columns: tuple[Column, ...]) -> tuple[Column, ...]:
 
 
 def most_common(texts: "pd.Series", top: int = TOP) -> dict[str, float]:
-    """The most frequent texts with their shares; ties in the order of the alphabet."""
-    counts = Counter(texts)
+    """The most frequent texts, as they are shown, with their shares; ties in the order of the alphabet."""
+    counts = Counter(map(visible, texts))
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:top]
-    return {visible(text): round(n / len(texts), 4) for text, n in ordered}
+    return {text: round(n / len(texts), 4) for text, n in ordered}
 
 
 def _members(clusters: np.ndarray) -> list[tuple[int, np.ndarray]]:

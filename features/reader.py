@@ -35,6 +35,16 @@ class Rows(NamedTuple):
     """Hook name -> [n, F] float32, all axes but the position one after the other."""
 
 
+class Trajectory(NamedTuple):
+    """Predictions of L layers at n positions; `p` and `margin` are of the token that is followed."""
+
+    predicted: Int[Tensor, "L n"]
+    p: Float[Tensor, "L n"]
+    margin: Float[Tensor, "L n"]
+    confidence: Float[Tensor, " n"]
+    """p^(L−1) of the final prediction, whatever token is followed (PLS B.4.1)."""
+
+
 class FeatureReader:
     """Reads the features of a tier, and raw activations of the hooks `raw`, from a model in evaluation mode."""
 
@@ -66,22 +76,25 @@ class FeatureReader:
     def read(self, documents: Sequence[Sequence[int]]) -> Rows:
         """Features of every row of `documents`; what is beyond the context is cut.
 
-        Raises `InputError` for tokens outside the vocabulary and activations that are not finite.
+        Raises `InputError` for documents without a row, tokens outside the vocabulary and activations that are not
+        finite.
         """
         model, n_ctx = self.model, self.model.config.n_ctx
         device = model.cfg.device
+        counts = self.rows_of([len(ids) for ids in documents]).tolist()
+        if not sum(counts):
+            raise InputError(f"no document has the {2 + self.offset} tokens of a row; give longer ones")
         inputs = pad([list(ids[: min(len(ids) - 1, n_ctx)]) for ids in documents]).to(device)
         model.check_tokens(inputs)
-        counts = self.rows_of([len(ids) for ids in documents]).tolist()
         at = torch.arange(inputs.shape[1]) < torch.tensor(counts)[:, None]
         following = [i for ids, n in zip(documents, counts, strict=True) for i in ids[1 + self.offset :][:n]]
         truth = torch.tensor(following, device=device)
         streams, stats, raw = self._forward(inputs, at.to(device))
-        predicted, p, margin = self._trajectory(streams, truth)
-        X = torch.cat(self._assemble(predicted, p, margin, truth, stats), -1)
+        seen = self._trajectory(streams, truth)
+        X = torch.cat(self._assemble(seen, truth, stats), -1)
         if not X.isfinite().all():
             raise InputError("features are not finite: the weights of this run are damaged")
-        return Rows(X.float().cpu().numpy(), predicted[-1].cpu().numpy(), raw)
+        return Rows(X.float().cpu().numpy(), seen.predicted[-1].cpu().numpy(), raw)
 
     def _forward(
         self, inputs: Int[Tensor, "B T"], at: Bool[Tensor, "B T"]
@@ -113,8 +126,8 @@ class FeatureReader:
             raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}")
         return streams, stats, raw
 
-    def _trajectory(self, streams: list[Tensor], truth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Predictions, probabilities and margins of every layer, [L, n] each (PLS B.5.1)."""
+    def _trajectory(self, streams: list[Tensor], truth: Tensor) -> Trajectory:
+        """What every layer predicts (PLS B.5.1)."""
         target, head = truth, self.model.head
         found = []
         for layer in reversed(range(self.n_layers)):  # the final prediction comes first: it may be the target
@@ -126,14 +139,15 @@ class FeatureReader:
         hit = ids == target
         if self.options.traj_prob == "zeroed":
             p = torch.where(hit, p, 0.0)
-            return ids, p, p - second
-        return ids, p, p - torch.where(hit, second, first)
+            return Trajectory(ids, p, p - second, first[-1])
+        return Trajectory(ids, p, p - torch.where(hit, second, first), first[-1])
 
     def _assemble(
-        self, predicted: Tensor, p: Tensor, margin: Tensor, truth: Tensor, stats: list[AttentionStats]
+        self, seen: Trajectory, truth: Tensor, stats: list[AttentionStats]
     ) -> list[Float[Tensor, "n columns"]]:
         """The blocks of columns of the tier, in order."""
         options, last = self.options, self.n_layers - 1
+        predicted, p, margin, confidence = seen
         k_star = stability(predicted, options.kstar)
         stable = k_star.clamp(max=last)
         if options.tier == "core":
@@ -141,7 +155,7 @@ class FeatureReader:
             for group in HEADS_OF:
                 heads = options.heads(group, self.n_layers, self.n_heads)
                 masses.append(torch.stack([stats[head.layer].peak[:, head.head] for head in heads]).sum(0))
-            return [torch.stack([k_star.to(p.dtype), p[last], *masses, span(stats[last])], -1)]
+            return [torch.stack([k_star.to(p.dtype), confidence, *masses, span(stats[last])], -1)]
         kappa = longest_run(predicted == (truth if options.kappa_target == "truth" else predicted[last]))
         drops = (p[:-1] - p[1:]).clamp(min=0)
         blocks = [p.T, margin.T, drops.T, torch.stack([k_star, kappa], -1).to(p.dtype)]

@@ -90,7 +90,13 @@ class Column:
 
 
 def columns(n_layers: int, n_heads: int, options: FeatureOptions) -> tuple[Column, ...]:
-    """The columns of a tier in order: 5, 3L+1+4LH, 4 more, 3L+1+2LH(k+1)+4."""
+    """The columns of a tier in order: 5, 3L+1+4LH, 4 more, 3L+1+2LH(k+1)+4.
+
+    Raises `InputError` for heads that the model does not have, also where the tier uses none.
+    """
+    for group in HEADS_OF:
+        if getattr(options, f"{group}_heads"):
+            options.heads(group, n_layers, n_heads)
     if options.tier == "core":
         return tuple(_core(n_layers, n_heads, options))
     found = [*_trajectory(n_layers, options), *_stability(n_layers, options)]

@@ -7,11 +7,12 @@
 
 `position` is the query position t_q, `token` stands there, `target` is the token that follows what is predicted from,
 `prediction` the final layer's argmax; `read_raw` reads the raw activations that lie beside. Schema metadata as in
-`probes.tables`: `units` and `about`, with kind, format, tier, schema, options, model and data.
+`probes.tables`: `units` and `about`, with kind, format, tier, schema, options, model and data. Several tables are read
+as one: a column `file` says from which, and documents are numbered on from file to file.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ INDEX = {
     "prediction": "string",
 }
 """Index columns and their Arrow types."""
+KEY = ["document", "position"]
+"""What a row is known by."""
 INDEX_UNITS = {"document": "from 0, in the order of the data", "position": "tokens from the start of the document"}
 
 
@@ -47,7 +50,7 @@ class Features:
     """Index columns and features, one row per token."""
     columns: tuple[Column, ...]
     about: dict[str, Any]
-    """That of the first file, where several were read."""
+    """Where several files were read, that of the first, with a list of the `data` of all."""
 
     @property
     def X(self) -> "np.ndarray":
@@ -93,13 +96,14 @@ def feature_schema(about: Mapping[str, Any]) -> "pa.Schema":
 
 
 def read_features(path: "str | Path | Sequence[str | Path]") -> Features:
-    """Read a feature table, or several of one model with different documents, and check what they say they are.
+    """Read a feature table, or several of one model and different data, and check what they say they are.
 
-    Raises `InputError` for a file that is no feature table, another format or schema, missing values, files of
-    different checkpoints or options, and documents that are in two files.
+    Of several the table has one more index column, `file`: the place of the row's file among `path`, from 0. Documents
+    of a file are numbered behind those of the files before it.
+
+    Raises `InputError` for a file that is no feature table, another format or schema, no rows, missing values,
+    positions that occur twice, files of different checkpoints or options, and data that are in two files.
     """
-    import pandas as pd
-
     paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
     if not paths:
         raise InputError("no feature table given: python -m features.extract --out features.parquet writes one")
@@ -109,13 +113,29 @@ def read_features(path: "str | Path | Sequence[str | Path]") -> Features:
         for what, key in (("checkpoint", ("model", "checkpoint")), ("options", ("options",))):
             if _at(part.about, key) != _at(first.about, key):
                 raise InputError(f"{p} and {paths[0]} have different {what}; extract both from one model, alike")
-    if len(parts) == 1:
-        return first
-    table = pd.concat([part.table for part in parts], ignore_index=True)
-    if (twice := table.duplicated(["document", "position"])).any():
-        row = table[twice].iloc[0]
-        raise InputError(f"document {row['document']} is in two of the files; they must hold different documents")
-    return Features(table, first.columns, first.about)
+    return first if len(parts) == 1 else _joined(paths, parts)
+
+
+def _joined(paths: Sequence[Path], parts: Sequence[Features]) -> Features:
+    """The rows of all files, with column `file` and documents numbered on; `InputError` for data that are in two."""
+    import pandas as pd
+
+    tables, start = list[pd.DataFrame](), 0
+    owner: dict[Any, Path] = {}
+    for i, (path, part) in enumerate(zip(paths, parts, strict=True)):
+        data = part.about.get("data") or {}
+        said = [(data["corpus"], data.get("rule"))] if data.get("corpus") else []
+        texts = part.table.sort_values(KEY).groupby("document")["token_id"].agg(tuple)
+        held = dict.fromkeys([*map(str, said), *texts], path)
+        if twice := [owner[key] for key in held if key in owner]:
+            raise InputError(f"{path} and {twice[0]} hold the same documents; give tables of different data")
+        owner |= held
+        names = list(INDEX)
+        index = part.table[names].assign(document=part.table["document"] + start, file=i).astype({"file": "int32"})
+        tables.append(pd.concat([index, part.table.drop(columns=names)], axis=1))
+        start = int(index["document"].max()) + 1
+    about = parts[0].about | {"data": [part.about.get("data") for part in parts]}
+    return Features(pd.concat(tables, ignore_index=True), parts[0].columns, about)
 
 
 def read_raw(path: str | Path) -> Raw:
@@ -168,6 +188,10 @@ def _read_one(path: Path) -> Features:
         bad = int((~np.isfinite(x)).any(1).sum())
         raise InputError(f"{path}: {bad} rows with missing values, first row {row}, {names[column]}; extract it again")
     index = table.select(list(INDEX)).to_pandas()
+    if not len(index):
+        raise InputError(f"{path} has no rows; extract it again")
+    if twice := int(index.duplicated(KEY).sum()):
+        raise InputError(f"{path}: {twice} rows of a document and position that are there before; extract it again")
     return Features(pd.concat([index, pd.DataFrame(x, columns=names)], axis=1), schema, about)
 
 
@@ -189,6 +213,19 @@ def read_about_of(path: Path, kind: str) -> dict[str, Any]:
     if about.get("format") != FORMAT:
         raise InputError(f"{path} has format {about.get('format')}, this version reads {FORMAT}; extract it again")
     return about
+
+
+def remove_tables(paths: Iterable[Path], kind: str) -> list[Path]:
+    """Delete those of `paths` that are tables of `kind`, which a new run left behind; other files are not ours."""
+    removed = []
+    for path in paths:
+        try:
+            read_about_of(path, kind)
+        except InputError:
+            continue
+        path.unlink()
+        removed.append(path)
+    return removed
 
 
 def read_columns(path: Path, types: Mapping[str, str]) -> "pa.Table":

@@ -47,6 +47,12 @@ def check_options(options: RunOptions) -> None:
         raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
 
 
+def check_seed(seed: int) -> None:
+    """Raise `InputError` for a number that a generator does not take; 2³¹ leaves room to count on from it."""
+    if not 0 <= seed < 2**31:
+        raise InputError(f"--seed {seed}: at least 0 and below {2**31}")
+
+
 def open_run(options: RunOptions, run: str | None = None) -> tuple[str, Any]:
     """(name for a title, model) of a run, by default that of the checked options."""
     check_options(options)

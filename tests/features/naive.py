@@ -43,7 +43,7 @@ def naive_features(model: Any, ids: list[int], options: FeatureOptions) -> list[
                         shown = on and g >= options.theta_gate
                         row[f"topk_{where}_L{layer}H{h}_r{r + 1}"] = largest[r] if shown else 0.0
             row[f"attn_span_{where}"], row[f"local_mass_{where}"] = geometry(attention[at], q, options.window)
-        row["processing_depth"], row["confidence"] = row["k_star"], row[f"traj_prob_L{L - 1}"]
+        row["processing_depth"], row["confidence"] = row["k_star"], max(p[-1])
         for group in ("anchor", "entity"):
             if getattr(options, f"{group}_heads"):
                 heads = options.heads(group, L, H)

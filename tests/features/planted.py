@@ -21,9 +21,11 @@ def planted_table(about: dict[str, Any], n: int = 12, *, document: int = 0, seed
     return pd.concat([table, pd.DataFrame(rng.random((n, len(names))), columns=names)], axis=1)
 
 
-def planted_file(path: Path, *, table: pd.DataFrame | None = None, **more: Any) -> Path:
+def planted_file(
+    path: Path, *, table: pd.DataFrame | None = None, options: FeatureOptions | None = None, **more: Any
+) -> Path:
     """A file that `read_features` reads, of a model with two layers and two heads."""
-    about = about_features(2, 2, FeatureOptions(), **{"model": {"checkpoint": "abc"}, "data": {}, **more})
+    about = about_features(2, 2, options or FeatureOptions(), **{"model": {"checkpoint": "abc"}, "data": {}, **more})
     table = planted_table(about) if table is None else table
     pq.write_table(pa.Table.from_pandas(table, schema=feature_schema(about), preserve_index=False), path)
     return path

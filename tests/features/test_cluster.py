@@ -10,9 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from features.cluster import main
-from features.cluster_checks import agreement_table, stability_table
-from features.cluster_tables import cluster_table, depth_ranges, depth_spread, depth_table
-from features.modes import ComputationalModes
 from features.schema import FeatureOptions
 from features.store import FORMAT, about_features
 from models.errors import InputError
@@ -39,14 +36,14 @@ def planted(n: int = 240, noise: int = 0, seed: int = 0) -> pd.DataFrame:
     return table.iloc[order].assign(document=np.arange(n) % 12, position=np.arange(n) // 12).reset_index(drop=True)
 
 
-def raw_file(path: Path, table: pd.DataFrame, x: np.ndarray, checkpoint: str = "abc") -> Path:
+def raw_file(path: Path, table: pd.DataFrame, x: np.ndarray, checkpoint: str = "abc", hook: str = "h", **more) -> Path:
     """Raw activations of the tokens of a table, as `features.extract --raw` writes them."""
     from features.store import INDEX
 
-    about = {"kind": "raw", "format": FORMAT, "hooks": ["h"], "model": {"checkpoint": checkpoint}}
+    about = {"kind": "raw", "format": FORMAT, "hooks": [hook], "model": {"checkpoint": checkpoint}, **more}
     fields = {name: pa.array(table[name], pa.type_for_alias(kind)) for name, kind in INDEX.items()}
     rows = pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float32).ravel()), x.shape[1])
-    whole = pa.table({**fields, "h": rows})
+    whole = pa.table({**fields, hook: rows})
     pq.write_table(whole.replace_schema_metadata({"about": json.dumps(about)}), path)
     return path
 
@@ -86,6 +83,51 @@ def test_kmeans_and_all_options(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "agreement with clusters of raw activations" in capsys.readouterr().out
 
 
+def test_tables_of_two_corpora_are_clustered_together(tmp_path: Path) -> None:
+    tables = [planted(), planted().assign(token_id=lambda t: t["token_id"] + 1000)]
+    names = [("a", "b")[i] for i in range(2)]
+    paths = [planted_file(tmp_path / n, table=t, data={"corpus": n}) for n, t in zip(names, tables, strict=True)]
+    x = [table[NAMES].to_numpy() for table in tables]
+    raw = [raw_file(tmp_path / f"raw-{n}", t, v, data={"corpus": n}) for n, t, v in zip(names, tables, x, strict=True)]
+    main([*map(str, paths), "--no-umap", "--out", str(tmp_path / "out"), "--raw", *map(str, raw), "--resamples", "100"])
+    labels = pd.read_parquet(tmp_path / "out" / "labels.parquet")
+    assert labels["file"].tolist() == [0] * 240 + [1] * 240 and labels["document"].nunique() == 24
+    assert (labels["cluster"] == labels["k_star"]).all()
+    about = read_about(tmp_path / "out" / "labels.parquet")["about"]
+    assert [one["path"] for one in about["features"]] == [str(path) for path in paths]
+    assert pd.read_parquet(tmp_path / "out" / "agreement.parquet")["value"].tolist() == pytest.approx([1] * 4)
+    other = raw_file(tmp_path / "hook", tables[1], x[1], hook="g", data={"corpus": "b"})
+    for given, message in (
+        (raw[:1], "1 files for 2 tables"),
+        (raw[::-1], "is of other data"),
+        ([raw[0], other], "has other hooks than"),
+    ):
+        with pytest.raises(InputError, match=message):
+            main([*map(str, paths), "--no-umap", "--out", str(tmp_path), "--raw", *map(str, given)])
+    with pytest.raises(InputError, match="hold the same documents"):
+        main([str(paths[0]), str(paths[0]), "--no-umap", "--out", str(tmp_path)])
+
+
+def test_what_an_earlier_run_left_is_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = planted_file(tmp_path / "f.parquet", table=planted()), tmp_path / "out"
+    raw = raw_file(tmp_path / "raw.parquet", planted(), planted()[NAMES].to_numpy())
+    arguments = [str(path), "--no-umap", "--out", str(out)]
+    main([*arguments, "--raw", str(raw), "--resamples", "100", "--stability", "1"])
+    main(["--predict", str(path), "--out", str(out)])
+    planted_file(out / "predicted-mine.parquet", table=planted())  # no labels: not ours
+    (out / "notes.txt").touch()
+    capsys.readouterr()
+    with pytest.raises(InputError):
+        main([*arguments, "--min-cluster-size", "500"])
+    assert (out / "agreement.parquet").exists()
+    main([*arguments, "--stability", "1"])
+    assert "deleted, of an earlier run: agreement.parquet, predicted-f.parquet" in capsys.readouterr().out
+    kept = ["clusters.html", "modes.safetensors", "notes.txt"]
+    kept += [f"{n}.parquet" for n in ("clusters", "depth", "labels", "predicted-mine", "stability", "summary")]
+    assert sorted(file.name for file in out.iterdir()) == sorted(kept)
+    assert (out / "modes.safetensors").stat().st_mode == (out / "clusters.html").stat().st_mode
+
+
 def test_new_tokens_get_the_labels_of_their_kind(tmp_path: Path) -> None:
     main([str(planted_file(tmp_path / "f.parquet", table=planted())), "--out", str(tmp_path), "--no-umap"])
     new = planted(seed=0).assign(document=lambda t: t["document"] + 100)
@@ -99,60 +141,15 @@ def test_new_tokens_get_the_labels_of_their_kind(tmp_path: Path) -> None:
     assert about["features"]["path"] == str(other)
 
 
-def test_agreement_of_independent_clusters() -> None:
-    rng = np.random.default_rng(0)
-    ours, raw, documents = rng.integers(-1, 9, 2000), rng.integers(-1, 30, 2000), np.arange(2000) // 50
-    table = agreement_table(ours, raw, documents, resamples=200)
-    assert (table["value"].abs() < 0.01).all() and (table["control"].abs() < 0.01).all()
-    assert ((table["ci_low"] < 0) & (table["ci_high"] > 0)).all()
-    both = (ours >= 0) & (raw >= 0)
-    assert table["n"].tolist() == [2000, 2000, both.sum(), both.sum()]
-
-
-def test_agreement_without_enough_tokens_or_documents() -> None:
-    none = np.full(20, -1)
-    table = agreement_table(none, np.zeros(20, int), np.zeros(20, int))
-    assert table["n"].tolist() == [20, 20, 0, 0] and table["value"].isna().tolist() == [False, False, True, True]
-    assert all("fewer than 8 documents" in text for text in table["undefined"])
-
-
-def test_stability_of_hdbscan_has_no_seeds() -> None:
-    x = planted()
-    modes = ComputationalModes().fit(x[NAMES])
-    table = stability_table(modes, x[NAMES], x["document"].to_numpy(), 2)
-    assert table["kind"].tolist() == ["documents", "documents", "seed"] and table["ari"].tolist()[:2] == [1, 1]
-    assert "no random numbers" in table["undefined"].iloc[2] and np.isnan(table["ari"].iloc[2])
-
-
-def test_depth_ranges_are_the_papers_for_six_layers() -> None:
-    assert depth_ranges(np.arange(7), 6).tolist() == [0, 0, 1, 1, 1, 2, 2]
-    assert depth_ranges(np.arange(3), 2).tolist() == [0, 1, 2]
-    assert depth_ranges(np.arange(13), 12).tolist() == [0] * 4 + [1] * 6 + [2] * 3
-
-
-def test_tables_against_counting() -> None:
-    rng = np.random.default_rng(0)
-    labels = pd.DataFrame({"document": rng.integers(9, size=300), "k_star": rng.integers(0, 7, 300)})
-    labels["cluster"], labels["probability"] = rng.integers(-1, 4, 300), rng.random(300)
-    vector = rng.integers(40, size=300)
-    table = cluster_table(labels, vector, 6)
-    for row in table.to_dict("records"):
-        of = [i for i in range(300) if labels["cluster"][i] == row["cluster"]]
-        depth = [int(labels["k_star"][i]) for i in of]
-        assert (row["n"], row["share"]) == (len(of), len(of) / 300)
-        assert row["distinct"] == len({vector[i] for i in of})
-        assert row["documents"] == len({labels["document"][i] for i in of})
-        assert row["k_star_sd"] == pytest.approx((sum((k - sum(depth) / len(of)) ** 2 for k in depth) / len(of)) ** 0.5)
-        assert row["early"] == pytest.approx(sum(k < 2 for k in depth) / len(of))
-        assert [row[f"k{k}"] for k in range(7)] == pytest.approx([depth.count(k) / len(of) for k in range(7)])
-    shares = depth_table(labels, 6)
-    assert (shares["ci_low"] < shares["share"]).all() and (shares["share"] < shares["ci_high"]).all()
-    for group in ("all", "clusters", "noise"):
-        one = shares[shares["tokens"] == group]
-        assert one[one["depth"].str.startswith("k*")]["share"].sum() == pytest.approx(1)
-    spread = depth_spread(labels)
-    held = table["n"] @ table["k_star_sd"] / table["n"].sum()
-    assert spread["sd"] == pytest.approx(held) and spread["dealt"] == pytest.approx(2, abs=0.15)
+def test_strict_tables_have_late_tokens(tmp_path: Path) -> None:
+    """Two layers: k* is 0 or 1; only the options of the table say that 1 is the end."""
+    table = planted().assign(k_star=lambda t: t["k_star"].clip(upper=1))
+    path = planted_file(tmp_path / "f.parquet", table=table, options=FeatureOptions(kstar="strict"))
+    main([str(path), "--no-umap", "--out", str(tmp_path / "out")])
+    depth = pd.read_parquet(tmp_path / "out" / "depth.parquet").set_index(["tokens", "depth"])["share"]
+    assert depth[("all", "late")] == 0.5 and depth[("all", "middle")] == 0
+    clusters = pd.read_parquet(tmp_path / "out" / "clusters.parquet")
+    assert (clusters["late"] == (clusters["k_star_mean"] == 1)).all()
 
 
 @pytest.mark.slow
@@ -177,6 +174,12 @@ def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
         (["--min-cluster-size", "1"], "--min-cluster-size 1: at least 2"),
         (["--min-cluster-size", "500"], "240 tokens are fewer than --min-cluster-size 500"),
         (["--min-samples", "0"], "--min-samples 0: at least 1"),
+        (["--min-samples", "240"], "--min-samples 240: a token has 239 others"),
+        (["--method", "kmeans", "--seed", "-1"], "--seed -1: at least 0"),
+        (["--seed", str(2**32)], f"--seed {2**32}: at least 0 and below"),
+        (["{few}"], "5 tokens are fewer than --min-cluster-size 10"),
+        (["{none}"], "none.parquet has no rows"),
+        (["--predict", "{none}", "--out", "{fitted}"], "none.parquet has no rows"),
         (["--components", "0"], "--components 0: at least 1"),
         (["--method", "kmeans", "--clusters", "1"], "--clusters 1: at least 2"),
         (["--method", "kmeans", "--clusters", "241"], "240 distinct feature vectors are fewer than --clusters 241"),
@@ -186,6 +189,9 @@ def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
         (["--raw", "{fewer}"], "40 tokens of the features are missing, 0 are others"),
         (["--raw", "{other}"], "is of another checkpoint"),
         (["--raw", "{twice}"], "is there twice"),
+        (["--raw", "{corpus}"], "is of other data"),
+        (["--raw", "{text}"], "3 of 240 tokens or targets are others"),
+        (["--raw", "{raw}", "{raw}"], "2 files for 1 tables"),
         (["{missing}"], "does not exist"),
         (["{nan}"], "1 rows with missing values"),
         (["{constant}"], "2 columns have one value in all rows: traj_prob_L0, kappa; --drop-constant"),
@@ -209,7 +215,17 @@ def test_bad_input(tmp_path: Path, arguments: list[str], message: str) -> None:
     files["other"] = raw_file(tmp_path / "other.parquet", table, x, checkpoint="other")
     again = pd.concat([table, table[:1]])
     files["twice"] = raw_file(tmp_path / "twice.parquet", again, np.vstack([x, x[:1]]))
-    files["missing"] = tmp_path / "none.parquet"
+    files["corpus"] = raw_file(tmp_path / "corpus.parquet", table, x, data={"corpus": "another"})
+    files["raw"] = raw_file(tmp_path / "raw.parquet", table, x)
+    text = table.assign(token_id=table["token_id"].mask(table.index == 7, 999))
+    text["target_id"] = text["target_id"].mask(table.index.isin([7, 8, 9]), 999)
+    files["text"] = raw_file(tmp_path / "text.parquet", text, x)
+    files["few"] = planted_file(tmp_path / "few.parquet", table=table[:5].assign(kappa=1.0))
+    files["none"] = planted_file(tmp_path / "none.parquet", table=table[:0])
+    files["missing"] = tmp_path / "missing.parquet"
+    if "{fitted}" in arguments:
+        files["fitted"] = tmp_path / "fitted"
+        main([str(files["f"]), "--no-umap", "--out", str(files["fitted"])])
     given = [one.format(**files) for one in arguments]
     if not given[0].endswith(".parquet") and "--predict" not in given:
         given = [str(files["f"]), *given]

@@ -23,6 +23,7 @@ from models.errors import InputError
 from models.text.corpus import open_corpus
 from models.text.shards import pack
 from probes.tables import read_about
+from tests.features.planted import planted_file
 from tests.tiny import untrained
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,6 +86,22 @@ def test_the_file_says_what_it_is(run: Path, corpus: tuple[Path, Path], tmp_path
     assert not list(tmp_path.glob(".*"))
 
 
+def test_raw_activations_of_an_earlier_run_do_not_stay_beside_a_new_table(
+    run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys
+) -> None:
+    out, raw = tmp_path / "f.parquet", tmp_path / "f-raw.parquet"
+    main(arguments(run, corpus, out, "--max-tokens", "70", "--raw"))
+    with pytest.raises(InputError):
+        main(arguments(run, corpus, out, "--max-tokens", "70", "--data", "nowhere.txt"))
+    assert raw.exists()
+    capsys.readouterr()
+    main(arguments(run, corpus, out, "--max-tokens", "70"))
+    assert not raw.exists() and f"deleted {raw}" in capsys.readouterr().out
+    planted_file(raw)  # another table that only has such a name
+    main(arguments(run, corpus, out, "--max-tokens", "70"))
+    assert read_features(raw).about["model"]["checkpoint"] == "abc" and "deleted" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("preset", "names"),
     [("std-t", ["resid"]), ("lfa", ["token", "context"]), ("kromhc", ["streams"])],
@@ -121,6 +138,8 @@ def test_killed_and_resumed_it_is_the_file_of_a_run_in_one_go(
     assert killed.returncode == -signal.SIGKILL and not out.exists()
     parts = sorted(path.name for path in (tmp_path / ".f.parquet.parts").iterdir())
     assert [p for p in parts if p.startswith("000002")] == ["000002-1.parquet"]
+    manifest = json.loads((tmp_path / ".f.parquet.parts" / "manifest.json").read_text())
+    assert manifest["device"] == "cpu"  # one half of a table on another device would not be the same numbers
     with pytest.raises(InputError, match="interrupted extraction of something else"):
         main(arguments(run, corpus, out, "--raw", "--k", "3"))
     capsys.readouterr()

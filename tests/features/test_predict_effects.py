@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from features.explained import baselines, explain
-from features.matched import match_effects
+from features.matched import match_effects, prefixes
 from features.predict_effects import main
 from models.errors import InputError
 from probes.tables import read_about, write_table
@@ -91,21 +91,23 @@ def test_r2_is_that_of_the_formula_and_a_constant_effect_has_none() -> None:
 # ---- the files and the command -----------------------------------------------------------------
 
 
-def index(n: int = 400, documents: int = 20) -> pd.DataFrame:
+def tokens(n: int = 400, documents: int = 20) -> pd.DataFrame:
     """Index columns of n tokens."""
     each = n // documents
     position = np.tile(np.arange(each), documents)
-    ids = (7 * np.arange(n)) % 50
+    ids = 100 + np.arange(n) % 350  # no two documents begin alike
     table = pd.DataFrame({"document": np.repeat(np.arange(documents), each), "position": position, "token_id": ids})
     return table.assign(token="x", target_id=1, target="y", prediction_id=2, prediction="z")
 
 
-def files(folder: Path, **changes: Any) -> tuple[Path, Path, pd.DataFrame, pd.DataFrame]:
+def files(
+    folder: Path, *, index: Any = lambda table: table, **changes: Any
+) -> tuple[Path, Path, pd.DataFrame, pd.DataFrame]:
     """Features of 400 tokens, and effects of 380 of them and 10 others; L0H0 follows the features, L1H1 does not."""
     from features.schema import FeatureOptions, columns
 
     rng = np.random.default_rng(0)
-    table = index()
+    table = index(tokens())
     names = [c.name for c in columns(2, 2, FeatureOptions())]
     features = pd.concat([table, pd.DataFrame(rng.normal(size=(400, len(names))), columns=names)], axis=1)
     effects = table[["document", "position", "token_id", "target_id"]].copy()
@@ -150,6 +152,64 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert "plotly" in out.with_suffix(".html").read_text()
     text = " ".join(capsys.readouterr().out.split())
     assert "380 tokens of 19 documents" in text and "20 rows of the features, 10 of the effects" in text
+
+
+def test_prefixes_are_equal_where_the_texts_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    table = pd.DataFrame({"document": np.repeat(np.arange(40), 6), "position": np.tile(np.arange(6), 40)})
+    table["token_id"] = rng.integers(2, size=240)
+    table = table.drop(index=[9, 60]).sample(frac=1, random_state=0).reset_index(drop=True)
+    found = prefixes(table)
+    tokens = {(d, p): t for d, p, t in table.to_numpy().tolist()}
+    texts = [tuple(tokens.get((d, q), -9) for q in range(p + 1)) for d, p, _ in table.to_numpy().tolist()]
+    for i, text in enumerate(texts):
+        assert found[i] == -1 if -9 in text else all((found[i] == found[j]) == (text == texts[j]) for j in range(i))
+
+
+def test_rows_of_documents_that_begin_alike_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    def same_beginnings(table: pd.DataFrame) -> pd.DataFrame:
+        """Documents 2, 3 and 4 begin with the same four tokens, of 1 (whose effects are known) and 0 (not) five."""
+        like = table["document"].isin([2, 3, 4]) & (table["position"] < 4)
+        table["token_id"] = table["token_id"].mask(like, 60 + table["position"])
+        like = table["document"].isin([0, 1]) & (table["position"] < 5)
+        return table.assign(token_id=table["token_id"].mask(like, 80 + table["position"]))
+
+    one, other, *_ = files(tmp_path, index=same_beginnings)
+    assert match_effects(one, other).repeated == 3 * 4
+    main([str(one), str(other), "--resamples", "100", "--shuffles", "1", "--out", str(tmp_path / "p.parquet")])
+    assert "12 tokens (3.2%) not unseen" in " ".join(capsys.readouterr().out.split())
+    assert read_about(tmp_path / "p.parquet")["about"]["repeated"] == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop(columns="log_p"), "column log_p is missing, it should hold real numbers"),
+        (lambda t: t.drop(columns="delta_loss_L0H0"), "column delta_loss_L0H0 is missing"),
+        (lambda t: t.filter(regex="^(?!delta)"), "column delta_loss_L0H0 is missing"),
+        (lambda t: t.drop(columns="target_id"), "column target_id is missing, it should hold integers"),
+        (lambda t: t.assign(loss="much"), "column loss holds (object|str)"),
+        (lambda t: t.assign(delta_log_p_L1H1=True), "column delta_log_p_L1H1 holds bool"),
+        (lambda t: t.assign(position=t["position"] + 0.5), "column position holds float64"),
+    ],
+)
+def test_effects_without_their_columns(tmp_path: Path, change: Any, message: str) -> None:
+    one, other, _, effects = files(tmp_path)
+    about = read_about(other)["about"]
+    write_table(change(effects), other, units={}, about=about)
+    with pytest.raises(InputError, match=message):
+        main([str(one), str(other)])
+    for key, what in (("edits", "names no edits"), ("model", "different models")):
+        write_table(effects, other, units={}, about=about | {key: {}})
+        with pytest.raises(InputError, match=what):
+            main([str(one), str(other)])
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seeds_that_no_generator_takes(tmp_path: Path, seed: int) -> None:
+    one, other, *_ = files(tmp_path)
+    with pytest.raises(InputError, match=f"--seed {seed}: at least 0"):
+        main([str(one), str(other), "--seed", str(seed)])
 
 
 @pytest.mark.parametrize(

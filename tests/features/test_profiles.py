@@ -16,7 +16,7 @@ from features.cluster_map import map_data, packed
 from features.contexts import Contexts
 from features.enrichment import enrichment
 from features.profile import main
-from features.profiles import profiles, read_clusters, samples
+from features.profiles import most_common, profiles, read_clusters, samples
 from features.samples import Scale, farthest_points, from_centre, nearest
 from features.schema import FeatureOptions, columns
 from features.token_kinds import kinds
@@ -207,6 +207,38 @@ def test_the_map_holds_every_token_and_its_text(tmp_path: Path) -> None:
         packed(np.array([2**40]))
 
 
+def test_clusters_of_two_tables_say_which(tmp_path: Path) -> None:
+    from features.cluster import main as cluster
+
+    paths = []
+    for i, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        first, _ = planted(tmp_path / name, model=MODEL, data={"corpus": name})
+        table = pd.read_parquet(first).assign(token_id=lambda t, i=i: t["token_id"] + 100 * i)
+        table = table[: 240 - 120 * i]
+        paths.append(str(planted_file(tmp_path / f"{name}.parquet", table=table, model=MODEL, data={"corpus": name})))
+    cluster([*paths, "--no-umap", "--method", "kmeans", "--clusters", "2", "--out", str(tmp_path / "clusters")])
+    labels, out = tmp_path / "clusters" / "labels.parquet", tmp_path / "out"
+    main([paths[1], str(labels), "--also", paths[0], "--out", str(out)])  # in any order
+    table = pd.read_parquet(out / "profiles.parquet")
+    held = pd.read_parquet(labels).groupby(["cluster", "file"]).size().unstack(fill_value=0)
+    for row in table.to_dict("records"):
+        shares = (held.loc[row["cluster"]] / row["n"]).tolist()
+        found = json.loads(row["files"])
+        assert [found.get(path, 0) for path in paths] == pytest.approx(shares, abs=1e-4)
+    some = pd.read_parquet(out / "samples.parquet")
+    assert ((some["document"] >= 20) == (some["file"] == paths[1])).all() and some["file"].nunique() == 2
+    assert f"`{paths[0]}` 6" in (out / "profiles.md").read_text()
+    for given in ([paths[0], str(labels)], [paths[0], str(labels), "--also", paths[0]]):
+        with pytest.raises(InputError, match="clusters of other features"):
+            main([*given, "--out", str(out)])
+
+
+def test_texts_that_look_alike_are_one() -> None:
+    found = most_common(pd.Series(["\n", "\r\n", "⏎", "a", "a"] + [" b"] * 5))
+    assert found == {" b": 0.5, "⏎": 0.3, "a": 0.2}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -228,11 +260,13 @@ def test_labels_that_do_not_match(tmp_path: Path, change: Any, message: str) -> 
 
 def test_clusters_without_a_map_and_other_options(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     features, labels = planted(tmp_path, model=MODEL)
+    main([str(features), str(labels), "--out", str(tmp_path / "out")])
+    assert (tmp_path / "out" / "map.html").exists()
     table = pd.read_parquet(labels).drop(columns=["x", "y"])[:200]
     write_table(table, labels, units={}, about=read_about(labels)["about"])
     main([str(features), str(labels), "--out", str(tmp_path / "out"), "--show", "1"])
     out = " ".join(capsys.readouterr().out.split())
-    assert "no map" in out and "40 rows of the features have no label" in out
+    assert "no map" in out and "deleted, of an earlier run" in out and "40 rows of the features have no label" in out
     assert not (tmp_path / "out" / "map.html").exists()
     text = (tmp_path / "out" / "profiles.md").read_text()
     assert "The 1 largest clusters; the other 1 are in" in text

@@ -92,6 +92,14 @@ def test_every_option_equals_the_naive_reference(options: dict) -> None:
     assert changed.shape != plain.X.shape or not np.array_equal(changed, plain.X)  # the option does something
 
 
+@pytest.mark.parametrize("traj_prob", ["zeroed", "raw"])
+def test_confidence_is_that_of_the_final_prediction_whatever_is_followed(traj_prob: Any) -> None:
+    model, docs = model_of("pls"), documents(13)
+    followed = FeatureOptions(tier="core", target="truth", traj_prob=traj_prob, **HEADS)
+    changed = check(model, docs, followed)
+    np.testing.assert_array_equal(changed, FeatureReader(model, FeatureOptions(tier="core", **HEADS)).read(docs).X)
+
+
 def test_rows_do_not_depend_on_the_batch() -> None:
     model, docs = model_of("pls"), documents(3, 12, 7)
     reader = FeatureReader(model, FeatureOptions(tier="topk"))
@@ -207,6 +215,13 @@ def test_bad_input() -> None:
         FeatureReader(model, FeatureOptions(), raw=("blocks.0.nowhere",))
     with pytest.raises(InputError, match="anchor-heads"):
         FeatureReader(model, FeatureOptions(tier="core"))
+    for options, docs in (
+        (FeatureOptions(), [[3]]),
+        (FeatureOptions(), []),
+        (FeatureOptions(logits_row="next"), [[3, 1]]),
+    ):
+        with pytest.raises(InputError, match="no document has the [23] tokens of a row"):
+            FeatureReader(model, options).read(docs)
     with pytest.raises(InputError, match="outside the vocabulary"):
         FeatureReader(model, FeatureOptions()).read([[1, VOCABULARY, 2]])
     with pytest.raises(InputError, match=r"model.eval"):

@@ -82,3 +82,11 @@ def test_options_that_make_no_sense(options: dict, message: str) -> None:
 def test_core_of_a_model_without_the_papers_heads_asks_for_heads() -> None:
     with pytest.raises(InputError, match="--anchor-heads"):
         columns(2, 2, FeatureOptions(tier="core"))
+
+
+@pytest.mark.parametrize("tier", ["core", "structural", "topk"])
+@pytest.mark.parametrize("group", ["anchor", "entity"])
+def test_unknown_heads_are_refused_whatever_the_tier(tier, group: str) -> None:
+    with pytest.raises(InputError, match=f"layers go from 0 to 1.*--{group}-heads"):
+        columns(2, 6, FeatureOptions(tier=tier, **{f"{group}_heads": ("L9.H0",)}))
+    assert columns(2, 6, FeatureOptions(tier=tier, **{f"{group}_heads": ("L0.H0",)}))

@@ -46,11 +46,43 @@ def test_pandas_and_pyarrow_read_it_with_metadata(tmp_path: Path) -> None:
 
 
 def test_several_files_of_one_model(tmp_path: Path) -> None:
-    paths = [planted_file(tmp_path / f"{i}.parquet", table=planted_table(ABOUT, document=i)) for i in range(2)]
+    """Extraction numbers the documents of every file from 0: they are numbered on, and the file is named."""
+    tables = [planted_table(ABOUT).assign(token_id=lambda t, i=i: t["token_id"] + i) for i in range(3)]
+    tables[1]["document"] = np.arange(12) // 6
+    paths = [
+        planted_file(tmp_path / f"{i}.parquet", table=table, data={"corpus": str(i), "rule": "all"})
+        for i, table in enumerate(tables)
+    ]
     found = read_features(paths)
-    assert len(found.table) == 24 and list(found.table["document"].unique()) == [0, 1]
-    with pytest.raises(InputError, match="document 0 is in two"):
-        read_features([paths[0], paths[0]])
+    assert found.table["document"].tolist() == [0] * 12 + [1] * 6 + [2] * 6 + [3] * 12
+    assert found.table["file"].tolist() == [0] * 12 + [1] * 12 + [2] * 12
+    assert [data["corpus"] for data in found.about["data"]] == ["0", "1", "2"]
+    np.testing.assert_array_equal(found.X[12:24], read_features(paths[1]).X)
+    assert "file" not in read_features(paths[0]).table
+
+
+def test_the_same_data_in_two_files(tmp_path: Path) -> None:
+    table, other = planted_table(ABOUT), planted_table(ABOUT).assign(token_id=7)
+    a = planted_file(tmp_path / "a.parquet", table=table, data={"corpus": "one", "rule": "all"})
+    for name, rows, data in (
+        ("b", other, {"corpus": "one", "rule": "all"}),  # says so
+        ("c", pd.concat([other, table.assign(document=1)]), {"corpus": "two", "rule": "all"}),  # has a document of a
+    ):
+        path = planted_file(tmp_path / f"{name}.parquet", table=rows, data=data)
+        with pytest.raises(InputError, match=f"{name}.parquet and .*a.parquet hold the same documents"):
+            read_features([a, path])
+    part = planted_file(tmp_path / "d.parquet", table=other, data={"corpus": "one", "rule": "held out"})
+    assert len(read_features([a, part]).table) == 24
+    with pytest.raises(InputError, match="hold the same documents"):
+        read_features([a, a])
+
+
+def test_no_rows_and_rows_twice(tmp_path: Path) -> None:
+    table = planted_table(ABOUT)
+    with pytest.raises(InputError, match="has no rows"):
+        read_features(planted_file(tmp_path / "none.parquet", table=table[:0]))
+    with pytest.raises(InputError, match="2 rows of a document and position that are there before"):
+        read_features(planted_file(tmp_path / "twice.parquet", table=pd.concat([table, table[:2]])))
 
 
 def test_mixed_checkpoints_and_options(tmp_path: Path) -> None:
