@@ -110,6 +110,21 @@ def decompose(
     return found
 
 
+def part_values(one: Decomposition) -> dict[str, np.ndarray]:
+    """part (`PARTS`) -> nats of every case [N]; attn and mlp summed over layers."""
+    sums = {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
+    return {part: sums[part] if part in sums else getattr(one, part) for part in PARTS}
+
+
+def layer_values(group: Group, one: Decomposition) -> dict[tuple[int, str], np.ndarray]:
+    """(layer, attn, mlp or a head as L5H4) -> compensation of every case [N] in nats, from the group's first layer."""
+    first, found = min(head.layer for head in group.heads), dict[tuple[int, str], np.ndarray]()
+    for layer in range(first, len(one.attn)):
+        found |= {(layer, "attn"): one.attn[layer], (layer, "mlp"): one.mlp[layer]}
+        found |= {(layer, f"L{layer}H{h}"): x for h, x in enumerate(one.heads[layer]) if layer > first}
+    return found
+
+
 def summary(task: Task, groups: Sequence[Group], found: Sequence[Decomposition]) -> pd.DataFrame:
     """One row per group and part (`PARTS`): mean with 95 % over independent cases, p of 0, p_holm over groups.
 
@@ -118,9 +133,7 @@ def summary(task: Task, groups: Sequence[Group], found: Sequence[Decomposition])
     """
     clusters, rows = task.cases["cluster"].to_numpy(), []
     for group, one in zip(groups, found, strict=True):
-        values = {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
-        for part in PARTS:
-            x = values.get(part, getattr(one, part))
+        for part, x in part_values(one).items():
             result = estimate(x, clusters, resolution=SMALLEST["log_odds"])
             row = {"task": task.name, "group": group.name, "heads": group.label, "part": part, **result}
             row["unexplained"] = float(np.abs(one.unexplained).max())
@@ -167,12 +180,8 @@ def by_layer(task: Task, groups: Sequence[Group], found: Sequence[Decomposition]
     """Compensation of every later layer: one row per group, layer and branch (attn, mlp, and each head as L5H4)."""
     clusters, rows = task.cases["cluster"].to_numpy(), []
     for group, one in zip(groups, found, strict=True):
-        first = min(head.layer for head in group.heads)
-        for layer in range(first, len(one.attn)):
-            parts = {"attn": one.attn[layer], "mlp": one.mlp[layer]}
-            parts |= {f"L{layer}H{h}": x for h, x in enumerate(one.heads[layer]) if layer > first}
-            for name, x in parts.items():
-                result = estimate(x, clusters, resolution=SMALLEST["log_odds"])
-                about = {"task": task.name, "group": group.name, "heads": group.label, "layer": layer, "part": name}
-                rows.append({**about, **result})
+        for (layer, name), x in layer_values(group, one).items():
+            result = estimate(x, clusters, resolution=SMALLEST["log_odds"])
+            about = {"task": task.name, "group": group.name, "heads": group.label, "layer": layer, "part": name}
+            rows.append({**about, **result})
     return with_holm(pd.DataFrame(rows))
