@@ -8,12 +8,14 @@ import pandas as pd
 
 from interventions.effects import holm
 from interventions.groups import Group
-from interventions.hydra_tables import Decomposition, layer_values, part_values
-from interventions.model_differences import compare_cases, shared_cases
+from interventions.hydra_tables import FEW, UNSURE, Decomposition, known_direct, layer_values, part_values
+from interventions.model_differences import NAN, NUMBERS, compare_cases, shared_cases
 from interventions.observe import SMALLEST
 from interventions.patch_tables import RESOLUTION
 from interventions.patching import Patched
+from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals, ratio
 from probes.tasks import Task
+from probes.undefined import note
 
 NO_GROUP = "only one of the models has such a group, or such a layer after it; name found heads as NAME=top2:entity"
 NO_EDGE = "in one of the models this reader does not read what the sender writes"
@@ -27,8 +29,10 @@ def compare_parts(
     """(parts, layers): run, control, run − control in nats with 95 % over shared independent cases, p, p_holm.
 
     One row per group and part (`hydra_tables.PARTS`), and per group, later layer and branch; groups are matched by
-    name, and the run comes first. p_holm corrects over the groups of a part, and over all layers and groups. Raises
-    `InputError` for fewer than two shared cases.
+    name, and the run comes first. p_holm corrects over the groups of a part, and over all layers and groups. The rows
+    with measure "made_up" compare the shares −Σ compensation / Σ direct, with a bootstrap interval of their difference;
+    undefined where a model's mean direct effect cannot be told from 0. Raises `InputError` for fewer than two shared
+    cases.
     """
     common, at = shared_cases(tasks[0].cases, tasks[1].cases, tasks[0].name)
     clusters = tasks[0].cases["cluster"].to_numpy()[common]
@@ -51,11 +55,46 @@ def compare_parts(
             }
             for key in labels
         ]  # fmt: skip
-        values = [[one.get(key) for key in labels] for one in (mine, theirs)]
-        return compare_cases(about, "log_odds", *values, clusters, resolution=SMALLEST["log_odds"], absent=NO_GROUP)
+        x, y = ([one.get(key) for key in labels] for one in (mine, theirs))
+        return compare_cases(about, "log_odds", x, y, clusters, resolution=SMALLEST["log_odds"], absent=NO_GROUP)
 
-    parts = table(lambda _, one: part_values(one), ("part",))
-    return holm(parts, ("part",)), holm(table(layer_values, ("layer", "part")), ("measure",))
+    parts = holm(table(lambda _, one: part_values(one), ("part",)), ("part",))
+    shares = parts[(parts["part"] == "compensation") & parts["difference"].notna()].to_dict("records")
+    for share in shares:
+        pair = []
+        for some, decomposed, use in zip(groups, found, (common, at), strict=True):
+            (one,) = (d for g, d in zip(some, decomposed, strict=True) if g.name == share["group"])
+            pair.append((-one.compensation[use], one.direct[use]))
+        share |= _share_difference(pair[0], pair[1], clusters)
+    parts = pd.concat([parts, pd.DataFrame(shares)], ignore_index=True)
+    return parts, holm(table(layer_values, ("layer", "part")), ("measure",))
+
+
+def _share_difference(
+    run: tuple[np.ndarray, np.ndarray], control: tuple[np.ndarray, np.ndarray], clusters: np.ndarray
+) -> dict[str, Any]:
+    """Σ undone / Σ direct [N] of the run minus the control's, whole independent cases resampled together in both."""
+    row: dict[str, Any] = {"measure": "made_up", **dict.fromkeys((*NUMBERS, "p_holm"), NAN)}
+    why = dict.fromkeys(("sd", "p", "p_holm"), "a share is of all cases together, it has an interval only")
+    known = [known_direct(direct, clusters) for _, direct in (run, control)]
+    for name, (undone, direct), sure in zip(("run", "control"), (run, control), known, strict=True):
+        row[name] = float(undone.sum() / direct.sum()) if sure else NAN
+        why |= {} if sure else dict.fromkeys((name, "difference", "ci_low", "ci_high"), UNSURE)
+    if all(known):
+        row["difference"] = row["run"] - row["control"]
+        columns = cluster_totals(np.stack([*run, *control]), cluster_codes(clusters, len(clusters)))[0]
+        low = high = np.array(NAN)
+        if columns.shape[1] >= BOOTSTRAP_CLUSTERS:
+            low, high = cluster_bootstrap(_two_shares, *columns)
+        if np.isfinite(low) and np.isfinite(high):
+            row |= {"ci_low": float(low), "ci_high": float(high)}
+        else:
+            why |= dict.fromkeys(("ci_low", "ci_high"), FEW)
+    return {**row, "undefined": note(why)}
+
+
+def _two_shares(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, axis: int = -1) -> np.ndarray:
+    return np.asarray(ratio(a, b, axis) - ratio(c, d, axis))
 
 
 def compare_patches(
@@ -93,9 +132,9 @@ def compare_patches(
     for measure, (run, control) in values.items():
         mine, theirs = (dict(zip(k, rows, strict=True)) for k, rows in zip(keys, (run, control), strict=True))
         every = _labels(mine, theirs)
-        both = [[one.get(key) for key in every] for one in (mine, theirs)]
+        x, y = ([one.get(key) for key in every] for one in (mine, theirs))
         about = [{"direction": direction, **dict(key)} for key in every]
-        table = compare_cases(about, measure, *both, clusters, resolution=RESOLUTION, missing=missing, absent=NO_EDGE)
+        table = compare_cases(about, measure, x, y, clusters, resolution=RESOLUTION, missing=missing, absent=NO_EDGE)
         tables.append(holm(table, family))
     return pd.concat(tables, ignore_index=True)
 

@@ -89,9 +89,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         both = zip(*tasks, *found, strict=True)
         compared = [compare_parts((a, b), (groups[0], groups[1]), (x, y)) for a, b, x, y in both]
-        for kind, some in zip(("control", "layers-control"), zip(*compared, strict=True), strict=True):
-            tables[kind] = (pd.concat(some, ignore_index=True), CASE_UNITS)
-        shown = tables["control"][0].assign(measure="nats of answer − foil")
+        for at, kind in enumerate(("control", "layers-control")):
+            tables[kind] = (pd.concat([pair[at] for pair in compared], ignore_index=True), CASE_UNITS)
+        named = {"log_odds": "nats of answer − foil", "made_up": "share made up for"}
+        shown = tables["control"][0].replace({"measure": named})
         shown = shown[shown["part"].isin(("direct", "compensation", "total"))]
         for task_name, rows in shown.groupby("task", sort=False):
             print(f"{task_name}: the largest differences of direct, compensation and total")

@@ -35,6 +35,8 @@ from probes.tasks import Task
 from probes.undefined import note, reasons
 
 NAN = float("nan")
+UNSURE = "the direct effect cannot be told from 0"
+FEW = "too few independent cases to resample, or a share that does not vary over them"
 PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
 NATS = "nats of answer − foil"
 UNITS = {
@@ -152,15 +154,21 @@ def kept(one: Decomposition) -> float:
     return float((one.direct * one.total).sum() / size) if size > SMALLEST["log_odds"] ** 2 else NAN
 
 
+def known_direct(direct: np.ndarray, clusters: np.ndarray) -> bool:
+    """Whether the mean direct effect [N], nats, can be told from 0, so that a share of it means something."""
+    found = estimate(direct, clusters, resolution=SMALLEST["log_odds"])
+    if np.isnan(found["ci_low"]):  # the same in every independent case
+        return bool(abs(found["mean"]) > SMALLEST["log_odds"])
+    return bool(found["ci_low"] > 0 or found["ci_high"] < 0)
+
+
 def _made_up(one: Decomposition, clusters: np.ndarray, why: dict[str, str], wanted: bool) -> dict[str, Any]:
     names = ("made_up", "made_up_low", "made_up_high")
     row: dict[str, Any] = dict.fromkeys(names, NAN)
     if not wanted:
         return {**row, "undefined": note(why | dict.fromkeys(names, "in the row of compensation"))}
-    direct = estimate(one.direct, clusters, resolution=SMALLEST["log_odds"])
-    sure = direct["ci_low"] > 0 or direct["ci_high"] < 0
-    if not sure and not (np.isnan(direct["ci_low"]) and abs(direct["mean"]) > SMALLEST["log_odds"]):
-        why |= dict.fromkeys(names, "the direct effect cannot be told from 0")
+    if not known_direct(one.direct, clusters):
+        why |= dict.fromkeys(names, UNSURE)
         return {**row, "undefined": note(why)}
     codes = cluster_codes(clusters, len(one.direct))
     undone, direct_totals = (cluster_totals(x, codes)[0] for x in (-one.compensation, one.direct))
@@ -171,8 +179,7 @@ def _made_up(one: Decomposition, clusters: np.ndarray, why: dict[str, str], want
     if np.isfinite(low) and np.isfinite(high):
         row |= {"made_up_low": float(low), "made_up_high": float(high)}
     else:
-        reason = "too few independent cases to resample, or a share that does not vary over them"
-        why |= dict.fromkeys(names[1:], reason)
+        why |= dict.fromkeys(names[1:], FEW)
     return {**row, "undefined": note(why)}
 
 

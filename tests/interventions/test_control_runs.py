@@ -157,14 +157,20 @@ def test_hydra_of_a_planted_backup(tmp_path: Path, measure: Measure) -> None:
     suite = write_suite(tmp_path / "copies.jsonl", list(copiers.suite().prompts))
     options = ["--tasks", str(suite), "--heads", "L0.H1", "L1.H0", "--groups", "both=L0.H1+L1.H0"]
     itself = measure(hydra, runs[0], *options, control=runs[0])
-    is_zero(itself["control"])
+    parts = itself["control"]
+    is_zero(parts[parts["measure"] == "log_odds"])
     is_zero(itself["layers-control"])
+    shares = parts[parts["measure"] == "made_up"].set_index("group")
+    assert shares["difference"].dropna().tolist() == [0, 0] and shares["ci_low"].isna().all()
+    assert "told from 0" in shares.loc["L1H0", "undefined"] and "does not vary" in shares.loc["L0H1", "undefined"]
     both = measure(hydra, runs[0], *options, control=runs[1])
     single = [measure(hydra, run, *options) for run in runs]
     keys = ["group", "part"]
     check(both["control"], single[0][""], single[1][""], keys, {"log_odds": "mean"})
     check(both["layers-control"], *(one["layers"] for one in single), ["group", "layer", "part"], {"log_odds": "mean"})
-    row = both["control"].set_index(keys)["difference"]
+    of = {name: one.set_index(keys)["difference"] for name, one in both["control"].groupby("measure")}
+    row = of["log_odds"]
+    assert of["made_up"]["L0H1", "compensation"] == pytest.approx(0.5, abs=1e-5)
     made_up = np.mean([2 * A * 0.5 * DELTA / copiers.scale(c * DELTA) for c in (1, -1)])
     assert row["L0H1", "compensation"] == pytest.approx(made_up, abs=1e-5)
     assert row["L0H1", "direct"] == pytest.approx(0, abs=1e-6)
