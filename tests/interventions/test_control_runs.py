@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from interventions import amplify, hydra, patch, streams
+from interventions import amplify, amplify_plots, hydra, hydra_figure, patch, patch_plots, streams, streams_plot
 from interventions.stream_edits import replace_everywhere, zero
 from interventions.sweep import document_losses
 from models.checkpoint import load
@@ -119,6 +119,7 @@ def test_streams(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measu
     table, keys = both["control"], ["definition", "where", "reach"]
     check(table, mine, theirs, keys, {"delta": "delta", "percent": "percent"})
     assert both[""]["model"].nunique() == 2 and len(both[""]) == len(mine) + len(theirs)
+    assert len(streams_plot.plot(both[""]).data) == 2 * len(streams_plot.plot(mine).data)
     shards = evaluation_shards(tiny_run, load(tiny_run).tokenizer, str(corpus[1]))
     edits = [replace_everywhere("token", zero, 2)]
     losses = [document_losses(load(run), shards, edits, max_documents=6) for run in (tiny_run, changed)]
@@ -138,6 +139,8 @@ def test_amplify(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measu
     single = [measure(amplify, run, *options) for run in (tiny_run, changed)]
     columns = {name: name for name in ("loss", "delta", "percent", "entropy", "unchanged")}
     check(both["control"], single[0][""], single[1][""], ["alpha"], columns)
+    figures = [amplify_plots.plot(one[""], single[0]["heads"]) for one in (both, single[0])]
+    assert len(figures[0].data) == len(figures[1].data) + 4  # a line in every panel
     areas = [one["areas"] for one in single]
     check(both["areas-control"], *areas, ["kind", "axis"], {"area": "area"})
     for name in ("", "heads", "areas", "picture"):
@@ -168,6 +171,8 @@ def test_hydra_of_a_planted_backup(tmp_path: Path, measure: Measure) -> None:
     keys = ["group", "part"]
     check(both["control"], single[0][""], single[1][""], keys, {"log_odds": "mean"})
     check(both["layers-control"], *(one["layers"] for one in single), ["group", "layer", "part"], {"log_odds": "mean"})
+    figures = [hydra_figure.plot(one[""], one["layers"]) for one in (both, single[0])]
+    assert len(figures[0].data) == 2 * len(figures[1].data)
     of = {name: one.set_index(keys)["difference"] for name, one in both["control"].groupby("measure")}
     row = of["log_odds"]
     assert of["made_up"]["L0H1", "compensation"] == pytest.approx(0.5, abs=1e-5)
@@ -199,7 +204,11 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, measure:
     names = ("effect", "recovery") if method == "exact" else ("attribution", "attributed")
     check(both["control"], single[0][""], single[1][""], keys, {name: name for name in names})
     assert both[""]["model"].nunique() == 2 and both["control"]["p"].notna().any()
+    maps = patch_plots.plot(both[""][both[""]["direction"] == "denoise"])
+    titles = [f"{hook}, lfa ({run})" for hook in ("token_pre", "z") for run in (tiny_run, changed)]
+    assert [note.text for note in maps.layout.annotations] == titles and len(maps.data) == 4
     if method == "exact":
+        assert len(patch_plots.plot_edges(both["paths"]).data) == 2
         sender = single[0]["paths"]["sender"].iloc[0]
         assert set(both["paths"]["sender"]) == {sender}
         table = both["paths-control"]
