@@ -143,15 +143,15 @@ def _differences(
     names: Sequence[str], alphas: Sequence[float], found: Sequence[Measured], heads: Sequence[Head]
 ) -> dict[str, Any]:
     """The model minus its control at every α and of every area, printed: name -> (table, units)."""
-    from interventions.document_differences import compare_areas, compare_curves
-    from interventions.model_differences import DOCUMENT_UNITS
+    from interventions.document_differences import AREA_UNITS as READINGS
+    from interventions.document_differences import CURVE_UNITS, compare_areas, compare_curves
 
     losses = (found[0].losses, found[1].losses)
     curves = compare_curves(alphas, losses, (found[0].patterns, found[1].patterns), heads)
     show_differences(curves, names, ("alpha",), units="documents")
-    tables = {"control": (curves, DOCUMENT_UNITS)}
+    tables = {"control": (curves, CURVE_UNITS)}
     if "areas" in found[0].tables:
-        tables["areas-control"] = (compare_areas(alphas, losses), DOCUMENT_UNITS)
+        tables["areas-control"] = (compare_areas(alphas, losses), READINGS)
         show_differences(tables["areas-control"][0], names, ("kind", "axis"), units="documents")
     return tables
 

@@ -9,7 +9,7 @@ import pandas as pd
 from interventions.effects import holm
 from interventions.groups import Group
 from interventions.hydra_tables import FEW, UNSURE, Decomposition, known_direct, layer_values, part_values
-from interventions.model_differences import NAN, NUMBERS, compare_cases, shared_cases
+from interventions.model_differences import CASES, NAN, NUMBERS, compare_cases, shared_cases, units_of
 from interventions.observe import SMALLEST
 from interventions.patch_tables import RESOLUTION
 from interventions.patching import Patched
@@ -17,6 +17,8 @@ from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_cod
 from probes.tasks import Task
 from probes.undefined import note
 
+PART_UNITS = units_of("nats of answer − foil (log_odds), share of the direct effect (made_up)", CASES)
+PATCH_UNITS = units_of("nats of log-odds (effect, attribution), share (recovery, attributed)", CASES)
 NO_GROUP = "only one of the models has such a group, or such a layer after it; name found heads as NAME=top2:entity"
 NO_EDGE = "in one of the models this reader does not read what the sender writes"
 

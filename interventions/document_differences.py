@@ -9,7 +9,7 @@ from interventions.amplification import Patterns
 from interventions.amplify_tables import BASELINE, KEPT, by_construction
 from interventions.areas import readings
 from interventions.effects import holm
-from interventions.model_differences import TESTED, Sums, difference, without
+from interventions.model_differences import DOCUMENTS, TESTED, Sums, difference, units_of, without
 from interventions.observe import SMALLEST
 from interventions.streams_tables import EMPTY, Cell
 from interventions.sweep import Losses
@@ -20,6 +20,11 @@ NATS = SMALLEST["loss"]
 PERCENT = 100 * NATS
 ENTROPY = 1e-5
 """Roundings of float32 in a document's mean, in nats per token, percent of a loss and nats."""
+CURVE_UNITS = units_of(
+    "nats/token (loss, delta), percent of the loss at α = 1, nats (entropy), share of queries (unchanged)", DOCUMENTS
+)
+AREA_UNITS = units_of("by kind, see interventions.areas", DOCUMENTS)
+STREAM_UNITS = units_of("nats/token (delta), percent of the baseline loss", DOCUMENTS)
 
 
 def compare_curves(

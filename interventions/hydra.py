@@ -84,13 +84,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         "": (named_with_control(names, parts), UNITS), "layers": (named_with_control(names, layers), UNITS)
     }  # fmt: skip
     if len(opened) > 1:
-        from interventions.case_differences import compare_parts
-        from interventions.model_differences import CASE_UNITS
+        from interventions.case_differences import PART_UNITS, compare_parts
 
         both = zip(*tasks, *found, strict=True)
         compared = [compare_parts((a, b), (groups[0], groups[1]), (x, y)) for a, b, x, y in both]
         for at, kind in enumerate(("control", "layers-control")):
-            tables[kind] = (pd.concat([pair[at] for pair in compared], ignore_index=True), CASE_UNITS)
+            tables[kind] = (pd.concat([pair[at] for pair in compared], ignore_index=True), PART_UNITS)
         named = {"log_odds": "nats of answer − foil", "made_up": "share made up for"}
         shown = tables["control"][0].replace({"measure": named})
         shown = shown[shown["part"].isin(("direct", "compensation", "total"))]

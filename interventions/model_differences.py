@@ -25,12 +25,17 @@ from probes.undefined import note
 NAN = float("nan")
 NUMBERS = ("run", "control", "difference", "sd", "ci_low", "ci_high", "p")
 TESTED = ("ci_low", "ci_high", "p")
-UNITS = {
-    **dict.fromkeys(("run", "control", "difference", "ci_low", "ci_high"), "units of the measure"),
-    "sd": "units of the measure, of run − control between documents or independent cases",
-}
-DOCUMENT_UNITS = {**UNITS, "n": "documents, the same in both models"}
-CASE_UNITS = {**UNITS, "n": "cases that both models have", "clusters": "independent cases"}
+DOCUMENTS, CASES = "documents, the same in both models", "cases that both models have"
+
+
+def units_of(measures: str, n: str) -> dict[str, str]:
+    """Units of the columns of a table of differences: `measures` names those of its measures, `n` what is counted."""
+    return {
+        **dict.fromkeys(("run", "control", "difference", "ci_low", "ci_high"), f"units of the measure: {measures}"),
+        "sd": "units of the measure, of run − control between documents or independent cases",
+        "n": n,
+        "clusters": "independent cases",
+    }
 
 
 class Sums(NamedTuple):

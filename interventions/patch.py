@@ -122,9 +122,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts, figures["paths"] = patch_paths(options, opened, pairs, ranked)
         tables |= parts
     if compared:
-        from interventions.model_differences import CASE_UNITS
+        from interventions.case_differences import PATCH_UNITS
 
-        tables["control"] = (pd.concat(compared, ignore_index=True), CASE_UNITS)
+        tables["control"] = (pd.concat(compared, ignore_index=True), PATCH_UNITS)
     about = {"suite": options.suite, "contrast": options.contrast, "pairs": len(pairs), "left_out": found.left_out}
     about |= {"threshold": options.threshold, "what": title, "control": options.control}
     write_results(options, tables, figures, **about)

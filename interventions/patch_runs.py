@@ -147,8 +147,7 @@ def patch_paths(options: "Options", opened: Sequence[tuple[str, Any]], pairs: An
     together = named_with_control(names, each)
     tables: dict[str, Any] = {"paths": (together, UNITS)}
     if len(found) > 1:
-        from interventions.case_differences import compare_patches
-        from interventions.model_differences import CASE_UNITS
+        from interventions.case_differences import PATCH_UNITS, compare_patches
 
         labels, gaps = (edge_labels(edges[0]), edge_labels(edges[1])), [one.clean - one.corrupt for one in found]
         compared = compare_patches(
@@ -156,7 +155,7 @@ def patch_paths(options: "Options", opened: Sequence[tuple[str, Any]], pairs: An
             options.threshold, ("sender",), direction,
         )  # fmt: skip
         show_differences(compared, names, ("sender", "reader"), units="pairs", top=options.top)
-        tables["paths-control"] = (compared, CASE_UNITS)
+        tables["paths-control"] = (compared, PATCH_UNITS)
     return tables, plot_edges(together, f"{' and '.join(names)}: paths, {direction}, {len(pairs)} pairs")
 
 

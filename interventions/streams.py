@@ -91,13 +91,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = named_with_control([one for one, _ in opened], tables)
     written: dict[str, Any] = {"": (table, UNITS)}
     if len(opened) > 1:
-        from interventions.document_differences import compare_streams
-        from interventions.model_differences import DOCUMENT_UNITS
+        from interventions.document_differences import STREAM_UNITS, compare_streams
 
         empty = [[empty_stream(net, cell) for cell in cells] for _, net in opened]
         found = compare_streams(cells, (measured[0], measured[1]), index, (empty[0], empty[1]))
         show_differences(found, [one for one, _ in opened], ("definition", "where", "reach"), units="documents")
-        written["control"] = (found, DOCUMENT_UNITS)
+        written["control"] = (found, STREAM_UNITS)
     title = f"{' and '.join(one for one, _ in opened)}: loss without a stream, {table['n'].iloc[0]} documents"
     about = {"data": shards.meta["source"], "seed": options.seed, "control": options.control}
     write_results(options, written, plot(table, title), **about)
