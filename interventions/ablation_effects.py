@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from interventions.control_run import named
 from interventions.task_session import NAMES, Opened, TaskOptions, about, open_models
 from models.cli import command, parse
 from probes.command import INTERVAL, check_options, progress_bar, show, write_results
@@ -63,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for row in diagonality_rows(one, own, seed=options.seed)
     ]
     tables: dict[str, Any] = {
-        "": (_named(names, [one.table for one in found]), UNITS),
-        "cases": (_named(names, [one.rows() for one in found]), UNITS),
+        "": (named(names, [one.table for one in found]), UNITS),
+        "cases": (named(names, [one.rows() for one in found]), UNITS),
         "diagonality": (pd.DataFrame(matrix), MATRIX_UNITS),
     }
     if own:
@@ -75,16 +76,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         tables["ratios"] = (ratios, RATIO_UNITS)
     figure = plot(names, found) if options.out is not None else None
     write_results(options, tables, figure, **about(options, opened))
-
-
-def _named(names: Sequence[str], tables: "Sequence[pd.DataFrame]") -> "pd.DataFrame":
-    """Tables of several models as one, with the model in front."""
-    import pandas as pd
-
-    parts = [table.copy() for table in tables]
-    for name, part in zip(names, parts, strict=True):
-        part.insert(0, "model", name)
-    return pd.concat(parts, ignore_index=True)
 
 
 def _print(one: Opened, table: "pd.DataFrame") -> None:

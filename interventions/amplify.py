@@ -3,12 +3,14 @@
     python -m interventions.amplify                                       the bundled LFA at α = 1, 2, 4, 8, 16
     python -m interventions.amplify runs/kron --alpha 0.5 2 32 --out amplify.parquet
     python -m interventions.amplify runs/kron --heads L3.* --text "Leo found a bag and a chisel. He used it"
+    python -m interventions.amplify runs/lfa --control runs/std-t
 
 At large α a head looks at one token. Loss and degradation, 100 (loss(α)/loss(1) − 1) percent, have 95 % intervals over
 documents. The area under the curve is given in every reading (`interventions.areas`), because the paper's own numbers
 agree with none. `unchanged` is the share of positions whose most attended key is the one at α = 1; in the first
 amplified layer it is the same by construction, later layers read what amplified ones wrote. --out also writes areas,
-heads, and the attention of one text at each α.
+heads, and the attention of one text at each α. --control measures a second model on the same documents, and the
+difference of the two at every α and of their areas, paired by document; it must have the run's tokenizer and context.
 """
 
 from collections.abc import Sequence
@@ -18,17 +20,21 @@ from typing import TYPE_CHECKING, Any
 
 from interventions.amplify_plots import picture, plot
 from interventions.amplify_tables import AREA_UNITS, UNITS, by_head, check_alphas, curve, measure_losses
+from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
 from models.cli import command, parse
 from models.errors import InputError
 from models.head_spec import Head, parse_heads
-from probes.command import INTERVAL, DocumentOptions, check_options, open_run, progress_bar, show, write_results
+from probes.command import INTERVAL, DocumentOptions, check_options, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from interventions.amplification import Patterns
+    from interventions.sweep import Losses
+
 
 @dataclass(frozen=True, kw_only=True)
-class Options(DocumentOptions):
+class Options(DocumentOptions, ControlOptions):
     """Arguments of `python -m interventions.amplify`."""
 
     alpha: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -55,15 +61,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from html import escape
 
-    from interventions.amplification import amplified, pattern_sums
-    from interventions.reference import document_rows
-    from interventions.steering import continuations
+    from interventions.amplification import amplified
     from models.checkpoint import run_folder
-    from models.text.shards import document_batches
     from models.training.data import evaluation_shards
     from probes.picture_plot import plot as draw
 
-    name, model = open_run(options)
+    opened = open_runs(options)
+    names, model = [name for name, _ in opened], opened[0][1]
+    check_tokens(options, opened, context=True)
     cfg = model.config
     heads = parse_heads(options.heads or ("all",), cfg.n_layers, cfg.n_heads)
     drawn = parse_heads(options.picture, cfg.n_layers, cfg.n_heads)
@@ -71,33 +76,84 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.prompt and not 0 < options.sample_tokens <= room:
         raise InputError(f"--sample-tokens {options.sample_tokens}: the context leaves room for 1 to {room}")
     shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
-    limits: dict[str, Any] = {"max_documents": options.max_documents, "batch_size": options.batch_size}
-    losses = measure_losses(model, shards, alphas, heads, **limits, progress=progress_bar("loss"))
-    rows = document_rows(document_batches(shards, cfg.n_ctx, options.batch_size, options.max_documents))
-    patterns = pattern_sums(model, rows, alphas, heads, progress=progress_bar("attention"))
-    table, of_heads = curve(alphas, losses, patterns, heads), by_head(alphas, patterns, heads)
     which = "all heads" if len(heads) == cfg.n_layers * cfg.n_heads else f"{len(heads)} heads"
-    title = f"{name}: softmax(α · scores) in {which}"
+    found = [_measure(options, name, net, shards, alphas, heads) for name, net in opened]
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for name, one in zip(names, found, strict=True):
+        _print(f"{name}: softmax(α · scores) in {which}", one.tables[""])
+        if "areas" in one.tables:
+            title = f"area under the curve, α from 1 to {alphas[-1]:g}"
+            show(one.tables["areas"], title, ("kind", "axis", "area", INTERVAL), digits=3)
+        for part, table in one.tables.items():
+            parts.setdefault(part, []).append(table)
+    units = {"": UNITS, "heads": UNITS, "areas": AREA_UNITS}
+    tables: dict[str, Any] = {part: (named_with_control(names, some), units[part]) for part, some in parts.items()}
+    if len(found) > 1:
+        tables |= _differences(names, alphas, found, heads)
+    both, n = " and ".join(names), found[0].tables[""]["n"].iloc[0]
+    title = f"{both}: softmax(α · scores) in {which}; {n} documents"
+    figures: dict[str, Any] = {"": plot(tables[""][0], found[0].tables["heads"], title)}
+    if options.text:
+        drawn = drawn or [_widest(found[0].tables["heads"], cfg.n_layers // 2)]
+        seen = [picture(net, options.text, drawn, alphas, partial(amplified, net, heads=heads)) for _, net in opened]
+        tables["picture"] = (named_with_control(names, seen), {"attention": "share of the query's attention, 0 to 1"})
+        for part, name, one_seen in zip(("picture", "picture-control"), names, seen, strict=False):
+            text = f"{escape(name)}: attention across α<br><sub>{escape(options.text)}</sub>"
+            figures[part] = draw(one_seen, text)
+    about = {"data": shards.meta["source"], "seed": options.seed, "heads": list(options.heads)}
+    write_results(options, tables, figures, **about, control=options.control)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model amplified: its tables by name, and the documents' losses and attention behind them."""
+
+    tables: "dict[str, pd.DataFrame]"
+    losses: "Losses"
+    patterns: "Patterns"
+
+
+def _measure(
+    options: Options, name: str, model: Any, shards: Any, alphas: Sequence[float], heads: Sequence[Head]
+) -> Measured:
+    """The curve with its samples, the heads and, from two α of 1 or more, the areas of a model."""
+    from interventions.amplification import amplified, pattern_sums
+    from interventions.areas import areas
+    from interventions.reference import document_rows
+    from interventions.steering import continuations
+    from models.text.shards import document_batches
+
+    limits: dict[str, Any] = {"max_documents": options.max_documents, "batch_size": options.batch_size}
+    losses = measure_losses(model, shards, alphas, heads, **limits, progress=progress_bar(f"{name}: loss"))
+    batches = document_batches(shards, model.config.n_ctx, options.batch_size, options.max_documents)
+    bar = progress_bar(f"{name}: attention")
+    patterns = pattern_sums(model, document_rows(batches), alphas, heads, progress=bar)
+    table = curve(alphas, losses, patterns, heads)
     if options.prompt:
         sweep = [amplified(model, alpha, heads) for alpha in alphas]
-        texts = continuations(model, options.prompt, sweep, tokens=options.sample_tokens, seed=options.seed)
-        table["sample"] = texts
-    _print(title, table)
-    tables: dict[str, Any] = {"": (table, UNITS), "heads": (of_heads, UNITS)}
+        table["sample"] = continuations(model, options.prompt, sweep, tokens=options.sample_tokens, seed=options.seed)
+    tables = {"": table, "heads": by_head(alphas, patterns, heads)}
     upwards = [i for i, alpha in enumerate(alphas) if alpha >= 1]
     if len(upwards) > 1:
-        from interventions.areas import areas
+        tables["areas"] = areas([alphas[i] for i in upwards], losses.edited[upwards], losses.tokens)
+    return Measured(tables, losses, patterns)
 
-        area = areas([alphas[i] for i in upwards], losses.edited[upwards], losses.tokens)
-        show(area, f"area under the curve, α from 1 to {alphas[-1]:g}", ("kind", "axis", "area", INTERVAL), digits=3)
-        tables["areas"] = (area, AREA_UNITS)
-    figures: dict[str, Any] = {"": plot(table, of_heads, f"{title}; {table['n'].iloc[0]} documents")}
-    if options.text:
-        drawn = drawn or [_widest(of_heads, cfg.n_layers // 2)]
-        seen = picture(model, options.text, drawn, alphas, partial(amplified, model, heads=heads))
-        tables["picture"] = (seen, {"attention": "share of the query's attention, 0 to 1"})
-        figures["picture"] = draw(seen, f"{escape(name)}: attention across α<br><sub>{escape(options.text)}</sub>")
-    write_results(options, tables, figures, data=shards.meta["source"], seed=options.seed, heads=list(options.heads))
+
+def _differences(
+    names: Sequence[str], alphas: Sequence[float], found: Sequence[Measured], heads: Sequence[Head]
+) -> dict[str, Any]:
+    """The model minus its control at every α and of every area, printed: name -> (table, units)."""
+    from interventions.document_differences import AREA_UNITS as READINGS
+    from interventions.document_differences import CURVE_UNITS, compare_areas, compare_curves
+
+    losses = (found[0].losses, found[1].losses)
+    curves = compare_curves(alphas, losses, (found[0].patterns, found[1].patterns), heads)
+    show_differences(curves, names, ("alpha",), units="documents")
+    tables = {"control": (curves, CURVE_UNITS)}
+    if "areas" in found[0].tables:
+        tables["areas-control"] = (compare_areas(alphas, losses), READINGS)
+        show_differences(tables["areas-control"][0], names, ("kind", "axis"), units="documents")
+    return tables
 
 
 def _widest(of_heads: "pd.DataFrame", layer: int) -> Head:

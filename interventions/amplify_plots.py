@@ -10,13 +10,14 @@ if TYPE_CHECKING:
 
     from models.head_spec import Head
 
-MEAN = "#20457c"
+MEAN, CONTROL = "#20457c", "#e08a2e"
 
 
 def plot(table: "pd.DataFrame", heads: "pd.DataFrame", title: str = "") -> Any:
     """Loss, degradation, entropy and unchanged keys against α (plotly figure); 95 % over documents.
 
-    Grey lines: the four models of DST Table 5 in the panel of degradation, layers in those of attention.
+    Grey lines: the four models of DST Table 5 in the panel of degradation. Thin lines: layers in the panels of
+    attention, of the model of `heads`. A second model (column `model`) is dashed, in another colour.
     """
     from plotly.colors import sample_colorscale
     from plotly.subplots import make_subplots
@@ -24,6 +25,7 @@ def plot(table: "pd.DataFrame", heads: "pd.DataFrame", title: str = "") -> Any:
     names = ("loss", "degradation (grey: DST Table 5)", "entropy of attention", "same first key as at α = 1")
     axes = ("nats per token", "% of the loss at α = 1", "nats", "share of queries")
     figure = make_subplots(2, 2, subplot_titles=names, horizontal_spacing=0.1, vertical_spacing=0.17)
+    models = list(table.groupby("model", sort=False)) if "model" in table else [("model", table)]
     bounds = {"loss": ("ci_low", "ci_high"), "percent": ("percent_low", "percent_high")}
     for panel, column in enumerate(("loss", "percent", "entropy", "unchanged")):
         at = {"row": panel // 2 + 1, "col": panel % 2 + 1}
@@ -42,18 +44,19 @@ def plot(table: "pd.DataFrame", heads: "pd.DataFrame", title: str = "") -> Any:
                     x=means.index, y=means, mode="lines", line={"color": shade, "width": 1}, name=f"layer {layer}",
                     legendgroup=f"L{layer}", showlegend=column == "entropy", **at,
                 )  # fmt: skip
-        rows = table[table[column].notna()]
-        low, high = bounds.get(column, (f"{column}_low", f"{column}_high"))
-        shift = rows["baseline"] if column == "loss" else 0.0
-        bars = {
-            "array": (rows[high] + shift - rows[column]).fillna(0.0),
-            "arrayminus": (rows[column] - rows[low] - shift).fillna(0.0),
-            "symmetric": False, "thickness": 1.2, "width": 4,
-        }  # fmt: skip
-        figure.add_scatter(
-            x=rows["alpha"], y=rows[column], error_y=bars, mode="lines+markers", line={"color": MEAN, "width": 2.5},
-            name="model", showlegend=panel == 0, **at,
-        )  # fmt: skip
+        for (name, mine), colour, dash in zip(models, (MEAN, CONTROL), ("solid", "dash"), strict=False):
+            rows = mine[mine[column].notna()]
+            low, high = bounds.get(column, (f"{column}_low", f"{column}_high"))
+            shift = rows["baseline"] if column == "loss" else 0.0
+            bars = {
+                "array": (rows[high] + shift - rows[column]).fillna(0.0),
+                "arrayminus": (rows[column] - rows[low] - shift).fillna(0.0),
+                "symmetric": False, "thickness": 1.2, "width": 4,
+            }  # fmt: skip
+            figure.add_scatter(
+                x=rows["alpha"], y=rows[column], error_y=bars, mode="lines+markers", name=name, legendgroup=name,
+                line={"color": colour, "width": 2.5, "dash": dash}, showlegend=panel == 0, **at,
+            )  # fmt: skip
         alphas = sorted(set(table["alpha"]))
         figure.update_xaxes(title="α", type="log", tickvals=alphas, ticktext=[f"{a:g}" for a in alphas], **at)
         figure.update_yaxes(title=axes[panel], **at)

@@ -25,6 +25,7 @@ PAPER = {
 """DST Table 5, FTS mode, at α = 1, 2, 4, 8, 16."""
 PAPER_ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0)
 BASELINE = "alpha 1 is the baseline itself"
+KEPT = "by construction, the scores of the first amplified layer keep their order"
 NAN = float("nan")
 UNITS = {
     **dict.fromkeys(("loss", "baseline", "delta", "ci_low", "ci_high"), "nats/token"),
@@ -141,8 +142,7 @@ def _of_patterns(
     names = ("unchanged", "unchanged_low", "unchanged_high")
     sums = patterns.unchanged[i, changing, heads]
     if sums.shape[0] == 0 or alpha == 1:
-        reason = BASELINE if alpha == 1 else "by construction, the scores of the first amplified layer keep their order"
-        why |= dict.fromkeys(names, reason)
+        why |= dict.fromkeys(names, BASELINE if alpha == 1 else KEPT)
         return row | dict.fromkeys(names, NAN)
     share = estimate(sums)
     return row | dict(zip(names, (share.mean, share.ci_low, share.ci_high), strict=True))

@@ -5,7 +5,7 @@ trapezoid is 30.81, 30.87 and 33.44. No reading below gives its numbers, and raw
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,41 @@ def trapezoid(x: Sequence[float] | np.ndarray) -> np.ndarray:
     return np.concatenate([[0.0], steps / 2]) + np.concatenate([steps / 2, [0.0]])
 
 
+class Area(NamedTuple):
+    """One reading: area = factor · Σ totals / Σ sizes over documents."""
+
+    kind: str
+    axis: str
+    totals: np.ndarray
+    sizes: np.ndarray
+    factor: float = 1.0
+
+
+def readings(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray) -> list[Area]:
+    """Every kind and axis of `areas` as a ratio of sums over documents; that of the perplexity is linearised.
+
+    Arguments and errors are those of `areas`.
+    """
+    a, y, n = np.asarray(alphas, float), np.asarray(losses, float), np.asarray(tokens, float)
+    if len(a) < 2 or a[0] != 1 or (np.diff(a) <= 0).any():
+        raise InputError(f"an area needs α from 1 upwards, at least two, not {', '.join(f'{x:g}' for x in a)}")
+    mean = y.sum(1) / n.sum()
+    found = []
+    for kind in KINDS:
+        for axis in AXES if kind != "weighted" else ("linear",):
+            w = trapezoid(AXES[axis](a)) if kind != "weighted" else a
+            if kind in ("raw", "weighted"):
+                found.append(Area(kind, axis, w @ y, n))
+            elif kind == "excess":
+                found.append(Area(kind, axis, w @ (y - y[0]), n))
+            elif kind == "relative":
+                found.append(Area(kind, axis, w @ (y - y[0]), y[0], 100.0))
+            else:
+                slope = w * np.exp(mean)
+                found.append(Area(kind, axis, slope @ (y - mean[:, None] * n) + slope.sum() * n, n))
+    return found
+
+
 def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray) -> "pd.DataFrame":
     """One row per kind and axis: the area with a 95 % interval over documents.
 
@@ -46,24 +81,9 @@ def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray) -> "p
 
     from probes.statistics import ratio_of_sums
 
-    a, y, n = np.asarray(alphas, float), np.asarray(losses, float), np.asarray(tokens, float)
-    if len(a) < 2 or a[0] != 1 or (np.diff(a) <= 0).any():
-        raise InputError(f"an area needs α from 1 upwards, at least two, not {', '.join(f'{x:g}' for x in a)}")
-    mean = y.sum(1) / n.sum()
     rows: list[dict[str, Any]] = []
-    for kind in KINDS:
-        for axis in AXES if kind != "weighted" else ("linear",):
-            w = trapezoid(AXES[axis](a)) if kind != "weighted" else a
-            factor, shift = 1.0, 0.0
-            if kind in ("raw", "weighted"):
-                e = ratio_of_sums(w @ y, n)
-            elif kind == "excess":
-                e = ratio_of_sums(w @ (y - y[0]), n)
-            elif kind == "relative":
-                e, factor = ratio_of_sums(w @ (y - y[0]), y[0]), 100.0
-            else:
-                slope = w * np.exp(mean)
-                e, shift = ratio_of_sums(slope @ (y - mean[:, None] * n), n), float(slope.sum())
-            low, area, high = (factor * x + shift for x in (e.ci_low, e.mean, e.ci_high))
-            rows.append({"kind": kind, "axis": axis, "area": area, "ci_low": low, "ci_high": high, "n": e.n})
-    return pd.DataFrame(rows).assign(alphas=" ".join(f"{x:g}" for x in a), undefined="")
+    for one in readings(alphas, losses, tokens):
+        e = ratio_of_sums(one.totals, one.sizes)
+        low, area, high = (one.factor * x for x in (e.ci_low, e.mean, e.ci_high))
+        rows.append({"kind": one.kind, "axis": one.axis, "area": area, "ci_low": low, "ci_high": high, "n": e.n})
+    return pd.DataFrame(rows).assign(alphas=" ".join(f"{x:g}" for x in alphas), undefined="")

@@ -24,6 +24,7 @@ from scipy.stats import rankdata
 
 from interventions.controls import Sweep
 from interventions.groups import Group
+from interventions.model_differences import shared_cases
 from interventions.observe import SMALLEST, Observed
 from models.errors import InputError
 from probes.comparisons import compare
@@ -180,10 +181,7 @@ def leverage(run: Sequence[Curve], control: Sequence[Curve], within: tuple[float
         other = theirs.get((one.measure, one.task, one.group.name))
         if other is None or one.measure == "loss":  # documents of two models need not be the same
             continue
-        common = one.cases["id"].isin(set(other.cases["id"])).to_numpy()
-        place = pd.Series(range(len(other.cases)), index=other.cases["id"])[one.cases["id"][common]].to_numpy()
-        if len(place) < 2:
-            raise InputError(f"task {one.task!r}: fewer than two cases can be scored with both models' tokenizers")
+        common, place = shared_cases(one.cases, other.cases, one.task)
         clusters = one.cases["cluster"].to_numpy()[common]
         x, y = one.values[_inside(one, within)][:, common], other.values[_inside(other, within)][:, place]
         rows.append(

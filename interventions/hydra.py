@@ -4,6 +4,7 @@
     python -m interventions.hydra runs/pls --tasks capitalization gender --out hydra.parquet
     python -m interventions.hydra runs/pls --groups entity L5.H2+L5.H3
     python -m interventions.hydra runs/pls --heads L3.* top2:entity
+    python -m interventions.hydra runs/pls --control runs/c2
 
 A head's direct effect is what it writes along answer minus foil, with the final norm's scale held fixed; its total
 effect is what the log-odds lose when it is ablated. They differ by what later layers do about it (compensation, per
@@ -11,22 +12,28 @@ layer, attention and FFN, and per head), by the norm's new scale, and with hyper
 
     total = direct + compensation + mixing + norm          nats per case, exactly (`interventions.hydra_tables`)
 
-`made_up` is −compensation / direct: 1 where later layers restore all that was taken, 0 where none.
+`made_up` is −compensation / direct: 1 where later layers restore all that was taken, 0 where none. --control decomposes
+the same cases in a second model with the run's tokenizer, and gives the difference of every part, paired by case; heads
+of --heads are found in the run and ablated in both models, those of --groups are found in each.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
 from models.cli import command, parse
-from probes.command import RunOptions, check_options, open_run, progress_bar, show, write_results
+from probes.command import check_options, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from interventions.groups import Group
+    from interventions.hydra_tables import Decomposition
+
 
 @dataclass(frozen=True, kw_only=True)
-class Options(RunOptions):
+class Options(ControlOptions):
     """Arguments of `python -m interventions.hydra`."""
 
     heads: tuple[str, ...] = ()
@@ -46,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     import pandas as pd
 
-    from interventions.groups import Group, HeadFinder
+    from interventions.contributions import check_heads
     from interventions.hydra_figure import plot
     from interventions.hydra_tables import UNITS, by_layer, decompose, summary
     from models.errors import InputError
@@ -55,25 +62,55 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     if options.top < 1:
         raise InputError(f"--top {options.top}: at least one row")
-    name, model = open_run(options)
-    tokenizer = check_tokenizer(model)
-    tasks = load_tasks(options.tasks, tokenizer, model.config.n_ctx)
-    finder, groups = HeadFinder(model, tokenizer), list[Group]()
-    for group in finder.groups(options.heads or ("all",)) if options.heads or not options.groups else []:
-        groups += [Group(head.label, (head,)) for head in group.heads]
-    groups += finder.groups(options.groups) if options.groups else []
-    groups = list(dict.fromkeys(groups))
+    opened = open_runs(options)
+    names, nets = [name for name, _ in opened], [model for _, model in opened]
+    check_tokens(options, opened)
+    for model in nets[1:]:
+        check_heads(model)
+    tasks = [load_tasks(options.tasks, check_tokenizer(model), model.config.n_ctx) for model in nets]
+    groups = _groups(options, nets)
+    found: list[list[list[Decomposition]]] = []
     parts, layers = [], []
-    for task in tasks:
-        found = decompose(model, task, groups, progress=progress_bar(task.name))
-        parts.append(summary(task, groups, found))
-        layers.append(by_layer(task, groups, found))
-        _print(f"{name}; {task.title}", parts[-1], options.top)
-    table = pd.concat(parts, ignore_index=True)
-    about = {"tasks": {task.name: [task.source, task.title] for task in tasks}}
-    tables: dict[str, Any] = {"": (table, UNITS), "layers": (pd.concat(layers, ignore_index=True), UNITS)}
-    figure = plot(table, tables["layers"][0], name) if options.out is not None else None
-    write_results(options, tables, figure, **about)
+    for name, model, some, chosen in zip(names, nets, tasks, groups, strict=True):
+        found.append([decompose(model, task, chosen, progress=progress_bar(f"{name}: {task.name}")) for task in some])
+        each = [summary(task, chosen, one) for task, one in zip(some, found[-1], strict=True)]
+        for task, table in zip(some, each, strict=True):
+            _print(f"{name}; {task.title}", table, options.top)
+        parts.append(pd.concat(each, ignore_index=True))
+        each = [by_layer(task, chosen, one) for task, one in zip(some, found[-1], strict=True)]
+        layers.append(pd.concat(each, ignore_index=True))
+    about: dict[str, Any] = {"tasks": {task.name: [task.source, task.title] for task in tasks[0]}}
+    tables: dict[str, Any] = {
+        "": (named_with_control(names, parts), UNITS), "layers": (named_with_control(names, layers), UNITS)
+    }  # fmt: skip
+    if len(opened) > 1:
+        from interventions.case_differences import PART_UNITS, compare_parts
+
+        both = zip(*tasks, *found, strict=True)
+        compared = [compare_parts((a, b), (groups[0], groups[1]), (x, y)) for a, b, x, y in both]
+        for at, kind in enumerate(("control", "layers-control")):
+            tables[kind] = (pd.concat([pair[at] for pair in compared], ignore_index=True), PART_UNITS)
+        named = {"log_odds": "nats of answer − foil", "made_up": "share made up for"}
+        shown = tables["control"][0].replace({"measure": named})
+        shown = shown[shown["part"].isin(("direct", "compensation", "total"))]
+        for task_name, rows in shown.groupby("task", sort=False):
+            print(f"{task_name}: the largest differences of direct, compensation and total")
+            show_differences(rows, names, ("group", "part"), units="cases", top=options.top)
+    figure = plot(tables[""][0], tables["layers"][0], " and ".join(names)) if options.out is not None else None
+    write_results(options, tables, figure, **about, control=options.control)
+
+
+def _groups(options: Options, nets: Sequence[Any]) -> "list[list[Group]]":
+    """The groups of each model: single heads as the run has them, --groups as each model has them."""
+    from interventions.groups import Group, HeadFinder
+    from probes.align import check_tokenizer
+
+    finders = [HeadFinder(model, check_tokenizer(model)) for model in nets]
+    single: list[Group] = []
+    for group in finders[0].groups(options.heads or ("all",)) if options.heads or not options.groups else []:
+        single += [Group(head.label, (head,)) for head in group.heads]
+    more = [finder.groups(options.groups) if options.groups else [] for finder in finders]
+    return [list(dict.fromkeys([*single, *some])) for some in more]
 
 
 def _print(title: str, table: "pd.DataFrame", top: int) -> None:

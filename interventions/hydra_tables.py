@@ -35,6 +35,8 @@ from probes.tasks import Task
 from probes.undefined import note, reasons
 
 NAN = float("nan")
+UNSURE = "the direct effect cannot be told from 0"
+FEW = "too few independent cases to resample, or a share that does not vary over them"
 PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
 NATS = "nats of answer − foil"
 UNITS = {
@@ -110,6 +112,21 @@ def decompose(
     return found
 
 
+def part_values(one: Decomposition) -> dict[str, np.ndarray]:
+    """part (`PARTS`) -> nats of every case [N]; attn and mlp summed over layers."""
+    sums = {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
+    return {part: sums[part] if part in sums else getattr(one, part) for part in PARTS}
+
+
+def layer_values(group: Group, one: Decomposition) -> dict[tuple[int, str], np.ndarray]:
+    """(layer, attn, mlp or a head as L5H4) -> compensation of every case [N] in nats, from the group's first layer."""
+    first, found = min(head.layer for head in group.heads), dict[tuple[int, str], np.ndarray]()
+    for layer in range(first, len(one.attn)):
+        found |= {(layer, "attn"): one.attn[layer], (layer, "mlp"): one.mlp[layer]}
+        found |= {(layer, f"L{layer}H{h}"): x for h, x in enumerate(one.heads[layer]) if layer > first}
+    return found
+
+
 def summary(task: Task, groups: Sequence[Group], found: Sequence[Decomposition]) -> pd.DataFrame:
     """One row per group and part (`PARTS`): mean with 95 % over independent cases, p of 0, p_holm over groups.
 
@@ -118,9 +135,7 @@ def summary(task: Task, groups: Sequence[Group], found: Sequence[Decomposition])
     """
     clusters, rows = task.cases["cluster"].to_numpy(), []
     for group, one in zip(groups, found, strict=True):
-        values = {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
-        for part in PARTS:
-            x = values.get(part, getattr(one, part))
+        for part, x in part_values(one).items():
             result = estimate(x, clusters, resolution=SMALLEST["log_odds"])
             row = {"task": task.name, "group": group.name, "heads": group.label, "part": part, **result}
             row["unexplained"] = float(np.abs(one.unexplained).max())
@@ -139,15 +154,21 @@ def kept(one: Decomposition) -> float:
     return float((one.direct * one.total).sum() / size) if size > SMALLEST["log_odds"] ** 2 else NAN
 
 
+def known_direct(direct: np.ndarray, clusters: np.ndarray) -> bool:
+    """Whether the mean direct effect [N], nats, can be told from 0, so that a share of it means something."""
+    found = estimate(direct, clusters, resolution=SMALLEST["log_odds"])
+    if np.isnan(found["ci_low"]):  # the same in every independent case
+        return bool(abs(found["mean"]) > SMALLEST["log_odds"])
+    return bool(found["ci_low"] > 0 or found["ci_high"] < 0)
+
+
 def _made_up(one: Decomposition, clusters: np.ndarray, why: dict[str, str], wanted: bool) -> dict[str, Any]:
     names = ("made_up", "made_up_low", "made_up_high")
     row: dict[str, Any] = dict.fromkeys(names, NAN)
     if not wanted:
         return {**row, "undefined": note(why | dict.fromkeys(names, "in the row of compensation"))}
-    direct = estimate(one.direct, clusters, resolution=SMALLEST["log_odds"])
-    sure = direct["ci_low"] > 0 or direct["ci_high"] < 0
-    if not sure and not (np.isnan(direct["ci_low"]) and abs(direct["mean"]) > SMALLEST["log_odds"]):
-        why |= dict.fromkeys(names, "the direct effect cannot be told from 0")
+    if not known_direct(one.direct, clusters):
+        why |= dict.fromkeys(names, UNSURE)
         return {**row, "undefined": note(why)}
     codes = cluster_codes(clusters, len(one.direct))
     undone, direct_totals = (cluster_totals(x, codes)[0] for x in (-one.compensation, one.direct))
@@ -158,8 +179,7 @@ def _made_up(one: Decomposition, clusters: np.ndarray, why: dict[str, str], want
     if np.isfinite(low) and np.isfinite(high):
         row |= {"made_up_low": float(low), "made_up_high": float(high)}
     else:
-        reason = "too few independent cases to resample, or a share that does not vary over them"
-        why |= dict.fromkeys(names[1:], reason)
+        why |= dict.fromkeys(names[1:], FEW)
     return {**row, "undefined": note(why)}
 
 
@@ -167,12 +187,8 @@ def by_layer(task: Task, groups: Sequence[Group], found: Sequence[Decomposition]
     """Compensation of every later layer: one row per group, layer and branch (attn, mlp, and each head as L5H4)."""
     clusters, rows = task.cases["cluster"].to_numpy(), []
     for group, one in zip(groups, found, strict=True):
-        first = min(head.layer for head in group.heads)
-        for layer in range(first, len(one.attn)):
-            parts = {"attn": one.attn[layer], "mlp": one.mlp[layer]}
-            parts |= {f"L{layer}H{h}": x for h, x in enumerate(one.heads[layer]) if layer > first}
-            for name, x in parts.items():
-                result = estimate(x, clusters, resolution=SMALLEST["log_odds"])
-                about = {"task": task.name, "group": group.name, "heads": group.label, "layer": layer, "part": name}
-                rows.append({**about, **result})
+        for (layer, name), x in layer_values(group, one).items():
+            result = estimate(x, clusters, resolution=SMALLEST["log_odds"])
+            about = {"task": task.name, "group": group.name, "heads": group.label, "layer": layer, "part": name}
+            rows.append({**about, **result})
     return with_holm(pd.DataFrame(rows))

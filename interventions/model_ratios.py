@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from interventions.model_differences import shared_cases
 from interventions.observe import SMALLEST
 from models.errors import InputError
 from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals, mean
@@ -109,10 +110,7 @@ def compare_models(run: "Effects", control: "Effects", *, resamples: int = 5000)
         if key not in control.changes:
             continue
         mine, theirs = run.cases[task], control.cases[task]
-        common = mine["id"].isin(set(theirs["id"])).to_numpy()
-        if common.sum() < 2:
-            raise InputError(f"task {task!r}: fewer than two cases can be scored with both models' tokenizers")
-        at = pd.Series(range(len(theirs)), index=theirs["id"])[mine["id"][common]].to_numpy()
+        common, at = shared_cases(mine, theirs, task)
         changes = (x[common], control.changes[key][at])
         result = ratio_of_changes(
             *changes, mine["cluster"].to_numpy()[common], resolution=SMALLEST[measure], resamples=resamples

@@ -5,6 +5,7 @@
     python -m interventions.patch runs/kron --senders top3:recovery L1.mlp --out patch.parquet
     python -m interventions.patch --clean "Leo met a robot and a monkey. Built from metal, it" --answer " beeped"
         --corrupt "Leo met a robot and a monkey. Lonely and sad, it" --foil " lay" --by token
+    python -m interventions.patch runs/lfa --control runs/std-t --hooks attn_out mlp_out z
 
 A pair is a clean and a corrupted prompt of equally many tokens: two texts of yours, or of a suite by --contrast: clue
 (the same nouns, what follows calls for the other one), noun (another noun stands there), order (the two orders of a
@@ -15,29 +16,28 @@ are over independent pairs. Beside it stands the first-order guess (attribution 
 
 Hooks by short names: z, q, k, v, pattern, attn_out, mlp_out, mlp.post, resid_pre, token_mid, context_post, s1_pre, …
 --senders adds path patching: the effect of a head, L2.attn or L2.mlp through one reader (`interventions.path_patching`
-says what is frozen); top3:recovery are the heads that recovered most, on these same pairs.
+says what is frozen); top3:recovery are the heads that recovered most, on these same pairs. --control patches the same
+places of the same pairs in a second model with the run's tokenizer, and gives the difference of the effects and of the
+recoveries, paired by pair; the senders are those of the run.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs
 from models.cli import command, parse
 from models.errors import InputError
-from models.head_spec import Head, score_names
-from probes.command import INTERVAL, progress_bar, show, write_results
-from probes.report import ProbeOptions, check_options, open_run
+from models.head_spec import score_names
+from probes.command import write_results
+from probes.report import ProbeOptions, check_options
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from interventions.pairs import Pairs
-
-EFFECT = "effect, nats (95 %)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ProbeOptions):
+class Options(ProbeOptions, ControlOptions):
     """Arguments of `python -m interventions.patch`."""
 
     suite: str = "stories"
@@ -80,50 +80,54 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from html import escape
 
-    import numpy as np
-
-    from interventions.attribution import attribute_pairs
-    from interventions.patch_tables import ERROR_UNITS, UNITS, cell_table, error_table, plot
-    from interventions.patching import default_spots, patch_pairs, plan, spots
-    from interventions.steer import parse_layers
-    from probes.undefined import legend
-
-    name, model = open_run(options)
-    layers = parse_layers(options.layers, model.config.n_layers) or None
-    chosen = spots(model, options.hooks or default_spots(model))
-    found, title = _pairs(options, model)
-    pairs = found.pairs
-    cells = plan(model, pairs, chosen, options.by if options.by != "token" else "role", layers)
-    tables: dict[str, Any] = {}
-    figures: dict[str, Any] = {}
-    rows, errors = [], []
-    for direction in dict.fromkeys(options.direction):
-        exact = guessed = None
-        if "exact" in options.method:
-            bar = progress_bar(f"{direction}: {len(cells)} patches")
-            exact = patch_pairs(model, pairs, cells, direction, progress=bar)
-        if "attribution" in options.method:
-            guessed = attribute_pairs(model, pairs, cells, direction, progress=progress_bar("attribution"))
-        clean, corrupt = (exact.clean, exact.corrupt) if exact is not None else _baselines(model, pairs)
-        table = cell_table(cells, pairs, exact, guessed, options.threshold, clean - corrupt, direction)
-        heading = f"{name}, {title}: clean {np.mean(clean):+.3f}, corrupted {np.mean(corrupt):+.3f} nats; {direction}"
-        _print(heading, table, options)
-        rows.append(table)
-        if exact is not None and guessed is not None:
-            errors.append(error_table(cells, exact.effect, guessed, direction))
-            show(errors[-1].drop(columns="direction"), f"{direction}: attribution against the exact effect, nats")
-            if lines := legend(errors[-1]):
-                print(lines)
-        figures["" if not figures else direction] = plot(table, escape(f"{name}: {direction}, {title}"))
     import pandas as pd
 
+    from interventions.patch_plots import plot
+    from interventions.patch_runs import check_senders, differences, patch_model, patch_paths, spots_of_control
+    from interventions.patch_tables import ERROR_UNITS, UNITS
+    from interventions.patching import default_spots, plan, spots
+    from interventions.steer import parse_layers
+
+    opened = open_runs(options)
+    names, model = [name for name, _ in opened], opened[0][1]
+    check_tokens(options, opened)
+    layers = parse_layers(options.layers, model.config.n_layers) or None
+    hooks = options.hooks or default_spots(model)
+    chosen = [spots(model, hooks), *(spots_of_control(options, net, hooks) for _, net in opened[1:])]
+    check_senders(options, [net for _, net in opened])
+    found, title = _pairs(options, model, min(net.config.n_ctx for _, net in opened))
+    pairs, by = found.pairs, options.by if options.by != "token" else "role"
+    cells = [plan(net, pairs, some, by, layers) for (_, net), some in zip(opened, chosen, strict=True)]
+    tables: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
+    rows, errors, compared = [], [], []
+    for direction in dict.fromkeys(options.direction):
+        each = [
+            patch_model(options, name, net, pairs, some, direction, title)
+            for (name, net), some in zip(opened, cells, strict=True)
+        ]
+        rows.append(named_with_control(names, [one.table for one in each]))
+        if all(one.errors is not None for one in each):
+            errors.append(named_with_control(names, [one.errors for one in each if one.errors is not None]))
+        if len(each) > 1:
+            compared.append(differences(options, names, pairs, cells, each))
+        both = escape(f"{' and '.join(names)}: {direction}, {title}")
+        figures["" if not figures else direction] = plot(rows[-1], both)
+        if len(rows) == 1:
+            ranked = each[0].table
     tables[""] = (pd.concat(rows, ignore_index=True), UNITS)
     if errors:
         tables["attribution"] = (pd.concat(errors, ignore_index=True), ERROR_UNITS)
     if options.senders:
-        tables["paths"], figures["paths"] = _paths(options, name, model, pairs, rows[0])
+        parts, figures["paths"] = patch_paths(options, opened, pairs, ranked)
+        tables |= parts
+    if compared:
+        from interventions.case_differences import PATCH_UNITS
+
+        tables["control"] = (pd.concat(compared, ignore_index=True), PATCH_UNITS)
     about = {"suite": options.suite, "contrast": options.contrast, "pairs": len(pairs), "left_out": found.left_out}
-    write_results(options, tables, figures, **about, threshold=options.threshold, what=title)
+    about |= {"threshold": options.threshold, "what": title, "control": options.control}
+    write_results(options, tables, figures, **about)
 
 
 def _check(options: Options) -> None:
@@ -143,8 +147,8 @@ def _check(options: Options) -> None:
         raise InputError(f"--senders rank heads by recovery, not {', '.join(sorted(strange))}")
 
 
-def _pairs(options: Options, model: Any) -> "tuple[Pairs, str]":
-    """The pairs, and what they are in words."""
+def _pairs(options: Options, model: Any, n_ctx: int) -> "tuple[Pairs, str]":
+    """The pairs that a context of `n_ctx` tokens holds, and what they are in words."""
     from interventions.pairs import Pairs, by_token, choose_pairs, make_pairs, own_pair
     from probes.prompts import align, check_tokenizer, load_suite
 
@@ -152,11 +156,11 @@ def _pairs(options: Options, model: Any) -> "tuple[Pairs, str]":
     if options.clean is not None:
         assert options.corrupt is not None and options.answer is not None and options.foil is not None
         pair = own_pair(tokenizer, options.clean, options.corrupt, options.answer, options.foil)
-        if len(pair.clean) > model.config.n_ctx:
-            raise InputError(f"the text has {len(pair.clean)} tokens, the context holds {model.config.n_ctx}")
+        if len(pair.clean) > n_ctx:
+            raise InputError(f"the text has {len(pair.clean)} tokens, the context holds {n_ctx}")
         return Pairs((pair,)), f"one pair, {options.answer!r} against {options.foil!r}"
     suite = load_suite(options.suite, n=options.n, seed=options.seed)
-    every = make_pairs(align(suite, tokenizer, model.config.n_ctx), tokenizer, options.contrast)
+    every = make_pairs(align(suite, tokenizer, n_ctx), tokenizer, options.contrast)
     found = choose_pairs(every, options.pairs)
     if found.left_out:
         print(f"{suite.name} by {options.contrast}: {len(every.pairs)} pairs{found.left_out}")
@@ -164,83 +168,6 @@ def _pairs(options: Options, model: Any) -> "tuple[Pairs, str]":
     if options.by == "token":
         found = Pairs(tuple(by_token(found.pairs, tokenizer)), found.filtered)
     return found, title
-
-
-def _baselines(model: Any, pairs: Any) -> tuple[Any, Any]:
-    """Log-odds of the clean and the corrupted prompts, unpatched."""
-    import numpy as np
-
-    from interventions.batch import answer_log_probs
-
-    answers = [[p.answer, p.foil] for p in pairs]
-    odds = []
-    for tokens in ([p.clean for p in pairs], [p.corrupt for p in pairs]):
-        log_p = answer_log_probs(model, tokens, [p.last for p in pairs], answers, [])
-        odds.append(np.asarray(log_p[0, :, 0] - log_p[0, :, 1]))
-    return odds[0], odds[1]
-
-
-def _paths(options: Options, name: str, model: Any, pairs: Any, table: "pd.DataFrame") -> Any:
-    """((table, units), figure) of path patching in the first direction."""
-    from interventions.patch_tables import UNITS, edge_table, plot_edges
-    from interventions.path_patching import edges_of, parse_senders, patch_edges
-
-    scores: dict[str, dict[Head, float]] = {}
-    if score_names(options.senders):
-        column = "recovery" if "recovery" in table and table["recovery"].notna().any() else None
-        of_heads = table[(table["hook"] == "z") & (table["index"] >= 0) & (table["position"] == "all")]
-        every = model.config.n_layers * model.config.n_heads
-        if column is None or len(of_heads) != every:
-            raise InputError(
-                "top3:recovery ranks every head by its exact patch: let --hooks hold z, by head, all layers"
-            )
-        sign = -1.0 if options.direction[0] == "noise" else 1.0
-        cells = of_heads[["layer", "index", column]].itertuples(index=False)
-        scores["recovery"] = {Head(int(layer), int(head)): sign * value for layer, head, value in cells}
-    edges = edges_of(model, parse_senders(options.senders, model, scores))
-    direction = options.direction[0]
-    found = patch_edges(model, pairs, edges, direction, progress=progress_bar(f"{len(edges)} paths"))
-    paths = edge_table(edges, pairs, found, options.threshold)
-    shown = paths.reindex(paths["effect"].abs().sort_values(ascending=False, kind="stable").index).head(options.top)
-    columns = ("sender", "reader", EFFECT, "recovery", INTERVAL, "p_holm", "n")
-    show(
-        shown.assign(**{EFFECT: _intervals(shown)}),
-        f"{direction}: the {len(shown)} strongest of {len(paths)} paths",
-        columns,
-    )
-    return (paths, UNITS), plot_edges(paths, f"{name}: paths, {direction}, {len(pairs)} pairs")
-
-
-def _intervals(table: "pd.DataFrame") -> list[str]:
-    """Effects with their intervals, in text."""
-    rows = table[["effect", "effect_low", "effect_high"]].itertuples(index=False)
-    return [f"{x:+.3f}" + (f" ({a:+.3f} … {b:+.3f})" if a == a else "") for x, a, b in rows]
-
-
-def _print(heading: str, table: "pd.DataFrame", options: Options) -> None:
-    """The strongest cells, and why cells are undefined."""
-    from rich.markup import escape
-
-    from probes.undefined import legend
-
-    exact = "effect" in table
-    key = "effect" if exact else "attribution"
-    order = table[key].abs().sort_values(ascending=False, kind="stable").index
-    best = table.reindex(order).head(options.top)
-    shown = best.assign(**({EFFECT: _intervals(best)} if exact else {}))
-    places = zip(best["head"], best["position"], strict=True)
-    shown["where"] = [escape(f"{h} {p}" if h and p != "all" else h or p) for h, p in places]
-    print(heading)
-    few = int((table["n"] - table["defined"]).max())
-    if few:
-        print(
-            f"recovery is undefined in up to {few} pairs, where the runs differ by less than {options.threshold:g} nats"
-        )
-    columns = ["hook", "layer", "where", *((EFFECT, "recovery", INTERVAL, "p_holm") if exact else ())]
-    columns += ["attribution", "attributed"] if "attribution" in table else []
-    show(shown, f"the {len(best)} strongest of {len(table)} patches", (*columns, "n", "clusters"))
-    if lines := legend(best):
-        print(lines)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,27 @@ ERROR_UNITS = {
 }
 
 
+def cell_labels(cells: "Sequence[Cell]") -> list[dict[str, Any]]:
+    """The columns that name each cell."""
+    return [
+        {
+            "hook": cell.spot.short,
+            "layer": cell.layer,
+            "position": cell.place,
+            "head": f"L{cell.layer}H{cell.head}" if cell.head is not None else "",
+            "index": -1 if cell.head is None else cell.head,
+        }
+        for cell in cells
+    ]
+
+
+def edge_labels(edges: "Sequence[Edge]") -> list[dict[str, Any]]:
+    """The columns that name each path."""
+    return [
+        {"sender": e.sender.label, "reader": e.label, "reader_kind": e.reader, "reader_layer": e.layer} for e in edges
+    ]
+
+
 def cell_table(
     cells: "Sequence[Cell]",
     pairs: "Sequence[PatchPair]",
@@ -48,17 +69,7 @@ def cell_table(
     Both have 95 % t intervals over independent pairs; p is that of no effect, p_holm corrected over a hook's cells.
     `gap` [pairs] is clean − corrupt. Without `found` or `guessed` their columns are left out.
     """
-    labels = [
-        {
-            "hook": cell.spot.short,
-            "layer": cell.layer,
-            "position": cell.place,
-            "head": f"L{cell.layer}H{cell.head}" if cell.head is not None else "",
-            "index": -1 if cell.head is None else cell.head,
-        }
-        for cell in cells
-    ]
-    table = effect_rows(labels, [p.cluster for p in pairs], found, guessed, threshold, gap, direction)
+    table = effect_rows(cell_labels(cells), [p.cluster for p in pairs], found, guessed, threshold, gap, direction)
     return holm(table, ("hook",)) if found is not None else table
 
 
@@ -66,11 +77,8 @@ def edge_table(
     edges: "Sequence[Edge]", pairs: "Sequence[PatchPair]", found: "Patched", threshold: float
 ) -> pd.DataFrame:
     """One row per edge, columns as in `cell_table`; p_holm is corrected over a sender's edges."""
-    labels = [
-        {"sender": e.sender.label, "reader": e.label, "reader_kind": e.reader, "reader_layer": e.layer} for e in edges
-    ]
     gap = found.clean - found.corrupt
-    table = effect_rows(labels, [p.cluster for p in pairs], found, None, threshold, gap, found.direction)
+    table = effect_rows(edge_labels(edges), [p.cluster for p in pairs], found, None, threshold, gap, found.direction)
     return holm(table, ("sender",))
 
 
@@ -153,90 +161,3 @@ def error_table(cells: "Sequence[Cell]", exact: np.ndarray, guessed: np.ndarray,
             }
         )
     return pd.DataFrame(rows)
-
-
-# ---- figures -----------------------------------------------------------------------------------
-
-
-def plot(table: pd.DataFrame, title: str = "") -> Any:
-    """A heat map per hook: layer × position, or layer × head (plotly figure).
-
-    The colour is the recovery of denoising, or of noising what is lost of it, 1 − recovery; where no recovery is
-    defined, the effect in nats.
-    """
-    exact = "recovery" in table
-    values, unit = _shown(table, *(("recovery", "effect") if exact else ("attributed", "attribution")))
-    shown = table.assign(value=values, label=_columns(table), row="L" + table["layer"].astype(str))
-    layers = [f"L{layer}" for layer in sorted(set(table["layer"]))]
-    grids = [(str(name), one, layers) for name, one in shown.groupby("hook", sort=False)]
-    return _heat_maps(grids, unit, title, "layer")
-
-
-def plot_edges(table: pd.DataFrame, title: str = "") -> Any:
-    """Sender × reader, in order of computation: the recovery through each edge (plotly figure)."""
-    values, unit = _shown(table, "recovery", "effect")
-    order = {"attn_in": 0, "attn_v_in": 1, "mlp_in": 2, "head": 3}
-    place = table["reader_layer"] * len(order) + table["reader_kind"].map(order)
-    shown = table.assign(value=values, label=table["reader"], row=table["sender"], place=place).sort_values("place")
-    return _heat_maps([("", shown, list(dict.fromkeys(table["sender"])))], unit, title, "sender")
-
-
-def _shown(table: pd.DataFrame, share: str, nats: str) -> tuple[pd.Series, str]:
-    """What the colour is, and its unit."""
-    if table[share].isna().all():
-        return table[nats], "effect<br>nats"
-    noise = table["direction"].iloc[0] == "noise"
-    return (1 - table[share], "lost<br>(1 − recovery)") if noise else (table[share], "recovery")
-
-
-def _columns(table: pd.DataFrame) -> list[str]:
-    """Column labels: the head, the position, or both."""
-    labels = []
-    for head, index, place in zip(table["head"], table["index"], table["position"], strict=True):
-        parts = ([f"H{index}"] if head else []) + ([place] if place != "all" or not head else [])
-        labels.append(" ".join(parts))
-    return labels
-
-
-def _heat_maps(grids: Sequence[tuple[str, pd.DataFrame, list[str]]], unit: str, title: str, y: str) -> Any:
-    """One heat map per grid, two beside each other, one colour axis around 0."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    columns = 1 if len(grids) == 1 else 2
-    height = -(-len(grids) // columns)
-    limit = max([float(one["value"].abs().max()) for _, one, _ in grids if one["value"].notna().any()] or [1.0]) or 1.0
-    figure = make_subplots(
-        height, columns, subplot_titles=[name for name, _, _ in grids], horizontal_spacing=0.12,
-        vertical_spacing=min(0.3, 0.26 / height) if height > 1 else None,
-    )  # fmt: skip
-    tallest = max(len(rows) for _, _, rows in grids)
-    for i, (_, one, rows) in enumerate(grids):
-        labels = list(dict.fromkeys(one["label"]))
-        grid = one.pivot(index="row", columns="label", values="value").reindex(index=rows, columns=labels)
-        heat = go.Heatmap(
-            z=grid.to_numpy(), x=[_short(label) for label in labels], y=rows, coloraxis="coloraxis", xgap=1, ygap=1,
-            text=_written(grid.to_numpy()), texttemplate="%{text}", textfont={"size": 10}, hoverongaps=False,
-            hovertemplate="%{y}, %{x}: %{z:+.4f}<extra></extra>",
-        )  # fmt: skip
-        at = {"row": i // columns + 1, "col": i % columns + 1}
-        figure.add_trace(heat, **at)
-        figure.update_yaxes(autorange="reversed", title=y if i % columns == 0 else None, **at)
-        figure.update_xaxes(tickangle=-45, tickmode="array", tickvals=[_short(label) for label in labels], **at)
-    bar = {"title": unit, "thickness": 14}
-    figure.update_layout(
-        title=title, width=620 * columns if columns > 1 else 860, height=170 + height * (130 + 32 * max(tallest, 3)),
-        coloraxis={"colorscale": "RdBu_r", "cmin": -limit, "cmax": limit, "colorbar": bar}, plot_bgcolor="white",
-    )  # fmt: skip
-    return figure
-
-
-def _written(grid: np.ndarray) -> np.ndarray:
-    """Texts of the cells: two decimals where there is room and something to say."""
-    if grid.size > 160:
-        return np.full(grid.shape, "")
-    return np.array([["" if not abs(x) >= 0.005 else f"{x:.2f}" for x in row] for row in grid], dtype=object)
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= 24 else label[:23] + "…"

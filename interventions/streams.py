@@ -4,6 +4,7 @@
     python -m interventions.streams runs/kron --method zero random mean resample --out streams.parquet
     python -m interventions.streams runs/kron --where everywhere head --streams token
     python -m interventions.streams runs/kromhc --streams s0 s2 --where 2-4 --reach onwards
+    python -m interventions.streams runs/lfa --control runs/kron --streams token
 
 DST Table 4 evaluates trained models "with one stream removed or corrupted": x_t → 0, x_e → 0, x_t → random vocabulary
 embeddings, and gives the change of the loss in percent of the baseline. It does not say where. So every place is
@@ -15,25 +16,30 @@ so, which in a model with a frozen token stream changes every later layer and th
 Methods: zero; random, embeddings of random tokens, drawn --draws times (x_e does not begin as embeddings and has
 none); mean, over the measured documents; resample, the stream of another stretch of the data, drawn --draws times.
 With one stream there is nothing left when it is gone: --streams resid measures that, layer by layer, where asked for.
+--control measures a second model on the same documents with the same draws, and the difference of the changes, paired
+by document; it must have the streams, the tokenizer and the context of the run.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from interventions.streams_tables import EVERYWHERE, HEAD, UNITS, ablate_streams, cells_of, plot
+from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
+from interventions.streams_tables import EVERYWHERE, HEAD, UNITS, cells_of, empty_stream, stream_losses, stream_table
 from models.cli import command, parse
 from models.errors import InputError
-from probes.command import INTERVAL, DocumentOptions, check_options, open_run, progress_bar, show, write_results
+from probes.command import INTERVAL, DocumentOptions, check_options, progress_bar, show, write_results
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from models.transformer import StreamTransformer
 
 PERCENT = "percent (95 %)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(DocumentOptions):
+class Options(DocumentOptions, ControlOptions):
     """Arguments of `python -m interventions.streams`."""
 
     streams: tuple[str, ...] = ()
@@ -59,20 +65,48 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.method or not options.reach:
         raise InputError("give at least one --method and one --reach")
 
+    from interventions.streams_plot import plot
     from models.checkpoint import run_folder
     from models.text.shards import truncated_documents
     from models.training.data import evaluation_shards
-    from probes.undefined import legend
 
-    name, model = open_run(options)
+    opened = open_runs(options)
+    model = opened[0][1]
+    check_tokens(options, opened, context=True)
     places = parse_places(options.where, model.config.n_layers)
-    cells = cells_of(chosen_streams(model, options.streams), options.method, places, options.reach)
+    streams = chosen_streams(model, options.streams)
+    for _, other in opened[1:]:
+        check_streams(options, other, streams)
+    cells = cells_of(streams, options.method, places, options.reach)
     shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
     limits: dict[str, Any] = {"max_documents": options.max_documents, "batch_size": options.batch_size}
-    limits |= {"draws": options.draws, "seed": options.seed, "progress": progress_bar("streams")}
-    table = ablate_streams(model, shards, cells, **limits)
-    one = table.iloc[0]
+    limits |= {"draws": options.draws, "seed": options.seed}
     cut = truncated_documents(shards, model.config.n_ctx, options.max_documents)
+    tables, measured = [], []
+    for one, net in opened:
+        losses, index = stream_losses(net, shards, cells, **limits, progress=progress_bar(f"{one}: streams"))
+        tables.append(stream_table(net, cells, losses, index))
+        measured.append(losses)
+        _print(one, tables[-1], cut)
+    table = named_with_control([one for one, _ in opened], tables)
+    written: dict[str, Any] = {"": (table, UNITS)}
+    if len(opened) > 1:
+        from interventions.document_differences import STREAM_UNITS, compare_streams
+
+        empty = [[empty_stream(net, cell) for cell in cells] for _, net in opened]
+        found = compare_streams(cells, (measured[0], measured[1]), index, (empty[0], empty[1]))
+        show_differences(found, [one for one, _ in opened], ("definition", "where", "reach"), units="documents")
+        written["control"] = (found, STREAM_UNITS)
+    title = f"{' and '.join(one for one, _ in opened)}: loss without a stream, {table['n'].iloc[0]} documents"
+    about = {"data": shards.meta["source"], "seed": options.seed, "control": options.control}
+    write_results(options, written, plot(table, title), **about)
+
+
+def _print(name: str, table: "pd.DataFrame", cut: int) -> None:
+    """The changes of a model's loss with their intervals, and why cells are undefined."""
+    from probes.undefined import legend
+
+    one = table.iloc[0]
     print(f"{name}: loss {one['baseline']:.4f} nats/token; {one['n']} documents, {one['tokens']:,} tokens, {cut} cut")
     print("DST Table 4: x_t → 0 +36 %, x_e → 0 +9.5 %, x_t → random vocabulary +28 %; its model, its corpus, no place")
     bounds = table[["percent", "percent_low", "percent_high"]].itertuples(index=False)
@@ -81,8 +115,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     show(table.assign(**{PERCENT: text}), "change of the loss, 95 % over documents", columns, digits=4)
     if lines := legend(table.drop(columns="paper_percent").assign(undefined=_without_paper(table["undefined"]))):
         print(lines)
-    figure = plot(table, f"{name}: loss without a stream, {one['n']} documents")
-    write_results(options, {"": (table, UNITS)}, figure, data=shards.meta["source"], seed=options.seed)
+
+
+def check_streams(options: ControlOptions, control: "StreamTransformer", streams: Sequence[str]) -> None:
+    """Raise `InputError` for a control that lacks one of the streams measured."""
+    from interventions.steering import streams_of
+
+    have = streams_of(control)
+    if missing := [stream for stream in streams if stream not in have]:
+        raise InputError(
+            f"--control {options.control} has no stream {missing[0]} (it has {', '.join(have)}); "
+            "give --streams that both models have, or another control"
+        )
 
 
 def chosen_streams(model: "StreamTransformer", chosen: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from interventions.stream_edits import Replacement
+    from interventions.sweep import Losses
     from models.capture import Edits
     from models.text.shards import TokenShards
     from models.transformer import StreamTransformer
@@ -22,6 +23,7 @@ TARGET = {"zero": "0", "random": "random vocabulary", "mean": "mean", "resample"
 PAPER = {("token", "zero"): 36.0, ("context", "zero"): 9.5, ("token", "random"): 28.0}
 """Percent of DST Table 4."""
 EVERYWHERE, HEAD = "everywhere", "head"
+EMPTY = "by construction, x_e is 0 until layer 0 writes it"
 UNITS = {
     **dict.fromkeys(("loss", "baseline", "delta", "ci_low", "ci_high"), "nats/token"),
     "sd": "nats/token, between documents",
@@ -53,6 +55,12 @@ class Cell:
     def place(self) -> str:
         """L3, head or everywhere."""
         return f"L{self.where}" if isinstance(self.where, int) else self.where
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The columns that name it."""
+        where = {"where": self.place, "reach": self.reach, "layer": self.where if isinstance(self.where, int) else -1}
+        return {"stream": self.stream, "definition": self.definition, "method": self.method, **where}
 
     def edits(self, replacement: "Replacement", n_layers: int) -> "Edits":
         """The edits that do it."""
@@ -128,7 +136,7 @@ def empty_stream(model: "StreamTransformer", cell: Cell) -> bool:
     return cell.stream == "context" and cell.where == 0 and whole
 
 
-def ablate_streams(
+def stream_losses(
     model: "StreamTransformer",
     shards: "TokenShards",
     cells: Sequence[Cell],
@@ -138,24 +146,11 @@ def ablate_streams(
     max_documents: int | None = None,
     batch_size: int = 32,
     progress: Callable[[Iterable], Iterable] = iter,
-) -> "pd.DataFrame":
-    """One row per cell: the loss under the edit, its change in nats per token and in percent of the baseline.
-
-    delta = (Σ_d edited_d − baseline_d) / Σ_d tokens_d, percent = 100 (Σ_d edited_d / Σ_d baseline_d − 1) as in DST
-    Table 4; both are ratio estimates with 95 % intervals over documents (`statistics.ratio_of_sums`). Drawn methods
-    are averaged over `draws`; `draw_sd` is the spread between draws, which the interval does not hold. p is delta's,
-    p_holm corrected over the cells of one stream and method. Raises `InputError` for fewer than one draw.
-    """
-    import numpy as np
-    import pandas as pd
-
-    from interventions.effects import holm
+) -> "tuple[Losses, list[list[int]]]":
+    """(losses of every document, the edits of each cell, one for each draw). Raises `InputError` for no draw."""
     from interventions.reference import document_rows
     from interventions.sweep import document_losses
     from models.text.shards import document_batches
-    from probes.statistics import ratio_of_sums
-    from probes.t_tests import clustered_t
-    from probes.undefined import note
 
     if draws < 1:
         raise InputError(f"draws {draws}: at least 1")
@@ -172,23 +167,44 @@ def ablate_streams(
         some = [cell.edits(replacement, model.config.n_layers) for replacement in made[cell.stream, cell.method]]
         index.append(list(range(len(sweep), len(sweep) + len(some))))
         sweep += some
-    losses = document_losses(
-        model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress
-    )
+    limits: dict[str, Any] = {"max_documents": max_documents, "batch_size": batch_size, "progress": progress}
+    return document_losses(model, shards, sweep, **limits), index
+
+
+def ablate_streams(
+    model: "StreamTransformer", shards: "TokenShards", cells: Sequence[Cell], **options: Any
+) -> "pd.DataFrame":
+    """`stream_table` of what `stream_losses` measures; `options` and errors are those of the latter."""
+    return stream_table(model, cells, *stream_losses(model, shards, cells, **options))
+
+
+def stream_table(
+    model: "StreamTransformer", cells: Sequence[Cell], losses: "Losses", index: Sequence[Sequence[int]]
+) -> "pd.DataFrame":
+    """One row per cell: the loss under the edit, its change in nats per token and in percent of the baseline.
+
+    delta = (Σ_d edited_d − baseline_d) / Σ_d tokens_d, percent = 100 (Σ_d edited_d / Σ_d baseline_d − 1) as in DST
+    Table 4; both are ratio estimates with 95 % intervals over documents (`statistics.ratio_of_sums`). Drawn methods
+    are averaged over their draws; `draw_sd` is the spread between draws, which the interval does not hold. p is
+    delta's, p_holm corrected over the cells of one stream and method.
+    """
+    import numpy as np
+    import pandas as pd
+
+    from interventions.effects import holm
+    from probes.statistics import ratio_of_sums
+    from probes.t_tests import clustered_t
+    from probes.undefined import note
+
     tokens, baseline = losses.tokens.astype(float), losses.baseline
     table = []
-    for cell, at in zip(cells, index, strict=True):
+    for cell, at in zip(cells, map(list, index), strict=True):
         edited = losses.edited[at].mean(0)
         effect, ratio = ratio_of_sums(edited - baseline, tokens), ratio_of_sums(edited, baseline)
         p = float(clustered_t(edited - baseline, tokens).p)
         per_draw = (losses.edited[at] - baseline).sum(1) / tokens.sum()
         row: dict[str, Any] = {
-            "stream": cell.stream,
-            "definition": cell.definition,
-            "method": cell.method,
-            "where": cell.place,
-            "reach": cell.reach,
-            "layer": cell.where if isinstance(cell.where, int) else -1,
+            **cell.labels,
             "loss": float(edited.sum() / tokens.sum()),
             "baseline": float(baseline.sum() / tokens.sum()),
             "delta": effect.mean,
@@ -213,48 +229,6 @@ def ablate_streams(
         if empty_stream(model, cell):
             numbers = ("delta", "sd", "ci_low", "ci_high", "p", "percent", "percent_low", "percent_high", "draw_sd")
             row |= dict.fromkeys(numbers, float("nan"))
-            why |= dict.fromkeys(numbers, "by construction, x_e is 0 until layer 0 writes it")
+            why |= dict.fromkeys(numbers, EMPTY)
         table.append({**row, "undefined": note(why)})
     return holm(pd.DataFrame(table), ("stream", "method"))
-
-
-COLOURS = ("#3b6ea5", "#c8553d", "#2e7d32", "#8e6bb0", "#b8860b", "#4f8a8b", "#7f7f7f", "#a0522d")
-TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]
-REACH = {"layer": "read by that layer only", "onwards": "from that layer on"}
-
-
-def plot(table: "pd.DataFrame", title: str = "") -> Any:
-    """Loss by the place where a stream is replaced, a colour per definition, beside the baseline (plotly figure).
-
-    Logarithmic; bars are the 95 % intervals of the change over documents. One panel per reach; head and everywhere are
-    in each.
-    """
-    from plotly.subplots import make_subplots
-
-    reaches = [r for r in REACH if (table["reach"] == r).any()] or [""]
-    figure = make_subplots(
-        len(reaches), 1, subplot_titles=[REACH.get(r, "") for r in reaches], vertical_spacing=0.24 / len(reaches)
-    )
-    places = sorted(set(table["where"]), key=lambda w: (0, int(w[1:])) if w[:1] == "L" else (1, w == EVERYWHERE))
-    for panel, reach in enumerate(reaches, 1):
-        shown = table[table["reach"].isin((reach, "")) & table["percent"].notna()]
-        for i, definition in enumerate(dict.fromkeys(table["definition"])):
-            rows = shown[shown["definition"] == definition]
-            bars = {
-                "array": rows["ci_high"] - rows["delta"],
-                "arrayminus": rows["delta"] - rows["ci_low"],
-                "symmetric": False, "thickness": 1.2, "width": 4,
-            }  # fmt: skip
-            figure.add_scatter(
-                x=rows["where"], y=rows["loss"], error_y=bars, name=definition, legendgroup=definition, mode="markers",
-                showlegend=panel == 1, marker={"color": COLOURS[i % len(COLOURS)], "size": 9}, row=panel, col=1,
-                customdata=rows["percent"],
-                hovertemplate=f"{definition} at %{{x}}: %{{y:.4f}} nats, %{{customdata:+.2f}} %<extra></extra>",
-            )  # fmt: skip
-        base = float(table["baseline"].iloc[0])
-        figure.add_hline(base, line={"dash": "dot", "color": "gray"}, row=panel, col=1)
-        figure.update_xaxes(categoryorder="array", categoryarray=places, row=panel, col=1)
-        figure.update_yaxes(title="loss, nats per token", type="log", tickvals=TICKS, row=panel, col=1)
-    figure.update_xaxes(title="where the stream is replaced; dotted: nowhere", row=len(reaches), col=1)
-    figure.update_layout(title=title, scattermode="group", width=980, height=180 + 300 * len(reaches))
-    return figure

@@ -141,7 +141,7 @@ def test_a_process_exits_2_and_help_loads_nothing_heavy() -> None:
         "import sys\n"
         "from importlib import import_module\n"
         "for name in ('interventions.ablation_effects', 'interventions.steer_heads', 'interventions.hydra',"
-        " 'probes.head_groups'):\n"
+        " 'interventions.amplify', 'interventions.streams', 'interventions.patch', 'probes.head_groups'):\n"
         "    try:\n        import_module(name).main(['--help'])\n    except SystemExit:\n        pass\n"
         "assert not {'torch', 'transformer_lens', 'tokenizers', 'pandas', 'plotly'} & set(sys.modules)"
     )
@@ -149,3 +149,4 @@ def test_a_process_exits_2_and_help_loads_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
     for option in ("--diagonal", "--within", "--top", "--layers"):
         assert option in done.stdout
+    assert done.stdout.count("--control {None}|STR") == 6

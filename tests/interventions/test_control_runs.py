@@ -1,0 +1,247 @@
+"""Commands with --control: itself as control, a control with a known change, and the controls that are refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interventions import amplify, amplify_plots, hydra, hydra_figure, patch, patch_plots, streams, streams_plot
+from interventions.stream_edits import replace_everywhere, zero
+from interventions.sweep import document_losses
+from models.checkpoint import load
+from models.errors import InputError
+from models.training.data import evaluation_shards
+from probes.suite import Prompt
+from probes.t_tests import clustered_t
+from probes.tables import read_about
+from probes.undefined import reasons
+from tests.interventions import copiers
+from tests.interventions.copiers import DELTA, A
+from tests.tiny import untrained
+
+SAME = ("the same in every document", "the same in every independent case", "alpha 1 is the baseline itself")
+AMPLIFY = ["--alpha", "0.5", "4", "--sample-tokens", "2", "--text", "the cat sat"]
+STREAMS = ["--where", "0-1", "everywhere", "--method", "zero", "random", "--draws", "2"]
+
+
+@pytest.fixture(scope="module")
+def changed(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny run with other heads: L0H0 writes forty times as much, L1H1 nothing."""
+    model, folder = load(tiny_run), tmp_path_factory.mktemp("changed")
+    with torch.no_grad():
+        model.blocks[0].attn.o.weight[0] *= 40
+        model.blocks[1].attn.o.weight[1] = 0
+    model.save(folder)
+    return folder
+
+
+def write_suite(path: Path, prompts: list[Prompt]) -> Path:
+    rows = [{k: v for k, v in asdict(p).items() if v is not None} for p in prompts]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Minimal pairs in the words of the tiny corpus."""
+    prompts = []
+    nouns = ("cat", "dog", "bird", "red", "big", "tree", "blue", "ran")
+    for i, (a, b) in enumerate(zip(nouns, (*nouns[1:], nouns[0]), strict=True)):
+        for order, (x, y) in (("target_first", (a, b)), ("target_last", (b, a))):
+            text = f"the {x} and the {y} sat on it. the"
+            roles = {"target": a, "distractor": b, "query": " it"}
+            at = {r: (text.index(w) + (r == "query"), text.index(w) + len(w)) for r, w in roles.items()}
+            names = {"id": f"{i}-{order}", "pair": str(i), "order": order, "category": "competing-nouns"}
+            prompts.append(Prompt(text=text, roles=at, coherent=f" {a}", incoherent=f" {b}", **names))
+    return write_suite(tmp_path_factory.mktemp("suite") / "words.jsonl", prompts)
+
+
+Measure = Callable[..., dict[str, pd.DataFrame]]
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Measure:
+    """Run a command and read its tables by name."""
+
+    def go(command: Any, run: Path, *options: str, control: Path | None = None) -> dict[str, pd.DataFrame]:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        more = [] if control is None else ["--control", str(control)]
+        command.main([str(run), *options, *more, "--out", str(folder / "t.parquet")])
+        assert (folder / "t.html").exists()
+        paths = {path.stem.removeprefix("t").removeprefix("-"): path for path in folder.glob("*.parquet")}
+        if control is not None:
+            assert all("difference" in read_about(p)["units"] for name, p in paths.items() if name.endswith("control"))
+            assert read_about(folder / "t.parquet")["about"]["control"] == str(control)
+        return {name: pd.read_parquet(path) for name, path in paths.items()}
+
+    return go
+
+
+def is_zero(table: pd.DataFrame) -> None:
+    """Every difference is exactly 0 or undefined by construction, without interval, and says why."""
+    assert (table["difference"].dropna() == 0).all() and table["difference"].notna().any()
+    assert table[["ci_low", "ci_high", "p", "p_holm"]].isna().all(axis=None)
+    for text, gone in zip(table["undefined"], table["difference"].isna(), strict=True):
+        assert gone or reasons(text)["p"] in SAME, text
+        assert not gone or reasons(text)["difference"]
+
+
+def check(
+    table: pd.DataFrame, mine: pd.DataFrame, theirs: pd.DataFrame, keys: list[str], columns: dict[str, str]
+) -> None:
+    """The run, the control and the difference are those of two single runs, at every key and measure."""
+    for measure, column in columns.items():
+        found = table[table["measure"] == measure].set_index(keys) if "measure" in table else table.set_index(keys)
+        a, b = (one.set_index(keys)[column].reindex(found.index).astype(float) for one in (mine, theirs))
+        np.testing.assert_allclose(found["run"], a, atol=1e-9, err_msg=measure)
+        np.testing.assert_allclose(found["control"], b, atol=1e-9, err_msg=measure)
+        np.testing.assert_allclose(found["difference"], a - b, atol=1e-9, err_msg=measure)
+        known = found[found["p"].notna()]
+        assert ((known["ci_low"] < known["difference"]) & (known["difference"] < known["ci_high"])).all()
+        assert (known["p_holm"] >= known["p"]).all()
+
+
+# ---- over documents ----------------------------------------------------------------------------
+
+
+def test_streams(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measure: Measure) -> None:
+    options = [*STREAMS, "--data", str(corpus[1]), "--max-documents", "6"]
+    is_zero(measure(streams, tiny_run, *options, control=tiny_run)["control"])
+    both = measure(streams, tiny_run, *options, control=changed)
+    mine, theirs = (measure(streams, run, *options)[""] for run in (tiny_run, changed))
+    table, keys = both["control"], ["definition", "where", "reach"]
+    check(table, mine, theirs, keys, {"delta": "delta", "percent": "percent"})
+    assert both[""]["model"].nunique() == 2 and len(both[""]) == len(mine) + len(theirs)
+    assert len(streams_plot.plot(both[""]).data) == 2 * len(streams_plot.plot(mine).data)
+    shards = evaluation_shards(tiny_run, load(tiny_run).tokenizer, str(corpus[1]))
+    edits = [replace_everywhere("token", zero, 2)]
+    losses = [document_losses(load(run), shards, edits, max_documents=6) for run in (tiny_run, changed)]
+    a, b = (one.edited[0] - one.baseline for one in losses)
+    row = table[table["measure"] == "delta"].set_index(keys).loc[("x_t → 0", "everywhere", "")]
+    assert row["p"] == pytest.approx(float(clustered_t(a - b, losses[0].tokens.astype(float)).p))
+    empty = table[(table["definition"] == "x_e → 0") & (table["where"] == "L0") & (table["reach"] == "onwards")]
+    assert empty["difference"].isna().all() and empty["undefined"].str.contains("by construction").all()
+
+
+def test_amplify(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measure: Measure) -> None:
+    options = [*AMPLIFY, "--data", str(corpus[1]), "--max-documents", "6"]
+    itself = measure(amplify, tiny_run, *options, control=tiny_run)
+    is_zero(itself["control"])
+    is_zero(itself["areas-control"])
+    both = measure(amplify, tiny_run, *options, control=changed)
+    single = [measure(amplify, run, *options) for run in (tiny_run, changed)]
+    columns = {name: name for name in ("loss", "delta", "percent", "entropy", "unchanged")}
+    check(both["control"], single[0][""], single[1][""], ["alpha"], columns)
+    figures = [amplify_plots.plot(one[""], single[0]["heads"]) for one in (both, single[0])]
+    assert len(figures[0].data) == len(figures[1].data) + 4  # a line in every panel
+    areas = [one["areas"] for one in single]
+    check(both["areas-control"], *areas, ["kind", "axis"], {"area": "area"})
+    for name in ("", "heads", "areas", "picture"):
+        assert list(dict.fromkeys(both[name]["model"])) == [f"lfa ({run})" for run in (tiny_run, changed)]
+        assert len(both[name]) == len(single[0][name]) + len(single[1][name])
+
+
+# ---- over cases --------------------------------------------------------------------------------
+
+
+def test_hydra_of_a_planted_backup(tmp_path: Path, measure: Measure) -> None:
+    """A backup of κ = 0.5 beside none: the compensation is the difference, the direct effect is not."""
+    runs = []
+    for kappa in (0.5, 0.0):
+        runs.append(tmp_path / f"kappa{kappa:g}")
+        copiers.model(backup=kappa).save(runs[-1])
+    suite = write_suite(tmp_path / "copies.jsonl", list(copiers.suite().prompts))
+    options = ["--tasks", str(suite), "--heads", "L0.H1", "L1.H0", "--groups", "both=L0.H1+L1.H0"]
+    itself = measure(hydra, runs[0], *options, control=runs[0])
+    parts = itself["control"]
+    is_zero(parts[parts["measure"] == "log_odds"])
+    is_zero(itself["layers-control"])
+    shares = parts[parts["measure"] == "made_up"].set_index("group")
+    assert shares["difference"].dropna().tolist() == [0, 0] and shares["ci_low"].isna().all()
+    assert "told from 0" in shares.loc["L1H0", "undefined"] and "does not vary" in shares.loc["L0H1", "undefined"]
+    both = measure(hydra, runs[0], *options, control=runs[1])
+    single = [measure(hydra, run, *options) for run in runs]
+    keys = ["group", "part"]
+    check(both["control"], single[0][""], single[1][""], keys, {"log_odds": "mean"})
+    check(both["layers-control"], *(one["layers"] for one in single), ["group", "layer", "part"], {"log_odds": "mean"})
+    figures = [hydra_figure.plot(one[""], one["layers"]) for one in (both, single[0])]
+    assert len(figures[0].data) == 2 * len(figures[1].data)
+    of = {name: one.set_index(keys)["difference"] for name, one in both["control"].groupby("measure")}
+    row = of["log_odds"]
+    assert of["made_up"]["L0H1", "compensation"] == pytest.approx(0.5, abs=1e-5)
+    made_up = np.mean([2 * A * 0.5 * DELTA / copiers.scale(c * DELTA) for c in (1, -1)])
+    assert row["L0H1", "compensation"] == pytest.approx(made_up, abs=1e-5)
+    assert row["L0H1", "direct"] == pytest.approx(0, abs=1e-6)
+    assert row["both", "total"] == pytest.approx(0, abs=1e-5)
+
+
+def test_hydra_of_other_heads(tiny_run: Path, changed: Path, words: Path, measure: Measure) -> None:
+    options = ["--tasks", str(words), "--heads", "L0.*"]
+    both = measure(hydra, tiny_run, *options, control=changed)["control"]
+    single = [measure(hydra, run, *options)[""] for run in (tiny_run, changed)]
+    check(both, *single, ["group", "part"], {"log_odds": "mean"})
+    assert (both["n"] == 16).all() and (both["clusters"] == 8).all() and both["p"].notna().any()
+
+
+@pytest.mark.parametrize("method", ["exact", "attribution"])
+def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, measure: Measure) -> None:
+    options = ["--suite", str(words), "--contrast", "noun", "--threshold", "1e-6", "--pairs", "4", "--method", method]
+    options += ["--hooks", "token_pre", "z", "--direction", "denoise", "noise"]
+    options += ["--senders", "top1:recovery"] if method == "exact" else []
+    itself = measure(patch, tiny_run, *options, control=tiny_run)
+    is_zero(itself["control"])
+    assert method == "attribution" or is_zero(itself["paths-control"]) is None
+    both = measure(patch, tiny_run, *options, control=changed)
+    single = [measure(patch, run, *options) for run in (tiny_run, changed)]
+    keys = ["direction", "hook", "layer", "head", "position"]
+    names = ("effect", "recovery") if method == "exact" else ("attribution", "attributed")
+    check(both["control"], single[0][""], single[1][""], keys, {name: name for name in names})
+    assert both[""]["model"].nunique() == 2 and both["control"]["p"].notna().any()
+    maps = patch_plots.plot(both[""][both[""]["direction"] == "denoise"])
+    titles = [f"{hook}, lfa ({run})" for hook in ("token_pre", "z") for run in (tiny_run, changed)]
+    assert [note.text for note in maps.layout.annotations] == titles and len(maps.data) == 4
+    if method == "exact":
+        assert len(patch_plots.plot_edges(both["paths"]).data) == 2
+        sender = single[0]["paths"]["sender"].iloc[0]
+        assert set(both["paths"]["sender"]) == {sender}
+        table = both["paths-control"]
+        one = table[table["measure"] == "effect"].set_index("reader")["run"]
+        np.testing.assert_allclose(one, single[0]["paths"].set_index("reader")["effect"].reindex(one.index), atol=1e-9)
+
+
+# ---- refused -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "control", "message"),
+    [
+        *((c, "shallow", "has 1 layers of 4 heads, the model 2 of 4") for c in (amplify, streams, hydra, patch)),
+        *((c, "words", "another vocabulary .* tokens, the model") for c in (amplify, streams, hydra, patch)),
+        *((c, "short", "context of 16 tokens, the model 32") for c in (amplify, streams)),
+        *((c, "missing", "no run folder") for c in (amplify, streams, hydra, patch)),
+        (streams, "std-t", r"no stream token \(it has resid\)"),
+        (patch, "std-t", "token_pre.*--hooks that both models have"),
+    ],
+)
+def test_other_controls_are_refused_before_anything_is_measured(
+    command: Any, control: str, message: str, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tmp_path / control
+    if control == "words":
+        copiers.model().save(tmp_path / "planted")
+        net = load(tmp_path / "planted")
+        untrained("lfa", tmp_path / "planted", folder)
+        assert net.config.d_vocab != load(tiny_run).config.d_vocab
+    elif control != "missing":
+        sizes = {"shallow": {"n_layers": 1}, "short": {"n_ctx": 16}}.get(control, {})
+        untrained("std-t" if control == "std-t" else "lfa", tiny_run, folder, **sizes)
+    with pytest.raises(InputError, match=message) as caught:
+        command.main([str(tiny_run), "--control", str(folder)])
+    assert "\n" not in str(caught.value) and not capsys.readouterr().out
