@@ -55,7 +55,8 @@ class Options(ProbeOptions, ControlOptions):
     pairs: int = 20
     """About so many pairs, spread over the suite."""
     hooks: tuple[str, ...] = ()
-    """Hooks to patch; default: the streams entering each layer, attn_out, mlp_out, z."""
+    """Hooks to patch, also embed, pos_embed, ln_final.normalized; default: the streams entering each layer, attn_out,
+    mlp_out, z."""
     layers: tuple[str, ...] = ()
     """Layers as 3 or 2-4; default: all."""
     by: Literal["auto", "role", "head", "head-role", "token", "all"] = "auto"

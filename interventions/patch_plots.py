@@ -15,9 +15,12 @@ def plot(table: pd.DataFrame, title: str = "") -> Any:
     """
     exact = "recovery" in table
     values, unit = _shown(table, *(("recovery", "effect") if exact else ("attributed", "attribution")))
-    shown = table.assign(value=values, label=_columns(table), row="L" + table["layer"].astype(str))
-    layers = [f"L{layer}" for layer in sorted(set(table["layer"]))]
-    grids = [(name, one, layers) for name, one in _by_model(shown, "hook")]
+    rows = ["no layer" if layer < 0 else f"L{layer}" for layer in table["layer"]]
+    shown = table.assign(value=values, label=_columns(table), row=rows)
+    layers = [f"L{layer}" for layer in sorted(set(table["layer"])) if layer >= 0]
+    grids = [
+        (name, one, layers if one["layer"].iloc[0] >= 0 else ["no layer"]) for name, one in _by_model(shown, "hook")
+    ]
     return _heat_maps(grids, unit, title, "layer")
 
 

@@ -32,18 +32,23 @@ ANYWHERE = "all"
 
 @dataclass(frozen=True)
 class Spot:
-    """A kind of hook, the same in every layer, and the axes of its activation (without the batch)."""
+    """A kind of hook, the same in every layer or outside of all, and the axes of its activation (without the batch)."""
 
     short: str
-    """z, attn_out, token_pre, mlp.post, s1_pre, …"""
+    """z, attn_out, token_pre, mlp.post, s1_pre, embed, ln_final.normalized, …"""
     name: str
-    """With L for the layer: blocks.L.attn.hook_z."""
+    """With L for the layer, blocks.L.attn.hook_z; without, outside the blocks: hook_embed."""
     time: int | None
     """The position axis (of patterns the query's), or None."""
     head: int | None
     """The axis of heads, or None."""
     stream: int | None = None
     """Which of the parallel streams; None for all."""
+
+    @property
+    def layered(self) -> bool:
+        """Whether every layer has one."""
+        return ".L." in self.name
 
     def hook(self, layer: int) -> str:
         """The hook's full name."""
@@ -52,7 +57,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Cell:
-    """What is patched at once: a hook, a layer, the positions with one label, one head or all."""
+    """What is patched at once: a hook, a layer (−1 outside the blocks), the positions with one label, a head or all."""
 
     spot: Spot
     layer: int
@@ -108,16 +113,16 @@ def spots(model: Any, names: Sequence[str]) -> list[Spot]:
 
 
 def _known(model: Any) -> dict[str, Spot]:
-    """Short name -> hook, of all hooks inside the blocks."""
+    """Short name -> hook: of all hooks inside the blocks, and of those before and after them."""
     found: dict[str, Spot] = {}
     for full in model.hook_dict:
         parts = full.split(".")
         row = row_of(full)
-        if parts[:2] != ["blocks", "0"] or row is None:
+        if (parts[0] == "blocks" and parts[1] != "0") or row is None:
             continue
         letters = row.shape.split(" | ")[0].split()[1:]
         mixing = full.endswith("_mix")
-        short = ".".join(parts[2:]).replace("hook_", "").removeprefix("attn.")
+        short = ".".join(parts[2 * (parts[0] == "blocks") :]).replace("hook_", "").removeprefix("attn.")
         found[short] = Spot(
             short, row.name, letters.index("T") if "T" in letters else None,
             letters.index("H") if "H" in letters and not mixing else None,
@@ -149,7 +154,8 @@ def plan(
             raise InputError(f"{spot.short} has no positions: patch it by head or all")
         heads = range(model.config.n_heads) if "head" in how else [None]
         places = labels if "role" in how else [ANYWHERE]
-        for layer in range(model.config.n_layers) if layers is None else layers:
+        every = range(model.config.n_layers) if layers is None else layers
+        for layer in every if spot.layered else [-1]:
             cells += [Cell(spot, layer, place, head) for head in heads for place in places]
     return cells
 

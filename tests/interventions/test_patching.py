@@ -133,6 +133,24 @@ def test_every_editable_hook_can_be_patched(preset: str) -> None:
     assert found.effect[short.index("mlp_out"), 0] != 0 and guessed[short.index("mlp_out"), 0] != 0
 
 
+@pytest.mark.parametrize("preset", ["gpt2", "kromcanon", "lfa"])
+def test_hooks_outside_the_blocks_are_patched_once_and_carry_everything(preset: str) -> None:
+    """The embedding, or what the head reads, is the whole other run; of the latter the last position alone is read."""
+    model = make(preset)
+    outside = [n for n, p in model.hook_dict.items() if "blocks" not in n and not isinstance(p, ObservePoint)]
+    chosen = spots(model, outside)
+    cells = plan(model, PAIRS[:1], chosen, "all", [0, 1])
+    assert [cell.hook for cell in cells] == outside and {cell.layer for cell in cells} == {-1}
+    found = patch_pairs(model, PAIRS[:1], cells)
+    recovery = dict(zip(outside, found.recovery(1e-6)[:, 0], strict=True))
+    assert recovery["hook_embed"] == pytest.approx(1) and recovery["ln_final.hook_normalized"] == pytest.approx(1)
+    assert recovery.get("hook_pos_embed", 0) == pytest.approx(0, abs=1e-9)  # the same places in both texts
+    read = [cell for cell in plan(model, PAIRS[:1], spots(model, ["ln_final.normalized"]), "role")]
+    effects = patch_pairs(model, PAIRS[:1], read).effect[:, 0]
+    last = [max(PAIRS[0].places[cell.place]) == len(PAIRS[0].clean) - 1 for cell in read]
+    assert np.abs(effects[~np.array(last)]).max() < 1e-9 < np.abs(effects[np.array(last)]).max()
+
+
 def test_streams_that_only_show_a_sum_refuse() -> None:
     model = make("lfa")
     with pytest.raises(InputError, match="token_pre or context_pre"):
