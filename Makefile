@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-PRESETS := lfa std-t d-cas cfm llama hdpl gpt2
+PRESETS := lfa std-t d-cas cfm llama hdpl gpt2 kromcanon
 ZOO := --data stories:0:30000 --valid stories:1:1000 --scale zoo --epochs 1 --lr 2e-3 --eval-every 500
 
 .PHONY: demo zoo test test-slow lint clean
@@ -27,7 +27,8 @@ zoo: $(STAMP)
 	for preset in $(PRESETS); do \
 	  $(BIN)/python -m models.train $$preset $(ZOO) --out runs/zoo/$$preset || exit 1; \
 	done
-	$(BIN)/python -m papers.zoo $(PRESETS:%=runs/zoo/%) --out models/zoo
+	$(BIN)/python -m models.train kromcanon --set residual.b_res=-2 $(ZOO) --out runs/zoo/kromcanon-b2
+	$(BIN)/python -m papers.zoo $(PRESETS:%=runs/zoo/%) runs/zoo/kromcanon-b2 --out models/zoo
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n auto --dist loadfile

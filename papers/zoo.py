@@ -22,8 +22,8 @@ from papers.zoo_card import SUITES, card, index, printed
 
 LIMIT = 4_000_000
 """Bytes of a bundled model, its history and card included."""
-LARGE = {"llama": 6_000_000, "hdpl": 6_000_000}
-"""Presets with a table of their own for the head take more."""
+LARGE = {"llama": 6_000_000, "hdpl": 6_000_000, "kromcanon": 6_000_000}
+"""Presets with a table of their own for the head, or with many streams to log, take more."""
 FILES = ("config.json", "manifest.json", "metrics.jsonl", "model.safetensors", "tokenizer.json")
 
 
@@ -149,7 +149,7 @@ def _induction(model: Any) -> dict[str, Any]:
 
 def limit_of(name: str) -> int:
     """Most bytes of a bundled model of this name."""
-    return LARGE.get(name, LIMIT)
+    return next((size for preset, size in LARGE.items() if name == preset or name.startswith(f"{preset}-")), LIMIT)
 
 
 def bundle(folder: Path, out: Path, text: str) -> None:

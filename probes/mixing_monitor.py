@@ -1,5 +1,6 @@
 """Do the streams of a run mix? What its mixing matrices, gates and routing became, module by module (KROM, blog).
 
+    python -m probes.mixing_monitor
     python -m probes.mixing_monitor runs/kromhc
     python -m probes.mixing_monitor runs/krom-8 runs/krom-2 runs/krom-0 --out mixing.parquet
 
@@ -41,8 +42,8 @@ UNITS = {
 class Options:
     """Arguments of `python -m probes.mixing_monitor`."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Run folders."""
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ("kromcanon", "kromcanon-b2")
+    """Run folders or bundled models; by default the two of biases −8 and −2."""
     out: Path | None = None
     """Write the table of modules (.parquet) here, the log, the runs and the figures (.html) beside it."""
 
