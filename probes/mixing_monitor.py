@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from models.cli import command, parse
-from models.errors import InputError
 from probes.command import RunOptions, check_options, show, write_results
 
 if TYPE_CHECKING:
@@ -124,8 +123,6 @@ def figures(runs: Sequence[Watched], found: "pd.DataFrame") -> Any:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, read, print, write."""
     options = parse(Options, argv, __doc__)
-    if not options.runs:
-        raise InputError("name at least one run folder")
     together = RunOptions(run=" ".join(options.runs), out=options.out, device="cpu")
     check_options(together)
     import pandas as pd

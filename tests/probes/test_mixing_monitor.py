@@ -133,8 +133,12 @@ def test_a_run_without_mixing_is_told_what_has_some(corpus, tmp_path: Path) -> N
     train(arguments(corpus, tmp_path / "a", preset="gpt2"))
     with pytest.raises(InputError, match="no mixing matrices.*kromhc.*pls.*dst-kron"):
         main([str(tmp_path / "a")])
-    with pytest.raises(InputError, match="at least one run"):
-        main([])
+
+
+def test_without_a_run_the_bundled_ones_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    main([])
+    said = capsys.readouterr().out
+    assert "kromcanon, step" in said and "kromcanon-b2, step" in said
 
 
 def test_names_are_short() -> None:
