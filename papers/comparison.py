@@ -1,7 +1,8 @@
-"""What the comparisons of runs share: the options of a page, the report behind it, its head, and its way to disk."""
+"""What the comparisons of runs share: options, the way through the runs, the report, a page and its way to disk."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +13,10 @@ from papers.runs import SHAPE, Run
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from models.text.shards import TokenShards
+    from models.transformer import StreamTransformer
+    from papers.rows import Progress
 
 LEAD = "{}, measured on models trained here. This page is generated; every number is in the tables beside it."
 
@@ -46,6 +51,49 @@ class Report:
     about: dict[str, Any]
     """Command, commit, versions and device of the tables."""
     files: Sequence[str] = ()
+
+
+# ---- through the runs --------------------------------------------------------------------------
+
+
+def each_model(runs: Sequence[Run], device: str) -> "Iterator[tuple[Run, StreamTransformer, TokenShards, Progress]]":
+    """Run after run: its model, its validation documents, and bars that say whose they are."""
+    from models.checkpoint import load
+    from models.training.data import evaluation_shards
+    from probes.command import progress_bar
+
+    def bar(run: str, label: str) -> Any:
+        return progress_bar(f"{run}: {label}")
+
+    for run in runs:
+        model = load(run.folder, device=device)
+        yield run, model, evaluation_shards(run.folder, model._text(), None), partial(bar, run.name)
+
+
+def stack(found: "Iterable[tuple[str, int, Mapping[str, pd.DataFrame]]]") -> "dict[str, pd.DataFrame]":
+    """The tables of (preset, seed, tables) one above the other, preset and seed in front; without columns: none."""
+    import pandas as pd
+
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for preset, seed, tables in found:
+        for name, table in tables.items():
+            if len(table.columns):
+                front = table.assign(preset=preset, seed=seed)
+                parts.setdefault(name, []).append(front[list(dict.fromkeys(["preset", "seed", *table.columns]))])
+    return {name: pd.concat(some, ignore_index=True) for name, some in parts.items()}
+
+
+# ---- the page ----------------------------------------------------------------------------------
+
+
+def rule(over: str, nothing: str) -> str:
+    """How verdicts come about (`papers.verdicts`); `over` names the units, `nothing` what no difference is."""
+    return (
+        f"A claim *holds* when the 95 % interval over {over} lies on the side that the paper says, is *opposite* when "
+        f"it lies on the other, *not resolved* when it holds {nothing}, and has no verdict with one seed. Where every "
+        "seed gives the same number there is no interval, and its side is the verdict. Of a limit, `measured` is how "
+        "far the model lies on the claimed side."
+    )
 
 
 def shape(source: Mapping[str, Any]) -> str:

@@ -11,9 +11,8 @@ with intervals, and whether the paper's claims hold. Several presets with dst-de
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from models.cli import command, parse
 from models.errors import InputError
@@ -84,9 +83,8 @@ def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Ds
     """Every table, of the runs and over seeds."""
     import pandas as pd
 
-    from models.checkpoint import load
     from models.provenance import pick_device, provenance
-    from models.training.data import evaluation_shards
+    from papers.comparison import each_model, stack
     from papers.dst_measure import Settings, measure_run, whole_loss
     from papers.dst_page import DstReport
     from papers.dst_printed import CONTROL, TABLE1
@@ -96,15 +94,10 @@ def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Ds
 
     settings = Settings(documents=options.documents, alphas=tuple(alphas), draws=options.draws, seed=options.seed)
     device = pick_device(options.device)
-    parts: dict[str, list[pd.DataFrame]] = {}
-    for run in runs:
-        model = load(run.folder, device=device)
-        shards = evaluation_shards(run.folder, model._text(), None)
-        for name, table in measure_run(model, shards, settings, partial(_bar, run.name)).items():
-            if len(table):
-                front = table.assign(preset=run.preset, seed=run.seed)
-                parts.setdefault(name, []).append(front[["preset", "seed", *table.columns]])
-    tables = {name: pd.concat(some, ignore_index=True) for name, some in parts.items()}
+    tables = stack(
+        (run.preset, run.seed, measure_run(model, shards, settings, progress))
+        for run, model, shards, progress in each_model(runs, device)
+    )
     quantities = tables.pop("quantities")
     rows = losses(runs)
     quantities = pd.concat([quantities, whole_loss(rows)], ignore_index=True)
@@ -114,12 +107,6 @@ def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Ds
         tables["loss"] = against(rows, CONTROL, TABLE1)
     about = {**provenance(device), "argv": typed("papers.dst", options, runs)}
     return DstReport(runs=runs, tables=tables, settings=settings, about=about)
-
-
-def _bar(run: str, label: str) -> Any:
-    from probes.command import progress_bar
-
-    return progress_bar(f"{run}: {label}")
 
 
 if __name__ == "__main__":

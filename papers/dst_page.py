@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from interventions.amplify_tables import PAPER_ALPHAS
-from papers.comparison import LEAD, Report, commands, files_line, made_by, pictures, shape, write_page
+from papers.comparison import LEAD, Report, commands, files_line, made_by, pictures, rule, shape, write_page
 from papers.dst_measure import Settings
 from papers.dst_printed import AREAS, CARD, CONTRADICTIONS, CONTROL, PLACES, TABLE4, TABLE5, area
 from papers.losses import page_rows
@@ -61,10 +61,8 @@ def _claims(report: DstReport) -> str:
         for r in report.tables["claims"].itertuples()
     ]  # fmt: skip
     text = (
-        "A claim *holds* when the 95 % interval over training seeds lies on the side that the paper says, is "
-        "*opposite* when it lies on the other, *not resolved* when it holds no difference, and has no verdict with one "
-        "seed; then `runs` is all there is, how many runs have the paper's sign. Of a limit, `measured` is how far the "
-        "model lies on the claimed side. Changes of the loss are shares of it; `gap.zero` is that under x_t → 0 minus "
+        f"{rule('training seeds', 'no difference')} `runs`: how many runs have the paper's sign; with one seed it is "
+        "all there is. Changes of the loss are shares of it; `gap.zero` is that under x_t → 0 minus "
         "that under x_e → 0, `gap.random` that under random words minus that under x_t → 0: the text says above 0, "
         "Table 4 below. 16 % and 27 % are taken as rounded, 15.5 % to 27.5 %."
     )

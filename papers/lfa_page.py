@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from papers.comparison import LEAD, Report, files_line, made_by, pictures, shape, write_page
+from papers.comparison import LEAD, Report, files_line, made_by, pictures, rule, shape, write_page
 from papers.lfa_printed import CARD, SETUP
 from papers.lfa_rows import HARD, Settings
 from papers.lfa_runs import CONTROL, PRESETS
@@ -186,10 +186,8 @@ def _claims(report: LfaReport) -> str:
     ]  # fmt: skip
     columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "p Holm", "direction", "size")
     text = (
-        "A claim *holds* when the 95 % interval of the difference over seeds lies on the side that the paper says, is "
-        "*opposite* when it lies on the other, and *not resolved* when it holds 0. Of a limit, `measured` is how far "
-        "the model lies on the claimed side. Size: where the printed difference lies. Intervals are not corrected for "
-        "the number of claims, p is (Holm over this table)."
+        f"{rule('training seeds', '0 or the limit')} Size: where the printed difference lies. Intervals are not "
+        "corrected for the number of claims, p is (Holm over this table)."
     )
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
 

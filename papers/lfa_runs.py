@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.errors import InputError
+from papers.comparison import stack
 from papers.runs import Run, must_agree, opened, same_models
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def measure_all(
     from papers.lfa_measure import measure_run
 
     device = pick_device(device)
-    found: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
+    found: list[tuple[str, int, dict[str, pd.DataFrame]]] = []
     shards: TokenShards | None = None
     code = sources()
     for run in runs:
@@ -88,8 +89,7 @@ def measure_all(
             for name in TABLES:
                 tables[name].to_parquet(folder / f"{name}.parquet", index=False)
 
-        for name, table in cached(cache_root() / f"lfa-{key}", build, _read).items():
-            found[name].append(table.assign(preset=run.preset, seed=run.seed))
+        found.append((run.preset, run.seed, cached(cache_root() / f"lfa-{key}", build, _read)))
     assert shards is not None
     meta, lengths = shards.meta, shards.lengths
     own = meta["corpus"] == runs[0].manifest["data"]["valid"]["corpus"] and meta["rule"] == _rule(runs[0])
@@ -97,18 +97,11 @@ def measure_all(
         "documents": shards.n_documents, "cut": int((lengths > runs[0].config["model"]["n_ctx"] + 1).sum()),
         "own": own, "corpus": meta["corpus"],
     }  # fmt: skip
-    tables = {name: pd.concat(parts, ignore_index=True) for name, parts in found.items()}
-    return Measured({name: _first(table) for name, table in tables.items()}, about, device)
+    return Measured(stack(found), about, device)
 
 
 def _rule(run: Run) -> str:
     return str(run.manifest["data"]["valid"]["rule"])
-
-
-def _first(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Preset and seed as the first columns."""
-    names = ["preset", "seed"]
-    return table[[*names, *(c for c in table.columns if c not in names)]]
 
 
 def _read(folder: Path) -> "dict[str, pd.DataFrame]":

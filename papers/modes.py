@@ -10,8 +10,7 @@ differences with intervals beside what the paper prints. Per claim of the paper:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from models.cli import command, parse
 from models.errors import InputError
@@ -59,11 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measure(options: Options, runs: "list[Run]") -> "ModesReport":
     """Every table, of the runs and over pairs of seeds."""
-    import pandas as pd
-
-    from models.checkpoint import load
     from models.provenance import pick_device, provenance
-    from models.training.data import evaluation_shards
+    from papers.comparison import each_model, stack
     from papers.modes_measure import Settings, measure_run
     from papers.modes_page import ModesReport
     from papers.modes_printed import CLAIMS, printed
@@ -74,15 +70,10 @@ def measure(options: Options, runs: "list[Run]") -> "ModesReport":
         tokens=options.tokens, kmeans_tokens=options.kmeans_tokens, resamples=options.resamples, seed=options.seed
     )
     device = pick_device(options.device)
-    parts: dict[str, list[pd.DataFrame]] = {}
-    for run in runs:
-        model = load(run.folder, device=device)
-        shards = evaluation_shards(run.folder, model._text(), None)
-        for name, table in measure_run(model, shards, settings, partial(_bar, run.name)).items():
-            table.insert(0, "preset", run.preset)
-            table.insert(1, "seed", run.seed)
-            parts.setdefault(name, []).append(table)
-    tables = {name: pd.concat(some, ignore_index=True) for name, some in parts.items()}
+    tables = stack(
+        (run.preset, run.seed, measure_run(model, shards, settings, progress))
+        for run, model, shards, progress in each_model(runs, device)
+    )
     quantities = tables.pop("quantities")
     tables |= {"runs": quantities, "presets": presets(quantities, printed)}
     tables |= {
@@ -91,12 +82,6 @@ def measure(options: Options, runs: "list[Run]") -> "ModesReport":
     }
     about = {**provenance(device), "argv": typed("papers.modes", options, runs)}
     return ModesReport(runs=runs, tables=tables, settings=settings, about=about)
-
-
-def _bar(run: str, label: str) -> Any:
-    from probes.command import progress_bar
-
-    return progress_bar(f"{run}: {label}")
 
 
 if __name__ == "__main__":

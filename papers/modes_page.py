@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from papers.comparison import LEAD, Report, commands, files_line, made_by, pictures, shape, write_page
+from papers.comparison import LEAD, Report, commands, files_line, made_by, pictures, rule, shape, write_page
 from papers.markdown import interval, number, table
 from papers.modes_measure import Settings
 from papers.modes_printed import CARD
@@ -72,10 +72,8 @@ def _claims(report: ModesReport) -> str:
         for r in report.tables["claims"].itertuples()
     ]  # fmt: skip
     text = (
-        "A claim *holds* when the 95 % interval over seeds lies on the side that the paper says, is *opposite* when it "
-        "lies on the other, and *not resolved* when it holds 0 or the limit. Of a limit, `measured` is how far the "
-        "model lies on the claimed side; 0.1 for near zero is ours. `identity_gap` above 0 says that raw clusters are "
-        "more about token identity than those of features."
+        f"{rule('pairs of seeds (of a limit: over seeds)', '0 or the limit')} 0.1 for near zero is ours. "
+        "`identity_gap` above 0 says that raw clusters are more about token identity than those of features."
     )
     columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "p Holm", "direction")
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"

@@ -13,8 +13,7 @@ here, by a rule, for the paper's heads and for those that attention names in eac
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from models.cli import command, parse
 from models.errors import InputError
@@ -61,11 +60,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measure(options: Options, runs: "list[Run]") -> "PlsReport":
     """Every table, of the runs, of the pairs, and over seeds."""
-    import pandas as pd
-
-    from models.checkpoint import load
     from models.provenance import pick_device, provenance
-    from models.training.data import evaluation_shards
+    from papers.comparison import each_model, stack
     from papers.losses import against, losses
     from papers.pls_measure import Measured, Settings, measure_run
     from papers.pls_page import PlsReport
@@ -77,15 +73,11 @@ def measure(options: Options, runs: "list[Run]") -> "PlsReport":
         tasks=options.tasks, groups=options.groups, tokens=options.tokens, draws=options.draws, seed=options.seed
     )
     device = pick_device(options.device)
-    measured: dict[tuple[str, int], Measured] = {}
-    for run in runs:
-        model = load(run.folder, device=device)
-        shards = evaluation_shards(run.folder, model._text(), None)
-        measured[run.preset, run.seed] = measure_run(model, shards, settings, partial(_bar, run.name))
-    tables: dict[str, pd.DataFrame] = {}
-    for name in next(iter(measured.values())).tables:
-        parts = [m.tables[name].assign(preset=preset, seed=seed) for (preset, seed), m in measured.items()]
-        tables[name] = _first(pd.concat(parts, ignore_index=True))
+    measured: dict[tuple[str, int], Measured] = {
+        (run.preset, run.seed): measure_run(model, shards, settings, progress)
+        for run, model, shards, progress in each_model(runs, device)
+    }
+    tables = stack((*key, one.tables) for key, one in measured.items())
     quantities = tables.pop("quantities")
     tables |= pairs(measured, settings.within)
     tables |= {"runs": quantities, "presets": presets(quantities), "comparisons": comparisons(quantities)}
@@ -94,18 +86,6 @@ def measure(options: Options, runs: "list[Run]") -> "PlsReport":
     about = {**provenance(device), "argv": typed("papers.pls", options, runs)}
     left_out = next(iter(measured.values())).left_out
     return PlsReport(runs=runs, tables=tables, settings=settings, left_out=left_out, about=about)
-
-
-def _bar(run: str, label: str) -> Any:
-    from probes.command import progress_bar
-
-    return progress_bar(f"{run}: {label}")
-
-
-def _first(table: Any) -> Any:
-    """Preset and seed as the first columns."""
-    names = ["preset", "seed"]
-    return table[[*names, *(c for c in table.columns if c not in names)]]
 
 
 if __name__ == "__main__":

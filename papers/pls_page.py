@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from papers.comparison import LEAD, Report, commands, files_line, made_by, pictures, shape, write_page
+from papers.comparison import LEAD, Report, commands, files_line, made_by, pictures, rule, shape, write_page
 from papers.losses import page_rows
 from papers.markdown import number, table
 from papers.pls_measure import Settings
@@ -71,14 +71,11 @@ def _claims(report: PlsReport) -> str:
                      f"{low} … {high}" if r.ci_low == r.ci_low else "undefined", number(r.p_holm), r.direction,
                      r.size])  # fmt: skip
     text = (
-        "A claim *holds* when the 95 % interval over pairs of seeds lies on the side that the paper says, is "
-        "*opposite* when it lies on the other, and *not resolved* when it holds no difference (1 of a factor, 0 of a "
-        "difference or limit). A factor is the geometric mean of |PLS| / |C2| over the pairs whose sizes are more than "
-        "rounding, and says in how many both have one sign; of a limit, `measured` is how far the model lies on the "
-        "claimed side. The 0.9 of *monotonicity* is ours. *named* are the paper's heads L5.H4+L5.H5 and L5.H2+L5.H3, "
+        f"{rule('pairs of seeds', 'no difference (1 of a factor, 0 of a difference or limit)')} A factor is the "
+        "geometric mean of |PLS| / |C2| over the pairs whose sizes are more than rounding, and says in how many both "
+        "have one sign. The 0.9 of *monotonicity* is ours. *named* are the paper's heads L5.H4+L5.H5 and L5.H2+L5.H3, "
         "whose numbers mean nothing in another model; *found* are those of the last layer that attention names in each "
-        "model "
-        "(`probes.head_groups`), as the paper found its own. P(answer) in percentage points. Intervals are not "
+        "model (`probes.head_groups`), as the paper found its own. P(answer) in percentage points. Intervals are not "
         "corrected for the number of claims, p is (Holm over this table). The paper calls 6.32 % against 0.63 % a "
         "ratio of 10 in variance; it is that of standard deviations."
     )

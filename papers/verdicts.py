@@ -6,7 +6,8 @@
                 undefined        there is no interval, and why
     size        unless opposite: the printed difference lies inside the interval, or this one is larger or smaller
 
-A limit has Student's interval over the seeds of one preset. Intervals are not corrected for the number of claims.
+A limit has Student's interval over the seeds of one preset. Intervals are not corrected for the number of claims. Where
+every seed gives the same number there is no interval and no p: that number's side is the verdict, which says so.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from papers.printed import Bound
-from papers.seeds import NAN, estimate, nothing, seeds_of
+from papers.seeds import FLAT, NAN, estimate, nothing, seeds_of
 from probes.t_tests import clustered_t
 from probes.undefined import note
 
@@ -83,9 +84,17 @@ def judged(
     missing = {k: why or "nothing to test, the number is exact" for k, x in cells.items() if x != x}
     if row["paper"] != row["paper"]:
         missing["paper"] = "the paper prints no difference, or in no known unit"
-    verdict = direction(low, high, seeds, why)
-    beside = "" if verdict == OPPOSITE else size(row["paper"], low, high)
+    flat = why == FLAT and difference == difference
+    verdict = _same_in_all(difference, seeds) if flat else direction(low, high, seeds, why)
+    beside = "" if verdict.startswith(OPPOSITE) else size(row["paper"], low, high)
     return {**row, **cells, "seeds": seeds, "direction": verdict, "size": beside, "undefined": note(missing)}
+
+
+def _same_in_all(difference: float, seeds: str) -> str:
+    """Verdict of a difference without spread over seeds; one that rounding could make is none."""
+    value = round(difference, 12)
+    verdict = direction(value, value, seeds)
+    return f"{verdict}: the same in every seed" if value else verdict
 
 
 def verdicts(table: "pd.DataFrame") -> "pd.Series":

@@ -96,13 +96,21 @@ def test_a_bound_is_judged_by_students_interval_on_its_side() -> None:
     assert judge_bound(Bound("pds.max.L5", "lfa", "below", "0.12", "", ""), table)["direction"].startswith("not res")
 
 
-def test_one_seed_no_run_no_spread_and_no_head_are_undefined() -> None:
+def test_seeds_that_all_give_one_number_are_judged_by_it() -> None:
+    order = Order("loss", "cfm", "lfa", "")
+    for cfm, verdict in ((2.0, "holds: the same in every seed"), (1.5, "opposite: the same in every seed"),
+                         (1.8, "not resolved at n=2 seeds")):  # fmt: skip
+        row = judge_order(order, planted({("cfm", "loss"): [cfm] * 2, ("lfa", "loss"): [1.8] * 2}))
+        assert row["direction"] == verdict and np.isnan([row["ci_low"], row["p"]]).all()
+    row = judge_bound(Bound("loss", "lfa", "below", "1.9", "", ""), planted({("lfa", "loss"): [1.8] * 3}))
+    assert row["direction"] == "holds: the same in every seed" and "without spread" in row["undefined"]
+
+
+def test_one_seed_no_run_and_no_head_are_undefined() -> None:
     order = Order("loss", "cfm", "lfa", "")
     one = planted({("cfm", "loss"): [2.0], ("lfa", "loss"): [1.8, 1.9]})
     assert judge_order(order, one)["direction"] == "undefined: one seed of cfm"
     assert judge_order(order, planted({("lfa", "loss"): [1.8, 1.9]}))["direction"] == "undefined: no run of cfm"
-    flat = planted({("cfm", "loss"): [2.0, 2.0], ("lfa", "loss"): [1.8, 1.8]})
-    assert judge_order(order, flat)["direction"] == "undefined: seeds without spread"
     lost = planted({("cfm", "loss"): [NAN, NAN], ("lfa", "loss"): [1.8, 1.9]})
     assert judge_order(order, lost)["direction"] == "undefined: no head"
     assert judge_bound(Bound("loss", "cfm", "above", "1", "", ""), one)["direction"] == "undefined: one seed of cfm"
