@@ -31,10 +31,10 @@ zoo: $(STAMP)
 	$(BIN)/python -m papers.zoo $(PRESETS:%=runs/zoo/%) runs/zoo/kromcanon-b2 --out models/zoo
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

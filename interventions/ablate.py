@@ -1,38 +1,57 @@
-"""Scale heads down, one at a time, and measure what the model loses, beside what it loses without other heads.
+"""Scale heads down, one at a time or in sets, and measure what the model loses, beside what it loses without others.
 
     python -m interventions.ablate --heads                          every head of the bundled LFA
     python -m interventions.ablate runs/lfa --heads
     python -m interventions.ablate runs/lfa --heads L4.* L5.H2 --scale 0 0.5 1 --data valid.txt --out heads.parquet
     python -m interventions.ablate runs/lfa --heads L5.H0-2 top3:pds --together --method mean
-    python -m interventions.ablate runs/lfa --heads --measure sps coherence --suite competing
+    python -m interventions.ablate runs/lfa --heads --size 2        every pair: do heads stand in for each other?
+    python -m interventions.ablate runs/lfa --heads --size 5 --sets 100 --measure sps coherence --suite competing
+    python -m interventions.ablate pls --control c2                 beside a control: differences, paired by document
 
-Each row is one head (or, with --together, the group) at one scale g: its output z is multiplied by g, and
-`delta` is the change of the loss in nats per token, with a 95 % interval over documents. The control of a head is
-the mean delta of all other heads, one at a time (of a group: of random groups as large, LFA App. D), and `above
-control` is the difference. With --method mean or resample, z moves to its mean or to another row's z instead of 0:
-g z + (1−g) z'. SPS and coherence (LFA Eq. 8, `probes.coherence`) are compared prompt by prompt, with minimal pairs as
-units. p_holm corrects over heads.
+Each row is one head (or a set of them: with --together all given, with --size K every K of them, or --sets N random
+ones) at one scale g: its output z is multiplied by g, and `delta` is the change of the loss in nats per token, with a
+95 % interval over documents. The control of a head is the mean delta of all other heads, one at a time (of a set: of
+random sets as large, LFA App. D), and `above control` is the difference. `interaction` is what a set changes beyond the
+sum of its heads, one at a time: above 0, they stand in for one another. With --method mean or resample, z moves to its
+mean or to another row's z instead of 0: g z + (1−g) z'. SPS and coherence (LFA Eq. 8, `probes.coherence`) are compared
+prompt by prompt, with minimal pairs as units. p_holm corrects over heads or sets. With --control, the same heads of
+another model, over the same documents and prompts.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from interventions.ablate_tables import PROMPT_UNITS, UNITS, ablate_heads, ablate_on_prompts, plot
+from interventions.ablate_plots import plot, plot_pairs, plot_sets
+from interventions.ablate_tables import (
+    PROMPT_UNITS,
+    UNITS,
+    ablation_losses,
+    ablation_table,
+    observe_ablations,
+    prompt_table,
+)
+from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
 from models.cli import command, parse
-from probes.command import INTERVAL, DocumentOptions, check_options, open_run, progress_bar, show, write_results
+from models.errors import InputError
+from probes.command import INTERVAL, DocumentOptions, check_options, check_seed, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from interventions.ablate_tables import MakeEdits
+    from models.head_spec import Head
     from models.transformer import StreamTransformer
+    from probes.align import Aligned
 
-ABOVE = "above control"
+    Opened = Sequence[tuple[str, StreamTransformer]]
+    Sets = Sequence[Sequence[Head]]
+
+ABOVE, INTERACTION = "above control", "interaction (95 %)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(DocumentOptions):
+class Options(DocumentOptions, ControlOptions):
     """Arguments of `python -m interventions.ablate`."""
 
     heads: tuple[str, ...] = ("all",)
@@ -41,6 +60,10 @@ class Options(DocumentOptions):
     """Factors g on the heads' outputs."""
     together: bool = False
     """Scale all the heads at once instead of one at a time."""
+    size: int = 1
+    """How many of the heads to scale at once: 1 each alone, 2 every pair."""
+    sets: int | None = None
+    """With --size: as many random sets of that size; default: all."""
     method: Literal["zero", "mean", "resample"] = "zero"
     """What the heads are scaled towards: 0, their mean over the measured data, or what they wrote in another row."""
     measure: tuple[Literal["loss", "sps", "coherence"], ...] = ("loss",)
@@ -59,14 +82,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
     check_options(options)
+    check_seed(options.seed)
+    if options.together and (options.size != 1 or options.sets is not None):
+        raise InputError("--together scales all heads at once, --size and --sets some of them; give one or the other")
 
+    from interventions.interactions import head_sets
     from interventions.selection import pds_scores, pds_table
     from models.head_spec import parse_heads, score_names
     from probes.prompts import align, check_tokenizer, load_suite
 
-    name, model = open_run(options)
+    opened = open_runs(options)
+    model = opened[0][1]
     specs = options.heads or ("all",)
-    prompts = [m for m in dict.fromkeys(options.measure) if m != "loss"]
+    prompts: list[str] = [m for m in dict.fromkeys(options.measure) if m != "loss"]
+    check_tokens(options, opened, context=True)
     scores = {}
     if prompts or "pds" in score_names(specs):
         tokenizer = check_tokenizer(model)
@@ -74,58 +103,141 @@ def main(argv: Sequence[str] | None = None) -> None:
         if "pds" in score_names(specs):
             scores["pds"] = pds_scores(pds_table(model, aligned, tokenizer))
     heads = parse_heads(specs, model.config.n_layers, model.config.n_heads, scores)
-    groups = [heads] if options.together else [[head] for head in heads]
+    groups = [heads] if options.together else head_sets(heads, options.size, options.sets, options.seed)
     tables: dict[str, Any] = {}
-    figure, about = None, {"method": options.method, "seed": options.seed, "draws": options.draws}
+    figures: dict[str, Any] = {}
+    about = {"method": options.method, "seed": options.seed, "draws": options.draws, "control": options.control}
     if "loss" in options.measure or not prompts:
-        table, source = _losses(options, name, model, groups)
-        tables[""], about["data"] = (table, UNITS), source
-        figure = plot(table, f"{name}: what the loss gains without a head") if (table["layer"] >= 0).any() else None
+        about["data"] = _losses(options, opened, groups, tables, figures)
     if prompts:
-        make = _maker(options, model, aligned.tokens)
-        how: dict[str, Any] = {"draws": options.draws, "seed": options.seed, "progress": progress_bar("prompts")}
-        found = ablate_on_prompts(model, aligned, tokenizer, prompts, groups, options.scale, make=make, **how)
-        title = f"{name} on {options.suite}: {len(aligned.prompts)} prompts"
-        for measure, table in found.items():
-            columns = ("head", "scale", "baseline", "difference", INTERVAL, "d", "d_z", "p_holm", "control", *_ABOVE)
-            _print(f"{title}; {measure}, {options.method} ablation", table, columns)
-            tables[measure] = (table, PROMPT_UNITS)
-    write_results(options, tables, figure, **about)
+        _prompts(options, opened, groups, prompts, aligned, tables, figures)
+    write_results(options, tables, figures, **about)
 
 
-_ABOVE = (ABOVE, "p_above_holm")
-
-
-def _losses(options: Options, name: str, model: "StreamTransformer", groups: list) -> "tuple[pd.DataFrame, Any]":
-    """The table of the loss, printed, and the description of its data."""
+def _losses(options: Options, opened: "Opened", groups: "Sets", tables: dict, figures: dict) -> Any:
+    """The loss of every model, its tables and figures; what the data are."""
     from interventions.reference import document_rows
     from models.checkpoint import run_folder
     from models.text.shards import document_batches, truncated_documents
     from models.training.data import evaluation_shards
 
+    model = opened[0][1]
     shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
     limits: dict[str, Any] = {"max_documents": options.max_documents, "batch_size": options.batch_size}
     rows = document_rows(document_batches(shards, model.config.n_ctx, options.batch_size, options.max_documents))
-    limits |= {"draws": options.draws, "seed": options.seed, "progress": progress_bar("loss")}
-    table = ablate_heads(model, shards, groups, options.scale, make=_maker(options, model, rows), **limits)
     cut = truncated_documents(shards, model.config.n_ctx, options.max_documents)
-    one = table.iloc[0]
-    title = f"{name}: loss {one['baseline']:.4f} nats/token; {one['n']} documents, {one['tokens']:,} tokens, "
-    title += f"{cut} documents cut at {model.config.n_ctx}; {options.method} ablation; "
-    title += f"control: {table['draws'].max()} other random sets of as many heads"
-    _print(title, table, ("head", "scale", "loss", "delta", INTERVAL, "p_holm", "control", *_ABOVE, "p_rank"))
-    return table, shards.meta["source"]
+    found, measured = [], []
+    for name, net in opened:
+        limits |= {"draws": options.draws, "seed": options.seed, "progress": progress_bar(f"{name}: loss")}
+        make = _maker(options, net, rows)
+        sweep, losses = ablation_losses(net, shards, groups, options.scale, make=make, **limits)
+        table = ablation_table(sweep, losses)
+        one = table.iloc[0]
+        title = f"{name}: loss {one['baseline']:.4f} nats/token; {one['n']} documents, {one['tokens']:,} tokens, "
+        title += f"{cut} documents cut at {net.config.n_ctx}; {options.method} ablation; "
+        title += f"control: {table['draws'].max()} other random sets of as many heads"
+        _print(title, table, "delta", ("loss", "delta", INTERVAL, "p_holm", "control", *_ABOVE, "p_rank"))
+        found.append(table)
+        measured.append(losses)
+    names = [name for name, _ in opened]
+    tables[""] = (named_with_control(names, found), UNITS)
+    _draw(figures, found[0], "delta", "nats/token", f"{names[0]}: what the loss gains without heads")
+    if len(opened) > 1:
+        from interventions.document_differences import HEAD_UNITS, compare_heads
+
+        compared = compare_heads(sweep, (measured[0], measured[1]))
+        tables["control"] = (compared, HEAD_UNITS)
+        show_differences(compared, names, ("head", "scale"), units="documents", top=_top(sweep.cells))
+        if "interaction" not in found[0]:
+            title = f"{names[0]} minus {names[1]}: what the loss gains without heads"
+            figures["control"] = plot(compared[compared["measure"] == "delta"], title, "difference")
+    return shards.meta["source"]
 
 
-def _print(title: str, table: "pd.DataFrame", columns: tuple[str, ...]) -> None:
-    """A table with its intervals in one column each, and why cells are undefined."""
+def _prompts(
+    options: Options, opened: "Opened", groups: "Sets", measures: list[str], aligned: "Aligned", tables: dict,
+    figures: dict,
+) -> None:  # fmt: skip
+    """Every measure of the prompts, of every model, its tables and figures."""
+    names, model = [name for name, _ in opened], opened[0][1]
+    observed: dict[str, list[Any]] = {measure: [] for measure in measures}
+    for name, net in opened:
+        how: dict[str, Any] = {
+            "draws": options.draws,
+            "seed": options.seed,
+            "progress": progress_bar(f"{name}: prompts"),
+        }
+        make = _maker(options, net, aligned.tokens)
+        sweep, found = observe_ablations(net, aligned, model._text(), measures, groups, options.scale, make=make, **how)
+        for measure, one in found.items():
+            observed[measure].append(one)
+    columns = ("baseline", "difference", INTERVAL, "d", "d_z", "p_holm", "control", *_ABOVE)
+    for measure, both in observed.items():
+        shown = [prompt_table(sweep, one, model.config.n_layers) for one in both]
+        for name, table in zip(names, shown, strict=True):
+            title = f"{name} on {options.suite}: {len(aligned.prompts)} prompts"
+            _print(f"{title}; {measure}, {options.method} ablation", table, "difference", columns)
+        _draw(figures, shown[0], "difference", measure, f"{names[0]}: {measure} without heads", measure)
+        tables[measure] = (named_with_control(names, shown), PROMPT_UNITS)
+        if len(both) > 1:
+            from interventions.case_differences import PROMPT_UNITS as DIFFERENCE_UNITS
+            from interventions.case_differences import compare_prompts
+
+            compared = compare_prompts(sweep, (both[0], both[1]), model.config.n_layers)
+            tables[f"{measure}-control"] = (compared, DIFFERENCE_UNITS)
+            show_differences(compared, names, ("head", "scale"), units="independent cases", top=_top(sweep.cells))
+
+
+_ABOVE = (ABOVE, "p_above_holm")
+
+
+def _top(rows: Sequence[Any]) -> int | None:
+    """How many differences to print: all that a model of these papers has heads, of more the largest."""
+    return 40 if len(rows) > 40 else None
+
+
+def _draw(figures: dict, table: "pd.DataFrame", effect: str, unit: str, title: str, name: str = "") -> None:
+    """The figures of a table of ablations under their names."""
+    if "interaction" in table:
+        if table["interaction"].notna().any():
+            figures[name] = plot_sets(table, unit, effect, title)
+            if (table["head"].str.count(r"\+") == 1).all() and len(table) > 1:
+                figures["-".join(filter(None, (name, "pairs")))] = plot_pairs(table, unit, f"{title}: pairs")
+    elif ((table["layer"] >= 0) & table[effect].notna()).any():
+        figures[name] = plot(table, title, effect, unit)
+
+
+def _print(title: str, table: "pd.DataFrame", effect: str, columns: tuple[str, ...]) -> None:
+    """A table of single heads with its `columns`, or of sets with their interactions, the strongest of many.
+
+    Intervals stand in one column with what they are of; below are the reasons of undefined cells.
+    """
+    from interventions.interactions import strongest
     from probes.undefined import legend
 
-    above = zip(table["above"], table["above_low"], table["above_high"], strict=True)
-    text = ["undefined" if a != a else f"{a:+.4f} ({low:+.4f} … {high:+.4f})" for a, low, high in above]
-    show(table.assign(**{ABOVE: text}), title, columns, digits=4)
-    if lines := legend(table):
+    if "interaction" in table:
+        shown = strongest(table)
+        if len(shown) < len(table):
+            title += f"; the {len(shown)} of {len(table)} sets with the strongest interaction"
+        columns = (effect, INTERVAL, "p_holm", "control", "p_above_holm", INTERACTION, "p_interaction_holm")
+        shown = _with_interval(shown, INTERACTION, "interaction")
+    else:
+        shown = _with_interval(table, ABOVE, "above")
+    show(shown, title, ("head", "scale", *columns), digits=4)
+    if lines := legend(shown):
         print(lines)
+
+
+def _with_interval(table: "pd.DataFrame", name: str, of: str) -> "pd.DataFrame":
+    rows = zip(table[of], table[f"{of}_low"], table[f"{of}_high"], strict=True)
+    return table.assign(**{name: [_text(*row) for row in rows]})
+
+
+def _text(value: float, low: float, high: float) -> str:
+    """A number with its interval."""
+    if value != value:
+        return "undefined"
+    return f"{value:+.4f}" + (f" ({low:+.4f} … {high:+.4f})" if low == low else "")
 
 
 def _maker(options: Options, model: "StreamTransformer", rows: Iterable[Sequence[int]]) -> "MakeEdits":

@@ -1,4 +1,4 @@
-"""The tables and the figure of `python -m interventions.ablate`: one row per head or group of heads, and scale."""
+"""The tables of `python -m interventions.ablate`: one row per head or set of heads, and scale."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
     from interventions.controls import Sweep
     from interventions.observe import Observed
+    from interventions.sweep import Losses
     from models.capture import Edits
     from models.head_spec import Head
     from models.text.shards import TokenShards
@@ -32,6 +33,9 @@ UNITS = {
     "above": "nats/token, delta − control",
     "above_low": "nats/token",
     "above_high": "nats/token",
+    "interaction": "nats/token, delta − Σ of the heads' own",
+    "interaction_low": "nats/token",
+    "interaction_high": "nats/token",
 }
 PROMPT_UNITS = {
     "scale": "factor on z",
@@ -48,6 +52,9 @@ PROMPT_UNITS = {
     "above": "units of the measure, difference − control",
     "above_low": "units of the measure",
     "above_high": "units of the measure",
+    "interaction": "units of the measure, difference − Σ of the heads' own",
+    "interaction_low": "units of the measure",
+    "interaction_high": "units of the measure",
 }
 
 
@@ -66,30 +73,60 @@ def ablate_heads(
 ) -> "pd.DataFrame":
     """One row per group of heads and scale: loss under the edit, its change, and what other heads cost.
 
+    `ablation_table` of `ablation_losses`, which say more. Raises `InputError` for a scale that is not finite.
+    """
+    limits: dict[str, Any] = {"max_documents": max_documents, "batch_size": batch_size, "progress": progress}
+    return ablation_table(*ablation_losses(model, shards, groups, scales, draws=draws, seed=seed, make=make, **limits))
+
+
+def ablation_losses(
+    model: "StreamTransformer",
+    shards: "TokenShards",
+    groups: Sequence[Sequence["Head"]],
+    scales: Sequence[float],
+    *,
+    draws: int = 39,
+    seed: int = 0,
+    make: "MakeEdits | None" = None,
+    **limits: Any,
+) -> "tuple[Sweep, Losses]":
+    """The edits of a sweep, and the loss of every document under them (`sweep.document_losses` has the `limits`).
+
+    `make` builds the edits, by default `scale_heads`. `draws` other random sets of as many heads are edited beside
+    each group, and the heads of a group of several also one at a time.
+    """
+    from interventions.controls import plan
+    from interventions.edits import scale_heads
+    from interventions.interactions import parts
+    from interventions.sweep import document_losses
+
+    every, make = every_head(model), make or scale_heads
+    sweep = plan(groups, scales, every, make, draws=draws, seed=seed, also=parts(groups))
+    return sweep, document_losses(model, shards, sweep.edits, **limits)
+
+
+def ablation_table(sweep: "Sweep", losses: "Losses") -> "pd.DataFrame":
+    """One row per cell of the sweep: loss under the edit, its change, and what other heads cost.
+
     delta = (Σ_d edited loss_d − baseline loss_d) / Σ_d tokens_d, in nats per token; the interval is the ratio
     estimator's, documents as clusters (`probes.statistics.ratio_of_sums`), p is its t test's, `p_holm` corrected over
-    the groups of one scale. `control` is the mean delta of `draws` other random sets of as many heads, `above` =
-    delta − control with its interval and corrected p (`controls.control_columns`). `make` builds the edits, by
-    default `scale_heads`. Raises `InputError` for a scale that is not finite.
+    the groups of one scale. `control` is the mean delta of other random sets of as many heads, `above` =
+    delta − control with its interval and corrected p (`controls.control_columns`). Of groups of several heads also
+    `interaction`, delta beyond the sum of the heads' own (`interactions`).
     """
     import pandas as pd
 
-    from interventions.controls import control_columns, plan
-    from interventions.edits import scale_heads
+    from interventions.controls import control_columns
     from interventions.effects import holm
+    from interventions.interactions import interaction_columns
     from interventions.observe import SMALLEST
-    from interventions.sweep import document_losses
     from probes.statistics import ratio_of_sums
     from probes.t_tests import clustered_t
     from probes.undefined import note
 
-    sweep = plan(groups, scales, every_head(model), make or scale_heads, draws=draws, seed=seed)
-    losses = document_losses(
-        model, shards, sweep.edits, max_documents=max_documents, batch_size=batch_size, progress=progress
-    )
     tokens, change = losses.tokens.astype(float), losses.edited - losses.baseline
     baseline = losses.baseline.sum() / tokens.sum()
-    rows = []
+    rows, reasons = [], []
     for (heads, g), at, controls in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
         effect = ratio_of_sums(change[at], tokens)
         p = float(clustered_t(change[at], tokens).p)
@@ -97,9 +134,10 @@ def ablate_heads(
         others = change[[i for _, i in controls]]
         paired = clustered_t(change[at] - others.mean(0), tokens) if controls else None
         control = control_columns(effect.mean, others.sum(-1) / tokens.sum(), paired, g, resolution=SMALLEST["loss"])
+        reasons.append({**why, **control.pop("why")})
         rows.append(
             {
-                **_labels(heads, g),
+                **labels(heads, g),
                 "loss": losses.edited[at].sum() / tokens.sum(),
                 "baseline": baseline,
                 "delta": effect.mean,
@@ -109,11 +147,21 @@ def ablate_heads(
                 "p": p,
                 "n": effect.n,
                 "tokens": int(tokens.sum()),
-                "undefined": note({**why, **control.pop("why")}),
                 **control,
             }
         )
-    return holm(holm(pd.DataFrame(rows), ("scale",)), ("scale",), "p_above")
+    table = pd.DataFrame(rows)
+    if _several(sweep):
+        columns, more = interaction_columns(sweep, lambda i: change[i], tokens, resolution=SMALLEST["loss"])
+        table = table.assign(**columns)
+        reasons = [a | b for a, b in zip(reasons, more, strict=True)]
+    table = holm(holm(table.assign(undefined=[note(why) for why in reasons]), ("scale",)), ("scale",), "p_above")
+    return holm(table, ("scale",), "p_interaction") if _several(sweep) else table
+
+
+def _several(sweep: "Sweep") -> bool:
+    """Whether heads are removed together anywhere."""
+    return any(len(heads) > 1 for heads, _ in sweep.cells)
 
 
 def ablate_on_prompts(
@@ -129,31 +177,70 @@ def ablate_on_prompts(
     progress: Any = iter,
     make: "MakeEdits | None" = None,
 ) -> "dict[str, pd.DataFrame]":
-    """Per measure (sps, coherence), one row per group and scale: `comparisons.compare` of edited with unedited.
+    """Per measure (sps, coherence), one row per group and scale: `prompt_table` of `observe_ablations`.
 
-    Units are minimal pairs (`clusters`); p_holm corrects over the groups of one scale; controls as in `ablate_heads`.
-    SPS under gating of the last layer is undefined by construction, for a group and for a random set. Raises
-    `InputError` for a scale that is not finite.
+    Raises `InputError` for a scale that is not finite.
     """
+    found = observe_ablations(
+        model, aligned, tokenizer, measures, groups, scales, draws=draws, seed=seed, progress=progress, make=make
+    )
+    return {name: prompt_table(found[0], one, model.config.n_layers) for name, one in found[1].items()}
+
+
+def observe_ablations(
+    model: "StreamTransformer",
+    aligned: "Aligned",
+    tokenizer: Any,
+    measures: Sequence[str],
+    groups: Sequence[Sequence["Head"]],
+    scales: Sequence[float],
+    *,
+    draws: int = 39,
+    seed: int = 0,
+    progress: Any = iter,
+    make: "MakeEdits | None" = None,
+) -> "tuple[Sweep, dict[str, Observed]]":
+    """The edits of a sweep as in `ablation_losses`, and every measure of the prompts under them."""
     from interventions.controls import plan
     from interventions.edits import scale_heads
-    from interventions.effects import REASON, Cell, effect_rows, holm
+    from interventions.interactions import parts
     from interventions.observe import observe_prompts
+
+    every, make = every_head(model), make or scale_heads
+    sweep = plan(groups, scales, every, make, draws=draws, seed=seed, also=parts(groups))
+    return sweep, observe_prompts(model, measures, sweep.edits, aligned, tokenizer, progress=progress)
+
+
+def prompt_table(sweep: "Sweep", observed: "Observed", n_layers: int) -> "pd.DataFrame":
+    """One row per cell of the sweep: `comparisons.compare` of edited with unedited.
+
+    Units are minimal pairs (`clusters`); p_holm corrects over the groups of one scale; controls and interactions as in
+    `ablation_table`. SPS under gating of the last layer is undefined by construction, for a group and for a random set.
+    """
+    from interventions.effects import REASON, Cell, by_construction, effect_rows, holm
+    from interventions.interactions import interaction_columns
+    from interventions.observe import SMALLEST
+    from probes.statistics import cluster_codes, cluster_totals
     from probes.undefined import mark, note, reasons
 
-    sweep = plan(groups, scales, every_head(model), make or scale_heads, draws=draws, seed=seed)
-    cells = [Cell(heads, g, i, _labels(heads, g)) for (heads, g), i in zip(sweep.cells, sweep.index, strict=True)]
-    observed = observe_prompts(model, measures, sweep.edits, aligned, tokenizer, progress=progress)
-    tables = {}
-    for measure, one in observed.items():
-        table = effect_rows(one, cells, model.config.n_layers).drop(columns="part")
-        added, impossible = prompt_controls(one, sweep, model.config.n_layers)
-        both = zip(table["undefined"], added["undefined"], strict=True)
-        added["undefined"] = [note(reasons(a) | reasons(b)) for a, b in both]
-        numbers = [name for name in added if name not in ("undefined", "draws")]
-        table = mark(table.assign(**added), numbers, impossible, REASON)
-        tables[measure] = holm(holm(table, ("scale",)), ("scale",), "p_above")
-    return tables
+    cells = [Cell(heads, g, i, labels(heads, g)) for (heads, g), i in zip(sweep.cells, sweep.index, strict=True)]
+    table = effect_rows(observed, cells, n_layers).drop(columns="part")
+    added, impossible = prompt_controls(observed, sweep, n_layers)
+    notes = [reasons(a) | reasons(b) for a, b in zip(table["undefined"], added["undefined"], strict=True)]
+    if _several(sweep):
+        codes = cluster_codes(observed.cases["cluster"].to_numpy(), len(observed.cases))
+        before = observed.under(None)
+        columns, more = interaction_columns(
+            sweep, lambda i: cluster_totals(observed.under(i) - before, codes)[0],
+            cluster_totals(before, codes)[1], resolution=SMALLEST[observed.measure],
+            undefined=lambda heads: REASON if by_construction(observed.measure, "all", heads, n_layers) else "",
+        )  # fmt: skip
+        added |= columns
+        notes = [a | b for a, b in zip(notes, more, strict=True)]
+    added["undefined"] = [note(why) for why in notes]
+    numbers = [name for name in added if name not in ("undefined", "draws")]
+    table = holm(holm(mark(table.assign(**added), numbers, impossible, REASON), ("scale",)), ("scale",), "p_above")
+    return holm(table, ("scale",), "p_interaction") if _several(sweep) else table
 
 
 def prompt_controls(observed: "Observed", sweep: "Sweep", n_layers: int) -> "tuple[dict[str, Any], list[bool]]":
@@ -188,7 +275,8 @@ def every_head(model: "StreamTransformer") -> "list[Head]":
     return parse_heads("all", model.config.n_layers, model.config.n_heads)
 
 
-def _labels(heads: Sequence["Head"], g: float) -> dict[str, Any]:
+def labels(heads: Sequence["Head"], g: float) -> dict[str, Any]:
+    """The columns that name a cell; layer and index of a set are −1."""
     single = heads[0] if len(heads) == 1 else None
     return {
         "head": "+".join(h.label for h in heads),
@@ -196,31 +284,3 @@ def _labels(heads: Sequence["Head"], g: float) -> dict[str, Any]:
         "index": single.head if single else -1,
         "scale": float(g),
     }
-
-
-def plot(table: "pd.DataFrame", title: str = "") -> Any:
-    """Heat map layer × head of `delta` at the smallest scale (plotly figure)."""
-    import plotly.graph_objects as go
-
-    one = table[(table["layer"] >= 0) & (table["scale"] == table["scale"].min())]
-    grid = one.pivot(index="layer", columns="index", values="delta")
-    low, high = (one.pivot(index="layer", columns="index", values=c).to_numpy() for c in ("ci_low", "ci_high"))
-    text = [[f"{a:+.3f} to {b:+.3f}" for a, b in zip(x, y, strict=True)] for x, y in zip(low, high, strict=True)]
-    limit = float(one["delta"].abs().max()) or 1.0
-    figure = go.Figure(
-        go.Heatmap(
-            z=grid.to_numpy(),
-            x=[f"H{h}" for h in grid.columns],
-            y=[f"L{layer}" for layer in grid.index],
-            customdata=text,
-            texttemplate="%{z:+.3f}",
-            hovertemplate="%{y}%{x}: %{z:+.4f} nats/token<br>95 % %{customdata}<extra></extra>",
-            colorscale="RdBu_r",
-            zmin=-limit,
-            zmax=limit,
-            colorbar={"title": "Δ loss<br>nats/token"},
-        )
-    )
-    figure.update_layout(title=title, xaxis_title="head", yaxis_title="layer", width=760, height=560)
-    figure.update_yaxes(autorange="reversed")
-    return figure

@@ -1,4 +1,4 @@
-"""A model beside its control over the same cases: ablated heads, patched activations (`model_differences`)."""
+"""A model beside its control over the same cases: tasks and prompts without heads, patches (`model_differences`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interventions.effects import holm
+from interventions.ablate_tables import labels
+from interventions.controls import Sweep
+from interventions.effects import REASON, by_construction, holm
 from interventions.groups import Group
 from interventions.hydra_tables import FEW, UNSURE, Decomposition, known_direct, layer_values, part_values
 from interventions.model_differences import CASES, NAN, NUMBERS, compare_cases, shared_cases, units_of
-from interventions.observe import SMALLEST
+from interventions.observe import SMALLEST, Observed
 from interventions.patch_tables import RESOLUTION
 from interventions.patching import Patched
 from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals, ratio
@@ -18,6 +20,7 @@ from probes.tasks import Task
 from probes.undefined import note
 
 PART_UNITS = units_of("nats of answer − foil (log_odds), share of the direct effect (made_up)", CASES)
+PROMPT_UNITS = units_of("attention, target − competitor (sps), nats of log-odds (coherence)", CASES)
 PATCH_UNITS = units_of("nats of log-odds (effect, attribution), share (recovery, attributed)", CASES)
 NO_GROUP = "only one of the models has such a group, or such a layer after it; name found heads as NAME=top2:entity"
 NO_EDGE = "in one of the models this reader does not read what the sender writes"
@@ -97,6 +100,28 @@ def _share_difference(
 
 def _two_shares(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.asarray(ratio(a, b, axis) - ratio(c, d, axis))
+
+
+def compare_prompts(sweep: Sweep, observed: tuple[Observed, Observed], n_layers: int) -> pd.DataFrame:
+    """One row per cell of a sweep over heads: what an edit changes in the run minus what it changes in the control.
+
+    SPS or coherence of the same prompts in both models (run first), with 95 % over independent cases, p, p_holm over
+    the cells of one scale. SPS under gating of the last layer is undefined by construction. Raises `InputError` for
+    fewer than two shared prompts.
+    """
+    measure = observed[0].measure
+    common, at = shared_cases(observed[0].cases, observed[1].cases, measure)
+    named: list[dict[str, Any]] = []
+    mine: list[np.ndarray] = []
+    theirs: list[np.ndarray] = []
+    for (heads, g), i in zip(sweep.cells, sweep.index, strict=True):
+        named.append(labels(heads, g))
+        for one, values, use in zip(observed, (mine, theirs), (common, at), strict=True):
+            change = (one.under(i) - one.under(None))[use]
+            values.append(np.full_like(change, NAN) if by_construction(measure, "all", heads, n_layers) else change)
+    clusters = observed[0].cases["cluster"].to_numpy()[common]
+    table = compare_cases(named, measure, mine, theirs, clusters, resolution=SMALLEST[measure], missing=REASON)
+    return holm(table, ("scale",))
 
 
 def compare_patches(

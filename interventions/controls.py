@@ -5,7 +5,7 @@ stands beside other random sets of k heads under the same edit (`selection.rando
 are all 35 others, and in a sweep over all heads they cost nothing, for the sweep has run them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,8 @@ class Sweep:
     """The edit of each cell."""
     controls: list[list[tuple[tuple[Head, ...], int]]]
     """The random sets of each cell, with their edits; none at scale 1."""
+    known: Mapping[tuple[tuple[Head, ...], float], int]
+    """Every set of heads at every scale that is edited at all, with its edit."""
 
 
 def plan(
@@ -48,10 +50,12 @@ def plan(
     *,
     draws: int = 39,
     seed: int = 0,
+    also: Sequence[Sequence[Head]] = (),
 ) -> Sweep:
     """The edits of a sweep over `groups` × `scales` with `draws` other random sets of `heads` for each group.
 
-    All sets when there are no more of them than draws; none where the group is all heads. Raises `InputError` for a
+    All sets when there are no more of them than draws; none where the group is all heads. `also` are edited as well,
+    without being cells. Raises `InputError` for a
     scale that is not finite and a negative number of draws.
     """
     for g in scales:
@@ -76,7 +80,10 @@ def plan(
         possible = draws > 0 and g != 1 and len(group) < len(heads)
         sets = random_sets(heads, group, len(group), draws, seed) if possible else []
         controls.append([(drawn, at(drawn, g)) for drawn in sets])
-    return Sweep(edits, cells, index, controls)
+    for one in also:
+        for g in scales:
+            at(one, g)
+    return Sweep(edits, cells, index, controls, known)
 
 
 def control_columns(

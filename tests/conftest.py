@@ -17,6 +17,14 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 
 
+LONG = ("test_documents.py", "test_resume.py", "test_zoo.py", "test_statistics_calibration.py", "test_notebooks.py")
+"""Files of half a minute and more: first, so that no worker ends with one of them while the other has nothing left."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory):
     patch = pytest.MonkeyPatch()

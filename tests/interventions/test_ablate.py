@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from interventions.ablate import UNITS, ablate_heads, main, plot
+from interventions.ablate import main
+from interventions.ablate_plots import plot
+from interventions.ablate_tables import UNITS, ablate_heads
 from interventions.edits import resample_heads, scale_heads
 from interventions.sweep import document_losses
 from models import build
@@ -139,7 +141,7 @@ def test_command_writes_table_and_figure(tiny_run: Path, tmp_path: Path, capsys)
     assert "L1H3" in capsys.readouterr().out
     table = pd.read_parquet(out)
     assert len(table) == 2 * 4 * 3
-    assert set(UNITS) <= set(table.columns)
+    assert {name for name in UNITS if not name.startswith("interaction")} <= set(table.columns)
     assert read_about(out)["about"]["argv"]
     page = out.with_suffix(".html").read_text()
     assert "plotly" in page

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from interventions import amplify, amplify_plots, hydra, hydra_figure, patch, patch_plots, streams, streams_plot
+from interventions import ablate, amplify, amplify_plots, hydra, hydra_figure, patch, patch_plots, streams, streams_plot
 from interventions.stream_edits import replace_everywhere, zero
 from interventions.sweep import document_losses
 from models.checkpoint import load
@@ -148,6 +148,41 @@ def test_amplify(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measu
         assert len(both[name]) == len(single[0][name]) + len(single[1][name])
 
 
+def test_ablate(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], words: Path, measure: Measure) -> None:
+    options = [
+        "--data",
+        str(corpus[1]),
+        "--max-documents",
+        "6",
+        "--draws",
+        "2",
+        "--suite",
+        str(words),
+        "--scale",
+        "0.5",
+    ]
+    options += ["--measure", "loss", "coherence", "sps"]
+    for sets in (["--heads", "L0.*", "L1.H1"], ["--heads", "L0.*", "--size", "2"]):
+        itself = measure(ablate, tiny_run, *options, *sets, control=tiny_run)
+        is_zero(itself["control"])
+        both = measure(ablate, tiny_run, *options, *sets, control=changed)
+        mine, theirs = (measure(ablate, run, *options, *sets) for run in (tiny_run, changed))
+        table, keys = both["control"], ["head", "scale"]
+        columns = {"delta": "delta", **({"interaction": "interaction"} if "--size" in sets else {})}
+        assert set(table["measure"]) == {"percent", *columns}
+        check(table[table["measure"] != "percent"], mine[""], theirs[""], keys, columns)
+        percent = table[table["measure"] == "percent"].set_index(keys)["run"]
+        one = mine[""].set_index(keys)
+        np.testing.assert_allclose(percent, 100 * (one["loss"] / one["baseline"] - 1).reindex(percent.index))
+        for name in ("coherence", "sps"):
+            found = both[f"{name}-control"]
+            check(found, mine[name], theirs[name], keys, {name: "difference"})
+            is_zero(itself[f"{name}-control"])
+            last = found[found["head"] == "L1H1"]
+            assert name == "coherence" or last["undefined"].str.contains("by construction").all()
+        assert both[""]["model"].nunique() == 2 and len(both[""]) == 2 * len(mine[""])
+
+
 # ---- over cases --------------------------------------------------------------------------------
 
 
@@ -222,9 +257,12 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, measure:
 @pytest.mark.parametrize(
     ("command", "control", "message"),
     [
-        *((c, "shallow", "has 1 layers of 4 heads, the model 2 of 4") for c in (amplify, streams, hydra, patch)),
-        *((c, "words", "another vocabulary .* tokens, the model") for c in (amplify, streams, hydra, patch)),
-        *((c, "short", "context of 16 tokens, the model 32") for c in (amplify, streams)),
+        *(
+            (c, "shallow", "has 1 layers of 4 heads, the model 2 of 4")
+            for c in (ablate, amplify, streams, hydra, patch)
+        ),
+        *((c, "words", "another vocabulary .* tokens, the model") for c in (ablate, amplify, streams, hydra, patch)),
+        *((c, "short", "context of 16 tokens, the model 32") for c in (ablate, amplify, streams)),
         *((c, "missing", "no run folder") for c in (amplify, streams, hydra, patch)),
         (streams, "std-t", r"no stream token \(it has resid\)"),
         (patch, "std-t", "token_pre.*--hooks that both models have"),

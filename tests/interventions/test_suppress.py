@@ -166,6 +166,11 @@ def test_what_cannot_change_is_undefined_and_not_zero(found: tuple, net: Any, al
     single = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[READER]], [0.0])["sps"].iloc[0]
     assert np.isnan(single["difference"])
     assert "by construction" in single["undefined"]
+    pairs = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[SEMANTIC, READER], [SEMANTIC, Head(0, 2)]], [0.0])
+    one, other = (row for _, row in pairs["sps"].iterrows())
+    assert np.isfinite(one["difference"]) and np.isnan(one["interaction"])
+    assert "interaction" in one["undefined"] and "by construction" in one["undefined"]
+    assert other["interaction"] == pytest.approx(0, abs=1e-6), "L0H2 writes nothing"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,127 @@
+"""Sets of heads: planted backups whose interaction is known, a plain computation, and what cannot be asked."""
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from interventions.ablate import main
+from interventions.ablate_plots import plot_pairs, plot_sets
+from interventions.ablate_tables import ablate_heads, ablate_on_prompts
+from interventions.interactions import MOST, head_sets, strongest
+from models.checkpoint import load
+from models.errors import InputError
+from models.head_spec import Head
+from models.training.data import evaluation_shards
+from probes.align import align
+from probes.statistics import ratio_of_sums
+from probes.tables import read_about
+from tests.interventions.copiers import BACKUP, COPIER, DELTA, log_odds, model, scale, suite, tokenizer
+from tests.interventions.test_ablate import naive_loss
+from tests.tiny import untrained
+
+HEADS = [Head(layer, h) for layer in range(6) for h in range(6)]
+
+
+def test_pairs_are_630_and_random_sets_are_different_and_reproducible() -> None:
+    assert head_sets(HEADS, 2, None, 0) == list(combinations(HEADS, 2)) and len(head_sets(HEADS, 2, None, 0)) == 630
+    assert head_sets(HEADS[:3], 1, None, 0) == [(head,) for head in HEADS[:3]]
+    drawn = head_sets(HEADS, 5, 100, 3)
+    assert len(set(drawn)) == 100 and all(len(set(one)) == 5 for one in drawn)
+    assert drawn == head_sets(HEADS, 5, 100, 3) != head_sets(HEADS, 5, 100, 4)
+    assert head_sets(HEADS[:4], 3, 100, 0) == list(combinations(HEADS[:4], 3)), "no more sets than there are"
+
+
+@pytest.mark.parametrize(
+    ("size", "sets", "message"),
+    [(0, None, "1 to 36"), (37, None, "1 to 36"), (2, 0, "at least 1"), (5, None, "376,992 sets of 5"),
+     (5, MOST + 1, "give --sets N")],
+)  # fmt: skip
+def test_sets_that_there_are_not_or_too_many_of(size: int, sets: int | None, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        head_sets(HEADS, size, sets, 0)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 1.0])
+def test_a_planted_backup_interacts_by_what_it_made_up_for(kappa: float) -> None:
+    """Without the copier the backup adds κδ/s(0), without both nothing is left: interaction −log-odds(κδ/s(0))."""
+    net = model(kappa)
+    aligned = align(suite(), tokenizer(), net.config.n_ctx)
+    other = Head(1, 3)
+    found = ablate_on_prompts(
+        net, aligned, tokenizer(), ["coherence"], [[COPIER, BACKUP], [COPIER, other], [COPIER]], [0.0], draws=0
+    )["coherence"].set_index("head")
+    made_up = np.mean([log_odds(c * kappa * DELTA / scale(0.0), c) for c in (1, -1)])
+    at = {"L0H1+L1H0": -made_up, "L0H1+L1H3": 0.0}
+    for head, expected in at.items():
+        assert found.loc[head, "interaction"] == pytest.approx(expected, abs=1e-4)
+    assert (kappa > 0) == (abs(made_up) > 1)
+    assert "one head has no parts" in found.loc["L0H1", "undefined"] and np.isnan(found.loc["L0H1", "interaction"])
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Weights so large that effects stand out from rounding."""
+    net = load(untrained("lfa", tiny_run, tmp_path_factory.mktemp("large") / "lfa"))
+    return net, evaluation_shards(tiny_run, net.tokenizer, None)
+
+
+def test_interactions_are_those_of_whole_passes(measured: tuple) -> None:
+    from interventions.edits import scale_heads
+
+    net, shards = measured
+    heads = [Head(0, 1), Head(0, 2), Head(1, 3)]
+    sets = head_sets(heads, 2, None, 0) + head_sets(heads, 3, None, 0)
+    table = ablate_heads(net, shards, sets, [0.0, 0.5]).set_index(["head", "scale"])
+    tokens = np.array([n for _, n in naive_loss(net, shards, {})], float)
+    losses = {
+        (one, g): np.array([loss for loss, _ in naive_loss(net, shards, scale_heads(one, g) if one else {})])
+        for one in [(), *((h,) for h in heads), *sets] for g in (0.0, 0.5)
+    }  # fmt: skip
+    for one in sets:
+        for g in (0.0, 0.5):
+            base = losses[(), g]
+            beyond = losses[one, g] - base - sum(losses[(h,), g] - base for h in one)
+            expected, row = ratio_of_sums(beyond, tokens), table.loc["+".join(h.label for h in one), g]
+            got = row[["interaction", "interaction_low", "interaction_high"]].to_numpy(float)
+            assert expected.sd > 1e-4, "no more than rounding"
+            assert got == pytest.approx([expected.mean, expected.ci_low, expected.ci_high], abs=2e-6)
+            assert row["p_interaction"] <= row["p_interaction_holm"] <= 1
+
+
+def test_scale_one_has_no_interaction(measured: tuple) -> None:
+    net, shards = measured
+    same = ablate_heads(net, shards, [[Head(0, 0), Head(1, 1)]], [1.0]).iloc[0]
+    assert same["interaction"] == 0.0 and "same in every cluster" in same["undefined"]
+
+
+def test_command_on_pairs(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "pairs.parquet"
+    main([str(tiny_run), "--heads", "--size", "2", "--max-documents", "6", "--draws", "3", "--out", str(out)])
+    table = pd.read_parquet(out)
+    assert len(table) == 28 and table["interaction"].notna().all()
+    assert "the 20 of 28 sets with the strongest interaction" in " ".join(capsys.readouterr().out.split())
+    assert read_about(out)["units"]["interaction"].startswith("nats/token")
+    assert {path.name for path in tmp_path.glob("*.html")} == {"pairs.html", "pairs-pairs.html"}
+    main([str(tiny_run), "--size", "3", "--sets", "4", "--max-documents", "6", "--draws", "0", "--out", str(out)])
+    assert len(pd.read_parquet(out)) == 4
+    with pytest.raises(InputError, match="give one or the other"):
+        main([str(tiny_run), "--together", "--size", "2"])
+
+
+def test_the_strongest_come_first_and_pictures_show_them() -> None:
+    heads = ["+".join(h.label for h in pair) for pair in combinations(HEADS[:8], 2)]
+    table = pd.DataFrame(
+        {"head": heads, "scale": 0.0, "delta": np.arange(28.0), "interaction": np.arange(28.0) % 7 - 3}
+    )
+    shown = strongest(table, 8)
+    assert list(shown["interaction"].abs()) == [3.0] * 8 and strongest(table, 28) is table
+    sets = plot_sets(table, "nats")
+    assert np.allclose(sets.data[1].y - sets.data[1].x, table["interaction"])
+    pairs = plot_pairs(table, "nats").data[0]
+    z = np.array(pairs.z, float)
+    assert list(pairs.x) == [h.label for h in HEADS[:8]] and np.isnan(np.diag(z)).all()
+    assert z[0, 3] == z[3, 0] == table.set_index("head").loc["L0H0+L0H3", "interaction"]
