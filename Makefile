@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-PRESETS := lfa std-t d-cas cfm llama hdpl gpt2 kromcanon
+PRESETS := lfa std-t d-cas cfm pls c2 dst-kron llama hdpl gpt2 kromcanon
 ZOO := --data stories:0:30000 --valid stories:1:1000 --scale zoo --epochs 1 --lr 2e-3 --eval-every 500
 
 .PHONY: demo zoo test test-slow lint clean

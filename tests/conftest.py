@@ -6,9 +6,10 @@ import jaxtyping
 import pytest
 
 import tests.tiny
-import tests.typecheck  # found by name below
+import tests.typecheck
 
 # before any test module imports the rooms
+jaxtyping.jaxtyped = tests.typecheck.jaxtyped  # what the hook puts before every function
 jaxtyping.install_import_hook(
     ["models", "probes", "interventions", "features", "benchmarks"], "tests.typecheck.checked"
 )

@@ -1,0 +1,25 @@
+"""The import hook of the tests checks the shapes and types of the rooms, not only those of what names shapes."""
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from models.head_spec import parse_heads
+from models.readout import token_losses
+from models.training.config import Training
+
+
+def test_shapes_are_held_against_each_other() -> None:
+    h, head, targets = torch.zeros(3, 4), torch.zeros(7, 4), torch.zeros(3, dtype=torch.long)
+    assert token_losses(h, head, targets).shape == (3,)
+    with pytest.raises(TypeCheckError):
+        token_losses(h, torch.zeros(7, 5), targets)
+    with pytest.raises(TypeCheckError):
+        token_losses(h, head, targets[:2])
+
+
+def test_so_are_types_without_shapes() -> None:
+    with pytest.raises(TypeCheckError, match="n_layers"):
+        parse_heads("all", "6", 6)  # type: ignore[arg-type]
+    with pytest.raises(TypeCheckError, match="steps"):
+        Training(steps="many")  # type: ignore[arg-type]
