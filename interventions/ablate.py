@@ -202,7 +202,9 @@ def _draw(figures: dict, table: "pd.DataFrame", effect: str, unit: str, title: s
         if table["interaction"].notna().any():
             figures[name] = plot_sets(table, unit, effect, title)
             if (table["head"].str.count(r"\+") == 1).all() and len(table) > 1:
-                figures["-".join(filter(None, (name, "pairs")))] = plot_pairs(table, unit, f"{title}: pairs")
+                figures["-".join(filter(None, (name, "pairs")))] = plot_pairs(
+                    table, unit, f"{title}: interactions of pairs"
+                )
     elif ((table["layer"] >= 0) & table[effect].notna()).any():
         figures[name] = plot(table, title, effect, unit)
 

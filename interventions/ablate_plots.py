@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -55,6 +53,7 @@ def plot_sets(table: "pd.DataFrame", unit: str, effect: str = "delta", title: st
 
 def plot_pairs(table: "pd.DataFrame", unit: str, title: str = "") -> Any:
     """Heat map head × head of the interaction of pairs at the smallest scale (plotly figure)."""
+    import numpy as np
     import plotly.graph_objects as go
 
     one = table[table["interaction"].notna() & (table["scale"] == table["scale"].min())]

@@ -63,20 +63,14 @@ def ablate_heads(
     shards: "TokenShards",
     groups: Sequence[Sequence["Head"]],
     scales: Sequence[float],
-    *,
-    draws: int = 39,
-    seed: int = 0,
-    max_documents: int | None = None,
-    batch_size: int = 32,
-    progress: Any = iter,
-    make: "MakeEdits | None" = None,
+    **how: Any,
 ) -> "pd.DataFrame":
     """One row per group of heads and scale: loss under the edit, its change, and what other heads cost.
 
-    `ablation_table` of `ablation_losses`, which say more. Raises `InputError` for a scale that is not finite.
+    `ablation_table` of `ablation_losses`, which take `how` and say more. Raises `InputError` for a scale that is not
+    finite.
     """
-    limits: dict[str, Any] = {"max_documents": max_documents, "batch_size": batch_size, "progress": progress}
-    return ablation_table(*ablation_losses(model, shards, groups, scales, draws=draws, seed=seed, make=make, **limits))
+    return ablation_table(*ablation_losses(model, shards, groups, scales, **how))
 
 
 def ablation_losses(
@@ -171,20 +165,14 @@ def ablate_on_prompts(
     measures: Sequence[str],
     groups: Sequence[Sequence["Head"]],
     scales: Sequence[float],
-    *,
-    draws: int = 39,
-    seed: int = 0,
-    progress: Any = iter,
-    make: "MakeEdits | None" = None,
+    **how: Any,
 ) -> "dict[str, pd.DataFrame]":
-    """Per measure (sps, coherence), one row per group and scale: `prompt_table` of `observe_ablations`.
+    """Per measure (sps, coherence), one row per group and scale: `prompt_table` of `observe_ablations` (`how`).
 
     Raises `InputError` for a scale that is not finite.
     """
-    found = observe_ablations(
-        model, aligned, tokenizer, measures, groups, scales, draws=draws, seed=seed, progress=progress, make=make
-    )
-    return {name: prompt_table(found[0], one, model.config.n_layers) for name, one in found[1].items()}
+    sweep, observed = observe_ablations(model, aligned, tokenizer, measures, groups, scales, **how)
+    return {name: prompt_table(sweep, one, model.config.n_layers) for name, one in observed.items()}
 
 
 def observe_ablations(

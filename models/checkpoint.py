@@ -30,7 +30,9 @@ from models.transformer import StreamTransformer
 
 FORMAT = 1
 ZOO = Path(__file__).parent / "zoo"
-NAMES = ("lfa", "std-t", "d-cas", "cfm", "llama", "hdpl", "gpt2", "kromcanon", "kromcanon-b2")
+NAMES = (
+    "lfa", "std-t", "d-cas", "cfm", "pls", "c2", "dst-kron", "llama", "hdpl", "gpt2", "kromcanon", "kromcanon-b2",
+)  # fmt: skip
 
 
 def write_text(path: Path, text: str) -> None:

@@ -22,7 +22,7 @@ class RunOptions:
     """Arguments of every command that measures a run."""
 
     run: Annotated[str, tyro.conf.Positional] = "lfa"
-    """Run folder, or a bundled model: lfa, std-t, d-cas, cfm, llama, hdpl, gpt2, kromcanon, kromcanon-b2."""
+    """Run folder, or bundled: lfa, std-t, d-cas, cfm, pls, c2, dst-kron, llama, hdpl, gpt2, kromcanon, kromcanon-b2."""
     out: Path | None = None
     """Write the table (.parquet) here, what else there is and the figure (.html) beside it."""
     device: str = "auto"

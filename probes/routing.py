@@ -1,5 +1,6 @@
 """Which head sends to which: the Kronecker routing matrices of a model, layer by layer (DST §4.3, Fig. 3).
 
+    python -m probes.routing                                      the bundled dst-kron
     python -m probes.routing runs/dst-kron
     python -m probes.routing runs/dst-kron --out routing.parquet
 
@@ -19,7 +20,9 @@ this one model; other seeds may differ by more.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
 
 from models.cli import command, parse
 from models.errors import InputError
@@ -257,6 +260,8 @@ def plot(found: "Mapping[str, Mapping[int, np.ndarray]]", title: str = "") -> An
 class Options(RunOptions):
     """Arguments of `python -m probes.routing`."""
 
+    run: Annotated[str, tyro.conf.Positional] = "dst-kron"
+    """Run folder of a model with Kronecker mixing, or a bundled one."""
     shuffles: int = 2000
     """Shuffles of a matrix's cells for the p of its hub."""
     seed: int = 0
