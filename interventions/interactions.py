@@ -41,7 +41,9 @@ def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> 
     """
     every = sorted(set(heads))
     if not 1 <= size <= len(every):
-        raise InputError(f"--size {size}: 1 to {len(every)}, as many heads as are given")
+        raise InputError(
+            f"--size {size}: 1 to {len(every)} of the {len(every)} heads given; give more --heads, or another size"
+        )
     if sets is not None and sets < 1:
         raise InputError(f"--sets {sets}: at least 1")
     possible = comb(len(every), size)

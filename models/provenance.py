@@ -48,14 +48,21 @@ def provenance(device: str) -> dict[str, Any]:
     }
 
 
+CHANGES = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
+"""Arguments of git."""
+
+
 def commit() -> str:
-    """The clone's commit, with "+changes" when the tree differs from it; "unknown" outside git."""
+    """The clone's commit, with "+changes" when the tree differs from it; "unknown" outside git.
+
+    What commands write into results/ is no change: it is what the code made.
+    """
     root = Path(__file__).resolve().parents[1]
 
     def git(*args: str) -> str:
         return subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+        return git("rev-parse", "HEAD") + ("+changes" if git(*CHANGES) else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
