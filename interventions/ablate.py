@@ -12,33 +12,33 @@ Each row is one head (or a set of them: with --together all given, with --size K
 ones) at one scale g: its output z is multiplied by g, and `delta` is the change of the loss in nats per token, with a
 95 % interval over documents. The control of a head is the mean delta of all other heads, one at a time (of a set: of
 random sets as large, LFA App. D), and `above control` is the difference. `interaction` is what a set changes beyond the
-sum of its heads, one at a time: above 0, they stand in for one another. With --method mean or resample, z moves to its
-mean or to another row's z instead of 0: g z + (1−g) z'. SPS and coherence (LFA Eq. 8, `probes.coherence`) are compared
-prompt by prompt, with minimal pairs as units. p_holm corrects over heads or sets. With --control, the same heads of
-another model, over the same documents and prompts.
+sum of its heads, one at a time: of the loss, above 0 they stand in for one another (of coherence, below 0). With
+--method mean or resample, z moves to its mean or to another row's z instead of 0: g z + (1−g) z'. SPS and coherence
+(LFA Eq. 8, `probes.coherence`) are compared prompt by prompt, with minimal pairs as units. p_holm corrects over heads
+or sets; p_rank is the rank of delta among the random sets'. d is Cohen's with pooled standard deviations, d_z with that
+of the differences. With --control, the same heads of another model, over the same documents and prompts.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from interventions.ablate_plots import plot, plot_pairs, plot_sets
+from interventions.ablate_plots import draw
+from interventions.ablate_show import ABOVE, print_ablations, print_differences
 from interventions.ablate_tables import (
-    PROMPT_UNITS,
     UNITS,
     ablation_losses,
     ablation_table,
     observe_ablations,
     prompt_table,
+    prompt_units,
 )
-from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
+from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs
 from models.cli import command, parse
-from models.errors import InputError
-from probes.command import INTERVAL, DocumentOptions, check_options, check_seed, progress_bar, show, write_results
+from models.errors import InputError, unknown
+from probes.command import INTERVAL, DocumentOptions, check_options, check_seed, progress_bar, write_results
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from interventions.ablate_tables import MakeEdits
     from models.head_spec import Head
     from models.transformer import StreamTransformer
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     Opened = Sequence[tuple[str, StreamTransformer]]
     Sets = Sequence[Sequence[Head]]
-
-ABOVE, INTERACTION = "above control", "interaction (95 %)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +84,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.together and (options.size != 1 or options.sets is not None):
         raise InputError("--together scales all heads at once, --size and --sets some of them; give one or the other")
 
+    if not options.scale:
+        raise InputError("--scale: give at least one factor")
+    if options.sets is not None and options.size == 1:
+        raise InputError("--sets draws sets of --size heads; give a --size of 2 or more (single heads: random3:7)")
+
     from interventions.interactions import head_sets
     from interventions.selection import pds_scores, pds_table
     from models.head_spec import parse_heads, score_names
@@ -96,7 +99,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     specs = options.heads or ("all",)
     prompts: list[str] = [m for m in dict.fromkeys(options.measure) if m != "loss"]
     check_tokens(options, opened, context=True)
-    scores = {}
+    scores, scales = {}, tuple(dict.fromkeys(float(g) for g in options.scale))
+    if strange := score_names(specs) - {"pds"}:
+        raise unknown("head score", min(strange), ["pds"])
     if prompts or "pds" in score_names(specs):
         tokenizer = check_tokenizer(model)
         aligned = align(load_suite(options.suite), tokenizer, model.config.n_ctx)
@@ -107,14 +112,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     tables: dict[str, Any] = {}
     figures: dict[str, Any] = {}
     about = {"method": options.method, "seed": options.seed, "draws": options.draws, "control": options.control}
+    about |= {"suite": options.suite} if prompts else {}
     if "loss" in options.measure or not prompts:
-        about["data"] = _losses(options, opened, groups, tables, figures)
+        about["data"] = _losses(options, opened, groups, scales, tables, figures)
+        about["max_documents"] = options.max_documents
     if prompts:
-        _prompts(options, opened, groups, prompts, aligned, tables, figures)
+        _prompts(options, opened, groups, scales, prompts, aligned, tables, figures)
     write_results(options, tables, figures, **about)
 
 
-def _losses(options: Options, opened: "Opened", groups: "Sets", tables: dict, figures: dict) -> Any:
+def _losses(
+    options: Options, opened: "Opened", groups: "Sets", scales: Sequence[float], tables: dict, figures: dict
+) -> Any:
     """The loss of every model, its tables and figures; what the data are."""
     from interventions.reference import document_rows
     from models.checkpoint import run_folder
@@ -124,41 +133,43 @@ def _losses(options: Options, opened: "Opened", groups: "Sets", tables: dict, fi
     model = opened[0][1]
     shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
     limits: dict[str, Any] = {"max_documents": options.max_documents, "batch_size": options.batch_size}
-    rows = document_rows(document_batches(shards, model.config.n_ctx, options.batch_size, options.max_documents))
+    batches = document_batches(shards, model.config.n_ctx, options.batch_size, options.max_documents)
+    rows = list(document_rows(batches))
     cut = truncated_documents(shards, model.config.n_ctx, options.max_documents)
     found, measured = [], []
     for name, net in opened:
         limits |= {"draws": options.draws, "seed": options.seed, "progress": progress_bar(f"{name}: loss")}
         make = _maker(options, net, rows)
-        sweep, losses = ablation_losses(net, shards, groups, options.scale, make=make, **limits)
+        sweep, losses = ablation_losses(net, shards, groups, scales, make=make, **limits)
         table = ablation_table(sweep, losses)
         one = table.iloc[0]
         title = f"{name}: loss {one['baseline']:.4f} nats/token; {one['n']} documents, {one['tokens']:,} tokens, "
         title += f"{cut} documents cut at {net.config.n_ctx}; {options.method} ablation; "
-        title += f"control: {table['draws'].max()} other random sets of as many heads"
-        _print(title, table, "delta", ("loss", "delta", INTERVAL, "p_holm", "control", *_ABOVE, "p_rank"))
+        title += f"control: {table['draws'].max()} other sets of as many heads" if options.draws else "no controls"
+        print_ablations(title, table, "delta", ("loss", "delta", INTERVAL, "p_holm", *ABOVE, "p_rank"))
         found.append(table)
         measured.append(losses)
     names = [name for name, _ in opened]
     tables[""] = (named_with_control(names, found), UNITS)
-    _draw(figures, found[0], "delta", "nats/token", f"{names[0]}: what the loss gains without heads")
+    draw(figures, found[0], "delta", "nats/token", f"{names[0]}: loss, {options.method} ablation")
     if len(opened) > 1:
         from interventions.document_differences import HEAD_UNITS, compare_heads
 
         compared = compare_heads(sweep, (measured[0], measured[1]))
         tables["control"] = (compared, HEAD_UNITS)
-        show_differences(compared, names, ("head", "scale"), units="documents", top=_top(sweep.cells))
-        if "interaction" not in found[0]:
-            title = f"{names[0]} minus {names[1]}: what the loss gains without heads"
-            figures["control"] = plot(compared[compared["measure"] == "delta"], title, "difference")
+        print_differences(compared, names, "documents")
+        title = f"{names[0]} minus {names[1]}: loss, {options.method} ablation"
+        draw(figures, compared[compared["measure"] == "delta"], "difference", "nats/token", title, "control")
     return shards.meta["source"]
 
 
 def _prompts(
-    options: Options, opened: "Opened", groups: "Sets", measures: list[str], aligned: "Aligned", tables: dict,
-    figures: dict,
+    options: Options, opened: "Opened", groups: "Sets", scales: Sequence[float], measures: list[str],
+    aligned: "Aligned", tables: dict, figures: dict,
 ) -> None:  # fmt: skip
     """Every measure of the prompts, of every model, its tables and figures."""
+    from interventions.observe import UNIT
+
     names, model = [name for name, _ in opened], opened[0][1]
     observed: dict[str, list[Any]] = {measure: [] for measure in measures}
     for name, net in opened:
@@ -168,78 +179,26 @@ def _prompts(
             "progress": progress_bar(f"{name}: prompts"),
         }
         make = _maker(options, net, aligned.tokens)
-        sweep, found = observe_ablations(net, aligned, model._text(), measures, groups, options.scale, make=make, **how)
+        sweep, found = observe_ablations(net, aligned, model._text(), measures, groups, scales, make=make, **how)
         for measure, one in found.items():
             observed[measure].append(one)
-    columns = ("baseline", "difference", INTERVAL, "d", "d_z", "p_holm", "control", *_ABOVE)
+    columns = ("baseline", "difference", INTERVAL, "d", "d_z", "p_holm", *ABOVE)
     for measure, both in observed.items():
         shown = [prompt_table(sweep, one, model.config.n_layers) for one in both]
         for name, table in zip(names, shown, strict=True):
-            title = f"{name} on {options.suite}: {len(aligned.prompts)} prompts"
-            _print(f"{title}; {measure}, {options.method} ablation", table, "difference", columns)
-        _draw(figures, shown[0], "difference", measure, f"{names[0]}: {measure} without heads", measure)
-        tables[measure] = (named_with_control(names, shown), PROMPT_UNITS)
+            title = f"{name} on {options.suite}: {table['n'].max()} prompts, {table['clusters'].max()} independent; "
+            print_ablations(f"{title}{measure}, {options.method} ablation", table, "difference", columns)
+        title = f"{measure} on {options.suite}, {options.method} ablation"
+        draw(figures, shown[0], "difference", UNIT[measure], f"{names[0]}: {title}", measure)
+        tables[measure] = (named_with_control(names, shown), prompt_units(measure))
         if len(both) > 1:
-            from interventions.case_differences import PROMPT_UNITS as DIFFERENCE_UNITS
-            from interventions.case_differences import compare_prompts
+            from interventions.case_differences import PROMPT_UNITS, compare_prompts
 
             compared = compare_prompts(sweep, (both[0], both[1]), model.config.n_layers)
-            tables[f"{measure}-control"] = (compared, DIFFERENCE_UNITS)
-            show_differences(compared, names, ("head", "scale"), units="independent cases", top=_top(sweep.cells))
-
-
-_ABOVE = (ABOVE, "p_above_holm")
-
-
-def _top(rows: Sequence[Any]) -> int | None:
-    """How many differences to print: all that a model of these papers has heads, of more the largest."""
-    return 40 if len(rows) > 40 else None
-
-
-def _draw(figures: dict, table: "pd.DataFrame", effect: str, unit: str, title: str, name: str = "") -> None:
-    """The figures of a table of ablations under their names."""
-    if "interaction" in table:
-        if table["interaction"].notna().any():
-            figures[name] = plot_sets(table, unit, effect, title)
-            if (table["head"].str.count(r"\+") == 1).all() and len(table) > 1:
-                figures["-".join(filter(None, (name, "pairs")))] = plot_pairs(
-                    table, unit, f"{title}: interactions of pairs"
-                )
-    elif ((table["layer"] >= 0) & table[effect].notna()).any():
-        figures[name] = plot(table, title, effect, unit)
-
-
-def _print(title: str, table: "pd.DataFrame", effect: str, columns: tuple[str, ...]) -> None:
-    """A table of single heads with its `columns`, or of sets with their interactions, the strongest of many.
-
-    Intervals stand in one column with what they are of; below are the reasons of undefined cells.
-    """
-    from interventions.interactions import strongest
-    from probes.undefined import legend
-
-    if "interaction" in table:
-        shown = strongest(table)
-        if len(shown) < len(table):
-            title += f"; the {len(shown)} of {len(table)} sets with the strongest interaction"
-        columns = (effect, INTERVAL, "p_holm", "control", "p_above_holm", INTERACTION, "p_interaction_holm")
-        shown = _with_interval(shown, INTERACTION, "interaction")
-    else:
-        shown = _with_interval(table, ABOVE, "above")
-    show(shown, title, ("head", "scale", *columns), digits=4)
-    if lines := legend(shown):
-        print(lines)
-
-
-def _with_interval(table: "pd.DataFrame", name: str, of: str) -> "pd.DataFrame":
-    rows = zip(table[of], table[f"{of}_low"], table[f"{of}_high"], strict=True)
-    return table.assign(**{name: [_text(*row) for row in rows]})
-
-
-def _text(value: float, low: float, high: float) -> str:
-    """A number with its interval."""
-    if value != value:
-        return "undefined"
-    return f"{value:+.4f}" + (f" ({low:+.4f} … {high:+.4f})" if low == low else "")
+            tables[f"{measure}-control"] = (compared, PROMPT_UNITS)
+            print_differences(compared, names, "independent cases")
+            title, own = f"{names[0]} minus {names[1]}: {title}", compared[compared["measure"] == measure]
+            draw(figures, own, "difference", UNIT[measure], title, f"{measure}-control")
 
 
 def _maker(options: Options, model: "StreamTransformer", rows: Iterable[Sequence[int]]) -> "MakeEdits":

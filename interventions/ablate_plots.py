@@ -6,6 +6,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def draw(figures: dict[str, Any], table: "pd.DataFrame", effect: str, unit: str, title: str, name: str = "") -> None:
+    """Put the figures of a table of ablations among `figures`, at its smallest scale, where it has values."""
+    one = table[table["scale"] == table["scale"].min()]
+    title += f", g = {one['scale'].iloc[0]:g}"
+    if "interaction" in one and one["interaction"].notna().any():
+        figures[name] = plot_sets(one, unit, effect, f"{title}: sets against the sum of their heads")
+        if (one["head"].str.count(r"\+") == 1).all() and len(one) > 1:
+            pairs = plot_pairs(one, unit, f"{title}: interactions of pairs")
+            figures["-".join(filter(None, (name, "pairs")))] = pairs
+    elif ((one["layer"] >= 0) & one[effect].notna()).any():
+        figures[name] = plot(one, title, effect, unit)
+
+
 def plot(table: "pd.DataFrame", title: str = "", effect: str = "delta", unit: str = "nats/token") -> Any:
     """Heat map layer × head of the column `effect` at the smallest scale (plotly figure)."""
     import plotly.graph_objects as go
@@ -13,7 +26,10 @@ def plot(table: "pd.DataFrame", title: str = "", effect: str = "delta", unit: st
     one = table[(table["layer"] >= 0) & (table["scale"] == table["scale"].min())]
     grid = one.pivot(index="layer", columns="index", values=effect)
     low, high = (one.pivot(index="layer", columns="index", values=c).to_numpy() for c in ("ci_low", "ci_high"))
-    text = [[f"{a:+.3f} to {b:+.3f}" for a, b in zip(x, y, strict=True)] for x, y in zip(low, high, strict=True)]
+    text = [
+        [f"{a:+.4f} to {b:+.4f}" if a == a else "undefined" for a, b in zip(x, y, strict=True)]
+        for x, y in zip(low, high, strict=True)
+    ]
     limit = float(one[effect].abs().max()) or 1.0
     figure = go.Figure(
         go.Heatmap(
@@ -21,7 +37,7 @@ def plot(table: "pd.DataFrame", title: str = "", effect: str = "delta", unit: st
             x=[f"H{h}" for h in grid.columns],
             y=[f"L{layer}" for layer in grid.index],
             customdata=text,
-            texttemplate="%{z:+.3f}",
+            texttemplate="%{z:+.3f}" if limit >= 0.01 else "%{z:+.1e}",
             hovertemplate=f"%{{y}}%{{x}}: %{{z:+.4f}} {unit}<br>95 % %{{customdata}}<extra></extra>",
             colorscale="RdBu_r",
             zmin=-limit,
@@ -70,7 +86,9 @@ def plot_pairs(table: "pd.DataFrame", unit: str, title: str = "") -> Any:
             hovertemplate="%{y} and %{x}: %{z:+.4f}<extra></extra>", colorbar={"title": f"interaction<br>{unit}"},
         )
     )  # fmt: skip
-    figure.update_layout(title=title, width=820, height=760)
+    figure.update_layout(title=title, width=820, height=760, plot_bgcolor="#999")  # unmeasured pairs
+    figure.update_xaxes(showgrid=False)
+    figure.update_yaxes(showgrid=False)
     figure.update_yaxes(autorange="reversed", tickmode="linear")
     figure.update_xaxes(tickmode="linear")
     return figure

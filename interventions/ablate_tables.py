@@ -27,6 +27,7 @@ UNITS = {
     "ci_high": "nats/token",
     "n": "documents",
     "tokens": "tokens",
+    "p_rank": "rank of delta among the random sets'",
     "control": "nats/token",
     "control_sd": "nats/token, between random sets",
     "draws": "other random sets of as many heads",
@@ -37,25 +38,27 @@ UNITS = {
     "interaction_low": "nats/token",
     "interaction_high": "nats/token",
 }
-PROMPT_UNITS = {
-    "scale": "factor on z",
-    "baseline": "units of the measure",
-    "condition": "units of the measure",
-    "difference": "units of the measure",
-    "d": "pooled standard deviations",
-    "d_z": "standard deviations of the differences",
-    "n": "prompts",
-    "clusters": "minimal pairs",
-    "control": "units of the measure",
-    "control_sd": "units of the measure, between random sets",
-    "draws": "other random sets of as many heads",
-    "above": "units of the measure, difference − control",
-    "above_low": "units of the measure",
-    "above_high": "units of the measure",
-    "interaction": "units of the measure, difference − Σ of the heads' own",
-    "interaction_low": "units of the measure",
-    "interaction_high": "units of the measure",
-}
+
+
+def prompt_units(measure: str) -> dict[str, str]:
+    """Units of the columns of `prompt_table`."""
+    from interventions.observe import UNIT
+
+    unit = UNIT[measure]
+    names = ("baseline", "condition", "difference", "sd", "ci_low", "ci_high", "control", "above_low", "above_high",
+             "interaction_low", "interaction_high")  # fmt: skip
+    return {
+        **dict.fromkeys(names, unit),
+        "scale": "factor on z",
+        "d": "pooled standard deviations",
+        "d_z": "standard deviations of the differences",
+        "n": "prompts",
+        "clusters": "minimal pairs",
+        "control_sd": f"{unit}, between random sets",
+        "draws": "other random sets of as many heads",
+        "above": f"{unit}, difference − control",
+        "interaction": f"{unit}, difference − Σ of the heads' own",
+    }
 
 
 def ablate_heads(
@@ -221,7 +224,7 @@ def prompt_table(sweep: "Sweep", observed: "Observed", n_layers: int) -> "pd.Dat
         columns, more = interaction_columns(
             sweep, lambda i: cluster_totals(observed.under(i) - before, codes)[0],
             cluster_totals(before, codes)[1], resolution=SMALLEST[observed.measure],
-            undefined=lambda heads: REASON if by_construction(observed.measure, "all", heads, n_layers) else "",
+            idle=lambda heads: REASON if by_construction(observed.measure, "all", heads, n_layers) else "",
         )  # fmt: skip
         added |= columns
         notes = [a | b for a, b in zip(notes, more, strict=True)]

@@ -15,6 +15,7 @@ from interventions.model_differences import CASES, NAN, NUMBERS, compare_cases, 
 from interventions.observe import SMALLEST, Observed
 from interventions.patch_tables import RESOLUTION
 from interventions.patching import Patched
+from models.head_spec import Head
 from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals, ratio
 from probes.tasks import Task
 from probes.undefined import note
@@ -106,22 +107,37 @@ def compare_prompts(sweep: Sweep, observed: tuple[Observed, Observed], n_layers:
     """One row per cell of a sweep over heads: what an edit changes in the run minus what it changes in the control.
 
     SPS or coherence of the same prompts in both models (run first), with 95 % over independent cases, p, p_holm over
-    the cells of one scale. SPS under gating of the last layer is undefined by construction. Raises `InputError` for
-    fewer than two shared prompts.
+    the cells of one scale; of several heads also the interaction (`interactions`). SPS under gating of the last layer
+    is undefined by construction. Raises `InputError` for fewer than two shared prompts.
     """
     measure = observed[0].measure
     common, at = shared_cases(observed[0].cases, observed[1].cases, measure)
-    named: list[dict[str, Any]] = []
-    mine: list[np.ndarray] = []
-    theirs: list[np.ndarray] = []
-    for (heads, g), i in zip(sweep.cells, sweep.index, strict=True):
-        named.append(labels(heads, g))
-        for one, values, use in zip(observed, (mine, theirs), (common, at), strict=True):
-            change = (one.under(i) - one.under(None))[use]
-            values.append(np.full_like(change, NAN) if by_construction(measure, "all", heads, n_layers) else change)
     clusters = observed[0].cases["cluster"].to_numpy()[common]
-    table = compare_cases(named, measure, mine, theirs, clusters, resolution=SMALLEST[measure], missing=REASON)
-    return holm(table, ("scale",))
+
+    def idle(heads: Sequence[Head]) -> bool:
+        return by_construction(measure, "all", heads, n_layers)
+
+    def change(one: Observed, use: np.ndarray, edit: int) -> np.ndarray:
+        return (one.under(edit) - one.under(None))[use]
+
+    tables = []
+    for name in (measure, "interaction"):
+        named: list[dict[str, Any]] = []
+        values: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+        for (heads, g), i in zip(sweep.cells, sweep.index, strict=True):
+            able = [head for head in heads if not idle([head])]
+            if name == "interaction" and len(heads) == 1:
+                continue
+            named.append(labels(heads, g))
+            for one, found, use in zip(observed, values, (common, at), strict=True):
+                x = change(one, use, i)
+                if name == "interaction":
+                    x = x - sum(change(one, use, sweep.known[(head,), g]) for head in able)
+                has = len(able) >= (1 if name == measure else 2)
+                found.append(x if has else np.full_like(x, NAN))
+        if named:
+            tables.append(compare_cases(named, name, *values, clusters, resolution=SMALLEST[measure], missing=REASON))
+    return holm(pd.concat(tables, ignore_index=True), ("measure", "scale"))
 
 
 def compare_patches(

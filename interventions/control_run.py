@@ -98,9 +98,11 @@ def show_differences(
     shown = []
     for measure, rows in table.groupby("measure", sort=False):
         if top is not None:
-            rows = rows.reindex(rows["difference"].abs().sort_values(ascending=False, kind="stable").index).head(top)
+            size = rows["difference"].abs().sort_values(ascending=False, kind="stable", na_position="last")
+            rows = rows.reindex(size.index).head(top)
         title = f"{names[0]} minus {names[1]}: {measure}; 95 % over shared {units}"
-        show(rows, title, (*keys, "run", "control", "difference", INTERVAL, "p_holm", "n"), digits=4)
+        counted = ("n", "clusters") if "clusters" in rows else ("n",)
+        show(rows, title, (*keys, "run", "control", "difference", INTERVAL, "p_holm", *counted), digits=4)
         shown.append(rows)
     if lines := legend(pd.concat(shown)):
         print(lines)

@@ -17,7 +17,7 @@ from models.errors import InputError
 from models.head_spec import Head
 from probes.permutations import rank_among
 from probes.statistics import t_quantile
-from probes.t_tests import TTest
+from probes.t_tests import TTest, spread
 
 if TYPE_CHECKING:
     from models.capture import Edits
@@ -93,7 +93,7 @@ def control_columns(
 
     `control` is the mean effect of the random sets and `above` = effect − control; its interval and p are over
     documents or pairs, the sets being given (`test`: the paired test of the cell against the mean of its sets), where
-    its standard error exceeds `resolution`, the rounding of the values.
+    these differ by more than `resolution`, the rounding of the values (`t_tests.spread`).
     `p_rank` is the effect's rank among the sets (`permutations.rank_among`). Units are those of the effect.
     """
     effects = np.asarray(draws, float)
@@ -109,7 +109,7 @@ def control_columns(
         row["control_sd"] = float(effects.std(ddof=1))
     else:
         why["control_sd"] = FEW
-    if float(test.error) > resolution:
+    if spread(test) > resolution:
         row |= {"above_low": row["above"] - half, "above_high": row["above"] + half, "p_above": float(test.p)}
     else:
         why |= dict.fromkeys(("above_low", "above_high", "p_above"), "the difference is the same in every cluster")

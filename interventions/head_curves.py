@@ -159,7 +159,8 @@ def _monotonicity(
         why |= dict.fromkeys(names, "no case moves with the scale")
         return {**row, "clusters": 0}
     each = estimate(spearman(scales, one.values[at][:, moved]), clusters[moved])
-    row |= {"spearman": each["mean"], "spearman_low": each["ci_low"], "spearman_high": each["ci_high"]}
+    row |= {"spearman": each["mean"]}  # a correlation: its interval ends where it does
+    row |= {"spearman_low": np.maximum(each["ci_low"], -1.0), "spearman_high": np.minimum(each["ci_high"], 1.0)}
     for name, reason in reasons(each["undefined"]).items():
         why |= {f"spearman_{name.removeprefix('ci_')}": reason} if name.startswith("ci_") else {}
     row["spearman_curve"] = float(spearman(scales, one.values[at].mean(1)[:, None])[0])

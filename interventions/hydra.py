@@ -6,9 +6,10 @@
     python -m interventions.hydra runs/pls --heads L3.* top2:entity
     python -m interventions.hydra runs/pls --control runs/c2
 
-A head's direct effect is what it writes along answer minus foil, with the final norm's scale held fixed; its total
-effect is what the log-odds lose when it is ablated. They differ by what later layers do about it (compensation, per
-layer, attention and FFN, and per head), by the norm's new scale, and with hyper-connections by other mixing:
+A head's direct effect is minus what it writes along answer minus foil, with the final norm's scale held fixed; its
+total effect is the change of the log-odds when it is ablated. Both are below 0 for a head that helps. They differ by
+what later layers do about it (compensation, per layer, attention and FFN, and per head), by the norm's new scale, and
+with hyper-connections by other mixing:
 
     total = direct + compensation + mixing + norm          nats per case, exactly (`interventions.hydra_tables`)
 

@@ -5,7 +5,8 @@
 0 where effects add up. Of a loss, above 0: the heads stand in for one another, each is missed only when the others are
 gone too (a backup); below 0: they work in a row, and without the one the other had nothing left to do. Of log-odds,
 which fall where a loss rises, the signs are the other way round. Units are those of Δ. Of a loss that is not flat in
-the logits, effects need not add up even where no head reads another.
+the logits, effects need not add up even where no head reads another. A head that cannot change the measure (SPS, in the
+last layer) has Δ = 0 and leaves the interaction to the others of its set.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from interventions.selection import random_sets
 from models.errors import InputError
 from models.head_spec import Head
 from probes.statistics import t_quantile
-from probes.t_tests import clustered_t
+from probes.t_tests import clustered_t, spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,27 +68,28 @@ def interaction_columns(
     sizes: np.ndarray,
     *,
     resolution: float,
-    undefined: Callable[[Sequence[Head]], str] = lambda heads: "",
+    idle: Callable[[Sequence[Head]], str] = lambda heads: "",
 ) -> "tuple[dict[str, list[float]], list[dict[str, str]]]":
     """(`COLUMNS`, why cells have no value) of every cell: Σ_d (Δ_d(S) − Σ_h Δ_d({h})) / Σ_d n_d with 95 % and p.
 
     `changes` gives the totals [D] of an edit over documents or independent cases, `sizes` [D] how many tokens or
-    prompts each has. An interaction that rounding could make (`resolution`) has no interval. `undefined` says why a
-    set or one of its heads has no effect.
+    prompts each has. Interactions that differ between these by no more than rounding (`resolution`) have no interval.
+    `idle` says why heads cannot change anything, "" where they can.
     """
     rows: list[dict[str, float]] = []
     reasons: list[dict[str, str]] = []
     for (heads, g), at in zip(sweep.cells, sweep.index, strict=True):
         row = dict.fromkeys(COLUMNS, float("nan"))
-        lost = ONE if len(heads) == 1 else next((why for h in [heads, *parts([heads])] if (why := undefined(h))), "")
-        if lost:
+        able = [head for head in heads if not idle([head])]
+        lost = ONE if len(heads) == 1 else next((why for head in heads if (why := idle([head]))), "")
+        if len(able) < 2:
             rows.append(row)
             reasons.append(dict.fromkeys(COLUMNS, lost))
             continue
-        beyond = changes(at) - sum(changes(sweep.known[(head,), g]) for head in heads)
+        beyond = changes(at) - sum(changes(sweep.known[(head,), g]) for head in able)
         test = clustered_t(beyond, sizes)
         row["interaction"] = float(test.difference)
-        if float(test.error) > resolution:
+        if spread(test) > resolution:
             half = t_quantile(0.95, float(test.df)) * float(test.error)
             row |= {"interaction_low": row["interaction"] - half, "interaction_high": row["interaction"] + half}
             row["p_interaction"] = float(test.p)
@@ -99,8 +101,13 @@ def interaction_columns(
 
 
 def strongest(table: "pd.DataFrame", n: int = SHOWN) -> "pd.DataFrame":
-    """The n rows with the largest interactions, in order of size; all rows of a table that is not longer."""
-    if len(table) <= n or table["interaction"].isna().all():
+    """The rows of the n sets with the largest interactions at any scale, largest first.
+
+    Where none has one, the first n; the whole table where it has no more sets.
+    """
+    most = table.assign(size=table["interaction"].abs()).groupby("head", sort=False)["size"].max()
+    if len(most) <= n:
         return table
-    order = table["interaction"].abs().sort_values(ascending=False, kind="stable", na_position="last").index
-    return table.loc[order[:n]]
+    order = most.sort_values(ascending=False, kind="stable", na_position="last").index[:n]
+    rank = {head: i for i, head in enumerate(order)}
+    return table[table["head"].isin(order)].sort_values("head", key=lambda heads: heads.map(rank), kind="stable")

@@ -117,6 +117,7 @@ def _print(one: Opened, table: "pd.DataFrame", summary: "pd.DataFrame", within: 
 
     names = NAMES | {"loss": "loss, nats/token"}
     print("; ".join(task.title for task in one.tasks))
+    print(f"{one.name}: {', '.join(f'{group.name} {group.label}' for group in one.groups)}")
     for measure, rows in table.groupby("measure", sort=False):
         wide = rows.pivot_table(index=["task", "group"], columns="scale", values="mean", sort=False)
         wide.columns = [f"g {scale:g}" for scale in wide.columns]

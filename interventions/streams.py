@@ -8,7 +8,7 @@
 
 DST Table 4 evaluates trained models "with one stream removed or corrupted": x_t → 0, x_e → 0, x_t → random vocabulary
 embeddings, and gives the change of the loss in percent of the baseline. It does not say where. So every place is
-measured: `everywhere` nobody reads the stream; x_t → 0 is then a model without any text, and its loss that of a guess.
+measured: `everywhere` nobody reads the stream; x_t → 0 is then a model that sees no text.
 `head`: only the final norm and the head read the change. L3: layer 3, with --reach layer its own attention and FFN
 only, the stream being put back after it; with --reach onwards the stream is changed where it enters layer 3 and stays
 so, which in a model with a frozen token stream changes every later layer and the head.
@@ -150,7 +150,7 @@ def parse_places(specs: Sequence[str], n_layers: int) -> list[int | str]:
     from interventions.steer import parse_layers
 
     last = [name for name in (HEAD, EVERYWHERE) if name in specs or not specs]
-    layers = [spec for spec in specs if spec not in (HEAD, EVERYWHERE)]
+    layers = [spec.replace("L", "") for spec in specs if spec not in (HEAD, EVERYWHERE)]
     for spec in layers:
         if not spec.replace("-", "").isdigit():
             raise InputError(f"--where {spec}: give layers as 3 or 2-4, head or everywhere")

@@ -78,9 +78,12 @@ def stack(found: "Iterable[tuple[str, int, Mapping[str, pd.DataFrame]]]") -> "di
     for preset, seed, tables in found:
         for name, table in tables.items():
             if len(table.columns):
-                front = table.assign(preset=preset, seed=seed)
-                parts.setdefault(name, []).append(front[list(dict.fromkeys(["preset", "seed", *table.columns]))])
-    return {name: pd.concat(some, ignore_index=True) for name, some in parts.items()}
+                front = table.copy()
+                front.insert(0, "preset", preset)
+                front.insert(1, "seed", seed)
+                parts.setdefault(name, []).append(front)
+    filled = {name: [one for one in some if len(one)] or some[:1] for name, some in parts.items()}
+    return {name: pd.concat(some, ignore_index=True) for name, some in filled.items()}
 
 
 # ---- the page ----------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def _same_in_all(difference: float, seeds: str) -> str:
     """Verdict of a difference without spread over seeds; one that rounding could make is none."""
     value = round(difference, 12)
     verdict = direction(value, value, seeds)
-    return f"{verdict}: the same in every seed" if value else verdict
+    return f"{verdict}: the same at n={seeds} seeds" if value else verdict
 
 
 def verdicts(table: "pd.DataFrame") -> "pd.Series":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any
 import pandas as pd
 
 from models.errors import InputError
+
+WORD, HEADER = 16, 8
+"""Characters of a name and of a column's head that are kept in one piece where a terminal is narrow."""
+NUMBER = r"[-+]?\d|undefined|NaN|$"
+"""How cells begin that hold a number or an interval."""
 
 
 def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], about: Mapping[str, Any]) -> None:
@@ -50,15 +56,24 @@ def write_atomically(path: Path, write: Any) -> None:
 
 
 def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
-    """A table on the terminal; numbers right-aligned, floats with `digits` decimals."""
+    """A table on the terminal; numbers right-aligned, floats with `digits` decimals.
+
+    Where it is narrow, names and long words are folded; numbers are never cut, a table of many is wider than it.
+    """
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if Console().is_terminal else 160)
     grid = Table(title=title, title_justify="left")
-    numeric = [pd.api.types.is_numeric_dtype(table[c]) for c in table.columns]
-    for name, right in zip(table.columns, numeric, strict=True):
-        grid.add_column(str(name), justify="right" if right else "left", no_wrap=True)
+    needed = 1
+    for name in table.columns:
+        cells = [f"{v:.{digits}f}" if isinstance(v, float) else str(v) for v in table[name]]
+        right = bool(pd.api.types.is_numeric_dtype(table[name]))
+        longest = max((len(cell) for cell in cells), default=0)
+        whole = right or all(re.match(NUMBER, cell) for cell in cells)
+        least = max(longest if whole else min(longest, WORD), min(len(str(name)), HEADER))
+        grid.add_column(str(name), justify="right" if right else "left", overflow="fold", min_width=least)
+        needed += least + 3
     for row in table.itertuples(index=False):
         grid.add_row(*(f"{v:.{digits}f}" if isinstance(v, float) else str(v) for v in row))
-    console.print(grid)
+    terminal = Console()
+    Console(width=max(terminal.width if terminal.is_terminal else 160, needed)).print(grid)

@@ -176,11 +176,22 @@ def test_ablate(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], words:
         np.testing.assert_allclose(percent, 100 * (one["loss"] / one["baseline"] - 1).reindex(percent.index))
         for name in ("coherence", "sps"):
             found = both[f"{name}-control"]
-            check(found, mine[name], theirs[name], keys, {name: "difference"})
+            columns = {name: "difference", **({"interaction": "interaction"} if "--size" in sets else {})}
+            assert set(found["measure"]) == set(columns)
+            check(found, mine[name], theirs[name], keys, columns)
             is_zero(itself[f"{name}-control"])
             last = found[found["head"] == "L1H1"]
             assert name == "coherence" or last["undefined"].str.contains("by construction").all()
         assert both[""]["model"].nunique() == 2 and len(both[""]) == 2 * len(mine[""])
+
+
+def test_ablate_towards_the_mean_of_each_model(
+    tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measure: Measure
+) -> None:
+    options = ["--heads", "L0.*", "--method", "mean", "--data", str(corpus[1]), "--max-documents", "6", "--draws", "0"]
+    both = measure(ablate, tiny_run, *options, control=changed)["control"]
+    mine, theirs = (measure(ablate, run, *options)[""] for run in (tiny_run, changed))
+    check(both[both["measure"] == "delta"], mine, theirs, ["head", "scale"], {"delta": "delta"})
 
 
 # ---- over cases --------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from interventions.ablate import main
 from interventions.ablate_plots import plot_pairs, plot_sets
 from interventions.ablate_tables import ablate_heads, ablate_on_prompts
-from interventions.interactions import MOST, head_sets, strongest
+from interventions.controls import Sweep
+from interventions.interactions import MOST, head_sets, interaction_columns, strongest
 from models.checkpoint import load
 from models.errors import InputError
 from models.head_spec import Head
@@ -103,13 +105,54 @@ def test_command_on_pairs(tiny_run: Path, tmp_path: Path, capsys: pytest.Capture
     main([str(tiny_run), "--heads", "--size", "2", "--max-documents", "6", "--draws", "3", "--out", str(out)])
     table = pd.read_parquet(out)
     assert len(table) == 28 and table["interaction"].notna().all()
-    assert "the 20 of 28 sets with the strongest interaction" in " ".join(capsys.readouterr().out.split())
+    assert "20 of 28 sets, those with the strongest interaction" in " ".join(capsys.readouterr().out.split())
     assert read_about(out)["units"]["interaction"].startswith("nats/token")
     assert {path.name for path in tmp_path.glob("*.html")} == {"pairs.html", "pairs-pairs.html"}
     main([str(tiny_run), "--size", "3", "--sets", "4", "--max-documents", "6", "--draws", "0", "--out", str(out)])
     assert len(pd.read_parquet(out)) == 4
-    with pytest.raises(InputError, match="give one or the other"):
-        main([str(tiny_run), "--together", "--size", "2"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--together", "--size", "2"], "give one or the other"),
+        (["--sets", "3"], "give a --size of 2 or more"),
+        (["--heads", "top2:foo"], "unknown head score 'foo': known: pds"),
+        (["--scale"], "give at least one factor"),
+        (["--scale", "nan"], "not a finite number"),
+    ],
+)
+def test_bad_options_are_told_what_to_change(tiny_run: Path, options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        main([str(tiny_run), *options])
+
+
+def test_a_scale_given_twice_is_one_and_all_scales_of_the_strongest_are_shown(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out, common = tmp_path / "t.parquet", ["--max-documents", "6", "--draws", "0"]
+    main([str(tiny_run), "--heads", "L0.H0", "--scale", "0", "0.0", *common, "--out", str(out)])
+    assert len(pd.read_parquet(out)) == 1
+    capsys.readouterr()
+    main([str(tiny_run), "--size", "2", "--scale", "0", "0.5", *common])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "20 of 28 sets" in said and "no controls" in said and said.count("│ 0.5 │") == 20
+
+
+def test_small_interactions_of_many_documents_are_tested() -> None:
+    """Documents that differ by more than rounding: the error of their mean is below it, the spread is not."""
+    rng = np.random.default_rng(0)
+    pair, a, b = (Head(5, 0), Head(5, 1)), Head(5, 0), Head(5, 1)
+    known = {(pair, 0.0): 0, ((a,), 0.0): 1, ((b,), 0.0): 2}
+    sweep = Sweep([{}] * 3, [(pair, 0.0)], [0], [[]], known)
+    tokens = np.full(400, 100.0)
+    changes = [100 * (4e-6 + 1e-5 * rng.standard_normal(400)), np.zeros(400), np.zeros(400)]
+    columns, (why,) = interaction_columns(sweep, lambda i: changes[i], tokens, resolution=1e-6)
+    expected = stats.ttest_1samp(changes[0] / 100, 0.0)
+    assert columns["p_interaction"] == [pytest.approx(expected.pvalue)] and why == {}
+    changes[0] = 100 * (4e-6 + 1e-8 * rng.standard_normal(400))
+    columns, (why,) = interaction_columns(sweep, lambda i: changes[i], tokens, resolution=1e-6)
+    assert np.isnan(columns["p_interaction"]).all() and "same in every cluster" in why["p_interaction"]
 
 
 def test_the_strongest_come_first_and_pictures_show_them() -> None:

@@ -171,6 +171,9 @@ def test_what_cannot_change_is_undefined_and_not_zero(found: tuple, net: Any, al
     assert np.isfinite(one["difference"]) and np.isnan(one["interaction"])
     assert "interaction" in one["undefined"] and "by construction" in one["undefined"]
     assert other["interaction"] == pytest.approx(0, abs=1e-6), "L0H2 writes nothing"
+    three = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[RECENCY, SEMANTIC, READER]], [0.0])["sps"].iloc[0]
+    two = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[RECENCY, SEMANTIC]], [0.0])["sps"].iloc[0]
+    assert three["interaction"] == pytest.approx(two["interaction"], abs=1e-9), "the reader is in the last layer"
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,12 @@ def test_a_bound_is_judged_by_students_interval_on_its_side() -> None:
 
 def test_seeds_that_all_give_one_number_are_judged_by_it() -> None:
     order = Order("loss", "cfm", "lfa", "")
-    for cfm, verdict in ((2.0, "holds: the same in every seed"), (1.5, "opposite: the same in every seed"),
+    for cfm, verdict in ((2.0, "holds: the same at n=2 seeds"), (1.5, "opposite: the same at n=2 seeds"),
                          (1.8, "not resolved at n=2 seeds")):  # fmt: skip
         row = judge_order(order, planted({("cfm", "loss"): [cfm] * 2, ("lfa", "loss"): [1.8] * 2}))
         assert row["direction"] == verdict and np.isnan([row["ci_low"], row["p"]]).all()
     row = judge_bound(Bound("loss", "lfa", "below", "1.9", "", ""), planted({("lfa", "loss"): [1.8] * 3}))
-    assert row["direction"] == "holds: the same in every seed" and "without spread" in row["undefined"]
+    assert row["direction"] == "holds: the same at n=3 seeds" and "without spread" in row["undefined"]
 
 
 def test_one_seed_no_run_and_no_head_are_undefined() -> None:
