@@ -228,4 +228,4 @@ def test_help_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Run folder, or a bundled model") == 4
+    assert done.stdout.count("Run folder, or bundled") == 4
