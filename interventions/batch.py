@@ -18,7 +18,7 @@ from torch import Tensor
 
 from models.capture import Edits, Query, batches, pad, run
 from models.errors import InputError
-from models.readout import map_logits
+from models.readout import log_probs_at, map_logits
 from models.stages import Plan
 from models.trajectories import Trajectories
 
@@ -68,7 +68,7 @@ def _one_by_one(
     for edits in progress([{}, *sweep]):
         logits = run(model, query, edits, batch_tokens=BATCH_TOKENS).logits
         assert logits is not None
-        found.append(_log_probs(torch.cat(logits), wanted).cpu().numpy())
+        found.append(log_probs_at(torch.cat(logits), wanted.to(model.cfg.device)).cpu().numpy())
     return np.stack(found)
 
 
@@ -98,15 +98,9 @@ def _shared(
     return found
 
 
-def _log_probs(logits: Float[Tensor, "rows V"], answers: Tensor) -> Float[Tensor, "rows answers"]:
-    """ln softmax(logits) at the answers, in fp32 at least."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return logits.gather(1, answers.to(logits.device)) - logits.logsumexp(-1, keepdim=True)
-
-
 def chunk_log_probs(answers: Tensor, logits: Tensor, rows: slice) -> Tensor:
     """ln softmax(logits) at the answers of these rows, for `models.readout.map_logits`."""
-    return _log_probs(logits, answers[rows])
+    return log_probs_at(logits, answers[rows].to(logits.device))
 
 
 def ticks(progress: Progress, total: int) -> Callable[[int], None]:

