@@ -32,7 +32,7 @@ ONE = "one head has no parts"
 MOST = 10_000
 """Sets of one sweep, over all of which a table can be read and p corrected."""
 SHOWN = 20
-"""Rows of a long sweep that are printed."""
+"""Sets of a long sweep that are printed."""
 
 
 def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> list[tuple[Head, ...]]:

@@ -228,3 +228,15 @@ def test_without_grad_no_gradient_is_formed() -> None:
 def test_chunks_are_near_the_budget() -> None:
     assert readout.chunk_rows(4096) == 2**22 // 4096
     assert readout.chunk_rows(10**9) == 160
+
+
+@pytest.mark.parametrize(("d_vocab", "error"), [(4096, 4e-6), (50257, 1.6e-5)])
+def test_log_probabilities_are_near_those_of_float64(d_vocab: int, error: float) -> None:
+    """Twice what the docstring says of normal logits with a standard deviation of 3."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(160, d_vocab, generator=generator)
+    ids = torch.randint(d_vocab, (160, 2), generator=generator)
+    exact = logits.double() - logits.double().logsumexp(-1, keepdim=True)
+    found = readout.log_probs_at(logits, ids)
+    assert (found.double() - exact.gather(-1, ids)).abs().max() < error
+    assert readout.log_probs_at(logits.half(), ids).dtype == torch.float32
