@@ -8,7 +8,10 @@ STAMP := $(VENV)/.installed
 PRESETS := lfa std-t d-cas cfm pls c2 dst-kron llama hdpl gpt2 kromcanon
 ZOO := --data stories:0:30000 --valid stories:1:1000 --scale zoo --epochs 1 --lr 2e-3 --eval-every 500
 
-.PHONY: demo zoo test test-slow lint clean
+MUTANTS ?=
+MINUTES ?= 60
+
+.PHONY: demo zoo cards test test-slow mutants lint clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,11 +33,21 @@ zoo: $(STAMP)
 	$(BIN)/python -m models.train kromcanon --set residual.b_res=-2 $(ZOO) --out runs/zoo/kromcanon-b2
 	$(BIN)/python -m papers.zoo $(PRESETS:%=runs/zoo/%) runs/zoo/kromcanon-b2 --out models/zoo
 
+cards: $(STAMP)
+	$(BIN)/python -m papers.zoo $(PRESETS) kromcanon-b2 --out models/zoo
+
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder
+
+# changes the code, one place at a time, and runs the tests that reach it; goes on where it stopped, until MINUTES are over
+# make mutants MUTANTS='models.training.optim.*' MINUTES=20
+mutants: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	OMP_NUM_THREADS=1 timeout $(MINUTES)m $(BIN)/python -m mutmut run --max-children 1 $(MUTANTS) || test $$? -eq 124
+	$(BIN)/python -m mutmut results
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

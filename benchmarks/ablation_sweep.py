@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
+from models.bounds import Count
 from models.cli import command, parse
 
 if TYPE_CHECKING:
@@ -44,17 +45,17 @@ class Options:
 
     cases: tuple[Case, ...] = ("answers", "losses")
     """What to time; pairs take a minute per round."""
-    vocab: tuple[int, ...] = (50257, 4096)
+    vocab: tuple[Count, ...] = (50257, 4096)
     """Vocabularies."""
-    batch: int = 8
+    batch: Count = 8
     """Sequences."""
-    length: int = 128
+    length: Count = 128
     """Tokens of each."""
-    layers: int = 6
+    layers: Count = 6
     """Layers, of 6 heads and width 384."""
-    rounds: int = 3
+    rounds: Count = 3
     """Times that everything is measured, in turn; medians of the ratios are printed."""
-    budget: int | None = None
+    budget: Count | None = None
     """Tokens that run at once; default: the engine's."""
     clock: Literal["wall", "cpu"] = "wall"
     """cpu: processor seconds, for one thread on a machine that others keep busy."""
@@ -166,12 +167,14 @@ def _shards(folder: Path, tokens: "Tensor", vocab: int) -> "TokenShards":
     """The rows as documents."""
     import numpy as np
 
+    from models.checkpoint import sha256
     from models.text.shards import FORMAT, TokenShards
 
     tokens.numpy().astype(np.uint16).tofile(folder / "tokens.bin")
     np.save(folder / "starts.npy", np.arange(len(tokens) + 1) * tokens.shape[1])
     sizes = {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")}
-    meta = {"format": FORMAT, "bytes": sizes, "dtype": "uint16", "d_vocab": vocab, "pad_id": 0}
+    sums = {name: sha256(folder / name) for name in sizes}
+    meta = {"format": FORMAT, "bytes": sizes, "sha256": sums, "dtype": "uint16", "d_vocab": vocab, "pad_id": 0}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     return TokenShards(folder)
 

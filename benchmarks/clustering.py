@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
+from models.bounds import Count
 from models.cli import command, parse
 from models.errors import InputError
 
@@ -32,13 +33,13 @@ class Options:
 
     features: Path | None = None
     """Table of `features.extract`; default: blobs with noise between them."""
-    tokens: int = 50453
+    tokens: Count = 50453
     """Rows, at most as many as there are."""
-    rounds: int = 1
+    rounds: Count = 1
     """Times that everything is measured, in turn; medians are printed."""
     peers: tuple[Peer, ...] = ("hdbscan", "sklearn")
     """What to compare with."""
-    jobs: int = 4
+    jobs: Count = 4
     """Processes of the hdbscan package for its core distances."""
     clock: Literal["wall", "cpu"] = "wall"
     """cpu: processor seconds, for one thread and --jobs 1 on a machine that others keep busy."""

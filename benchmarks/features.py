@@ -26,6 +26,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from features.schema import FeatureOptions, Tier
+from models.bounds import Count
 from models.cli import command, parse
 from models.errors import InputError
 
@@ -43,27 +44,27 @@ COMPARED = 1e-4
 class Options:
     """Arguments of `python -m benchmarks.features`."""
 
-    vocab: tuple[int, ...] = (50257, 4096)
+    vocab: tuple[Count, ...] = (50257, 4096)
     """Vocabularies."""
     tier: Tier = "structural"
     """Which features."""
     preset: str = "pls"
     """Architecture, with `layers` layers, 6 heads and width 384."""
-    layers: int = 6
+    layers: Count = 6
     """Layers."""
-    documents: int = 12
+    documents: Count = 12
     """Documents, of 40 to `length` tokens."""
-    length: int = 256
+    length: Count = 256
     """Tokens of the longest document; the context."""
-    rounds: int = 3
+    rounds: Count = 3
     """Times that everything is measured, in turn; medians of the ratios are printed."""
     clock: Literal["wall", "cpu"] = "wall"
     """cpu: processor seconds, for one thread on a machine that others keep busy."""
     memory: bool = False
     """Measure memory instead of time."""
-    tokens: tuple[int, ...] = (20_000, 200_000)
+    tokens: tuple[Count, ...] = (20_000, 200_000)
     """Tokens of --memory."""
-    width: int = 384
+    width: Count = 384
     """Width of the model."""
 
 
@@ -112,13 +113,15 @@ def _shards(folder: Path, lengths: "np.ndarray", vocab: int) -> "TokenShards":
     """Documents of random tokens, one more than `lengths` says."""
     import numpy as np
 
+    from models.checkpoint import sha256
     from models.text.shards import FORMAT, TokenShards
 
     starts = np.concatenate([[0], np.cumsum(lengths + 1)])
     np.random.default_rng(0).integers(vocab, size=int(starts[-1]), dtype=np.uint16).tofile(folder / "tokens.bin")
     np.save(folder / "starts.npy", starts)
     sizes = {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")}
-    meta = {"format": FORMAT, "bytes": sizes, "dtype": "uint16", "d_vocab": vocab, "pad_id": 0}
+    sums = {name: sha256(folder / name) for name in sizes}
+    meta = {"format": FORMAT, "bytes": sizes, "sha256": sums, "dtype": "uint16", "d_vocab": vocab, "pad_id": 0}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     return TokenShards(folder)
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from models.bounds import Count
 from models.cli import command, parse
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ class Options:
 
     presets: tuple[str, ...] = ("std-t", "lfa", "pls")
     """Presets of the first comparison."""
-    batch: int = 16
+    batch: Count = 16
     """Sequences of 256 tokens per step."""
-    rounds: int = 15
+    rounds: Count = 15
     """Timed pairs."""
     device: str = "cpu"
     """cpu or cuda."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from models.bounds import Count
 from models.cli import command, parse
 
 
@@ -21,7 +22,7 @@ class Options:
 
     run: str = "lfa"
     """Run folder, or a bundled model."""
-    rounds: int = 3
+    rounds: Count = 3
     """Times that everything is measured; medians are printed."""
 
 

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from models.bounds import Bounds, Count, Seed, Whole
 from models.cli import command, parse
 from models.errors import InputError
-from probes.command import INTERVAL, check_seed, progress_bar, show
+from probes.command import INTERVAL, progress_bar, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,17 +58,17 @@ class Options:
     """Folder to write to."""
     method: Literal["hdbscan", "kmeans"] = "hdbscan"
     """hdbscan leaves tokens between clusters out (C.4), kmeans assigns every token (§4.1)."""
-    components: int | Literal["auto", "all"] = "auto"
+    components: Count | Literal["auto", "all"] = "auto"
     """Principal components, at most as many as columns; auto: 30 for hdbscan, all columns as they are for kmeans."""
-    min_cluster_size: int = 10
+    min_cluster_size: Annotated[int, Bounds(low=2)] = 10
     """Tokens of the smallest cluster (hdbscan)."""
-    min_samples: int = 1
+    min_samples: Count = 1
     """Neighbours that make a token dense (hdbscan)."""
     selection: Literal["eom", "leaf"] = "eom"
     """Clusters of most excess of mass, or the smallest ones (hdbscan)."""
-    clusters: int = 10
+    clusters: Annotated[int, Bounds(low=2)] = 10
     """Clusters of kmeans."""
-    seed: int = 0
+    seed: Seed = 0
     """Of kmeans, UMAP, resamples and subsamples."""
     drop_constant: bool = False
     """Leave out columns that happen to be constant in this table instead of refusing it."""
@@ -75,9 +76,9 @@ class Options:
     """Place tokens on a map (15 neighbours, minimal distance 0.1) for display."""
     raw: tuple[Path, ...] = ()
     """Raw activations of the same tokens (`features.extract --raw`), to cluster alike and compare; one per table."""
-    resamples: int = 1000
+    resamples: Annotated[int, Bounds(low=100)] = 1000
     """Of the bootstrap over documents."""
-    stability: int = 0
+    stability: Whole = 0
     """Fits on other seeds (kmeans) and on random 80 % of the documents."""
     predict: Path | None = None
     """Give the tokens of this table the clusters that the folder --out holds; writes predicted-NAME.parquet there."""
@@ -159,13 +160,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _check(options: Options) -> None:
     """Raise `InputError` for options that make no sense, before anything is read."""
-    least = {"min_cluster_size": 2, "min_samples": 1, "clusters": 2, "resamples": 100, "stability": 0}
-    if isinstance(options.components, int):
-        least["components"] = 1
-    for name, smallest in least.items():
-        if (value := getattr(options, name)) < smallest:
-            raise InputError(f"--{name.replace('_', '-')} {value}: at least {smallest}")
-    check_seed(options.seed)
     if options.raw and len(options.raw) != len(options.features):
         raise InputError(f"--raw: {len(options.raw)} files for {len(options.features)} tables; give one for each")
     if options.out.exists() and not options.out.is_dir():

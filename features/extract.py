@@ -4,6 +4,7 @@
     python -m features.extract runs/pls --data stories.txt --tier topk --max-tokens 50000 --out topk.parquet
     python -m features.extract runs/pls --raw                        and [x_t; x_e] of the last layer beside them
     python -m features.extract runs/pls --raw blocks.*.hook_mlp_out
+    python -m features.extract runs/pls --launch ray --workers 8     parts of the documents shared among workers
 
 One row for every position with a next token in its document: document, position, token and its id, target (the next
 token), prediction (the final layer's), then the features. Columns, units, formulas and sources are in the file's
@@ -11,10 +12,13 @@ metadata (`features.store.read_features`). Attention is effective attention, tim
 layer's prediction is read through its norm and the head (the logit lens where layers are not supervised).
 
 Documents longer than the context are cut there and counted: what a row says is always said of a whole context.
-Memory does not grow with the number of tokens. Killed, the same command goes on where it was, to the same file.
+Memory does not grow with the number of tokens. Killed, the same command goes on where it was, to the same file; so do
+several at once, and with --launch: each part of the documents is read by one worker, in the same batches as alone.
 Without --raw, raw activations of an earlier run under that name are deleted: they are not of the new table.
 """
 
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +27,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import tyro
 
 from features.schema import FeatureOptions
+from models.bounds import Count
 from models.cli import command, parse
 from models.errors import InputError
+from models.launch import LaunchOptions, is_worker, launch
 from probes.command import RunOptions, check_options, open_run, progress_bar, show
 
 if TYPE_CHECKING:
@@ -41,7 +47,7 @@ BATCH_TOKENS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(RunOptions):
+class Options(LaunchOptions, RunOptions):
     """Arguments of `python -m features.extract`."""
 
     data: str | None = None
@@ -50,7 +56,7 @@ class Options(RunOptions):
     """Field of JSON lines, column of parquet, that holds the text."""
     out: Path | None = Path("features.parquet")
     """Write the features (.parquet) here."""
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """Rows to write; default: all."""
     raw: tuple[str, ...] | None = None
     """Hooks (names or patterns) whose activations go to a second file; --raw alone: the last layer's streams."""
@@ -63,26 +69,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(options)
     if options.out is None:
         raise InputError("--out: features are only written to a file, name one")
-    if options.max_tokens is not None and options.max_tokens < 1:
-        raise InputError(f"--max-tokens {options.max_tokens}: at least 1")
     name, model = open_run(options)
 
     from features.reader import FeatureReader
-    from models.checkpoint import run_folder
+    from models.checkpoint import run_folder, sha256
     from models.provenance import pick_device, provenance
-    from models.text.readers import digest
     from models.training.data import evaluation_shards
 
     folder = run_folder(options.run)
     shards = evaluation_shards(folder, model._text(), options.data, text_field=options.text_field)
     raw = None if options.raw is None else options.raw or stream_names(model)
     reader = FeatureReader(model, options.features, raw or ())
-    weights = digest(folder / "model.safetensors", folder)["sha256"]
-    about = {"run": options.run, "preset": model.config.name, "checkpoint": weights}
+    about = {"run": options.run, "preset": model.config.name, "checkpoint": sha256(folder / "model.safetensors")}
     made = provenance(pick_device(options.device))
-    bar = progress_bar("features")
-    counts = extract(reader, shards, options.out, model=about, max_tokens=options.max_tokens, progress=bar, **made)
-    _report(name, options.out, counts, reader.raw)
+    plan(reader, shards, options.max_tokens)  # tells what is wrong before anybody is started
+    words, logs = sys.argv[1:] if argv is None else argv, options.out.with_name(f".{options.out.name}.logs")
+    launch(options, "features.extract", words, logs=logs)
+    bar, only = progress_bar("features"), is_worker(options)
+    counts = extract(
+        reader, shards, options.out, model=about, max_tokens=options.max_tokens, progress=bar, worker=only, **made
+    )
+    if not only:
+        shutil.rmtree(logs, ignore_errors=True)
+        _report(name, options.out, counts, reader.raw)
 
 
 def stream_names(model: Any) -> tuple[str, ...]:
@@ -105,20 +114,23 @@ def extract(
     model: Mapping[str, Any],
     max_tokens: int | None = None,
     progress: Callable[[Iterable], Iterable] = iter,
+    worker: bool = False,
     **about: Any,
 ) -> dict[str, int]:
     """Write the features of `shards` to `out` (and raw activations beside it), going on where a killed run stopped.
 
     `model` says which one it is (run, preset, checkpoint) and is part of what must be equal to go on; `about` is only
-    noted in the file. Raw activations of an earlier run beside `out` are deleted where none are read. Returns counts:
-    rows, documents, those cut at the context and the tokens that lost, documents too short for a row, rows found done,
-    and files deleted. Raises `InputError` for data without a row or of a larger vocabulary, for a
-    folder of parts of something else, and for what cannot be written.
+    noted in the file. Others may work on the same `out`: parts are claimed in a ledger, and a `worker` returns when
+    there is none left to claim, without the file. Raw activations of an earlier run beside `out` are deleted where none
+    are read. Returns counts: rows, documents, those cut at the context and the tokens that lost, documents too short
+        for a row, rows found done, and files deleted. Raises `InputError` for data without a row or of a larger
+    vocabulary, for a folder of parts of something else, and for what cannot be written.
     """
     import torch
 
     from features.parts import Parts
     from features.store import about_features, metadata, remove_tables
+    from models.ledger import Gone, Ledger
 
     config = reader.model.config
     if shards.d_vocab > config.d_vocab:
@@ -131,14 +143,28 @@ def extract(
     parts = Parts(out, {**features, "hooks": reader.raw, **how})
     resumed = sum(int(part.rows.sum()) for i, part in enumerate(work) if parts.done(i))
     pieces = _pieces(reader.model)
-    for i, part in enumerate(progress(work)):
-        if not parts.done(i):
-            parts.write(i, _tables(reader, shards, part, pieces))
+    ledger, names = Ledger(parts.folder / "ledger"), [f"{i:06d}" for i in range(len(work))]
+
+    def read(name: str) -> None:
+        if not parts.done(int(name)):
+            parts.write(int(name), _tables(reader, shards, work[int(name)], pieces))
+
     outputs = [(out, metadata(features | about))]
     if reader.raw:
         raw = {name: value for name, value in features.items() if name not in ("schema", "tier")}
         outputs.append((raw_path(out), metadata({**raw, "kind": "raw", "hooks": reader.raw, **about})))
-    parts.assemble(len(work), outputs)
+    if not out.exists():
+        ledger.forget("assemble")
+    try:
+        for name in progress(names):
+            ledger.work([name], read, caught=())
+        if worker:
+            return counts
+        ledger.work(names, read, caught=(), wait=True)
+        ledger.work(["assemble"], lambda name: parts.assemble(len(work), outputs), caught=(), wait=True)
+    except Gone:  # another has assembled the file and tidied up
+        return counts | {"resumed": counts["rows"], "removed": 0}
+    parts.remove()
     removed = [] if reader.raw else remove_tables([raw_path(out)], "raw")
     return counts | {"resumed": resumed, "removed": len(removed)}
 

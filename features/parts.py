@@ -4,7 +4,8 @@
     for i in range(n):
         if not parts.done(i):
             parts.write(i, tables)                one Arrow table per output, under a temporary name, then renamed
-    parts.assemble(n, [(path, metadata), …])      one row group per part, renamed when whole; then the folder goes
+    parts.assemble(n, [(path, metadata), …])      one row group per part, renamed when whole
+    parts.remove()                                then the folder goes
 
 A part is done when its last file is there. Whoever comes again with the same identity goes on; with another one
 `InputError` says so.
@@ -12,7 +13,9 @@ A part is done when its last file is there. Whoever comes again with the same id
 
 import hashlib
 import json
+import os
 import shutil
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +47,14 @@ class Parts:
                 "finish that with its own command, choose another --out, or delete the folder"
             )
         text = json.dumps({"sha256": digest, **identity}, indent=1)
-        write_atomically(manifest, lambda part: part.write_text(text, encoding="utf-8"))
+
+        own = manifest.with_name(f".{uuid.uuid4().hex}")  # workers may begin at the same moment
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            own.write_text(text, encoding="utf-8")
+            os.replace(own, manifest)
+        except OSError as error:
+            raise InputError(f"cannot write {manifest}: {error.strerror or error}") from None
 
     def _path(self, i: int, output: int) -> Path:
         return self.folder / f"{i:06d}-{output}.parquet"
@@ -65,7 +75,7 @@ class Parts:
             write_atomically(self._path(i, output), save)
 
     def assemble(self, n: int, outputs: Sequence[tuple[Path, Mapping[str, str]]]) -> None:
-        """Write every output from its `n` parts, one at a time in memory, with its metadata; then delete the folder.
+        """Write every output from its `n` parts, one at a time in memory, with its metadata.
 
         The first output comes last: where it is, the others are.
         """
@@ -80,7 +90,10 @@ class Parts:
                         writer.write_table(pq.read_table(self._path(i, output)).cast(schema))
 
             write_atomically(path, join)
-        shutil.rmtree(self.folder)
+
+    def remove(self) -> None:
+        """Delete the folder: all is in the outputs."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _texts(schema: "pa.Schema") -> list[str]:

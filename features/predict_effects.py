@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from models.bounds import Bounds, Count, Seed
 from models.cli import command, parse
 from models.errors import InputError, unknown
-from probes.command import INTERVAL, check_seed
+from probes.command import INTERVAL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,13 +53,13 @@ class Options:
     """The effects Δ, their sizes |Δ|, or both."""
     model: Literal["ridge", "boosting"] = "ridge"
     """Ridge with nested choice of the penalty, or boosted trees (slow: choose --edits)."""
-    folds: int = 5
+    folds: Annotated[int, Bounds(low=2)] = 5
     """Folds of documents."""
-    shuffles: int = 5
+    shuffles: Count = 5
     """Controls with shuffled effects."""
-    resamples: int = 2000
+    resamples: Count = 2000
     """Resamples of documents for the intervals."""
-    seed: int = 0
+    seed: Seed = 0
     """Of folds, shuffles, resamples and trees."""
     out: Path | None = None
     """Write the table (.parquet) here and the figure (.html) beside it."""
@@ -69,9 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.out is not None and options.out.suffix != ".parquet":
         raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
-    if min(options.shuffles, options.resamples) < 1 or not options.of:
-        raise InputError("give at least one --of, --shuffles and --resamples of at least 1")
-    check_seed(options.seed)
+    if not options.of:
+        raise InputError("give at least one --of")
 
     import numpy as np
     import pandas as pd

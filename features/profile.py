@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from models.bounds import Count
 from models.cli import command, parse
-from models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,19 +43,17 @@ class Options:
     """The other tables, where several were clustered together."""
     out: Path = Path("profiles")
     """Folder to write into."""
-    representative: int = 8
+    representative: Count = 8
     """Tokens nearest to the centre, per cluster."""
-    diverse: int = 15
+    diverse: Count = 15
     """Tokens by farthest point, per cluster; 15 in the paper."""
-    show: int = 30
+    show: Count = 30
     """Clusters in profiles.md, the largest."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, profile, write, print."""
     options = parse(Options, argv, __doc__)
-    if min(options.representative, options.diverse, options.show) < 1:
-        raise InputError("--representative, --diverse and --show must be at least 1")
 
     from features.cluster_map import write_map
     from features.enrichment import UNITS as KIND_UNITS

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin
 
+from models.bounds import Count, Share, check
 from models.errors import InputError, unknown
 from models.head_spec import Head, parse_heads
 
@@ -26,7 +27,7 @@ class FeatureOptions:
 
     tier: Tier = "structural"
     """core: 5 summaries; structural: 3L+1+4LH; +position: 4 more; topk: largest k weights in place of the peak."""
-    k: int = 5
+    k: Count = 5
     """Weights per head of tier topk."""
     kstar: Literal["author", "strict"] = "author"
     """k* of a token that only the last layer gets right: L, as in the author's tables, or L−1, as in the formula."""
@@ -39,13 +40,13 @@ class FeatureOptions:
     """The token that κ counts."""
     logits_row: Literal["query", "next"] = "query"
     """Logits at the query t_q, or one position later, as in the author's code."""
-    theta_entropy: float = 0.1
+    theta_entropy: Share = 0.1
     """Entropy is 0 where the peak of Ã is below this."""
-    theta_gate: float = 0.1
+    theta_gate: Share = 0.1
     """The k largest weights are 0 where the gate ḡ is below this."""
     gate_reduce: Literal["mean", "norm"] = "mean"
     """ḡ of a vector gate: mean, or root mean square."""
-    window: int = 5
+    window: Count = 5
     """Keys before the query that local_mass sums."""
     anchor_heads: tuple[str, ...] = ()
     """Heads of anchor_mass; default: heads 2 and 3 of the last layer."""
@@ -57,11 +58,7 @@ class FeatureOptions:
             known = get_args(field.type) if get_origin(field.type) is Literal else None
             if known and getattr(self, field.name) not in known:
                 raise unknown(field.name, str(getattr(self, field.name)), list(known))
-        if self.k < 1 or self.window < 1:
-            raise InputError(f"k = {self.k}, window = {self.window}: at least 1")
-        for name in ("theta_entropy", "theta_gate"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} = {getattr(self, name)}: a threshold of attention lies between 0 and 1")
+        check(self)
 
     def heads(self, group: str, n_layers: int, n_heads: int) -> list[Head]:
         """The heads of anchor_mass or entity_mass; `InputError` where the default ones do not exist."""

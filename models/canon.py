@@ -6,14 +6,71 @@ No bias; positions before the sequence count as 0. Every product is local in tim
 and later tokens never reach a position.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformer_lens.hook_points import HookPoint
 
 from models import config as c
 from models.registry import implements
+
+
+def shifted_sum(x: Float[Tensor, "B T C"], w: Float[Tensor, "C k"]) -> Float[Tensor, "B T C"]:
+    """y_t = Σ_j w_j x_{t−k+1+j}. Shifted sums: a depthwise conv1d needs [B, C, T], and fuses with nothing."""
+    k, n = w.shape[1], x.shape[1]
+    past = F.pad(x, (0, 0, k - 1, 0))
+    y = past[:, :n] * w[:, 0]
+    for j in range(1, k):
+        y = torch.addcmul(y, past[:, j : j + n], w[:, j])
+    return y
+
+
+class _ShiftedSum(torch.autograd.Function):
+    """`shifted_sum` in fp32 at least, a sequence at a time on a CPU, so that what it reads k times stays in the cache.
+
+    Its gradients are summed in place: autograd writes k padded copies of that of x, zeros included. Half-precision
+    elementwise operations are slow on a CPU, and round at every term.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        wide, y = w.to(_wide(w)), torch.empty_like(x)
+        for part in _sequences(x):
+            y[part] = shifted_sum(x[part].to(wide.dtype), wide)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, w = ctx.saved_tensors
+        k, n, wide = w.shape[1], x.shape[1], w.to(_wide(w))
+        columns = wide.T.contiguous()
+        grad_x, grad_w = torch.empty_like(x), torch.zeros_like(columns)
+        for part in _sequences(x):
+            seen, g = x[part].to(wide.dtype), grads[0][part].to(wide.dtype)
+            total = g * columns[k - 1]
+            grad_w[k - 1] += (g * seen).sum((0, 1))
+            for j in range(max(0, k - n), k - 1):
+                late = k - 1 - j  # column j reads x so many positions earlier
+                total[:, :-late].addcmul_(g[:, late:], columns[j])
+                grad_w[j] += (g[:, late:] * seen[:, :-late]).sum((0, 1))
+            grad_x[part] = total
+        return grad_x, grad_w.T.to(w.dtype)
+
+
+def _wide(t: Tensor) -> torch.dtype:
+    return torch.promote_types(t.dtype, torch.float32)
+
+
+def _sequences(x: Tensor) -> list[slice]:
+    """The batch in slices: one sequence each on a CPU, all at once elsewhere."""
+    size = 1 if x.device.type == "cpu" else x.shape[0]
+    return [slice(i, i + size) for i in range(0, x.shape[0], max(1, size))]
 
 
 @implements(c.Canon)
@@ -35,12 +92,9 @@ class CanonLayer(nn.Module):
             nn.init.normal_(self.weight, std=std, generator=generator)
 
     def forward(self, x: Float[Tensor, "B T C"]) -> Float[Tensor, "B T C"]:
-        k, n = self.spec.kernel, x.shape[1]
         w = self.weight.to(x.dtype)  # under autocast an fp32 kernel would turn a bf16 activation into fp32
-        past = F.pad(x, (0, 0, k - 1, 0))
-        y = past[:, :n] * w[:, 0]
-        for j in range(1, k):  # shifted sums: a depthwise conv1d needs [B, C, T], and fuses with nothing
-            y = torch.addcmul(y, past[:, j : j + n], w[:, j])
+        # the compiler fuses the plain sums with their gradient
+        y = shifted_sum(x, w) if torch.compiler.is_compiling() else _ShiftedSum.apply(x, w)
         if self.spec.activation == "silu":
             y = F.silu(y)
         return self.hook_out(x + y if self.spec.residual else y)

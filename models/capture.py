@@ -10,7 +10,8 @@
     captures = run(model, Query(tokens=prompts, hooks=("blocks.*.attn.hook_pattern",), logits=positions))
 
 A name that matches nothing, a hook that did not fire and an edit of an observe-only hook raise
-`InputError`. Hooks are removed on the way out, also after an exception.
+`InputError`; so does an edit after which values are not finite, with the first hook where that is so. Hooks are removed
+on the way out, also after an exception.
 """
 
 import re
@@ -93,10 +94,20 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
     """Apply edits (name or pattern -> function) to the forward passes in the block.
 
     Raises `InputError` for unknown names and observe-only hooks before anything runs, for an edit that
-    changes a shape or dtype or returns nothing, and at the end for an edit that never fired.
+    changes a shape or dtype or returns nothing, for values that are not finite (NaN, or an infinity anywhere but a
+    −∞ among attention scores), and at the end for an edit that never fired.
     """
     plan = resolve(model, edits)
     fired: set[str] = set()
+
+    looking = False
+
+    def check(model: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        nonlocal looking
+        results = output if isinstance(output, tuple) else (output,)
+        if inputs and not looking and not all(is_finite(x) for x in results if isinstance(x, Tensor)):
+            looking = True  # the pass that looks for the first hook comes here as well
+            raise not_finite(model, inputs[0], plan, attach=False)
 
     def noted(name: str, fn: Edit) -> Callable[..., Tensor]:
         def hook(x: Tensor, hook: Any) -> Tensor:
@@ -105,7 +116,9 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
 
         return hook
 
-    with attached(model, [(name, noted(name, fn)) for name, fn in plan]):
+    with attached(model, [(name, noted(name, fn)) for name, fn in plan]), ExitStack() as stack:
+        if plan:
+            stack.callback(model.register_forward_hook(check).remove)
         yield
     check_fired([name for name, _ in plan if name not in fired])
 
@@ -130,7 +143,46 @@ def changed(name: str, fn: Edit, x: Tensor, hook: Any) -> Tensor:
         raise InputError(f"the edit of {name} returned {type(y).__name__}; it must return the new activation")
     if y.shape != x.shape or y.dtype != x.dtype:
         raise InputError(f"the edit of {name} returned {list(y.shape)} {y.dtype}, not {list(x.shape)} {x.dtype}")
+    if not is_finite(y, name):
+        if not is_finite(x, name):
+            raise InputError(f"{name} is not finite before the edit of it: {_count(x)}")
+        raise InputError(f"the edit of {name} returned values that are not finite: {_count(y)}")
     return y
+
+
+def is_finite(x: Tensor, name: str = "") -> bool:
+    """Whether an activation holds no NaN and no infinity; attention scores may hold −∞, which masks."""
+    if bool(x.sum().isfinite()):  # much the fastest where all is well
+        return True
+    fine = x.isfinite()
+    return bool(((fine | (x == -torch.inf)) if name.endswith("hook_attn_scores") else fine).all())
+
+
+def _count(x: Tensor) -> str:
+    return f"{int((~x.isfinite()).sum())} of {x.numel()}"
+
+
+def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, attach: bool = True) -> InputError:
+    """The `InputError` for results that are not finite, with the first hook where a second pass of `tokens` shows it.
+
+    `plan` are the edits, which `attach` applies in that pass; without, they are in place already.
+    """
+    seen: list[str] = []
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(x: Tensor, hook: Any) -> None:
+            if not seen and isinstance(x, Tensor) and not is_finite(x, name):
+                seen.append(name)
+
+        return hook
+
+    hooks: list[tuple[str, Callable[..., Any]]] = list(plan) if attach else []
+    names = list({id(point): name for name, point in reversed(model.hook_dict.items())}.values())
+    with torch.no_grad(), attached(model, [*hooks, *((name, look(name)) for name in reversed(names))]):
+        model(tokens)
+    edited = ", ".join(dict.fromkeys(name for name, _ in plan))
+    what = f"under the edit of {edited} the results" if edited else "the results of the unedited model"
+    return InputError(f"{what} are not finite; first at {seen[0] if seen else 'the head: no hook before it is'}")
 
 
 def check_fired(silent: Sequence[str]) -> None:
@@ -230,6 +282,8 @@ def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: i
         tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
         with edit(model, edits or {}), capture(model, names) as found:
             out = _forward(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
+        if edits and not all(is_finite(x, name) for name, x in found.items()):
+            raise not_finite(model, tokens, resolve(model, edits))
         for b, i in enumerate(rows):
             n = len(query.tokens[i])
             for name in names:

@@ -4,14 +4,22 @@
     model.safetensors    weights
     tokenizer.json       with the BOS policy
     metrics.jsonl        one row per log, evaluation or sample
-    manifest.json        how the run was made
-    checkpoint.safetensors   weights, optimiser, random state, step: for --resume
+    manifest.json        how the run was made; of a completed run, the sha256 of its weights
+    checkpoint.safetensors   weights, optimiser, random state, step: for --resume (`models.training.checkpoints`)
 
-Nothing is unpickled.
+    snapshots/           weights of chosen steps, step-000512.safetensors, and snapshots.json with their hashes
+
+`runs/lfa@512` is the run with the weights of step 512, wherever a run is named: `run_folder` reads it.
+
+Files are written under a temporary name, synced, renamed, and their folder synced, so that after a kill or a loss of
+power there is the old file or the new one. Files of tensors carry the sha256 of their content, checked on reading.
+Nothing is unpickled here (see `models.training.parallel` for sharded checkpoints).
 """
 
+import hashlib
 import json
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,29 +43,65 @@ NAMES = (
 )  # fmt: skip
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename."""
+def replaced(path: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
+    """Put a new file at `path`: write(temporary name), sync, rename, sync the folder.
+
+    With `keep` the file that was there gets that name. Raises `InputError` when it cannot be written.
+    """
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
+        write(part)
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+        if keep is not None and path.exists():
+            os.replace(path, keep)
         os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror}; the previous file is untouched") from None
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file under a temporary name, then rename."""
-    part = path.with_name(path.name + ".part")
-    try:
-        save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, part, metadata)
-        os.replace(part, path)
+        sync_folder(path.parent)
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot write {path}: {reason}; the previous file is untouched") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable; some file systems cannot, and need not."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all (`replaced`)."""
+    replaced(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], keep: Path | None = None
+) -> str:
+    """Write a safetensors file with the `digest` of its tensors, whole or not at all (`replaced`); the digest."""
+    plain = {k: v.detach().contiguous().cpu() for k, v in tensors.items()}
+    sha256 = digest(plain)
+    replaced(path, lambda part: save_file(plain, part, {**metadata, DIGEST: sha256}), keep)
+    return sha256
+
+
+DIGEST = "sha256"
+"""Metadata of a file of tensors: `digest` of what it holds."""
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over the names, dtypes, shapes and bytes of tensors, in the order of their names."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        x = tensors[name].detach().contiguous().cpu()
+        found.update(f"{name} {x.dtype} {list(x.shape)}\n".encode())
+        if x.numel():
+            found.update(x.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def read_json(path: Path) -> Any:
@@ -71,14 +115,21 @@ def read_json(path: Path) -> Any:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(tensors, metadata) of a safetensors file; missing or truncated files raise `InputError`."""
+    """(tensors, metadata) of a safetensors file. Raises `InputError` for one that is missing, truncated or damaged:
+    whose content has not the sha256 that was written with it (files from elsewhere have none)."""
     if not path.is_file():
         raise InputError(f"{path} is missing: {path.parent} is no complete run folder")
     try:
         with safe_open(path, framework="pt") as file:
-            return {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except SafetensorError as error:
+            tensors, metadata = {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is truncated or damaged ({error}); restore it or train the run again") from None
+    if metadata.get(DIGEST, "") not in ("", found := digest(tensors)):
+        raise InputError(
+            f"{path} is damaged: its content has sha256 {found[:12]}…, {metadata[DIGEST][:12]}… was written; "
+            "restore it or train the run again"
+        )
+    return tensors, metadata
 
 
 def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
@@ -103,16 +154,108 @@ def bundled() -> tuple[str, ...]:
 
 
 def run_folder(run_or_path: str | Path) -> Path:
-    """The folder of a run, checked to be one, or of a bundled model; a folder of that name here comes first."""
+    """The folder of a run, checked to be one, or of a bundled model; a folder of that name here comes first.
+
+    `RUN@STEP` is the run at one of its snapshots, a `SnapshotPath`. Raises `InputError` for what is neither.
+    """
+    if not str(run_or_path):
+        raise InputError("the name of a run is empty; give a run folder or a bundled model")
     path = Path(run_or_path)
     if path.is_dir():
-        return path
+        return SnapshotPath(path) if snapshot_step(path) is not None else path
     if str(run_or_path) in bundled():
         return ZOO / str(run_or_path)
+    name, at, step = str(run_or_path).rpartition("@")
+    if at and name:
+        folder = run_folder(name)
+        known = [row["step"] for row in snapshots(folder)]
+        if not known:
+            raise InputError(f"{name} has no snapshots, so there is no {path}: train with --snapshots log")
+        if not step.isdecimal() or int(step) not in known:
+            raise InputError(f"{name} has no snapshot {step!r}; it has {', '.join(map(str, known))}")
+        return SnapshotPath(f"{folder}@{int(step)}")
     raise InputError(
         f"{path} is no run folder{f' and no bundled model ({names})' if (names := ', '.join(bundled())) else ''}; "
         f"train one with python -m models.train PRESET --data SOURCE --out {path}"
     )
+
+
+def whole_run(run_or_path: str | Path) -> Path:
+    """`run_folder` of what is to be trained on: `InputError` for a snapshot, which has no state of the optimiser."""
+    folder = run_folder(run_or_path)
+    if snapshot_step(folder) is not None:
+        raise InputError(f"{folder} is a snapshot, which cannot be resumed; python -m models.sft starts from one")
+    return folder
+
+
+# ---- snapshots -----------------------------------------------------------------------------------
+
+
+class SnapshotPath(type(Path())):  # type: ignore[misc]
+    """`runs/lfa@512` as a folder: its model.safetensors is the snapshot's file, every other file is the run's."""
+
+    def __truediv__(self, name: Any) -> Path:
+        folder, step = _split(self)
+        if str(name) == "model.safetensors" and step is not None:
+            return folder / snapshot_file(step)
+        return folder / name
+
+    def is_dir(self, **options: Any) -> bool:
+        """Whether the run is there."""
+        return _split(self)[0].is_dir(**options)
+
+
+def _split(path: Path) -> tuple[Path, int | None]:
+    """(the run, the step) of a `SnapshotPath`; (the path, None) of any other."""
+    name, at, step = str(path).rpartition("@")
+    return (Path(name), int(step)) if at and isinstance(path, SnapshotPath) else (Path(str(path)), None)
+
+
+def snapshot_step(folder: Path) -> int | None:
+    """The step of a run opened as RUN@STEP; None for a run as it ended."""
+    return _split(folder)[1]
+
+
+def snapshot_file(step: int) -> str:
+    """Where in a run folder a snapshot lies."""
+    return f"snapshots/step-{step:06d}.safetensors"
+
+
+def snapshots(folder: Path) -> list[dict[str, Any]]:
+    """{"step", "file", "sha256", "bytes", "dtype"} of the snapshots of a run, by step; [] where it has none."""
+    path = folder / "snapshots" / "snapshots.json"
+    rows = read_json(path) if path.is_file() else []
+    try:
+        return sorted(({"step": int(row["step"]), **row} for row in rows), key=lambda row: row["step"])
+    except (TypeError, KeyError, ValueError):
+        raise InputError(f"{path} is damaged: a list of objects with step and sha256 was expected") from None
+
+
+def write_snapshot(folder: Path, tensors: dict[str, Tensor], step: int, dtype: str) -> None:
+    """Write the weights of a step, then its row in snapshots.json; both appear whole or not at all."""
+    (folder / "snapshots").mkdir(exist_ok=True)
+    path = folder / snapshot_file(step)
+    if dtype == "bf16":
+        tensors = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in tensors.items()}
+    write_tensors(path, tensors, {"step": str(step)})
+    row = {"step": step, "file": path.name, "sha256": sha256(path), "bytes": path.stat().st_size, "dtype": dtype}
+    rows = sorted([*(r for r in snapshots(folder) if r["step"] != step), row], key=lambda r: r["step"])
+    write_text(folder / "snapshots" / "snapshots.json", json.dumps(rows, indent=1))
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file, as hex digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """manifest.json. Of a snapshot `step` and `steps` are its own, `of_steps` the run's and its outcome "snapshot"."""
+    manifest: dict[str, Any] = read_json(folder / "manifest.json")
+    at = snapshot_step(folder)
+    if at is None:
+        return manifest
+    return manifest | {"step": at, "steps": at, "of_steps": manifest.get("steps"), "outcome": "snapshot"}
 
 
 def run_label(folder: Path) -> str:
@@ -129,7 +272,12 @@ def model_config(folder: Path) -> ModelConfig:
 
 
 def save(model: StreamTransformer, folder: Path) -> None:
-    """Write a model as a folder that `load` reads: configuration, weights, tokenizer; not how it was trained."""
+    """Write a model as a folder that `load` reads: configuration, weights, tokenizer; not how it was trained.
+
+    Raises `InputError` for the folder of a run, whose manifest and metrics would belong to other weights.
+    """
+    if (folder / "manifest.json").exists():
+        raise InputError(f"{folder} is a run with a history of its own; save the model into another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -143,16 +291,34 @@ def save(model: StreamTransformer, folder: Path) -> None:
 def load(run_or_path: str | Path, *, device: str | torch.device = "cpu") -> StreamTransformer:
     """The model of a run folder, in evaluation mode, with its tokenizer.
 
-    Raises `InputError` for a missing or damaged file and for weights of another configuration.
+    Raises `InputError` for a missing or damaged file, for weights of another configuration and for other weights than
+    those with which the run completed.
     """
     folder = run_folder(run_or_path)
     config = model_config(folder)
-    tensors, _ = read_tensors(folder / "model.safetensors")
+    weights, step = folder / "model.safetensors", snapshot_step(folder)
+    tensors, metadata = read_tensors(weights)
+    for row in snapshots(folder) if step is not None else ():
+        if row["step"] == step and row["sha256"] != sha256(weights):
+            raise InputError(f"{weights} is damaged: it has another hash than snapshots.json says; train the run again")
+    if step is None:
+        _check_final(folder, metadata)
     tokenizer = Tokenizer.load(folder / "tokenizer.json") if (folder / "tokenizer.json").is_file() else None
     if tokenizer is not None and tokenizer.d_vocab > config.d_vocab:
         raise InputError(
             f"{folder / 'tokenizer.json'} has {tokenizer.d_vocab} entries, the model {config.d_vocab}: not of one run"
         )
     model = StreamTransformer(config, tokenizer)
-    load_weights(model, tensors, folder / "model.safetensors")
+    load_weights(model, tensors, weights)
     return model.to(pick_device(str(device))).eval()
+
+
+def _check_final(folder: Path, metadata: Mapping[str, str]) -> None:
+    """Raise `InputError` where the manifest of a completed run names other weights than model.safetensors holds."""
+    manifest = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
+    final = manifest.get("weights") if isinstance(manifest, dict) else None
+    if final is not None and metadata.get(DIGEST) != final:
+        raise InputError(
+            f"{folder / 'model.safetensors'} holds other weights (sha256 {metadata.get(DIGEST, 'unknown')[:12]}…) than "
+            f"the run completed with ({final[:12]}…): restore it, or --resume the run, which writes it again"
+        )

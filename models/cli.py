@@ -10,39 +10,114 @@ A command is a module with `main(argv=None)`:
         command(main)
 """
 
+import io
+import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+from models.bounds import check
 from models.errors import InputError
 
 Options = TypeVar("Options")
 
 
 def parse(options: type[Options], argv: Sequence[str] | None, doc: str | None) -> Options:
-    """Read `argv` into the dataclass `options`; its field docs are the help."""
+    """Read `argv` into the dataclass `options`; its field docs are the help, its `Bounds` what numbers it takes.
+
+    Raises `InputError` for a number outside them and for a path that is the empty string.
+    """
     import tyro
 
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return tyro.cli(
+    found = tyro.cli(
         options,
         prog=f"python -m {spec.name}" if spec is not None else None,
         args=argv,
         description=(doc or "").strip(),
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands),
+        registry=_constructors(),
     )
+    check(found)
+    return found
+
+
+def _constructors() -> Any:
+    """tyro's, but for paths: "" would be the working folder."""
+    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+    registry = ConstructorRegistry()
+
+    def path(words: list[str]) -> Path:
+        if not words[0]:
+            raise InputError("an empty path was given; name a file or a folder (. is the folder you are in)")
+        return Path(words[0])
+
+    @registry.primitive_rule
+    def rule(found: PrimitiveTypeInfo) -> "PrimitiveConstructorSpec[Path] | None":
+        if found.type is not Path:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="PATH",
+            instance_from_str=path,
+            is_instance=lambda value: isinstance(value, Path),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return registry
+
+
+class _Reader(io.RawIOBase):
+    """A stream to a reader that may go, as in `| head`: what comes after that is dropped."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor, self.gone = descriptor, False
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self.descriptor)
+
+    def write(self, data: Any) -> int:
+        try:
+            return len(data) if self.gone else os.write(self.descriptor, data)
+        except BrokenPipeError:
+            self.gone = True
+            return len(data)
+
+
+def _until_the_reader_goes(stream: Any) -> Any:
+    """`stream` (standard output or error) so that writing never raises because nobody reads any more.
+
+    A command that prints and then writes files must write them all the same.
+    """
+    try:
+        descriptor = stream.fileno()
+    except (AttributeError, OSError, ValueError):  # closed from the start, or no file at all, as under test
+        return stream
+    stream.flush()
+    lines = stream.line_buffering or stream is sys.stderr
+    buffer = io.BufferedWriter(_Reader(descriptor))
+    return io.TextIOWrapper(buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=lines)
 
 
 def command(main: Callable[[], None]) -> None:
-    """Run `main` as a process: bad input prints one line and exits 2, Ctrl-C exits 130."""
+    """Run `main` as a process: bad input prints one line and exits 2, Ctrl-C exits 130.
+
+    When the reader of its output has gone (`| head`), the work and the files are finished without it.
+    """
+    sys.stdout, sys.stderr = _until_the_reader_goes(sys.stdout), _until_the_reader_goes(sys.stderr)
     try:
         main()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of a pipe has gone, as in `| head`
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as error:  # a full disk, a folder that may not be written
         print(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         sys.exit(2)

@@ -18,15 +18,21 @@ from models.parts import (
     ChannelLayerNorm,
     Dense,
     DualStream,
+    FanInNormal,
+    FanInUniform,
     FrozenToken,
     Hdpl,
     Identity,
     Independent,
+    Init,
+    Initial,
     Kronecker,
     LayerNorm,
     Learned,
     NoPositions,
     Norm,
+    Normal,
+    Orthogonal,
     Part,
     Positions,
     Projection,
@@ -47,12 +53,16 @@ __all__ = [
     "ChannelLayerNorm",
     "Dense",
     "DualStream",
+    "FanInNormal",
+    "FanInUniform",
     "FrozenToken",
     "Gate",
     "Hdpl",
     "Hyper",
     "Identity",
     "Independent",
+    "Init",
+    "Initial",
     "KromHC",
     "Kronecker",
     "LayerNorm",
@@ -62,6 +72,8 @@ __all__ = [
     "ModelConfig",
     "NoPositions",
     "Norm",
+    "Normal",
+    "Orthogonal",
     "Part",
     "Positions",
     "Projection",
@@ -215,8 +227,11 @@ class ModelConfig:
     """Final norm, head, per-layer readouts."""
     dropout: float = 0.0
     """Dropout of the embedding and of each branch's output, in training."""
+    init: Initial = Initial()
+    """How weights start, where a projection does not say it itself."""
     init_std: float = 0.02
-    """Standard deviation of initial weights; output projections get it divided by sqrt(2 L)."""
+    """σ of the rule normal, and of gates and Canon kernels that ask for it. `--set init_std=` puts N(0, σ) in place of
+    the rules that the preset has in `init`."""
 
     def __post_init__(self) -> None:
         for name, number in _floats(self):

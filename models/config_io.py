@@ -43,6 +43,7 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
         if kind not in options:
             raise unknown(f"kind of {where}", str(kind), sorted(options))
         cls = typing.cast(type[T], options[kind])
+    data = getattr(cls, "from_older", dict)(data)
     hints = typing.get_type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for name in data:
@@ -105,7 +106,10 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
 
 
 def override(config: T, changes: dict[str, Any], where: str = "") -> T:
-    """`config` with some fields replaced, by dotted name. `mixing` sets v, o, up and down at once."""
+    """`config` with some fields replaced, by dotted name.
+
+    `mixing` sets v, o, up and down at once; `init_std` alone also sets `init` back to N(0, init_std) everywhere.
+    """
     changes = dict(changes)
     if isinstance(config, c.ModelConfig) and "mixing" in changes:
         changes = parse_mixing(changes.pop("mixing")) | changes
@@ -117,6 +121,8 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
             below.setdefault(head, {})[rest] = value
         else:
             here[head] = value
+    if isinstance(config, c.ModelConfig) and "init_std" in here and "init" not in here and "init" not in below:
+        here["init"] = c.Initial()  # else σ would change nothing in a preset whose rules are not N(0, σ)
     hints = typing.get_type_hints(type(config))
     names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
     label = where.rstrip(".") or getattr(config, "kind", "model")

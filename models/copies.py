@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.capture import changed
+from models.capture import changed, is_finite
 from models.errors import InputError
 from models.stages import Plan
 
@@ -54,6 +54,9 @@ class Copies:
 
     def _capture(self, name: str, x: Tensor, hook: Any) -> None:
         for row, part in zip(self.rows, self._parts(name, x), strict=True):
+            edited = self.plans[row.edits[0]].functions
+            if edited and not is_finite(part, name):
+                raise InputError(f"{name} is not finite under the edit of {', '.join(edited)}")
             row.found[name] = self.keep(name, part)
 
     def _parts(self, name: str, x: Tensor) -> Sequence[Tensor]:

@@ -1,6 +1,5 @@
 """Run folders made from other runs without training: whole or not at all, with their parent in the manifest."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -18,15 +17,12 @@ def check_new(folder: Path) -> None:
 
 def parent_of(folder: Path) -> dict[str, Any]:
     """What a derived run says about its parent: folder, sha256 of the weights, preset and step where it has them."""
-    from models.checkpoint import read_json, run_label
+    from models.checkpoint import read_manifest, run_label, sha256
 
-    with open(folder / "model.safetensors", "rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    path = folder / "manifest.json"
-    manifest = read_json(path) if path.is_file() else {}
+    manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     name = folder.name if run_label(folder) == "bundled" else str(folder)
-    known = {key: manifest[key] for key in ("preset", "step", "parent") if key in manifest}
-    return {"run": name, "sha256": sha256, **known}
+    known: dict[str, Any] = {key: manifest[key] for key in ("preset", "step", "parent") if key in manifest}
+    return {"run": name, "sha256": sha256(folder / "model.safetensors"), **known}
 
 
 def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -34,10 +30,9 @@ def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     So that `evaluation_shards` finds the validation data of the run that was trained.
     """
-    from models.checkpoint import read_json
+    from models.checkpoint import read_json, read_manifest
 
-    path = parent / "manifest.json"
-    manifest = read_json(path) if path.is_file() else {}
+    manifest = read_manifest(parent) if (parent / "manifest.json").is_file() else {}
     config = read_json(parent / "config.json")
     names = ("preset", "scale", "seed", "data", "step", "steps")
     kept = {name: manifest[name] for name in names if name in manifest}

@@ -50,25 +50,6 @@ def parameters_by_part(model: "StreamTransformer") -> list[tuple[str, int]]:
     return list(rows.items())
 
 
-def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
-    """Forward FLOPs per token in a sequence of n tokens (default: the context), a multiply-add as two.
-
-    Matrix products only: projections, gates, hyper-connections, scores and A V over all n keys (4 n D per layer;
-    the causal half is not subtracted), and the head (2 D V). Training costs three times the forward pass.
-    """
-    from models.attention import HeadGate
-    from models.hyper_mixing import HyperConnection
-    from models.projections import Projection
-
-    c = model.config
-    n = n or c.n_ctx
-    projections = sum(m.flops() for m in model.modules() if isinstance(m, Projection))
-    gates = sum(2 * m.weight.numel() for m in model.modules() if isinstance(m, HeadGate))
-    out = {"projections": projections, "attention": 4 * n * c.d_model * c.n_layers, "head": 2 * c.d_model * c.d_vocab}
-    streams = sum(m.flops() for m in model.modules() if isinstance(m, HyperConnection))
-    return out | ({"gates": gates} if gates else {}) | ({"hyper-connections": streams} if streams else {})
-
-
 def hook_rows(config: "ModelConfig", which: str) -> list[tuple[str, str, str, str]]:
     """(name, shape with numbers, access, meaning) of the hooks; layer 0 stands for all with which="layer"."""
     from models.hooks import Hook, concrete_shape, expected_hooks
@@ -104,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from models.flops import flops_per_token, training_flops_per_token
+
     model = _model(options)
     config = model.config
     console = Console(width=None if Console().is_terminal else 150)
@@ -124,7 +107,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     flops = flops_per_token(model)
     parts = ", ".join(f"{name} {value:,}" for name, value in flops.items())
     console.print(
-        f"FLOPs per token, forward, {config.n_ctx} tokens: {sum(flops.values()):,} ({parts})\n", highlight=False
+        f"FLOPs per token, forward, {config.n_ctx} tokens: {sum(flops.values()):,} ({parts}); "
+        f"training: {sum(training_flops_per_token(model).values()):,}\n",
+        highlight=False,
     )
     if options.hooks != "none":
         table = Table(title="hooks, in the order in which they fire", title_justify="left")

@@ -9,12 +9,13 @@ fp32 (or wider) also under autocast, whatever their parameters are stored in: th
 import itertools
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformer_lens.hook_points import HookPoint
 
 from models import config as c
@@ -22,6 +23,8 @@ from models.hooks import tap
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 EPS = 1e-5
+Dynamic = dict[str, Tensor] | None
+"""Dynamic terms by coefficient, as `HyperConnection.dynamic` gives them; None stands for none of them."""
 
 
 def mix(weights: Float[Tensor, "B T M N"], X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T M D"]:
@@ -29,6 +32,43 @@ def mix(weights: Float[Tensor, "B T M N"], X: Float[Tensor, "B T N D"]) -> Float
     if torch.compiler.is_compiling():  # fuses, three times faster than small products; eagerly it is five times slower
         return (weights[..., None] * X[..., None, :, :]).sum(-2)
     return weights @ X
+
+
+def spread(
+    mixed: Float[Tensor, "B T N D"], post: Float[Tensor, "B T N"], update: Float[Tensor, "B T D"]
+) -> Float[Tensor, "B T N D"]:
+    """X_s + post_s · update for every stream s."""
+    if torch.compiler.is_compiling():  # fuses
+        return mixed + post.unsqueeze(-1) * update.unsqueeze(-2)
+    B, T = mixed.shape[:2]  # as a product: neither it nor its gradients write a copy of the streams
+    flat = torch.baddbmm(mixed.flatten(0, 1), post.flatten(0, 1).unsqueeze(-1), update.flatten(0, 1).unsqueeze(-2))
+    return flat.unflatten(0, (B, T))
+
+
+def rms_product(X: Float[Tensor, "*batch width"], W: Float[Tensor, "out width"]) -> Float[Tensor, "*batch out"]:
+    """(X / rms(X)) Wᵀ as (X Wᵀ) / rms(X), rms² = mean(x²) + ε over the last axis."""
+    if torch.compiler.is_compiling():  # fuses
+        return F.linear(X, W) * (X.square().mean(-1, keepdim=True) + EPS).rsqrt()
+    return _RmsProduct.apply(X, W)
+
+
+class _RmsProduct(torch.autograd.Function):
+    """With s = 1 / rms(X), y = X Wᵀ and g the gradient: ∂X = (s g) W − X s³ (g · y) / width, in two passes over X."""
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, W: Tensor) -> Tensor:
+        y = F.linear(X, W)
+        s = (torch.linalg.vector_norm(X, dim=-1, keepdim=True).square() / X.shape[-1] + EPS).rsqrt()
+        ctx.save_for_backward(X, W, y, s)
+        return y * s
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        X, W, y, s = ctx.saved_tensors
+        g = grads[0] * s
+        grad_X = (g @ W).addcmul_(X, -(g * y).sum(-1, keepdim=True) * s.square() / X.shape[-1])
+        return grad_X, g.flatten(0, -2).T @ X.flatten(0, -2)
 
 
 def _wide(t: Tensor) -> Tensor:
@@ -87,57 +127,77 @@ class HyperConnection(nn.Module):
 
     def forward(self, X: Float[Tensor, "B T N D"], branch: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T N D"]:
         """X after the branch. The coefficients pass their hooks in the order pre, res, post."""
+        mixed_first = self.spec.post_input == "mixed"
         with torch.autocast(X.device.type, enabled=False):
-            x = self.normed(X)
-            pre = self._shown("pre", self.H_pre(x), X)
-            res = self._shown("res", self.H_res(x), X)
+            y = self.dynamic(X, [name for name in self.W if name != "post" or not mixed_first])
+            pre = self._shown("pre", self.H_pre(y), X)
+            res = self._shown("res", self.H_res(y), X)
             h, mixed = mix(pre.unsqueeze(-2), X).squeeze(-2), mix(res, X)
-            if self.spec.post_input == "mixed":
-                x = self.normed(mixed)
-            post = self._shown("post", self.H_post(x), X)
-        return mixed + post.unsqueeze(-1) * branch(h).unsqueeze(-2)
+            if mixed_first:
+                y = self.dynamic(mixed, [name for name in self.W if name == "post"])
+            post = self._shown("post", self.H_post(y), X)
+        update = branch(h)
+        with torch.autocast(X.device.type, enabled=False):
+            return spread(mixed, post, update.to(mixed.dtype))
 
     def _shown(self, name: str, H: Tensor, X: Tensor) -> Tensor:
         n = self.spec.n
         full = H.to(X.dtype).expand(*X.shape[:2], n, *([n] if name == "res" else []))
         return tap(getattr(self, f"hook_{name}"), full)
 
-    def normed(self, X: Float[Tensor, "B T N D"]) -> Tensor | None:
-        """What the dynamic terms read; None without them."""
+    def dynamic(self, X: Float[Tensor, "B T N D"], names: list[str] | None = None) -> dict[str, Tensor]:
+        """norm(X) W of these coefficients (default: all), before their activation; empty without dynamic terms.
+
+        One product for all of them, and the norm is applied to its few outputs: norm(X) W = (X (γ ⊙ W)) / rms(X), so
+        that no normalised copy of the streams exists.
+        """
+        names = list(self.W) if names is None else names
+        if self.norm_weight is None or not names:
+            return {}
+        # a weight [width, few outputs] has gradients 20 times slower
+        W = torch.cat([_wide(self.W[name]) for name in names]) * _wide(self.norm_weight)
+        y = self.normed_product(_wide(X), W)
+        return dict(zip(names, y.split([len(self.W[name]) for name in names], -1), strict=True))
+
+    def normed_product(self, X: Float[Tensor, "B T N D"], W: Float[Tensor, "out width"]) -> Tensor:
+        """The product of the normalised streams (without γ) and W."""
         raise NotImplementedError
 
-    def H_pre(self, x: Tensor | None) -> Float[Tensor, "*B_T N"]:
-        """What the branch reads of each stream; [N] when x is None: the static part."""
+    def H_pre(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
+        """What the branch reads of each stream; [N] where y has no such term: the static part."""
         raise NotImplementedError
 
-    def H_post(self, x: Tensor | None) -> Float[Tensor, "*B_T N"]:
+    def H_post(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
         """What each stream gets of the branch's update."""
         raise NotImplementedError
 
-    def H_res(self, x: Tensor | None) -> Float[Tensor, "*B_T N N"]:
+    def H_res(self, y: Dynamic) -> Float[Tensor, "*B_T N N"]:
         """How the streams mix: row s is the new stream s."""
         if self.spec.freeze_res:
             return torch.eye(self.spec.n, device=self.b["pre"].device)
-        return self.mixing(self.logits("res", x))
+        return self.mixing(self.logits("res", y))
 
     def mixing(self, logits: Tensor) -> Float[Tensor, "*B_T N N"]:
         """H_res from its logits."""
         raise NotImplementedError
 
-    def logits(self, name: str, x: Tensor | None) -> Tensor:
-        """α · act(x W) + b, or b where there is no x."""
+    def logits(self, name: str, y: Dynamic) -> Tensor:
+        """α · act(y) + b, or b where y has no term of that name."""
         b = _wide(self.b[name])
-        if x is None:
+        if not y or name not in y:
             return b
-        y = F.linear(x, _wide(self.W[name]))  # a weight [width, few outputs] has gradients 20 times slower
-        y = y.tanh() if self.spec.dyn_act == "tanh" else y
-        return _wide(self.alpha[self.scale_of[name]]) * y.reshape(*x.shape[:2], *b.shape) + b
+        term = y[name].tanh() if self.spec.dyn_act == "tanh" else y[name]
+        return _wide(self.alpha[self.scale_of[name]]) * term.reshape(*term.shape[:2], *b.shape) + b
 
     def flops(self) -> int:
-        """Floating-point operations per token in matrix products, a multiply-add counted as two."""
+        """Floating-point operations per token, a multiply-add as two: maps, reading, mixing and writing of streams."""
         n = self.spec.n
         maps = sum(2 * b.numel() * self.width for b in self.b.values()) if self.spec.dynamic else 0
-        return maps + 2 * self.d_model * n * (n + 1)
+        return maps + 2 * self.d_model * n * (n + 2)
+
+    def constant_flops(self) -> int:
+        """Those of them whose second factor is a constant: no gradient of it is formed."""
+        return 0
 
     def extra_repr(self) -> str:
         return f"{self.spec.kind}, {self.spec.n} streams, favours {self.favoured}"
@@ -168,17 +228,16 @@ class UnconstrainedConnection(HyperConnection):
         n = self.spec.n
         return {"pre": torch.eye(n)[self.favoured], "post": torch.ones(n), "res": torch.eye(n)}
 
-    def normed(self, X: Tensor) -> Tensor | None:
-        if self.norm_weight is None:
-            return None
-        norm = F.rms_norm if self.spec.norm == "rms" else F.layer_norm
-        return norm(_wide(X), (self.d_model,), eps=EPS) * _wide(self.norm_weight)
+    def normed_product(self, X: Tensor, W: Tensor) -> Tensor:
+        if self.spec.norm == "rms":
+            return rms_product(X, W)
+        return F.linear(F.layer_norm(X, (self.d_model,), eps=EPS), W)
 
-    def H_pre(self, x: Tensor | None) -> Tensor:
-        return self.logits("pre", x)
+    def H_pre(self, y: Dynamic) -> Tensor:
+        return self.logits("pre", y)
 
-    def H_post(self, x: Tensor | None) -> Tensor:
-        return self.logits("post", x)
+    def H_post(self, y: Dynamic) -> Tensor:
+        return self.logits("post", y)
 
     def mixing(self, logits: Tensor) -> Tensor:
         return logits.mT
@@ -214,16 +273,14 @@ class StochasticConnection(HyperConnection):
         outer[self.favoured] = 1.0
         return {"pre": outer, "post": outer, "res": self.identity_logits()}
 
-    def normed(self, X: Tensor) -> Tensor | None:
-        if self.norm_weight is None:
-            return None
-        return F.rms_norm(_wide(X).flatten(-2), (self.width,), _wide(self.norm_weight), EPS)
+    def normed_product(self, X: Tensor, W: Tensor) -> Tensor:
+        return rms_product(X.flatten(-2), W)
 
-    def H_pre(self, x: Tensor | None) -> Tensor:
-        return self.logits("pre", x).sigmoid()
+    def H_pre(self, y: Dynamic) -> Tensor:
+        return self.logits("pre", y).sigmoid()
 
-    def H_post(self, x: Tensor | None) -> Tensor:
-        return 2.0 * self.logits("post", x).sigmoid()
+    def H_post(self, y: Dynamic) -> Tensor:
+        return 2.0 * self.logits("post", y).sigmoid()
 
 
 class SinkhornConnection(StochasticConnection):
@@ -268,8 +325,11 @@ class PermutationConnection(StochasticConnection):
         return (a @ self.P.to(a.dtype).flatten(1)).unflatten(-1, (self.spec.n, -1))
 
     def flops(self) -> int:
+        return super().flops() + self.constant_flops()
+
+    def constant_flops(self) -> int:
         n = self.spec.n
-        return super().flops() + (2 * math.factorial(n) * n * n if self.spec.dynamic else 0)
+        return 2 * math.factorial(n) * n * n if self.spec.dynamic else 0
 
 
 class KroneckerConnection(StochasticConnection):

@@ -9,7 +9,7 @@ hyper-connection, a head gate, a Kronecker projection; a model without any has n
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -66,6 +66,25 @@ def routing(model: nn.Module) -> dict[str, Float[Tensor, "H H"]]:
     return {name: m.weight.detach() for name, m in found.items()}
 
 
+def idle(model: nn.Module) -> dict[str, str]:
+    """Hyper-connections whose mixing cannot change any output, by name, with the reason; they are never counted.
+
+    A doubly stochastic H_res leaves equal streams as they are, and the sum of unequal ones: nothing can be seen of the
+    first module's, nor of the last one's unless its H_post reads the mixed streams. H_res = I does not mix at all.
+    """
+    found = connections(model)
+    reasons = {}
+    for i, (name, module) in enumerate(found.items()):
+        exact = isinstance(module, PermutationConnection | KroneckerConnection)
+        if "res" not in module.b:
+            reasons[name] = "H_res = I by construction"
+        elif i == 0 and isinstance(module, StochasticConnection):
+            reasons[name] = "its streams are equal: mixing changes nothing"
+        elif i == len(found) - 1 and exact and module.spec.post_input == "same":
+            reasons[name] = "only the sum of its streams is read: mixing changes nothing"
+    return reasons
+
+
 def has_mixing(model: nn.Module) -> bool:
     """Whether `measure` has anything to say."""
     kinds = (HyperConnection, HeadGate, KroneckerProjection)
@@ -106,12 +125,13 @@ def measure(
     """
     found = connections(model)
     seen, gradients = _look(model, found, tokens, targets)
+    without = idle(model)
     rows: list[Row] = []
     with torch.no_grad():
-        for i, (name, module) in enumerate(found.items()):
+        for name, module in found.items():
             rows += _connection(name, module, seen.get(f"{name}.hook_res"))
             if targets is not None:
-                rows.append(_gradient(name, module, gradients.get(name), i == 0, i == len(found) - 1))
+                rows.append(_gradient(name, gradients.get(name), without.get(name, "")))
         for name in gates(model):
             rows += _gate(name, seen.get(f"{name.removesuffix('gate')}hook_gate"))
         for name, W in routing(model).items():
@@ -181,16 +201,9 @@ def _dynamics(name: str, module: HyperConnection) -> Iterator[Row]:
             yield _row(name, "swap_best", None if free else best, f"factor {k}", unbounded)
 
 
-def _gradient(name: str, module: HyperConnection, grad: Tensor | None, first: bool, last: bool) -> Row:
-    """Undefined where mixing cannot be seen: equal streams before it, or only their sum after it."""
-    why = ""
-    if "res" not in module.b:
-        why = "H_res = I by construction"
-    elif first and isinstance(module, StochasticConnection):
-        why = "its streams are equal: mixing changes nothing"
-    elif last and isinstance(module, PermutationConnection | KroneckerConnection) and module.spec.post_input == "same":
-        why = "only the sum of its streams is read: mixing changes nothing"
-    elif grad is None:
+def _gradient(name: str, grad: Tensor | None, why: str) -> Row:
+    """Undefined where mixing cannot be seen, and why."""
+    if not why and grad is None:
         why = "the loss does not depend on it"
     return _row(name, "gradient", None if why or grad is None else grad.float().norm(), why=why)
 
@@ -216,19 +229,20 @@ def _routing(name: str, W: Tensor) -> Iterator[Row]:
     yield _row(name, "routing_share", None if zero else (off / all_of) ** 2, why="W is zero" if zero else "")
 
 
-def still(rows: list[Row]) -> str:
-    """One line when the streams do not mix, else "".
+def still(rows: list[Row], without: Collection[str]) -> str:
+    """One line when the streams do not mix, else "". `without` are the modules that cannot change an output (`idle`).
 
-    The rule: there are mixing matrices that could mix, and in every one ‖H_res − I‖_F is below `STILL`, both with
+    The rule: there are modules whose mixing can act, and in every one ‖H_res − I‖_F is below `STILL`, both with
     the biases alone and, where it was measured, in the mean over tokens.
     """
     kinds = ("distance_static", "distance_dynamic")
-    found = {k: [r["value"] for r in rows if r["metric"] == k and r["value"] is not None] for k in kinds}
+    can = [r for r in rows if r["module"] not in without and r["value"] is not None]
+    found = {k: [r["value"] for r in can if r["metric"] == k] for k in kinds}
     if not found["distance_static"] or any(x >= STILL for values in found.values() for x in values):
         return ""
-    best = [r["value"] for r in rows if r["metric"] == "swap_best" and r["value"] is not None]
+    best = [r["value"] for r in can if r["metric"] == "swap_best"]
     reach = f"; the best swap that any token could have is {100 * max(best):.2f} %" if best else ""
     return (
         f"streams are not mixing: ‖H_res − I‖ is at most {max(max(v, default=0.0) for v in found.values()):.4f} in all "
-        f"{len(found['distance_static'])} modules (mixing starts at {STILL}){reach}"
+        f"{len(found['distance_static'])} modules whose mixing can act (mixing starts at {STILL}){reach}"
     )

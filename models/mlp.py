@@ -23,17 +23,17 @@ class Mlp(Projected):
 
     def __init__(self, config: c.ModelConfig) -> None:
         super().__init__()
-        spec, d, m, heads = config.mlp, config.d_model, config.d_mlp, config.n_heads
+        spec, d, m = config.mlp, config.d_model, config.d_mlp
         self.act = ACTIVATIONS[spec.activation]
         self.gated = spec.gate is not None
         if spec.gate is not None:
-            self.add_projection("gate", spec.gate, d, m, heads)
-        self.add_projection("up", spec.up, d, m, heads)
+            self.add_projection("gate", spec.gate, d, m, config)
+        self.add_projection("up", spec.up, d, m, config)
         self.hook_pre = HookPoint()
         if self.gated:
             self.hook_pre_linear = HookPoint()
         self.hook_post = HookPoint()
-        self.add_projection("down", spec.down, m, d, heads, init_scale=residual_scale(config))
+        self.add_projection("down", spec.down, m, d, config, init_scale=residual_scale(config))
 
     def forward(self, x: Float[Tensor, "B T D"], canon: nn.Module | None = None) -> Float[Tensor, "B T D"]:
         """The FFN's update; `canon` is the block's Canon-D layer, on what the activation reads and the linear half."""

@@ -13,6 +13,81 @@ class Part:
     kind: ClassVar[str]
 
 
+# ---- how weights start -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init(Part):
+    """How the weights of a map or a table start; `models.initialisation.fill` draws them.
+
+    The fan-in is how many inputs one output sums: d_in of a dense map, d_in / H of an independent one, H of a
+    Kronecker one, D of a table (the head sums over the width).
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normal(Init):
+    """N(0, std), whatever the fan-in (GPT-2)."""
+
+    kind: ClassVar[str] = "normal"
+    std: float | None = None
+    """σ; none means the model's init_std."""
+
+    def __post_init__(self) -> None:
+        if self.std is not None and self.std < 0:
+            raise InputError(f"the std of an initialisation must not be negative, got {self.std}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled(Init):
+    """Base of the rules that keep the size of what passes through: an output is about `gain` times an input."""
+
+    gain: float = 1.0
+    """Factor on the weights."""
+
+    def __post_init__(self) -> None:
+        if self.gain < 0:
+            raise InputError(f"the gain of an initialisation must not be negative, got {self.gain}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FanInUniform(Scaled):
+    """U(±gain / sqrt(fan-in)), of σ gain / sqrt(3 fan-in): the default of PyTorch's and MLX's Linear."""
+
+    kind: ClassVar[str] = "fan_in_uniform"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FanInNormal(Scaled):
+    """N(0, gain / sqrt(fan-in)): outputs as large as inputs at gain 1. MLX's Embedding, with the width as fan-in."""
+
+    kind: ClassVar[str] = "fan_in_normal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orthogonal(Scaled):
+    """gain times an orthogonal matrix (rows or columns, whichever are fewer); each block of an independent map."""
+
+    kind: ClassVar[str] = "orthogonal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Initial(Part):
+    """How the parts of a model start that do not say it themselves, as `attention.v.init` does for the values."""
+
+    kind: ClassVar[str] = "initial"
+    weights: Init = Normal()
+    """Dense, independent and Kronecker maps."""
+    embed: Init = Normal()
+    """The token embedding and an untied head."""
+    positions: Init = Normal()
+    """A learned position table."""
+    head: Literal["own", "copy"] = "own"
+    """An untied head starts with numbers of its own, or as a copy of the embedding."""
+    scale_residual: bool = True
+    """Divide what writes to the residual, attention.o and mlp.down, by sqrt(2 L), as GPT-2 does, whatever the rule."""
+
+
 # ---- projections: the mixing strategies of DST §2.2 --------------------------------------------
 
 
@@ -48,6 +123,8 @@ class Independent(Projection):
     mix: ClassVar[str | None] = "B H in out"
     bias: bool = False
     """Add a bias."""
+    init: Init | None = None
+    """How the weights start; none means the model's init.weights."""
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         if d_in % n_heads or d_out % n_heads:
@@ -65,6 +142,8 @@ class Kronecker(Projection):
     mix: ClassVar[str | None] = "B H H"
     bias: bool = False
     """Add a bias."""
+    init: Init | None = None
+    """How the weights start; none means the model's init.weights."""
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         _square(self, name, d_in, d_out)
@@ -78,6 +157,8 @@ class Dense(Projection):
     short: ClassVar[str] = "dns"
     bias: bool = False
     """Add a bias."""
+    init: Init | None = None
+    """How the weights start; none means the model's init.weights."""
 
 
 @dataclass(frozen=True, kw_only=True)

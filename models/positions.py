@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from models import config as c
+from models.initialisation import fill
 from models.registry import implements
 
 
@@ -107,13 +108,14 @@ def alibi_slopes(n_heads: int) -> list[float]:
 class PositionTable(nn.Module):
     """A learned table [n_ctx, D]."""
 
-    def __init__(self, n_ctx: int, d_model: int) -> None:
+    def __init__(self, n_ctx: int, d_model: int, init: c.Init) -> None:
         super().__init__()
+        self.init = init
         self.weight = nn.Parameter(torch.empty(n_ctx, d_model))
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """N(0, std)."""
-        nn.init.normal_(self.weight, std=std, generator=generator)
+        """By `init`; the fan-in is the width."""
+        fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
 
     def forward(self, n: int, batch: int) -> Float[Tensor, "B T D"]:
         """The first n rows, once per sequence of the batch."""

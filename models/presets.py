@@ -13,10 +13,13 @@ from models.config import (
     Canon,
     ChannelLayerNorm,
     Dense,
+    FanInNormal,
+    FanInUniform,
     FrozenToken,
     Gate,
     Hdpl,
     Independent,
+    Initial,
     KromHC,
     Kronecker,
     Learned,
@@ -156,6 +159,13 @@ def pls() -> ModelConfig:
 # ---- HDPL §3.1, App. A: 4 layers, 8 heads, 512, SmolLM2 vocabulary -----------------------------
 
 
+_AS_TORCH = Initial(
+    weights=FanInUniform(), embed=FanInUniform(), positions=FanInUniform(), head="copy", scale_residual=False
+)
+"""The authors' code: torch's default for every Linear; the embedding is the head's weight, so both start as a Linear of
+width D does, and equal (SPEC §5, §9)."""
+
+
 @register
 def llama() -> ModelConfig:
     """HDPL's baseline: RMSNorm, RoPE, SwiGLU, dense; untied, as the printed counts say (SPEC §5)."""
@@ -169,6 +179,7 @@ def llama() -> ModelConfig:
         norm=RMSNorm(eps=1e-6),
         mlp=Mlp(gate=Dense(), activation="silu"),
         readout=Readout(norm=RMSNorm(eps=1e-6), tied=False),
+        init=_AS_TORCH,
     )
 
 
@@ -183,7 +194,9 @@ def hdpl() -> ModelConfig:
 
 
 # ---- KROM (SPEC §1): 8 layers, 8 heads, 512, GPT-2 BPE padded to 50304 -------------------------
-# The blog's Linears start at U(±1/sqrt(fan_in)), the embedding at N(0, 1/sqrt(D)); ours at N(0, init_std).
+
+_AS_MLX = Initial(weights=FanInUniform(), embed=FanInNormal(), positions=FanInNormal(), scale_residual=False)
+"""MLX's defaults: Linear U(±1/sqrt(fan-in)), Embedding N(0, 1/sqrt(D)) (SPEC §1.1)."""
 
 
 @register
@@ -199,6 +212,7 @@ def gpt2() -> ModelConfig:
         positions=Learned(),
         norm=norm,
         readout=Readout(norm=norm),
+        init=_AS_MLX,
     )
 
 

@@ -13,7 +13,28 @@ from torch import Tensor, nn
 
 from models import config as c
 from models.hooks import OnDemand
+from models.initialisation import fill
 from models.registry import implements, module_for
+
+ALIGNMENT = 8
+"""Numbers of bf16 in 16 bytes: rows that are no multiple of it miss the fast paths of tensor cores."""
+
+
+def aligns(x: Tensor) -> bool:
+    """Whether products with x gain from padding: on CUDA, in half precision, eagerly (the compiler pads by itself)."""
+    half = x.dtype.itemsize == 2 or torch.is_autocast_enabled(x.device.type)
+    return x.device.type == "cuda" and half and not torch.compiler.is_compiling()
+
+
+def linear(
+    x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None
+) -> Float[Tensor, "*batch o"]:
+    """x Wᵀ + b. Widths such as DST's 516 are padded with zeros inside the product where that helps (`aligns`)."""
+    more_out, more_in = (-n % ALIGNMENT for n in weight.shape)
+    if not (more_in or more_out) or not aligns(x):
+        return F.linear(x, weight, bias)
+    y = F.linear(F.pad(x, (0, more_in)), F.pad(weight, (0, more_in, 0, more_out)))[..., : weight.shape[0]]
+    return y if bias is None else y + bias.to(y.dtype)
 
 
 class Projection(nn.Module):
@@ -23,13 +44,15 @@ class Projection(nn.Module):
         super().__init__()
         self.spec, self.d_in, self.d_out, self.n_heads = spec, d_in, d_out, n_heads
         self.init_scale = 1.0
+        self.default_init: c.Init = c.Normal()  # the model's, by `Projected.add_projection`
         self.bias = nn.Parameter(torch.zeros(d_out)) if getattr(spec, "bias", False) else None
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """Weights N(0, std · init_scale), biases 0."""
+        """Weights by the spec's rule, or the model's, times `init_scale`; biases 0."""
         weight = getattr(self, "weight", None)
         if weight is not None:
-            nn.init.normal_(weight, std=std * self.init_scale, generator=generator)
+            rule = self.spec.init or self.default_init  # type: ignore[attr-defined]
+            fill(weight, rule, self.fan_in, std=std, scale=self.init_scale, generator=generator)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -44,6 +67,11 @@ class Projection(nn.Module):
     def flops(self) -> int:
         """Floating-point operations per token, a multiply-add counted as two."""
         raise NotImplementedError
+
+    @property
+    def fan_in(self) -> int:
+        """How many inputs one output sums."""
+        return self.d_in
 
     def extra_repr(self) -> str:
         return f"{self.d_in} -> {self.d_out}, {self.n_heads} heads"
@@ -78,7 +106,7 @@ class DenseProjection(Projection):
         self.weight = nn.Parameter(torch.empty(d_out, d_in))
 
     def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
         return self.weight.T
@@ -119,6 +147,10 @@ class IndependentProjection(MixedProjection):
         super().__init__(spec, d_in, d_out, n_heads)
         self.weight = nn.Parameter(torch.empty(n_heads, d_in // n_heads, d_out // n_heads))
 
+    @property
+    def fan_in(self) -> int:
+        return self.d_in // self.n_heads
+
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
         return torch.block_diag(*self.weight)
 
@@ -136,6 +168,10 @@ class KroneckerProjection(MixedProjection):
         super().__init__(spec, d_in, d_out, n_heads)
         self.weight = nn.Parameter(torch.empty(n_heads, n_heads))
 
+    @property
+    def fan_in(self) -> int:
+        return self.n_heads
+
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
         eye = torch.eye(self.d_in // self.n_heads, dtype=self.weight.dtype, device=self.weight.device)
         return torch.kron(self.weight.T.contiguous(), eye)
@@ -145,21 +181,21 @@ class KroneckerProjection(MixedProjection):
 
 
 def residual_scale(config: c.ModelConfig) -> float:
-    """Initial scale of the projections that write to the residual: 1 / sqrt(2 L), as in GPT-2."""
-    return 1.0 / math.sqrt(2 * config.n_layers)
+    """Initial scale of the projections that write to the residual: 1 / sqrt(2 L) as in GPT-2, or 1 by `init`."""
+    return 1.0 / math.sqrt(2 * config.n_layers) if config.init.scale_residual else 1.0
 
 
 class Projected(nn.Module):
     """A module that owns named projections and, beside each mixing one, its `hook_{name}_mix`."""
 
     def add_projection(
-        self, name: str, spec: c.Projection, d_in: int, d_out: int, n_heads: int, *, init_scale: float = 1.0
+        self, name: str, spec: c.Projection, d_in: int, d_out: int, config: c.ModelConfig, *, init_scale: float = 1.0
     ) -> None:
         """Create `self.{name}` and, where there is a mixing matrix, `self.hook_{name}_mix`."""
         if spec.mix is not None:
             self.add_module(f"hook_{name}_mix", OnDemand())
-        projection = module_for(spec)(spec, d_in, d_out, n_heads)
-        projection.init_scale = init_scale
+        projection = module_for(spec)(spec, d_in, d_out, config.n_heads)
+        projection.init_scale, projection.default_init = init_scale, config.init.weights
         self.add_module(name, projection)
 
     def project(self, name: str, x: Tensor) -> Tensor:

@@ -4,10 +4,11 @@ A chunk of rows is turned into logits, used, and dropped: the loss and its gradi
 product more than the forward pass and memory of [chunk, V].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -21,43 +22,112 @@ def chunk_rows(d_vocab: int, budget: int = 2**22, least: int = 160) -> int:
     return max(least, budget // d_vocab)
 
 
+LOSS_BUDGET = {"cpu": (2**22, 640), "cuda": (2**27, 2048)}
+"""Logits per chunk of the training loss, and the fewest rows, by device. The gradient of the head is read and written
+once per chunk, which few rows do not pay for: measured on two CPU cores at V = 50,257, width 384, 640 rows take a
+quarter of the time of 160. On a GPU a chunk is some hundred MB, so that kernels are few."""
+CACHE = 2**18
+"""Logits per CPU thread that are turned into probabilities at once, in fp32: 1 MiB, which stays in its cache."""
+VOCABULARY_MULTIPLE, WIDTH_MULTIPLE = 64, 8
+"""On CUDA the head is padded inside the product to multiples of these, for tensor cores: V = 50,257 to 50,304 rows,
+D = 516 to 520 columns."""
+
+
+def loss_rows(d_vocab: int, device: str) -> int:
+    """Rows per chunk of the training loss."""
+    budget, least = LOSS_BUDGET.get(device, LOSS_BUDGET["cuda"])
+    return max(least, budget // d_vocab)
+
+
+def _softmax_rows(d_vocab: int, device: torch.device) -> int:
+    """Rows whose probabilities are formed at once: a cache full on a CPU, the whole chunk elsewhere and compiled."""
+    if device.type != "cpu" or torch.compiler.is_compiling():
+        return 2**31
+    return max(1, torch.get_num_threads() * CACHE // d_vocab)
+
+
+def _padding(d_vocab: int, d_model: int, device: str) -> tuple[int, int]:
+    """Rows and columns of zeros that the head gets inside the product."""
+    return (-d_vocab % VOCABULARY_MULTIPLE, -d_model % WIDTH_MULTIPLE) if device == "cuda" else (0, 0)
+
+
 class _CrossEntropy(torch.autograd.Function):
-    """Sum of −log softmax(h W^T)[target] over the rows; gradients are formed in the forward pass."""
+    """Σ_l scale_l · mean over the targets of −log softmax(h_l W^T)[target], and those means one by one.
+
+    Gradients are formed in the forward pass, of all h_l in one go: W is converted once, and its gradient exists once.
+    The means alone are for reading: no gradient flows through them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, w: Tensor, target: Tensor, dtype: torch.dtype) -> Tensor:
-        wants_h, wants_w = ctx.needs_input_grad[:2]
-        total = torch.zeros((), dtype=torch.promote_types(h.dtype, torch.float32), device=h.device)
-        grad_h = torch.zeros_like(h) if wants_h else None
-        grad_w = torch.zeros_like(w) if wants_w else None
-        wd = w.to(dtype)
-        size = chunk_rows(w.shape[0])
-        for rows in (slice(i, i + size) for i in range(0, h.shape[0], size)):
-            hd, t = h[rows].to(dtype), target[rows]
-            real = t != IGNORE
-            logits = (hd @ wd.T).to(total.dtype)
-            lse = logits.logsumexp(-1)
-            t = torch.where(real, t, 0)
-            hit = logits.gather(-1, t[:, None])[:, 0]
-            total += torch.where(real, lse - hit, 0.0).sum()
-            if grad_h is None and grad_w is None:
-                continue
-            delta = logits.sub_(lse[:, None]).exp_()  # softmax − one-hot, zero where there is no target
-            delta.scatter_add_(-1, t[:, None], -torch.ones_like(delta[:, :1]))
-            delta = (delta * real[:, None]).to(dtype)
-            if grad_h is not None:
-                grad_h[rows] = (delta @ wd).to(h.dtype)
-            if grad_w is not None:
-                grad_w += (delta.T @ hd).to(w.dtype)
-        ctx.save_for_backward(grad_h, grad_w)
-        return total
+    def forward(
+        ctx: Any, w: Tensor, target: Tensor, dtype: torch.dtype, scales: tuple[float, ...], *hs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(torch.promote_types(hs[0].dtype, w.dtype), torch.float32)
+        wants_w, wants_h = ctx.needs_input_grad[0], any(ctx.needs_input_grad[4:])
+        real = target != IGNORE
+        index = torch.where(real, target, 0)[:, None]
+        share = real.to(wide)[:, None] / real.sum().clamp(min=1)  # of the mean, per row
+        (v, d), (more_v, more_d) = w.shape, _padding(w.shape[0], w.shape[1], w.device.type)
+        wd = F.pad(w.to(dtype), (0, more_d, 0, more_v)) if more_v or more_d else w.to(dtype)
+        grad_hs = [torch.empty_like(h) for h in hs] if wants_h else []
+        grad_w: Tensor | None = None
+        chunks = max(1, -(-len(target) // loss_rows(v, w.device.type)))
+        slices = _even(len(target), chunks)
+        means = []
+        for number, h in enumerate(hs):
+            found = []
+            for rows in slices:
+                hd = F.pad(h[rows].to(dtype), (0, more_d)) if more_d else h[rows].to(dtype)
+                logits = hd @ wd.T
+                if more_v:
+                    logits[:, v:] = -torch.inf  # probability and gradient of a padded row are exactly 0
+                scale = share[rows] * scales[number] if wants_h or wants_w else None
+                found.append(_log_probs(logits, index[rows], wide, scale))
+                if wants_h:
+                    grad_hs[number][rows] = (logits @ wd)[:, :d]
+                if wants_w:
+                    part = (logits.T @ hd)[:v, :d]
+                    grad_w = part.to(w.dtype) if grad_w is None else grad_w.add_(part)
+            means.append(-(torch.cat(found) * share).sum())
+        losses = torch.stack(means)
+        total = torch.zeros_like(means[0])
+        for weight, mean in zip(scales, means, strict=True):  # no list goes to the device
+            total = total + weight * mean
+        ctx.save_for_backward(grad_w, *grad_hs)
+        ctx.mark_non_differentiable(losses)
+        return total, losses
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        grad_h, grad_w = ctx.saved_tensors
-        (g,) = grads
-        return (None if grad_h is None else g * grad_h), (None if grad_w is None else g * grad_w), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_w, *grad_hs = ctx.saved_tensors
+        g, _ = grads
+        n = len(ctx.needs_input_grad) - 4
+        rest = [g * grad for grad in grad_hs] if grad_hs else [None] * n
+        return (None if grad_w is None else g * grad_w), None, None, None, *rest
+
+
+def _log_probs(logits: Tensor, index: Tensor, wide: torch.dtype, scale: Tensor | None) -> Tensor:
+    """ln softmax(logits)[index], [rows, 1] in dtype `wide`; with `scale` [rows, 1] the logits become their gradient.
+
+    The gradient of −log softmax[index] is softmax − one-hot; it is scaled before it is rounded to the logits' dtype.
+    """
+    size, out = _softmax_rows(logits.shape[1], logits.device), []
+    for rows in (slice(i, i + size) for i in range(0, logits.shape[0], size)):
+        z, t = logits[rows], index[rows]
+        log_p = z.log_softmax(-1, dtype=wide)
+        out.append(log_p.gather(-1, t))
+        if scale is not None:
+            p = log_p.exp_()
+            p.scatter_add_(-1, t, p.new_full((), -1.0).expand_as(t))
+            torch.mul(p, scale[rows], out=z)
+    return torch.cat(out)
+
+
+def _even(n: int, chunks: int) -> list[slice]:
+    """0 … n−1 in `chunks` slices of nearly one size."""
+    size = max(1, -(-n // chunks))
+    return [slice(i, min(i + size, n)) for i in range(0, max(1, n), size)]
 
 
 def cross_entropy(
@@ -67,13 +137,26 @@ def cross_entropy(
 
     Under autocast the matrix products are in its dtype; logits are reduced in fp32 (fp64 for fp64 input).
     """
+    return cross_entropies([h], w, target, [1.0])[0]
+
+
+def cross_entropies(
+    hs: Sequence[Float[Tensor, "*rows D"]],
+    w: Float[Tensor, "V D"],
+    target: Int[Tensor, "*rows"],
+    scales: Sequence[float],
+) -> tuple[Float[Tensor, ""], Float[Tensor, " hs"]]:
+    """(Σ_l scale_l · cross_entropy(h_l), every cross_entropy(h_l) by itself, without a gradient).
+
+    For per-layer supervision: one gradient of W for all layers, where separate losses hold one each.
+    """
     if not torch.is_grad_enabled():  # inside the Function grad mode is always off
-        h, w = h.detach(), w.detach()
-    device = h.device.type
+        hs, w = [h.detach() for h in hs], w.detach()
+    device = w.device.type
     autocast = torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(h.dtype, w.dtype)
-    n = (target != IGNORE).sum().clamp(min=1)
-    return _CrossEntropy.apply(h.reshape(-1, h.shape[-1]), w, target.reshape(-1), dtype) / n
+    dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(hs[0].dtype, w.dtype)
+    flat = [h.reshape(-1, h.shape[-1]) for h in hs]
+    return _CrossEntropy.apply(w, target.reshape(-1), dtype, tuple(scales), *flat)
 
 
 @torch.no_grad()
@@ -84,9 +167,7 @@ def map_logits(
 
     Chunks are even, for a product of one to three rows takes another path and rounds otherwise.
     """
-    chunks = max(1, -(-h.shape[0] // chunk_rows(w.shape[0])))
-    size = max(1, -(-h.shape[0] // chunks))
-    slices = [slice(i, min(i + size, h.shape[0])) for i in range(0, max(1, h.shape[0]), size)]
+    slices = _even(h.shape[0], max(1, -(-h.shape[0] // chunk_rows(w.shape[0]))))
     return torch.cat([fn(h[rows] @ w.to(h.dtype).T, rows) for rows in slices])
 
 

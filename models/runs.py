@@ -54,9 +54,10 @@ def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:
     """The evaluation rows of a run's metrics."""
+    from models.checkpoint import run_folder
     from models.training.run import read_metrics
 
-    return [row for row in read_metrics(folder) if row["kind"] == "eval"]
+    return [row for row in read_metrics(run_folder(folder)) if row["kind"] == "eval"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -94,9 +95,10 @@ def _list(folder: Path) -> None:
 
 
 def _show(run: Path) -> None:
+    from models.checkpoint import run_folder, snapshots
     from models.training.run import read_metrics
 
-    manifest, metrics = _manifest(run), read_metrics(run)
+    manifest, metrics = _manifest(run), read_metrics(run_folder(run))
     data = manifest["data"]["train"]
     for name in (
         "preset",
@@ -111,6 +113,8 @@ def _show(run: Path) -> None:
         "outcome",
     ):
         print(f"{name:13s} {manifest.get(name, '')}")
+    if steps := [str(row["step"]) for row in snapshots(run_folder(run))]:
+        print(f"{'snapshots':13s} {', '.join(steps)}")
     print(f"{'command':13s} {' '.join(manifest['argv'])}")
     if "parent" in manifest:  # fine-tuned or edited: what follows about data is the parent's
         print(f"{'made from':13s} {manifest['parent']['run']}")
@@ -142,9 +146,9 @@ def _number(value: float | None) -> str:
 
 
 def _manifest(run: Path) -> dict[str, Any]:
-    from models.checkpoint import read_json, run_folder
+    from models.checkpoint import read_manifest, run_folder
 
-    return read_json(run_folder(run) / "manifest.json")
+    return read_manifest(run_folder(run))
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

@@ -32,6 +32,7 @@ def recipe() -> Training:
     return Training(
         lr=6e-5, lr_floor=1.0, warmup=0, weight_decay=0.01, beta2=0.999, optimizer="adamw", hc_lr=6e-5, hc_decay=0.01,
         batch_size=16, epochs=1.0, packing="document", eval_every=100, sample_every=0, checkpoint_every=100,
+        snapshots="none",
     )  # fmt: skip
 
 
@@ -79,14 +80,13 @@ def _start(options: Options, out: Path) -> None:
     training = with_recipe(options.training, "", "small")
     training = replace(training, device=pick_device(training.device))
 
-    from models.derived import check_new, inherited, parent_of
-    from models.provenance import provenance
-
-    check_new(out)
-
     from models.checkpoint import run_folder
     from models.config_io import to_dict
-    from models.training.run import Run
+    from models.derived import inherited, parent_of
+    from models.provenance import provenance
+    from models.training.run import Run, check_startable
+
+    check_startable(out)
 
     folder = run_folder(options.run)
     sft = {
@@ -106,13 +106,19 @@ def _start(options: Options, out: Path) -> None:
 
 
 def _go_on(out: Path) -> None:
-    from models.checkpoint import read_json, run_folder
+    from models.checkpoint import read_json, whole_run
+    from models.training.checkpoints import none_yet
 
-    folder = run_folder(out)
+    folder = whole_run(out)
     saved, manifest = read_json(folder / "config.json"), read_json(folder / "manifest.json")
     if "sft" not in saved:
         raise InputError(f"{folder} is no fine-tuning: resume it with python -m models.train --resume --out {folder}")
-    trainer, counts = _trainer(folder, folder, saved["sft"], from_dict(Training, saved["training"]), fresh=True)
+    training = from_dict(Training, saved["training"])
+    again = none_yet(folder, training.checkpoint_every)
+    start = _parent(manifest) if again else folder
+    trainer, counts = _trainer(start, folder, saved["sft"], training, fresh=not again)
+    if counts["tokenizer"] != manifest["sft"].get("tokenizer", counts["tokenizer"]):
+        raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or tune a new run")
     for name in ("data", "valid"):
         if counts[name] != manifest["sft"][name]:
             raise InputError(f"the {name} pairs changed since the run began: a resumed run would not be the same run")
@@ -120,6 +126,17 @@ def _go_on(out: Path) -> None:
     done = " (the run is complete)" if trainer.step == trainer.steps else ""
     print(f"resuming at step {trainer.step} of {trainer.steps}{done}", file=sys.stderr)
     _fit(trainer, counts)
+
+
+def _parent(manifest: dict[str, Any]) -> Path:
+    """The run that the fine-tuning started from. Raises `InputError` when it has other weights now."""
+    from models.checkpoint import run_folder
+    from models.derived import parent_of
+
+    parent = run_folder(manifest["parent"]["run"])
+    if parent_of(parent)["sha256"] != manifest["parent"]["sha256"]:
+        raise InputError(f"{parent} has other weights than when the fine-tuning began; start it anew")
+    return parent
 
 
 def _trainer(
@@ -140,7 +157,7 @@ def _trainer(
         train, valid = pairs, read_pairs(Path(sft["valid"]))
     else:
         train, valid = hold_out(pairs, VALID_FRACTION)
-    torch.manual_seed(training.seed)
+    torch.manual_seed(training.seed_of("noise"))
     if fresh:
         model = StreamTransformer(model_config(start), Tokenizer.load(start / "tokenizer.json"))
     else:
@@ -148,6 +165,7 @@ def _trainer(
     tokenizer, n_ctx = model._text(), model.config.n_ctx
     windows: dict[str, PairWindows] = {}
     counts: dict[str, Any] = {"template": sft["template"], "masked": sft["masked"]}
+    counts["tokenizer"] = tokenizer.sha256
     for name, some in (("data", train), ("valid", valid)):
         rows = encode_pairs(some, tokenizer, n_ctx, sft["template"])
         w = PairWindows(rows, n_ctx, tokenizer.pad_id, packing=training.packing, masked=sft["masked"])

@@ -4,6 +4,9 @@ python -m models.train lfa --data stories --scale zoo --out runs/lfa
 python -m models.train lfa --data train.txt --valid valid.txt --scale small --out runs/lfa --epochs 4
 python -m models.train pls --data corpus/ --tokenizer gpt2/ --scale paper --out runs/pls
 python -m models.train --resume --out runs/lfa
+torchrun --nproc-per-node 4 -m models.train lfa --data stories --scale paper --out runs/lfa
+
+Several processes (`models.training.parallel`) take the steps of one: each computes its part of every batch.
 """
 
 import sys
@@ -43,88 +46,106 @@ def _start(options: Options, out: Path) -> None:
     config = preset(options.preset, options.scale, **changes)
     training = with_recipe(options.training, options.preset, options.scale)
     training = replace(training, device=pick_device(training.device))
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} is not empty: choose another --out, or --resume to go on with the run in it")
 
     from models.training.data import prepare
+    from models.training.parallel import ranks
+    from models.training.run import check_startable
 
-    print(f"reading {options.data}", file=sys.stderr)
+    check_startable(out)
+
+    group, device = ranks(training.device, training.parallel)
+    if group.leader:
+        print(f"reading {options.data}", file=sys.stderr)
     source = dict(
         data=options.data, valid=options.valid, text_field=options.text_field, max_documents=options.max_documents
     )
-    data = prepare(
-        options.data,
-        options.valid,
-        options.tokenizer,
-        config.d_vocab,
-        text_field=options.text_field,
-        max_documents=options.max_documents,
-    )
+    with group.leader_first():
+        data = prepare(
+            options.data,
+            options.valid,
+            options.tokenizer,
+            config.d_vocab,
+            text_field=options.text_field,
+            max_documents=options.max_documents,
+        )
     if data.tokenizer.d_vocab != config.d_vocab:
         if "d_vocab" in changes and data.tokenizer.d_vocab > config.d_vocab:
             raise InputError(f"the tokenizer has {data.tokenizer.d_vocab} entries, d_vocab is {config.d_vocab}")
         if "d_vocab" not in changes:
             config = override(config, {"d_vocab": data.tokenizer.d_vocab})
-    trainer = _trainer(config, training, data, out, source, options.scale)
+    trainer = _trainer(config, training, data, out, source, options.scale, group, device)
     _fit(trainer, data)
 
 
 def _go_on(out: Path) -> None:
-    from models.checkpoint import model_config, read_json, run_folder
+    from models.checkpoint import model_config, read_json, whole_run
     from models.training.data import prepare
+    from models.training.parallel import ranks
 
-    folder = run_folder(out)
+    folder = whole_run(out)
     config = model_config(folder)
     saved = read_json(folder / "config.json")
     if "sft" in saved:
         raise InputError(f"{folder} is a fine-tuning: resume it with python -m models.sft --resume --out {folder}")
     training = from_dict(Training, saved["training"])
     source: dict[str, Any] = saved["data"]
-    data = prepare(
-        source["data"],
-        source["valid"],
-        str(folder / "tokenizer.json"),
-        config.d_vocab,
-        text_field=source["text_field"],
-        max_documents=source["max_documents"],
-    )
+    group, device = ranks(pick_device(training.device), training.parallel)
+    with group.leader_first():
+        data = prepare(
+            source["data"],
+            source["valid"],
+            str(folder / "tokenizer.json"),
+            config.d_vocab,
+            text_field=source["text_field"],
+            max_documents=source["max_documents"],
+        )
     manifest = read_json(folder / "manifest.json")
     for part, now in (("train", data.train), ("valid", data.valid)):
         was = manifest["data"][part]["corpus"]
         if was != now.meta["corpus"]:
             raise InputError(f"the {part} data changed since the run began: a resumed run would not be the same run")
-    trainer = _trainer(config, training, data, folder, source, None)
+    if manifest["data"]["tokenizer"]["sha256"] != data.tokenizer.sha256:
+        raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or train a new run")
+    trainer = _trainer(config, training, data, folder, source, None, group, device)
     trainer.resume()
     done = " (the run is complete)" if trainer.step == trainer.steps else ""
-    print(f"resuming at step {trainer.step} of {trainer.steps}{done}", file=sys.stderr)
+    if group.leader:
+        print(f"resuming at step {trainer.step} of {trainer.steps}{done}", file=sys.stderr)
     _fit(trainer, data)
 
 
 def _trainer(
-    config: ModelConfig, training: Training, data: Any, out: Path, source: dict[str, Any], scale: str | None
+    config: ModelConfig,
+    training: Training,
+    data: Any,
+    out: Path,
+    source: dict[str, Any],
+    scale: str | None,
+    group: Any,
+    device: str,
 ) -> Any:
     """Model, windows and run folder; the folder is created last, when nothing can be wrong any more."""
-    import torch
-
     from models.provenance import provenance
     from models.text.shards import Windows
     from models.training.loop import Trainer
     from models.training.run import Run
     from models.transformer import StreamTransformer
 
-    torch.manual_seed(training.seed)
-    model = StreamTransformer(config, data.tokenizer, seed=training.seed)
+    group.seed_noise(training.seed_of("noise"))
+    model = StreamTransformer(config, data.tokenizer, seed=training.seed_of("weights"))
     train = Windows(data.train, config.n_ctx, packing=training.packing)
     valid = Windows(data.valid, config.n_ctx, packing=training.packing)
-    trainer = Trainer(model, training, train, valid, Run(out), training.device)
-    if scale is not None:
+    trainer = Trainer(model, training, train, valid, group.run(Run(out)), device, group)
+    if scale is not None and group.leader:
         manifest = {
             "preset": config.name,
             "scale": scale,
             "seed": training.seed,
+            "seeds": training.seeds,
             "parameters": model.n_params(),
             "data": data.description,
-            **provenance(training.device),
+            "processes": group.size,
+            **provenance(device),
         }
         saved = {"model": to_dict(config), "training": asdict(training), "data": source}
         trainer.run = Run.create(out, saved, data.tokenizer, manifest)
@@ -135,13 +156,14 @@ def _fit(trainer: Any, data: Any) -> None:
     from models.training.loop import run_to_end
 
     model, folder = trainer.model, trainer.run.folder
-    print(
-        f"{model.config.name} {model.config.mixing}: {model.n_params():,} parameters; "
-        f"{data.train.n_tokens:,} training tokens in {data.train.n_documents:,} documents, "
-        f"{data.valid.n_tokens:,} for validation ({data.valid.meta['rule']}); "
-        f"{trainer.steps} steps of {trainer.batch} x {model.config.n_ctx} tokens -> {folder}",
-        file=sys.stderr,
-    )
+    if trainer.ranks.leader:
+        print(
+            f"{model.config.name} {model.config.mixing}: {model.n_params():,} parameters; "
+            f"{data.train.n_tokens:,} training tokens in {data.train.n_documents:,} documents, "
+            f"{data.valid.n_tokens:,} for validation ({data.valid.meta['rule']}); "
+            f"{trainer.steps} steps of {trainer.batch} x {model.config.n_ctx} tokens -> {folder}",
+            file=sys.stderr,
+        )
     run_to_end(trainer)
 
 

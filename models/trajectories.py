@@ -28,7 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from models.attention import pick
-from models.capture import Edits, attached, check_fired, match
+from models.capture import Edits, attached, check_fired, is_finite, match, not_finite
 from models.copies import Copies, Copy, Keep
 from models.errors import InputError
 from models.hooks import quiet, row_of
@@ -60,7 +60,8 @@ class Trajectories:
     there is no h, and passes end behind the last captured hook.
 
     Raises `InputError` in training mode, for unknown or observe-only hooks, positions outside the rows and edits of
-    another shape; at the end of the iteration for an edit that never fired, if its place was reached.
+    another shape, for values that are not finite under an edit, and at the end of the iteration for an edit that never
+    fired, if its place was reached.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Trajectories:
                 del queues[place]
             trails, state, h = self._run(layer, kind, tasks)
             if layer == self.last:
+                self._check_finite(tasks, h)
                 yield Arrived([task.edits for task in tasks], h, [trail.captured() for trail in trails])
                 continue
             for i, (task, trail) in enumerate(zip(tasks, trails, strict=True)):
@@ -132,6 +134,14 @@ class Trajectories:
                 self._queue(queues, layer + 1, Path(own, trail), task.edits)
         reached = {name for plan in self.plans for name, stage in plan.stages.items() if stage <= self.stop}
         check_fired([name for name in self.points if name in reached - self.copies.fired])
+
+    def _check_finite(self, tasks: Sequence[Task], h: Tensor | None) -> None:
+        """Raise `InputError` for final streams that are not finite, with the edits and the first hook that shows it."""
+        if h is None or is_finite(h):
+            return
+        task = next(task for task, x in zip(tasks, h, strict=True) if not is_finite(x))
+        functions = self.plans[task.edits[0]].functions
+        raise not_finite(self.model, self.tokens, [(name, fn) for name, some in functions.items() for fn in some])
 
     def _stage(self, name: str) -> int:
         return stage_of(name, self.model.config.n_layers)

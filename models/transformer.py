@@ -22,6 +22,7 @@ from models import hyper, readout  # noqa: F401  (hyper registers its topologies
 from models.errors import InputError, unknown
 from models.hdpl import HdplProjection, take_penalties
 from models.hooks import tap
+from models.initialisation import fill
 from models.lens import LensMixin
 from models.norms import Norm
 from models.positions import PositionTable
@@ -35,13 +36,14 @@ BlockCall = Callable[[State], State]
 class Embedding(nn.Module):
     """A table [rows, D]; `weight` is W_E, or the transposed W_U of an untied head."""
 
-    def __init__(self, rows: int, d_model: int) -> None:
+    def __init__(self, rows: int, d_model: int, init: c.Init) -> None:
         super().__init__()
+        self.init = init
         self.weight = nn.Parameter(torch.empty(rows, d_model))
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """N(0, std)."""
-        nn.init.normal_(self.weight, std=std, generator=generator)
+        """By `init`; the fan-in is the width."""
+        fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Rows of the table."""
@@ -57,9 +59,10 @@ class StreamTransformer(LensMixin, HookedRootModule):
     def __init__(self, config: c.ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int = 0) -> None:
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
-        self.embed = Embedding(config.d_vocab, config.d_model)
+        self.embed = Embedding(config.d_vocab, config.d_model, config.init.embed)
         self.hook_embed = HookPoint()
-        self.pos_embed = PositionTable(config.n_ctx, config.d_model) if config.positions.table else None
+        table = config.positions.table
+        self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
         if self.pos_embed is not None:
             self.hook_pos_embed = HookPoint()
         self.dropout = nn.Dropout(config.dropout)
@@ -72,7 +75,7 @@ class StreamTransformer(LensMixin, HookedRootModule):
             [make(norm, d, heads, hooks=False) for _ in range(config.n_layers - 1)] if own else []
         )
         self.ln_final = make(norm, d, heads)
-        self.unembed = None if config.readout.tied else Embedding(config.d_vocab, d)
+        self.unembed = None if config.readout.tied else Embedding(config.d_vocab, d, config.init.embed)
         self._hdpl = [m for m in self.modules() if isinstance(m, HdplProjection)]
         self.init_weights(seed)
         self.setup()
@@ -80,7 +83,8 @@ class StreamTransformer(LensMixin, HookedRootModule):
     def init_weights(self, seed: int) -> None:
         """Every module with an `init_weights(std, generator)` sets its own weights, in the model's order.
 
-        N(0, init_std); output projections N(0, init_std / sqrt(2 L)); norms 1 and 0; gates by their spec.
+        Projections by their own rule or by `init.weights`, tables by `init`; norms 1 and 0; gates, Canon layers, HDPL
+        projections and hyper-connections by their spec. With `init.head` copy an untied head starts as the embedding.
         """
         generator = torch.Generator().manual_seed(seed)
 
@@ -93,6 +97,9 @@ class StreamTransformer(LensMixin, HookedRootModule):
                     visit(child)
 
         visit(self)
+        if self.unembed is not None and self.config.init.head == "copy":
+            with torch.no_grad():
+                self.unembed.weight.copy_(self.embed.weight)
 
     # ---- the forward pass, in pieces -----------------------------------------------------------
 
@@ -216,17 +223,15 @@ class StreamTransformer(LensMixin, HookedRootModule):
         state = self.embed_tokens(tokens)
         supervision, n = self.config.readout.supervision, self.config.n_layers
         weights = supervision.layer_weights(n) if supervision is not None else []
-        parts: dict[str, Tensor] = {}
-        total: Tensor | float = 0.0
+        read: list[Tensor] = []
         for layer in range(n):
             state = self.segment(state, layer, layer + 1, blocks=blocks)
             if layer < len(weights):
-                x = self.layer_norm(layer)(self.readout(state))
-                parts[f"ce_L{layer}"] = readout.cross_entropy(x, self.head, targets)
-                total = total + weights[layer] * parts[f"ce_L{layer}"]
-        ce = readout.cross_entropy(self.ln_final(self.readout(state)), self.head, targets)
-        parts |= take_penalties(self._hdpl)
-        return ce + total + parts.get("kl", 0.0), {"ce": ce, **parts}
+                read.append(self.layer_norm(layer)(self.readout(state)))
+        read.append(self.ln_final(self.readout(state)))
+        total, ces = readout.cross_entropies(read, self.head, targets, [*weights, 1.0])
+        parts = {f"ce_L{layer}": ces[layer] for layer in range(len(weights))} | take_penalties(self._hdpl)
+        return total + parts.get("kl", 0.0), {"ce": ces[-1], **parts}
 
     @torch.no_grad()
     def token_losses(self, tokens: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:

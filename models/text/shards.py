@@ -11,13 +11,14 @@ corpus' fingerprint, the tokenizer's sha256, the part). In the cache folder, `<k
 - `tokens.bin`: all documents one after the other, each as BOS and its tokens (uint16, or uint32 for
   vocabularies above 65,536);
 - `starts.npy`: int64, D+1 offsets; document i is tokens[starts[i]:starts[i+1]];
-- `meta.json`: what this is, in words and numbers.
+- `meta.json`: what this is, in words and numbers, and the sha256 of the other two, checked when they are opened.
 
 B batch, T position, D documents. Targets are the inputs' next tokens, -100 where there is none.
 """
 
 import array
 import hashlib
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -55,6 +56,9 @@ class TokenShards:
             sizes = {name: (folder / name).stat().st_size for name in self.meta["bytes"]}
             if self.meta["format"] != FORMAT or sizes != self.meta["bytes"]:
                 raise ValueError(f"sizes {sizes} where meta.json says {self.meta['bytes']}")
+            for name in sizes:
+                if _sha256(folder / name) != self.meta["sha256"][name]:
+                    raise ValueError(f"the content of {name} is not what was written")
             self.tokens = np.memmap(folder / "tokens.bin", dtype=self.meta["dtype"], mode="r")
             self.starts: np.ndarray = np.load(folder / "starts.npy")
             self.d_vocab, self.pad_id = int(self.meta["d_vocab"]), int(self.meta["pad_id"])
@@ -267,16 +271,21 @@ def _write(
     """Write `tokens.bin` and `starts.npy`; return the counts and sizes for `meta.json`."""
     dtype = np.dtype(np.uint16 if tokenizer.d_vocab <= 2**16 else np.uint32)
     starts = array.array("q", [0])
+    written = hashlib.sha256()
     with open(folder / "tokens.bin", "wb") as file:
         for group in _groups(document for document in corpus.documents() if keep(document)):
             for ids in tokenizer.encode_batch(group):
-                np.asarray(ids, dtype=dtype).tofile(file)
+                tokens = np.asarray(ids, dtype=dtype).tobytes()
+                written.update(tokens)
+                file.write(tokens)
                 starts.append(starts[-1] + len(ids))
             if progress is not None:
                 progress(len(group))
     if len(starts) == 1:
         raise InputError(f"{corpus.source}: no document on this side of the split; change valid_fraction")
-    np.save(folder / "starts.npy", np.asarray(starts, dtype=np.int64))
+    index = io.BytesIO()
+    np.save(index, np.asarray(starts, dtype=np.int64))
+    (folder / "starts.npy").write_bytes(index.getvalue())
     return {
         "dtype": dtype.name,
         "d_vocab": tokenizer.d_vocab,
@@ -285,7 +294,13 @@ def _write(
         "n_documents": len(starts) - 1,
         "n_tokens": starts[-1],
         "bytes": {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")},
+        "sha256": {"tokens.bin": written.hexdigest(), "starts.npy": hashlib.sha256(index.getvalue()).hexdigest()},
     }
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _groups(documents: Iterator[str]) -> Iterator[list[str]]:

@@ -7,99 +7,177 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from models.bounds import Bounds, Count, NotNegative, Positive, Seed, Share, Whole, check
 from models.errors import InputError
+
+Decay = Annotated[float, Bounds(low=0, below=1)]
+"""How much a running mean keeps of itself at every step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """How to train. Defaults of `None` are filled from the recipe of the preset and scale."""
 
-    lr: float | None = None
+    lr: Positive | None = None
     """Peak learning rate of AdamW."""
-    lr_floor: float = 0.1
+    lr_floor: Share | None = None
     """Final learning rate as a share of the peak."""
-    warmup: int | None = None
+    warmup: Whole | None = None
     """Steps of linear warm-up; never more than a tenth of the run."""
-    weight_decay: float = 0.1
+    weight_decay: NotNegative = 0.1
     """Decoupled weight decay of AdamW, on tensors with two or more axes."""
-    beta1: float = 0.9
+    decay_vectors: bool | None = None
+    """Decay vectors as well: norms and biases. MLX decays them."""
+    beta1: Decay = 0.9
     """AdamW β1."""
-    beta2: float | None = None
+    beta2: Decay | None = None
     """AdamW β2."""
+    bias_correction: bool | None = None
+    """AdamW's correction for means that start at 0, hyper-connections' too. MLX has none: first moves are larger."""
     optimizer: Literal["adamw", "muon"] | None = None
     """adamw for everything; muon for matrices and AdamW for tables, vectors and tensors of more axes."""
-    muon_lr: float = 0.02
+    muon_lr: Positive = 0.02
     """Peak learning rate of Muon."""
-    muon_momentum: float = 0.95
+    muon_momentum: Decay = 0.95
     """Muon's (Nesterov) momentum."""
-    muon_decay: float = 0.01
-    """Muon's decoupled weight decay."""
+    muon_decay: NotNegative = 0.01
+    """Muon's weight decay."""
+    muon_decay_mode: Literal["decoupled", "coupled"] | None = None
+    """decoupled: shrink the weights, as torch; coupled: add decay · W to the gradient before it is orthogonalised, as
+    MLX."""
+    muon_dtype: Literal["bf16", "fp32"] = "bf16"
+    """What Muon's Newton–Schulz iteration is computed in."""
     hc_optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimiser of the hyper-connections; sgd has no momentum."""
-    hc_lr: float = 5e-3
+    hc_lr: Positive = 5e-3
     """Peak learning rate of the hyper-connections."""
-    hc_decay: float = 0.2
+    hc_decay: NotNegative = 0.2
     """Their weight decay, on all of their parameters: biases as well."""
-    hc_beta1: float = 0.8
+    hc_beta1: Decay = 0.8
     """Their AdamW β1."""
-    hc_beta2: float = 0.95
+    hc_beta2: Decay = 0.95
     """Their AdamW β2."""
-    clip: float = 1.0
+    clip: NotNegative | None = None
     """Largest global gradient norm; 0 switches clipping off."""
-    batch_size: int | None = None
+    batch_size: Count | None = None
     """Sequences per optimiser step."""
-    accumulate: int = 1
+    accumulate: Count = 1
     """Micro-batches per step; must divide the batch size."""
-    epochs: float | None = None
+    epochs: Positive | None = None
     """Passes over the training windows."""
-    steps: int | None = None
+    steps: Count | None = None
     """Optimiser steps; overrides epochs."""
     packing: Literal["stream", "document"] = "stream"
     """stream: documents one after another, cut every n_ctx tokens; document: one document per window."""
-    seed: int = 0
-    """Seed of the weights, the data order and dropout."""
+    seed: Seed = 0
+    """Seed of the weights, the data order and the noise (dropout, HDPL), where they have none of their own."""
+    seed_weights: Seed | None = None
+    """Seed of the initial weights; default: --seed."""
+    seed_data: Seed | None = None
+    """Seed of the order of the training windows; default: --seed."""
+    seed_noise: Seed | None = None
+    """Seed of dropout and of HDPL's noise; default: --seed."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, …"""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """Autocast. auto: bf16 on CUDA, and on a CPU from width 128 (below that bf16 is slower)."""
-    compile: bool = False
-    """torch.compile each block for training; analyses always run eagerly."""
-    log_every: int = 10
+    param_dtype: Literal["fp32", "bf16"] | None = None
+    """Storage of parameters, gradients and moments; hyper-connections have their own, --set residual.hc_dtype."""
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    """How a step is rounded to bf16 storage: stochastic is right on average, nearest loses steps under half a unit."""
+    compile: Literal["off", "blocks", "step"] = "off"
+    """torch.compile for training, never for analyses: each block, or on CUDA the whole model with its loss."""
+    log_every: Count = 10
     """Steps between training-loss rows."""
-    eval_every: int = 200
+    eval_every: Count = 200
     """Steps between evaluations."""
-    eval_batches: int = 50
+    eval_batches: Count = 50
     """Most batches per evaluation; the first windows of the validation part."""
-    sample_every: int = 400
+    sample_every: Whole = 400
     """Steps between samples of text; 0 for none."""
-    checkpoint_every: int = 200
+    checkpoint_every: Count = 200
     """Steps between checkpoints."""
     keep: Literal["last", "best"] = "last"
     """Which weights model.safetensors holds at the end: the last, or those with the best validation loss."""
+    snapshots: str = "log"
+    """Steps whose weights are kept, to be measured as RUN@STEP: log (0, 1, 2, 4 … 512, then every 1000), log:N (then
+    every N), every:N, steps as 0,100,500, or none. The last step is always among them."""
+    snapshot_dtype: Literal["fp32", "bf16"] = "fp32"
+    """What snapshots are stored in; bf16 takes half the space."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Under torchrun. ddp: every process holds the model; fsdp: parameters, gradients and moments are sharded."""
+
+    @staticmethod
+    def from_older(data: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a run written before: `compile` was a flag for the blocks."""
+        compile_ = data.get("compile")
+        return data | {"compile": "blocks" if compile_ else "off"} if isinstance(compile_, bool) else data
 
     def __post_init__(self) -> None:
-        for name in ("accumulate", "log_every", "eval_every", "eval_batches", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "epochs", "steps", "batch_size", "muon_lr", "hc_lr"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise InputError(f"{name} must be positive, got {value}")
+        check(self)
+        snapshot_steps(self.snapshots, 0)
         if self.batch_size is not None and self.batch_size % self.accumulate:
             raise InputError(f"{self.accumulate} micro-batches do not divide a batch of {self.batch_size} sequences")
+
+    def seed_of(self, what: Literal["weights", "data", "noise"]) -> int:
+        """The seed of one source of chance; `seed` where it has none of its own, as in runs from before there were."""
+        own: int | None = getattr(self, f"seed_{what}")
+        return self.seed if own is None else own
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        """All three, by what they decide."""
+        return {what: self.seed_of(what) for what in ("weights", "data", "noise")}
+
+
+def snapshot_steps(spec: str, steps: int) -> list[int]:
+    """The steps of a run of `steps` steps that `--snapshots` keeps, in order; none for "none".
+
+    Raises `InputError` for another spelling than log, log:N, every:N, numbers with commas, or none.
+    """
+    kind, _, number = spec.partition(":")
+    try:
+        if spec == "none":
+            return []
+        if spec == "log" or (kind == "log" and number):
+            stride = int(number or 1000)
+            wanted = {0, *(2**k for k in range(10)), *range(stride * (512 // stride + 1), steps + 1, stride)}
+        elif kind == "every":
+            wanted = set(range(0, steps + 1, stride := int(number)))
+        else:
+            stride, wanted = 1, {int(word) for word in spec.split(",")}
+        if stride < 1 or min(wanted) < 0:
+            raise ValueError
+    except (ValueError, ZeroDivisionError):
+        raise InputError(
+            f"--snapshots {spec}: log, log:N (0, 1, 2, 4 … 512, then every N), every:N, steps as 0,100,500, or none"
+        ) from None
+    return sorted(n for n in {*wanted, steps} if n <= steps)
 
 
 RECIPES: dict[str, dict[str, Any]] = {
     "lfa": dict(lr=3e-4, warmup=1000, batch_size=32, epochs=2.0),  # LFA §2.6, SPEC §8
     "dst": dict(lr=5e-4, warmup=1000, batch_size=32, epochs=3.0),  # DST §3.1
     "pls": dict(lr=3e-4, warmup=1000, batch_size=64, epochs=2.0),  # PLS A.8; epochs are not printed
-    "hdpl": dict(lr=8e-4, warmup=1000, batch_size=4, epochs=1.0),  # HDPL A.1: 20,000 steps; batch: SPEC §7.5
-    "krom": dict(lr=6e-4, warmup=200, batch_size=16, steps=2000),  # SPEC §1.2; bf16 throughout there
+    # HDPL A.1, SPEC §5, §7.5: no clipping, bf16 everywhere
+    "hdpl": dict(lr=8e-4, warmup=1000, batch_size=4, steps=20_000, clip=0.0, param_dtype="bf16"),
+    "krom": dict(lr=6e-4, warmup=200, batch_size=16, steps=2000, param_dtype="bf16"),  # SPEC §1.1, §1.2
 }
 """The papers' settings, by family, at scale paper."""
 
-OPTIMISERS: dict[str, dict[str, Any]] = {"krom": dict(optimizer="muon", beta2=0.999)}
-"""Other than AdamW with β2 = 0.95, at every scale."""
+USUAL: dict[str, Any] = dict(
+    optimizer="adamw", beta2=0.95, bias_correction=True, decay_vectors=False, muon_decay_mode="decoupled",
+    lr_floor=0.1, clip=1.0, param_dtype="fp32",
+)  # fmt: skip
+"""What neither the family nor the scale changes."""
+
+OPTIMISERS: dict[str, dict[str, Any]] = {
+    # MLX's AdamW and Muon (SPEC §1.2, §9)
+    "krom": dict(optimizer="muon", beta2=0.999, bias_correction=False, decay_vectors=True, muon_decay_mode="coupled"),
+    "hdpl": dict(lr_floor=0.0),
+}
+"""A family's formulas, at every scale: its optimiser and the shape of its schedule. Rates, lengths, batch, clipping and
+storage are the paper's at scale paper alone."""
 
 FAMILIES = {"std-t": "lfa", "d-cas": "lfa", "lfa": "lfa", "cfm": "lfa", "pls": "pls", "c2": "pls"}
 FAMILIES |= {"llama": "hdpl", "hdpl": "hdpl"}
@@ -113,7 +191,8 @@ def with_recipe(training: Training, preset: str, scale: str) -> Training:
     """`training` with every None filled from the recipe; epochs that are given replace the recipe's steps."""
     family = FAMILIES.get(preset, "dst")
     recipe: Mapping[str, Any] = RECIPES[family] if scale == "paper" else SMALL
-    filled = {"optimizer": "adamw", "beta2": 0.95, **OPTIMISERS.get(family, {}), **recipe}
+    seeds = {f"seed_{what}": seed for what, seed in training.seeds.items()}
+    filled = {**USUAL, **seeds, **OPTIMISERS.get(family, {}), **recipe}
     if training.epochs is not None:
         filled.pop("steps", None)
     return replace(training, **{k: v for k, v in filled.items() if getattr(training, k) is None})
@@ -132,7 +211,7 @@ class Options:
     """Validation SOURCE; without it 5 % of the documents of --data are held out."""
     text_field: str = "text"
     """Field or column that holds the text, in JSONL, parquet and Hugging Face sources."""
-    max_documents: int | None = None
+    max_documents: Count | None = None
     """Read at most this many documents."""
     scale: Literal["paper", "small", "zoo", "tiny"] = "small"
     """paper: as printed; small: width 192; zoo: width 96; tiny: for tests."""

@@ -66,8 +66,10 @@ def trained_bpe(corpus: Corpus, d_vocab: int) -> Tokenizer:
 
 def _tokenizer_path(name: str) -> Path:
     path = Path(name)
-    if not path.exists():
-        raise InputError(f"tokenizer {name} does not exist: give a tokenizer.json, a folder that holds one, or a run")
+    if not name or not path.exists():
+        raise InputError(
+            f"tokenizer {name or repr(name)} does not exist: give a tokenizer.json, a folder that holds one, or a run"
+        )
     return path
 
 

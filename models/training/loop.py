@@ -6,6 +6,7 @@ means of the log are in the checkpoint.
 """
 
 import contextlib
+import itertools
 import math
 import signal
 import sys
@@ -17,11 +18,15 @@ import torch
 from torch import Tensor
 
 from models.errors import InputError
+from models.flops import peak_flops, training_flops_per_token
 from models.generate import generate
-from models.mixing import has_mixing, measure, still
+from models.mixing import has_mixing, idle, measure, still
 from models.text.shards import epoch_order
-from models.training.config import Training
-from models.training.optim import lr_factor, make_optimizer, set_lr
+from models.training.checkpoints import Kept, load_checkpoint, none_yet, save_checkpoint
+from models.training.config import Training, snapshot_steps
+from models.training.feed import Feed
+from models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
+from models.training.parallel import Ranks, load_sharded, save_sharded
 from models.training.progress import Progress
 from models.training.run import Run
 from models.transformer import StreamTransformer
@@ -49,20 +54,44 @@ class Trainer:
     """Holds what a step needs. `fit` runs to the end, or to a signal, or to a loss that is not finite."""
 
     def __init__(
-        self, model: StreamTransformer, training: Training, train: Batches, valid: Batches, run: Run, device: str
+        self,
+        model: StreamTransformer,
+        training: Training,
+        train: Batches,
+        valid: Batches,
+        run: Run,
+        device: str,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model, self.training, self.train, self.valid, self.run = model.to(device), training, train, valid, run
-        self.device = torch.device(device)
-        self.optimizer = make_optimizer(model, training)
+        self.device, self.ranks = torch.device(device), ranks or Ranks()
+        if training.compile == "step" and self.device.type != "cuda":
+            raise InputError(
+                "--compile step needs a CUDA device: on a CPU a model compiled as a whole is not repeatable; "
+                "give --compile blocks"
+            )
         self.batch = training.batch_size or 1
+        self.ranks.check(training, self.batch)
+        store_parameters(model, training)
+        self.blocks = [torch.compile(b.forward) for b in model.blocks] if training.compile == "blocks" else None
+        self.loss = self.ranks.loss_of(model, self.blocks)
+        if training.compile == "step":
+            self.loss = compiled_loss(model)
+        self.optimizer = make_optimizer(self.ranks.trained, training)
         if len(train) < self.batch:
             raise InputError(f"the data has {len(train)} windows, one batch needs {self.batch}: lower --batch-size")
         self.steps = training.steps or math.ceil((training.epochs or 1.0) * self.per_epoch)
-        self.blocks = [torch.compile(b.forward) for b in model.blocks] if training.compile else None
+        self.snapshots = set(snapshot_steps(training.snapshots, self.steps))
         self.step = 0
         self.best = math.inf
+        self.kept: Kept | None = None  # with --keep best, the best so far
         self.window: dict[str, float] = {}
         self.shown: float | None = None  # running mean of the loss, for the progress bar
+        self.pending: list[tuple[float, list[str], Tensor]] = []  # (rate, names, values) of steps not yet read
+        self.seconds = 0.0  # of steps since the last log row
+        self.timed = 0  # those steps
+        self.feed: Feed | None = None
+        self.flops = sum(training_flops_per_token(model).values())
         self._stop = False
         self._mixes, self._still = has_mixing(model), False
 
@@ -77,37 +106,46 @@ class Trainer:
         """Windows of step `step`: a slice of the epoch's permutation."""
         epoch, place = divmod(step, self.per_epoch)
         if getattr(self, "_epoch", None) != epoch:
-            self._epoch, self._order = epoch, epoch_order(len(self.train), self.training.seed, epoch)
+            self._epoch, self._order = epoch, epoch_order(len(self.train), self.training.seed_of("data"), epoch)
         return self._order[place * self.batch : (place + 1) * self.batch]
 
     def autocast(self) -> Any:
-        """bf16 on CUDA; on a CPU where the model is wide enough to gain from it."""
+        """bf16 on CUDA; on a CPU where the model is wide enough to gain from it.
+
+        What is computed in what, everywhere: weights, gradients, moments, the residual stream and its norms are fp32.
+        Under this autocast matrix products and attention are bf16 with fp32 sums; softmax of the loss, hyper-connection
+        coefficients, RoPE tables and KL are fp32. Products that are left in fp32 (--dtype fp32, and every analysis) are
+        true fp32: TF32, which keeps ten bits of fp32's 23, is never switched on.
+        """
         wide = self.device.type == "cuda" or self.model.config.d_model >= BF16_WIDTH
         on = self.training.dtype == "bf16" or (self.training.dtype == "auto" and wide)
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=on)
 
-    def update(self) -> dict[str, Tensor]:
-        """One optimiser step; returns the losses of the step (means over its micro-batches)."""
+    def update(self) -> dict[str, Tensor | float]:
+        """One optimiser step; returns the losses of the step (means over its micro-batches), on the device.
+
+        Nothing here waits for a GPU but the check for finite values at the steps that log or save.
+        """
         t = self.training
-        self.model.train()
+        assert t.lr_floor is not None, "with_recipe fills it"
+        self.ranks.trained.train()
         lr = set_lr(self.optimizer, lr_factor(self.step, self.steps, t.warmup or 0, t.lr_floor))
         sums: dict[str, Tensor] = {}
-        size = self.batch // t.accumulate
-        order = self.indices(self.step)
-        for i in range(t.accumulate):
-            tokens, targets = self._move(self.train.batch(order[i * size : (i + 1) * size]))
-            with self.autocast():
-                loss, parts = self.model.loss(tokens, targets, blocks=self.blocks)
-            (loss / t.accumulate).backward()
+        batches = self.feed or map(self.train.batch, self.micro_batches(self.step))
+        for i, (tokens, targets) in enumerate(itertools.islice(map(self._move, batches), t.accumulate)):
+            with self.ranks.syncing(i == t.accumulate - 1):
+                with self.autocast():
+                    loss, parts = self.loss(tokens, targets)
+                (loss / t.accumulate).backward()
             for name, value in {"loss": loss, **parts}.items():
                 sums[name] = sums.get(name, 0.0) + value.detach() / t.accumulate
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), t.clip or math.inf)
+        sums, norm = self.ranks.mean(sums), self.ranks.clip(t.clip or math.inf)
         if not self._finite(sums["loss"], norm):
             raise Stopped(self._nan_message(float(sums["loss"]), float(norm)))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
-        return {**sums, "grad_norm": norm, "lr": torch.tensor(lr)}
+        return {**sums, "grad_norm": norm, "lr": lr}
 
     def _finite(self, loss: Tensor, norm: Tensor) -> bool:
         """Checked before the weights change: every step on a CPU, at the log steps on a GPU (a sync)."""
@@ -123,6 +161,18 @@ class Trainer:
             "try a lower --lr, a lower --clip or --dtype fp32"
         )
 
+    def micro_batches(self, step: int) -> list[Any]:
+        """This process' windows of each micro-batch of step `step`, in order."""
+        order = self.ranks.mine(self.indices(step))
+        size = len(order) // self.training.accumulate
+        return [order[i * size : (i + 1) * size] for i in range(self.training.accumulate)]
+
+    def _fed(self) -> Feed:
+        """The micro-batches from the next step to the last, gathered ahead."""
+        steps = range(self.step, self.steps)
+        order = itertools.chain.from_iterable(map(self.micro_batches, steps))
+        return Feed(self.train.batch, order, pin=self.device.type == "cuda")
+
     def _move(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         tokens, targets = batch
         return tokens.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
@@ -132,17 +182,22 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Mean loss in nats per token over the first windows of the validation part, weighted by tokens."""
+        self.ranks.refresh(self.model)
         self.model.eval()
-        total = tokens_seen = 0.0
+        sums: list[Tensor] = []
+        tokens_seen = 0
         chunk = self.batch // self.training.accumulate
         stop = min(len(self.valid), self.training.eval_batches * self.batch)
-        for start in range(0, stop, chunk):
-            tokens, targets = self._move(self.valid.batch(range(start, min(start + chunk, stop))))
+        for start in self.ranks.share(range(0, stop, chunk)):
+            batch = self.valid.batch(range(start, min(start + chunk, stop)))
+            tokens_seen += int((batch[1] != -100).sum())  # before it moves: no wait for the device
+            tokens, targets = self._move(batch)
             with self.autocast():
-                total += float(self.model.token_losses(tokens, targets).sum())
-            tokens_seen += int((targets != -100).sum())
-        loss = total / tokens_seen
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "tokens": tokens_seen}
+                sums.append(self.model.token_losses(tokens, targets).sum())
+        mine = float(sum(torch.stack(sums).tolist())) if sums else 0.0
+        total, counted = self.ranks.sum(mine, float(tokens_seen))
+        loss = total / counted
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "tokens": counted}
 
     def watch(self, progress: Progress) -> None:
         """Log what the mixing matrices do on the first micro-batch of the validation part; warn when streams stop."""
@@ -151,7 +206,7 @@ class Trainer:
         with self.autocast():
             rows = measure(self.model, *self._move(self.valid.batch(range(size))))
         self.run.log_rows(self.step, "mixing", rows)
-        warning = still(rows)
+        warning = still(rows, idle(self.model))
         if warning and not self._still:
             progress.say(f"step {self.step}: {warning}")
         self._still = bool(warning)
@@ -168,73 +223,139 @@ class Trainer:
     # ---- the whole run -------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Go back to the last checkpoint; `fit` then drops the rows of metrics.jsonl after it."""
-        self.step, state = self.run.load_checkpoint(self.model, self.optimizer)
+        """Go back to the last checkpoint; `fit` then drops the rows of metrics.jsonl after it.
+
+        A run that was killed before its first checkpoint starts again from step 0.
+        """
+        seed = self.training.seed_of("noise")
+        with self.run.locked():
+            if self.training.parallel == "fsdp":
+                self.step, state = load_sharded(self.run.folder, self.ranks, self.model, self.optimizer, seed)
+            elif none_yet(self.run.folder, self.training.checkpoint_every):
+                return
+            else:
+                self.step, state, self.kept = load_checkpoint(self.run.folder, self.model, self.optimizer)
+                self.ranks.restore_noise(state.get("noise", {}), seed, self.step)
         self.best, self.window = state["best"] if state["best"] is not None else math.inf, state["window"]
 
     def fit(self) -> None:
         """Train to the end. Raises `Stopped` on SIGINT, SIGTERM (after saving) and on a loss that is not finite."""
-        t, started, outcome = self.training, time.perf_counter(), "failed"
+        t, started, outcome, final = self.training, time.perf_counter(), "failed", dict[str, str]()
         first = self.step
-        self.run.open_metrics(first)
+        with self.run.locked():
+            self.run.open_metrics(first)
         try:
-            with self._signals(), Progress(self.steps, first) as progress:
+            bar = Progress(self.steps, first, self.ranks.leader)
+            with self._signals(), bar as progress, contextlib.closing(self._fed()) as self.feed:
+                if first == 0:
+                    self._snapshot()
                 while self.step < self.steps:
+                    began = time.perf_counter()
                     values = self.update()
                     if self.step == first + 1 and float(values.get("kl_clamped", 0.0)) == 1.0:
                         progress.say("HDPL: KL clamped on 100 % of tokens: the penalty has no gradient")
                     self._account(values)
+                    self._stop = self.ranks.any(self._stop)
                     done = self.step == self.steps
-                    self._log(progress, started, first)
+                    self._log(progress, began)
                     if self.step % t.eval_every == 0 or done:
                         self._evaluate(progress)
                     if t.sample_every and (self.step % t.sample_every == 0 or done):
-                        text = self.sample()
-                        self.run.log(self.step, "sample", text=text)
-                        progress.say(f"step {self.step}: {text!r}")
+                        self._sample(progress)
+                    self._snapshot()  # before the checkpoint: what is behind one is never missing
                     if self.step % t.checkpoint_every == 0 or done or self._stop:
                         self._save()
                     if self._stop and not done:
                         raise Stopped(f"stopped at step {self.step} of {self.steps}; saved; --resume goes on from here")
+            kept = self.kept or Kept(self.step, self.model.state_dict())
+            final = {"weights": self.run.save_final(kept.weights, kept.step)}
             outcome = "completed"
         except Stopped as stop:
             outcome = str(stop)
             raise
         finally:
-            self.run.finish(outcome, time.perf_counter() - started, step=self.step, steps=self.steps)
+            self.feed = None
+            self.run.finish(outcome, time.perf_counter() - started, step=self.step, steps=self.steps, **final)
 
-    def _account(self, values: dict[str, Tensor]) -> None:
-        for name, value in values.items():
-            self.window[name] = self.window.get(name, 0.0) + float(value)
-        loss = float(values["loss"])
-        self.shown = loss if self.shown is None else 0.9 * self.shown + 0.1 * loss
-        self.window["n"] = self.window.get("n", 0.0) + 1
+    def _account(self, values: dict[str, Tensor | float]) -> None:
+        """Keep the values of a step where they are: reading one would wait for the device."""
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        self.pending.append((float(values["lr"]), list(tensors), torch.stack(list(tensors.values())).detach()))
 
-    def _log(self, progress: Progress, started: float, first: int) -> None:
-        seconds = time.perf_counter() - started
-        rate = (self.step - first) * self.batch * self.model.config.n_ctx / seconds
+    def _settle(self) -> None:
+        """Read what `_account` kept, in one transfer, and add it to the sums of the next log row."""
+        if not self.pending:
+            return
+        kept = torch.cat([values for *_, values in self.pending]).tolist()
+        for lr, names, values in self.pending:
+            row = dict(zip(names, kept, strict=False)) | {"lr": lr}
+            kept = kept[len(values) :]
+            for name, value in row.items():
+                self.window[name] = self.window.get(name, 0.0) + value
+            self.shown = row["loss"] if self.shown is None else 0.9 * self.shown + 0.1 * row["loss"]
+            self.window["n"] = self.window.get("n", 0.0) + 1
+        self.pending.clear()
+
+    def _log(self, progress: Progress, began: float) -> None:
+        """At a log step: one row of means, and the speed of the steps since the last row, evaluations left out."""
+        due = self.step % self.training.log_every == 0 or self.step == self.steps
+        if due:
+            self._settle()  # waits for the device, so that the clock below has seen the whole work
+        self.seconds += time.perf_counter() - began
+        self.timed += 1
+        if not due:
+            return
+        rate = self.timed * self.batch * self.model.config.n_ctx / self.seconds
         progress.update(self.step, self.shown or 0.0, rate)
-        if self.step % self.training.log_every == 0 or self.step == self.steps:
-            n = self.window.pop("n")
-            means = {name: value / n for name, value in self.window.items()}
-            self.run.log(self.step, "train", **means, tokens_per_second=round(rate, 1))
-            self.window = {}
+        n = self.window.pop("n")
+        means = {name: value / n for name, value in self.window.items()}
+        self.run.log(self.step, "train", **means, tokens_per_second=round(rate, 1), **self._hardware(rate))
+        self.window, self.seconds, self.timed = {}, 0.0, 0
+
+    def _hardware(self, rate: float) -> dict[str, float]:
+        """`mfu`, where the device's ceiling is known, and the most memory held so far, in GB (`peak_memory`)."""
+        if self.device.type != "cuda":
+            return {"peak_memory": round(peak_resident_bytes() / 1e9, 3)}
+        peak = peak_flops(torch.cuda.get_device_name(self.device))
+        found = {"peak_memory": round(torch.cuda.max_memory_allocated(self.device) / 1e9, 3)}
+        return found if peak is None else {"mfu": round(rate * self.flops / peak / self.ranks.size, 4), **found}
 
     def _evaluate(self, progress: Progress) -> None:
         result = self.evaluate()
         self.run.log(self.step, "eval", **result)
         progress.say(f"step {self.step}: validation loss {result['loss']:.4f}")
-        if self._mixes:
+        if self._mixes and self.ranks.leader:
             self.watch(progress)
         if self.training.keep == "best" and result["loss"] < self.best:
-            self.run.save_model(self.model, self.step)
+            weights = {name: x.detach().cpu().clone() for name, x in self.model.state_dict().items()}
+            self.kept = Kept(self.step, weights)
+            self.run.save_model(weights, self.step)
         self.best = min(self.best, result["loss"])
 
+    def _sample(self, progress: Progress) -> None:
+        self.ranks.refresh(self.model)
+        if self.ranks.leader:
+            text = self.sample()
+            self.run.log(self.step, "sample", text=text)
+            progress.say(f"step {self.step}: {text!r}")
+
+    def _snapshot(self) -> None:
+        if self.step in self.snapshots:
+            self.ranks.refresh(self.model)
+            self.run.save_snapshot(self.model, self.step, self.training.snapshot_dtype)
+
     def _save(self) -> None:
-        state = {"best": self.best if math.isfinite(self.best) else None, "window": self.window}
-        self.run.save_checkpoint(self.model, self.optimizer, self.step, state)
-        if self.training.keep == "last" or not (self.run.folder / "model.safetensors").exists():
-            self.run.save_model(self.model, self.step)
+        self._settle()
+        state: dict[str, Any] = {"best": self.best if math.isfinite(self.best) else None, "window": self.window}
+        if self.training.parallel == "fsdp":
+            self.ranks.refresh(self.model)
+            save_sharded(self.run.folder, self.ranks, self.optimizer, self.step, state)
+        else:
+            state["noise"] = self.ranks.noise_states()
+            if self.ranks.leader:
+                save_checkpoint(self.run.folder, self.model, self.optimizer, self.step, state, self.kept)
+        if self.kept is None:
+            self.run.save_model(self.model.state_dict(), self.step)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -257,11 +378,30 @@ class Trainer:
                 signal.signal(number, handler)
 
 
+def compiled_loss(model: StreamTransformer, backend: str = "inductor") -> Any:
+    """`model.loss` as one compiled graph, forward and backward, for tokens of one shape."""
+    return torch.compile(model.loss, backend=backend, dynamic=False, fullgraph=True)
+
+
+def peak_resident_bytes() -> int:
+    """The most memory this process has held, as the operating system counts it; 0 where it does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
 def run_to_end(trainer: Trainer) -> None:
     """`fit` for a command: prints the best loss; exits 130 after a signal (saved), 1 on a loss that is not finite."""
     try:
         trainer.fit()
     except Stopped as stop:
-        print(stop, file=sys.stderr)
+        if trainer.ranks.leader:
+            print(stop, file=sys.stderr)
         sys.exit(1 if "not finite" in str(stop) else 130)
-    print(f"validation loss {trainer.best:.4f} at best -> {trainer.run.folder}")
+    finally:
+        trainer.ranks.close()
+    if trainer.ranks.leader:
+        print(f"validation loss {trainer.best:.4f} at best -> {trainer.run.folder}")

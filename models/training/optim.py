@@ -3,16 +3,20 @@
 hyper       everything inside a hyper-connection       AdamW or SGD with rates of its own
 matrix      two axes, not a table of tokens or positions   Muon where chosen, else AdamW
 rest        tables, vectors, tensors of more axes      AdamW, decay on two or more axes
+
+The classes here compute in fp32 whatever is stored, and round once, when parameters and moments are stored again. MLX,
+whose recipes the options follow, rounds after every operation.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from models.hyper_mixing import HyperConnection
+from models.errors import InputError
+from models.hyper_mixing import DTYPES, HyperConnection
 from models.positions import PositionTable
 from models.training.config import Training
 from models.transformer import Embedding
@@ -36,6 +40,181 @@ def roles(model: nn.Module) -> dict[str, list[tuple[str, nn.Parameter]]]:
         if p.requires_grad:
             found[inside.get(id(p), "matrix" if p.ndim == 2 else "rest")].append((name, p))
     return found
+
+
+def store_parameters(model: nn.Module, training: Training) -> None:
+    """Keep the parameters in `training.param_dtype`; those of hyper-connections in their own `residual.hc_dtype`.
+
+    Before the optimiser is made: gradients and moments have the dtype of their parameter.
+    """
+    by_role = roles(model)
+    for _, p in by_role["matrix"] + by_role["rest"]:
+        p.data = p.data.to(DTYPES[training.param_dtype or "fp32"])
+
+
+# ---- the optimisers that torch lacks -----------------------------------------------------------
+
+
+def _wide(t: Tensor) -> Tensor:
+    """In fp32 at least; the tensor itself where it is."""
+    return t.detach().to(torch.promote_types(t.dtype, torch.float32))
+
+
+def round_stochastically(x: Tensor, generator: torch.Generator) -> Tensor:
+    """fp32 -> bf16, up or down with the probability that makes the expectation x.
+
+    A bf16 number is the upper half of an fp32 one: a uniform number of 16 bits is added, the lower half cut off.
+    """
+    noise = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32, device=x.device, generator=generator)
+    return ((x.view(torch.int32) + noise) & -(1 << 16)).view(torch.float32).to(torch.bfloat16)
+
+
+class _Stored(torch.optim.Optimizer):
+    """Base: state made on first use, and the way back from fp32 to what is stored.
+
+    With `stochastic_seed` what is stored in bf16 is rounded stochastically, by numbers that depend on seed, step and
+    group alone: a resumed run and every rank of a distributed one draw the same.
+    """
+
+    moments: tuple[str, ...]
+    place: int
+    """Keeps the random numbers of one class apart from another's."""
+
+    def __init__(self, params: Any, defaults: dict[str, Any], stochastic_seed: int | None) -> None:
+        super().__init__(params, defaults)
+        self.seed = stochastic_seed
+
+    def _state(self, p: Tensor) -> dict[str, Any]:
+        state = self.state[p]
+        if not state:
+            state["step"] = 0.0  # a number: reading a tensor would wait for the device
+            state.update({name: torch.zeros_like(p) for name in self.moments})
+        state["step"] = float(state["step"]) + 1  # a checkpoint gives it back as a tensor
+        return state
+
+    def _store(self, pairs: Iterable[tuple[Tensor, Tensor]], step: float, group: int) -> None:
+        """Copy each (target, fp32 value) that is not one tensor."""
+        generator = None
+        for target, value in pairs:
+            if target.data_ptr() == value.data_ptr():
+                continue
+            if self.seed is not None and target.dtype == torch.bfloat16:
+                if generator is None:
+                    key = hash((self.seed, self.place, group, int(step)))  # integers: the same in every process
+                    generator = torch.Generator(target.device).manual_seed(key)
+                value = round_stochastically(value, generator)
+            target.copy_(value)
+
+
+class AdamW(_Stored):
+    """AdamW (arXiv 1711.05101) with the bias correction optional; MLX's default is without.
+
+        m ← β1 m + (1−β1) g     v ← β2 v + (1−β2) g²     W ← (1 − lr wd) W − lr (m / c1) / (sqrt(v / c2) + eps)
+
+    c1 = 1 − β1^t and c2 = 1 − β2^t, or both 1: first moves are then (1−β1) / sqrt(1−β2) times a corrected one's, 3.2
+    times at .9 and .999. Where neither this nor stochastic rounding is asked for, torch's fused AdamW is used.
+    """
+
+    moments, place = ("exp_avg", "exp_avg_sq"), 0
+
+    def __init__(
+        self, params: Any, *, lr: float, betas: tuple[float, float], bias_correction: bool = True, eps: float = 1e-8,
+        weight_decay: float = 0.0, stochastic_seed: int | None = None,
+    ) -> None:  # fmt: skip
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "bias_correction": bias_correction}, stochastic_seed)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of every group."""
+        for i, group in enumerate(self.param_groups):
+            params = [p for p in group["params"] if p.grad is not None]
+            if not params:
+                continue
+            states = [self._state(p) for p in params]
+            t, lr, (beta1, beta2) = states[0]["step"], group["lr"], group["betas"]
+            ms, vs = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
+            g = [_wide(p.grad) for p in params]
+            w, m, v = ([_wide(x) for x in some] for some in (params, ms, vs))  # themselves where they are fp32
+            torch._foreach_lerp_(m, g, 1 - beta1)
+            torch._foreach_mul_(v, beta2)
+            torch._foreach_addcmul_(v, g, g, 1 - beta2)
+            c1, c2 = (1 - beta1**t, 1 - beta2**t) if group["bias_correction"] else (1.0, 1.0)
+            scale = torch._foreach_sqrt(v)
+            torch._foreach_div_(scale, math.sqrt(c2))
+            torch._foreach_add_(scale, group["eps"])
+            torch._foreach_mul_(w, 1 - lr * group["weight_decay"])
+            torch._foreach_addcdiv_(w, m, scale, value=-lr / c1)
+            self._store([*zip(params, w, strict=True), *zip(ms, m, strict=True), *zip(vs, v, strict=True)], t, i)
+
+
+def orthogonalise(x: Tensor, steps: int = 5) -> Tensor:
+    """Newton–Schulz towards U V^T of each matrix of a stack [n, rows, columns], in x's dtype (Muon's quintic).
+
+    Singular values end between about .7 and 1.2. The coefficients are those of Keller Jordan's Muon.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+class Muon(_Stored):
+    """Muon; the matrices of one shape are orthogonalised together, in `dtype`.
+
+        M ← μ M + (1−μ) G     U = (1−μ) G + μ M     W ← (1 − lr wd) W − lr sqrt(max(1, rows / columns)) NS(U)
+
+    So far torch's, with decoupled decay. With `coupled` decay G is G + wd W and W is not shrunk, as in MLX: decay then
+    only turns the direction of a step whose size orthogonalising fixes.
+    """
+
+    moments, place = ("momentum_buffer",), 1
+
+    def __init__(
+        self, params: Any, *, lr: float, momentum: float, weight_decay: float, coupled: bool = False,
+        dtype: torch.dtype = torch.bfloat16, stochastic_seed: int | None = None,
+    ) -> None:  # fmt: skip
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "coupled": coupled, "dtype": dtype}
+        super().__init__(params, defaults, stochastic_seed)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of every group."""
+        for i, group in enumerate(self.param_groups):
+            stacks: dict[Any, list[Tensor]] = {}
+            for p in group["params"]:
+                if p.grad is not None:
+                    stacks.setdefault((p.shape, p.dtype, p.device), []).append(p)
+            stored: list[tuple[Tensor, Tensor]] = []
+            step = 0.0
+            for params in stacks.values():
+                states = [self._state(p) for p in params]
+                step = states[0]["step"]
+                w, m = self._moved(params, [s["momentum_buffer"] for s in states], group)
+                stored += zip(params, w, strict=True)
+                stored += zip((s["momentum_buffer"] for s in states), m, strict=True)
+            self._store(stored, step, i)
+
+    def _moved(self, params: list[Tensor], buffers: list[Tensor], group: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """(parameters, momenta) after the step, as stacks."""
+        lr, momentum, weight_decay = group["lr"], group["momentum"], group["weight_decay"]
+        w, m = (_wide(torch.stack([t.detach() for t in some])) for some in (params, buffers))
+        g = _wide(torch.stack([p.grad for p in params]))  # type: ignore[misc]
+        if group["coupled"]:
+            g = g.add(w, alpha=weight_decay)
+        m = m.lerp(g, 1 - momentum)
+        update = orthogonalise(g.lerp(m, momentum).to(group["dtype"])).to(w.dtype)
+        if not group["coupled"]:
+            w = w * (1 - lr * weight_decay)
+        rows, columns = w.shape[-2:]
+        return w.sub(update, alpha=lr * math.sqrt(max(1.0, rows / columns))), m
+
+
+# ---- all of them as one ------------------------------------------------------------------------
 
 
 class Optimizers:
@@ -84,7 +263,7 @@ def _size(optimizer: torch.optim.Optimizer) -> int:
 def make_optimizer(model: nn.Module, training: Training) -> Optimizers:
     """The optimisers of all roles; each group's peak rate is in `group["peak_lr"]`. AdamW's groups come first."""
     t, by_role = training, roles(model)
-    assert t.lr is not None and t.beta2 is not None, "with_recipe fills them"
+    assert t.lr is not None and t.beta2 is not None and t.clip is not None, "with_recipe fills them"
     order = {id(p): i for i, p in enumerate(model.parameters())}
     muon = by_role["matrix"] if t.optimizer == "muon" else []
     rest = by_role["rest"] + ([] if muon else by_role["matrix"])
@@ -92,22 +271,41 @@ def make_optimizer(model: nn.Module, training: Training) -> Optimizers:
     hyper = {"params": [p for _, p in by_role["hyper"]], "lr": t.hc_lr, "weight_decay": t.hc_decay}
     groups: list[dict[str, Any]] = [
         {"params": [p for n, p in rest if decays(n, p)], "weight_decay": t.weight_decay},
-        {"params": [p for n, p in rest if not decays(n, p)], "weight_decay": 0.0},
+        {
+            "params": [p for n, p in rest if not decays(n, p)],
+            "weight_decay": t.weight_decay if t.decay_vectors else 0.0,
+        },
     ]
     if by_role["hyper"] and t.hc_optimizer == "adamw":
         groups.append({**hyper, "betas": (t.hc_beta1, t.hc_beta2)})
-    parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=t.lr, betas=(t.beta1, t.beta2), fused=True)]
+    seed = _rounding_seed(model, training, bool(by_role["hyper"]))
+    adamw: dict[str, Any] = {"lr": t.lr, "betas": (t.beta1, t.beta2)}
+    parts: list[torch.optim.Optimizer] = []
+    if t.bias_correction is False or seed is not None:
+        parts.append(AdamW(groups, **adamw, bias_correction=t.bias_correction is not False, stochastic_seed=seed))
+    else:
+        parts.append(torch.optim.AdamW(groups, **adamw, fused=True))
     if muon:
-        matrices = [p for _, p in muon]
-        parts.append(
-            torch.optim.Muon(matrices, lr=t.muon_lr, momentum=t.muon_momentum, weight_decay=t.muon_decay, nesterov=True)
-        )
+        how: dict[str, Any] = {"lr": t.muon_lr, "momentum": t.muon_momentum, "weight_decay": t.muon_decay}
+        how |= {"coupled": t.muon_decay_mode == "coupled", "dtype": DTYPES[t.muon_dtype]}
+        parts.append(Muon([p for _, p in muon], **how, stochastic_seed=seed))
     if by_role["hyper"] and t.hc_optimizer == "sgd":
         parts.append(torch.optim.SGD([hyper]))
     optimizer = Optimizers(parts)
     for group in optimizer.param_groups:
         group["peak_lr"] = group["lr"]
     return optimizer
+
+
+def _rounding_seed(model: nn.Module, training: Training, hyper: bool) -> int | None:
+    """The seed of stochastic rounding, None without it. Raises `InputError` where it would round nothing."""
+    if training.rounding == "nearest":
+        return None
+    if all(p.dtype != torch.bfloat16 for p in model.parameters()):
+        raise InputError("--rounding stochastic rounds what is stored in bf16, and nothing is: add --param-dtype bf16")
+    if hyper and training.hc_optimizer == "sgd":
+        raise InputError("--rounding stochastic is not made for --hc-optimizer sgd: use adamw, or --rounding nearest")
+    return training.seed
 
 
 def lr_factor(step: int, steps: int, warmup: int, floor: float) -> float:

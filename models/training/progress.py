@@ -10,10 +10,12 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """A bar on a terminal or in a notebook; plain lines where standard error is a file."""
+    """A bar on a terminal or in a notebook; plain lines where standard error is a file; nothing unless `shown`."""
 
-    def __init__(self, steps: int, done: int = 0) -> None:
-        self.steps, self.console = steps, Console(file=sys.stderr)
+    def __init__(self, steps: int, done: int = 0, shown: bool = True) -> None:
+        self.steps, self.console = steps, Console(file=sys.stderr, quiet=not shown)
+        self.every = max(1, steps // 20)
+        self.said = done // self.every
         self.bar = Bar(
             TextColumn("training"),
             BarColumn(),
@@ -23,7 +25,7 @@ class Progress:
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self.console,
-            disable=not (self.console.is_terminal or self.console.is_jupyter),
+            disable=not shown or not (self.console.is_terminal or self.console.is_jupyter),
         )
         self.task = self.bar.add_task("training", total=steps, completed=done, loss=float("nan"), rate=0.0)
 
@@ -35,9 +37,10 @@ class Progress:
         self.bar.stop()
 
     def update(self, step: int, loss: float, rate: float) -> None:
-        """Move the bar; without a terminal, print a line now and then."""
+        """Move the bar; without a terminal, print a line for about every twentieth part of the run."""
         self.bar.update(self.task, completed=step, loss=loss, rate=rate)
-        if self.bar.disable and step % max(1, self.steps // 20) == 0:
+        if self.bar.disable and step // self.every > self.said:
+            self.said = step // self.every
             self.say(f"step {step}/{self.steps}: loss {loss:.4f}, {rate:,.0f} tokens/s")
 
     def say(self, text: str) -> None:

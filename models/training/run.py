@@ -1,16 +1,31 @@
-"""A run folder while it is written: configuration, manifest, metrics, checkpoints."""
+"""A run folder while it is written: configuration, manifest, metrics, weights."""
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from models.checkpoint import FORMAT, read_json, read_tensors, write_tensors, write_text
+from models.checkpoint import (
+    DIGEST,
+    FORMAT,
+    digest,
+    read_json,
+    read_tensors,
+    snapshot_step,
+    write_snapshot,
+    write_tensors,
+    write_text,
+)
 from models.errors import InputError
 from models.provenance import now
 from models.text.tokenizer import Tokenizer
-from models.training.optim import Optimizers
+from models.training.lock import NAME, Lock
+
+OF_THE_MACHINE = ("tokens_per_second", "mfu", "peak_memory")
+"""Values of a row of metrics.jsonl that are other on another machine, or at another time."""
 
 
 class Run:
@@ -18,6 +33,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock: Lock | None = None
         self._metrics: Any = None
         self._board: Any = None
 
@@ -25,21 +41,51 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: dict[str, Any], tokenizer: Tokenizer, manifest: dict[str, Any]) -> "Run":
-        """Make the folder. Raises `InputError` when it holds something already."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InputError(f"{folder} is not empty: choose another --out, or --resume to go on with the run in it")
+        """Make the folder; the manifest is its last file. Raises `InputError` when it holds something already."""
+        check_startable(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot create {folder}: {error.strerror}") from None
         run = cls(folder)
-        write_text(folder / "config.json", json.dumps({"format": FORMAT, **config}, indent=1))
-        tokenizer.save(folder / "tokenizer.json")
-        write_text(folder / "manifest.json", json.dumps(manifest, indent=1))
+        with run.locked():
+            check_startable(folder)
+            write_text(folder / "config.json", json.dumps({"format": FORMAT, **config}, indent=1))
+            tokenizer.save(folder / "tokenizer.json")
+            write_text(folder / "manifest.json", json.dumps(manifest, indent=1))
         return run
 
+    def lock(self) -> None:
+        """Keep other processes from writing here until `finish`. Raises `InputError` where one does already."""
+        if self._lock is None:
+            self._lock = Lock(self.folder)
+            for part in self.folder.glob("*.part"):  # of a process that was killed
+                part.unlink(missing_ok=True)
+
+    def unlock(self) -> None:
+        """Let others write here."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """`lock`, and `unlock` when the block fails; where it does not, training goes on and `finish` unlocks."""
+        self.lock()
+        try:
+            yield
+        except BaseException:
+            self.unlock()
+            raise
+
     def open_metrics(self, step: int) -> None:
-        """Start appending after `step`; rows of later steps (of a killed process) are dropped."""
+        """Start appending after `step`; rows of later steps (of a killed process) are dropped, and an outcome that an
+        earlier process wrote, until there is a new one."""
+        manifest = read_json(self.folder / "manifest.json")
+        if "outcome" in manifest and step != manifest.get("steps"):
+            gone = ("outcome", "ended", "weights")
+            kept = {name: value for name, value in manifest.items() if name not in gone}
+            write_text(self.folder / "manifest.json", json.dumps(kept, indent=1))
         path = self.folder / "metrics.jsonl"
         rows = [r for r in read_metrics(self.folder, strict=False) if r["step"] <= step] if path.exists() else []
         write_text(path, "".join(json.dumps(r) + "\n" for r in rows))
@@ -54,6 +100,8 @@ class Run:
         """One row of metrics.jsonl, and the numbers in it to TensorBoard."""
         self._metrics.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
         self._metrics.flush()
+        if self._lock is not None:
+            self._lock.touch()
         for name, value in values.items():
             if isinstance(value, int | float):
                 self._board.add_scalar(f"{kind}/{name}", value, step)
@@ -70,59 +118,48 @@ class Run:
                 tag = "/".join(filter(None, (kind, row["metric"], row["module"], row["part"].replace(" ", "_"))))
                 self._board.add_scalar(tag, row["value"], step)
 
-    def save_model(self, model: torch.nn.Module, step: int) -> None:
-        """model.safetensors."""
-        write_tensors(self.folder / "model.safetensors", dict(model.state_dict()), {"step": str(step)})
+    def save_model(self, weights: Mapping[str, torch.Tensor], step: int) -> str:
+        """model.safetensors; the digest of the weights."""
+        return write_tensors(self.folder / "model.safetensors", weights, {"step": str(step)})
 
-    def save_checkpoint(self, model: torch.nn.Module, optimizer: Optimizers, step: int, state: dict[str, Any]) -> None:
-        """Everything that the next step depends on, in one file: weights, optimiser, random state."""
-        tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
-        for i, moments in optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{i}.{k}": torch.as_tensor(v) for k, v in moments.items()}
-        tensors["rng.cpu"] = torch.get_rng_state()
-        if torch.cuda.is_available():
-            tensors["rng.cuda"] = torch.cuda.get_rng_state()
-        config = read_json(self.folder / "config.json")
-        meta = {"step": str(step), "config": json.dumps(config, sort_keys=True), "state": json.dumps(state)}
-        write_tensors(self.folder / "checkpoint.safetensors", tensors, meta)
+    def save_snapshot(self, model: torch.nn.Module, step: int, dtype: str) -> None:
+        """snapshots/step-NNNNNN.safetensors, then its line in snapshots/snapshots.json."""
+        write_snapshot(self.folder, dict(model.state_dict()), step, dtype)
 
-    def load_checkpoint(self, model: torch.nn.Module, optimizer: Optimizers) -> tuple[int, dict[str, Any]]:
-        """(step, state) after restoring weights, optimiser and random state, bit for bit."""
-        from models.checkpoint import load_weights
-
-        path = self.folder / "checkpoint.safetensors"
-        if not path.is_file():
-            raise InputError(f"{path} is missing: the run saved no checkpoint yet; train it again into a new folder")
-        tensors, meta = read_tensors(path)
-        if meta.get("config") != json.dumps(read_json(self.folder / "config.json"), sort_keys=True):
-            raise InputError(f"{path} is a checkpoint of another configuration than {self.folder / 'config.json'}")
-        load_weights(model, _below(tensors, "model."), path)
-        moments: dict[int, dict[str, torch.Tensor]] = {}
-        for name, value in _below(tensors, "optimizer.").items():
-            index, _, key = name.partition(".")
-            moments.setdefault(int(index), {})[key] = value
-        optimizer.load_state(moments)
-        torch.set_rng_state(tensors["rng.cpu"])
-        if torch.cuda.is_available() and "rng.cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["rng.cuda"])
-        return int(meta["step"]), json.loads(meta["state"])
+    def save_final(self, weights: Mapping[str, torch.Tensor], step: int) -> str:
+        """`save_model` where a kill or damage left other weights in model.safetensors than these."""
+        sha256 = digest(weights)
+        with suppress(InputError):
+            if read_tensors(self.folder / "model.safetensors")[1].get(DIGEST) == sha256:
+                return sha256
+        return self.save_model(weights, step)
 
     def finish(self, outcome: str, seconds: float, **values: Any) -> None:
         """Add the outcome and the wall time (over all resumptions) to the manifest; close the logs."""
-        manifest = read_json(self.folder / "manifest.json")
-        total = manifest.get("wall_seconds", 0.0) + seconds
-        manifest |= {"outcome": outcome, "wall_seconds": round(total, 1), "ended": now(), **values}
-        write_text(self.folder / "manifest.json", json.dumps(manifest, indent=1))
-        self._metrics.close()
-        self._board.close()
+        try:
+            manifest = read_json(self.folder / "manifest.json")
+            total = manifest.get("wall_seconds", 0.0) + seconds
+            manifest |= {"outcome": outcome, "wall_seconds": round(total, 1), "ended": now(), **values}
+            write_text(self.folder / "manifest.json", json.dumps(manifest, indent=1))
+            self._metrics.close()
+            self._board.close()
+        finally:
+            self.unlock()
 
 
-def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+def check_startable(folder: Path) -> None:
+    """Raise `InputError` for a folder with something in it, unless that is what a start leaves that was killed before
+    there was a run: files from before the manifest."""
+    if not folder.exists():
+        return
+    files = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    ours = {NAME, "config.json", "tokenizer.json"}
+    if {name for name in files if not (name.endswith(".part") or name.startswith(".tokenizer.json."))} - ours:
+        raise InputError(f"{folder} is not empty: choose another --out, or --resume to go on with the run in it")
 
 
 def read_metrics(folder: Path, *, strict: bool = True) -> list[dict[str, Any]]:
-    """Rows of metrics.jsonl. A torn last line (a killed process) is dropped unless `strict`."""
+    """Rows of metrics.jsonl, of a snapshot those up to its step. A torn last line is dropped unless `strict`."""
     path = folder / "metrics.jsonl"
     if not path.is_file():
         raise InputError(f"{path} is missing: {folder} is no complete run folder")
@@ -133,4 +170,5 @@ def read_metrics(folder: Path, *, strict: bool = True) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             if strict:
                 raise InputError(f"{path}:{number} is no JSON row; --resume repairs a torn last line") from None
-    return rows
+    at = snapshot_step(folder)
+    return rows if at is None else [row for row in rows if row["step"] <= at]

@@ -191,7 +191,7 @@ def test_rows_with_logits_of_the_next_position(run: Path, corpus: tuple[Path, Pa
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--max-tokens", "0"], "--max-tokens 0"),
+        (["--max-tokens", "0"], "max_tokens must be at least 1"),
         (["--out", "f.csv"], "f.parquet"),
         (["--out", "None"], "name one"),
         (["--tier", "core", "--anchor-heads", "L9.H0"], "layers go from 0 to 1"),

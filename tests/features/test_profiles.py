@@ -270,7 +270,7 @@ def test_clusters_without_a_map_and_other_options(tmp_path: Path, capsys: pytest
     assert not (tmp_path / "out" / "map.html").exists()
     text = (tmp_path / "out" / "profiles.md").read_text()
     assert "The 1 largest clusters; the other 1 are in" in text
-    with pytest.raises(InputError, match="--diverse"):
+    with pytest.raises(InputError, match="diverse must be at least 1"):
         main([str(features), str(labels), "--diverse", "0"])
     with pytest.raises(InputError, match=r"features\.cluster"):
         main([str(features), str(tmp_path / "none.parquet")])

@@ -68,8 +68,8 @@ def test_core_heads_are_the_papers_or_the_users() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": 0}, "k = 0"),
-        ({"window": 0}, "window = 0"),
+        ({"k": 0}, "k must be at least 1, got 0"),
+        ({"window": 0}, "window must be at least 1, got 0"),
         ({"theta_entropy": -0.1}, "theta_entropy"),
         ({"theta_gate": 1.5}, "theta_gate"),
     ],

@@ -126,6 +126,40 @@ def check_sampled_training_step() -> None:
         assert all(p.penalty is None for p in model._hdpl)
 
 
+def check_a_whole_step_compiles_as_one_graph() -> None:
+    """Model, readouts of all layers, loss, penalties: no graph break, and the plain step's loss and gradients."""
+    import torch
+
+    from models.training.loop import compiled_loss
+
+    for name in ("pls", "hdpl", "kromcanon"):
+        torch.compiler.reset()
+        model, tokens = _make(name, n_layers=2, dropout=0.0, **{"attention.dropout": 0.0})
+        weights, results = list(model.train().parameters()), []
+        for loss in (model.loss, compiled_loss(model, backend="aot_eager")):
+            torch.manual_seed(0)
+            total, parts = loss(tokens, tokens.roll(-1, 1))
+            grads = torch.autograd.grad(total, weights, allow_unused=True)
+            results.append([total, *parts.values(), *(g for g in grads if g is not None)])
+        assert len(results[0]) == len(results[1]), name
+        for plain, compiled in zip(*results, strict=True):
+            torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def check_training_step_in_bf16() -> None:
+    """Under autocast narrow heads take fp32 gradients, compiled as well."""
+    import torch
+
+    model, tokens = _make("std-t", n_layers=1)
+    weights, results = list(model.train().blocks.parameters()), []
+    for blocks in (None, _compiled(model, "aot_eager")):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model.loss(tokens, tokens.roll(-1, 1), blocks=blocks)[0]
+        results.append([loss, *torch.autograd.grad(loss, weights)])
+    for plain, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=0.02, atol=1e-3)
+
+
 def check_an_edit_after_compiled_training_has_effect() -> None:
     """A compiled step, then an edit on the plain model: the effect is that on a model never compiled."""
     import torch
@@ -246,6 +280,8 @@ def main() -> None:
     torch.set_num_threads(1)
     # torch's compiler itself looks at the gradient of tensors that are no leaves
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+    # and makes an object of every autograd function that it traces
+    warnings.filterwarnings("ignore", message=".*should not be instantiated. Methods on autograd functions")
     outcomes = {}
     for name in CHECKS:
         try:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from models import config as c
-from models.canon import CanonLayer
+from models.canon import CanonLayer, _ShiftedSum, shifted_sum
 from models.capture import capture, edit
 from models.errors import InputError
 from models.make import build
@@ -150,3 +150,23 @@ def test_initialisation() -> None:
 def test_bad_input(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         c.Canon(**fields)
+
+
+@pytest.mark.parametrize(("length", "kernel"), [(1, 4), (3, 4), (9, 4), (9, 2)])
+def test_gradients_summed_in_place_are_those_of_autograd(length: int, kernel: int) -> None:
+    """The same values bit for bit and the same gradients as of the plain sums; short sequences as well."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(3, length, 5, generator=g, dtype=torch.float64).requires_grad_()
+    w = torch.randn(5, kernel, generator=g, dtype=torch.float64).requires_grad_()
+    weights = torch.randn(3, length, 5, generator=g, dtype=torch.float64)
+    ours, plain = _ShiftedSum.apply(x, w), shifted_sum(x, w)
+    assert torch.equal(ours, plain)
+    pairs = [torch.autograd.grad((y * weights).sum(), (x, w)) for y in (ours, plain)]
+    for a, b in zip(*pairs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_half_precision_rounds_once() -> None:
+    g = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(s, generator=g).bfloat16() for s in ((2, 7, 5), (5, 4)))
+    assert torch.equal(_ShiftedSum.apply(x, w), shifted_sum(x.float(), w.float()).bfloat16())

@@ -8,7 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models import build, preset
 from models.config_io import override
-from models.describe import flops_per_token, hook_rows, main, parameters_by_part
+from models.describe import hook_rows, main, parameters_by_part
+from models.flops import flops_per_token, peak_flops, training_flops_per_token
 from models.presets import PRESETS
 
 VARIANTS = {
@@ -35,6 +36,30 @@ def test_flops_equal_what_torch_counts(name: str) -> None:
     with counter, model.explicit_attention():  # written out, every product is counted
         model(torch.zeros(b, t, dtype=torch.long))
     assert counter.get_total_flops() == b * t * sum(flops_per_token(model, t).values())
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *VARIANTS])
+def test_training_flops_equal_what_torch_counts(name: str) -> None:
+    """Every product of a forward and backward pass, with supervision, penalties and noise."""
+    config = preset(name, "tiny") if name in PRESETS else override(preset("lfa", "tiny"), VARIANTS[name])
+    model, (b, t) = build(config).train(), (3, 16)
+    tokens = torch.zeros(b, t, dtype=torch.long)
+    counter = FlopCounterMode(display=False)
+    with counter, model.explicit_attention():
+        model.loss(tokens, tokens)[0].backward()
+    assert counter.get_total_flops() == b * t * sum(training_flops_per_token(model, t).values())
+
+
+def test_supervision_costs_heads() -> None:
+    """PLS at paper scale: five heads more, 6 · 384 · 50,257 FLOPs each; the rest as C2."""
+    c2, pls = (training_flops_per_token(build(name)) for name in ("c2", "pls"))
+    assert pls["head"] - c2["head"] == 5 * 6 * 384 * 50257
+    assert {**pls, "head": 0} == {**c2, "head": 0}
+
+
+def test_ceilings_are_known_by_the_name_of_the_device() -> None:
+    assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12 and peak_flops("NVIDIA A100-SXM4-40GB") == 312e12
+    assert peak_flops("Some Other GPU") is None
 
 
 def test_hook_rows_have_numbers() -> None:

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from models import config as c
 from models.capture import capture, edit
 from models.errors import InputError
-from models.hyper_mixing import CONNECTIONS, HyperConnection
+from models.hyper_mixing import CONNECTIONS, EPS, HyperConnection, rms_product, spread
 from models.make import build
 from tests.models.naive_hyper import branch, reference
 
@@ -76,7 +77,7 @@ def test_mixing_is_doubly_stochastic(kind: str, n: int) -> None:
     spec = KINDS[kind](n=n)
     for made in (fresh(spec), fresh(spec).double(), connection(spec)):
         dtype = made.b["res"].dtype
-        H = made.H_res(made.normed(streams(n).to(dtype)))
+        H = made.H_res(made.dynamic(streams(n).to(dtype)))
         assert (H >= 0).all() and (H.sum(-1) - 1).abs().max() < 1e-6
         if kind != "mhc" or made.b["res"][0, 0] == 0:
             assert (H.sum(-2) - 1).abs().max() < 1e-6
@@ -113,7 +114,7 @@ def test_the_table_of_distances_from_the_identity(b: float, distance: float) -> 
 def test_coefficients_at_the_start(kind: str, module: int) -> None:
     """H_pre .731 and .269, H_post twice that, the large one at m mod n; W = 0, so the token does not matter."""
     made, X = fresh(KINDS[kind](), module), streams(4).float()
-    for x in (None, made.normed(X)):
+    for x in (None, made.dynamic(X)):
         pre, post = made.H_pre(x).expand(2, 3, 4)[1, 2], made.H_post(x).expand(2, 3, 4)[1, 2]
         expected = torch.full((4,), 0.2689414).index_fill(0, torch.tensor(module % 4), 0.7310586)
         torch.testing.assert_close(pre, expected)
@@ -247,3 +248,29 @@ def test_an_edit_of_the_mixing_matrix_mixes() -> None:
 def test_bad_input(make: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", ["hc", "kromhc"])
+def test_products_and_their_gradients_are_those_of_the_formulas(kind: str) -> None:
+    """Norm then product, streams plus shares of the update: against the plain operations, in fp64."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(2, 5, 4, 6, generator=g, dtype=torch.float64).requires_grad_()
+    x = X if kind == "hc" else X.flatten(-2)
+    W = torch.randn(7, x.shape[-1], generator=g, dtype=torch.float64).requires_grad_()
+    post = torch.randn(2, 5, 4, generator=g, dtype=torch.float64).requires_grad_()
+    update = torch.randn(2, 5, 6, generator=g, dtype=torch.float64).requires_grad_()
+    for ours, plain, inputs in [
+        (rms_product(x, W), F.linear(F.rms_norm(x, x.shape[-1:], eps=EPS), W), (X, W)),
+        (spread(X, post, update), X + post[..., None] * update[..., None, :], (X, post, update)),
+    ]:
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+        weights = torch.randn(ours.shape, generator=g, dtype=torch.float64)
+        pairs = [torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True) for y in (ours, plain)]
+        for a, b in zip(*pairs, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_a_token_of_zeros_has_finite_gradients() -> None:
+    X = torch.zeros(1, 1, 8, requires_grad=True)
+    rms_product(X, torch.ones(3, 8)).sum().backward()
+    assert X.grad is not None and torch.isfinite(X.grad).all() and X.grad.any()

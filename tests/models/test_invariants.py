@@ -188,6 +188,11 @@ def test_every_parameter_gets_a_gradient(variant: str) -> None:
     dead = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     if model.config.positions.table:
         assert not model.pos_embed.weight.grad[12:].any(), "positions that were not used"
+    r = model.config.residual
+    if isinstance(r, c.Stochastic) and not r.freeze_res and not (r.dynamic and r.post_input == "mixed"):
+        last = model.blocks[-1].mlp_hc.b["res"].grad  # the head reads the sum of streams, which mixing keeps
+        assert last.abs().max() < 1e-12
+        dead = [n for n in dead if n != f"blocks.{model.config.n_layers - 1}.mlp_hc.b.res"]
     assert not dead
 
 

@@ -20,6 +20,8 @@ V, D = 50, 12
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Rows per chunk: divisors of the number of rows, and others."""
     monkeypatch.setattr(readout, "chunk_rows", lambda d_vocab: request.param)
+    monkeypatch.setattr(readout, "loss_rows", lambda d_vocab, device: request.param)
+    monkeypatch.setattr(readout, "CACHE", V * max(1, request.param // 3))
     return int(request.param)
 
 
@@ -207,6 +209,7 @@ class Widest(TorchDispatchMode):
 @pytest.mark.parametrize("name", ["std-t", "pls"])
 def test_never_more_logits_than_a_chunk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readout, "chunk_rows", lambda d_vocab: 24)
+    monkeypatch.setattr(readout, "loss_rows", lambda d_vocab, device: 24)
     model, tokens = build(name, "tiny", d_vocab=251).train(), torch.arange(32).expand(8, -1)
     with Widest(251, 32) as widest:
         model.loss(tokens, tokens)[0].backward()
@@ -228,6 +231,56 @@ def test_without_grad_no_gradient_is_formed() -> None:
 def test_chunks_are_near_the_budget() -> None:
     assert readout.chunk_rows(4096) == 2**22 // 4096
     assert readout.chunk_rows(10**9) == 160
+    assert readout.loss_rows(4096, "cpu") == 1024 and readout.loss_rows(50257, "cpu") == 640
+    assert readout.loss_rows(4096, "cuda") == 2**15 and readout.loss_rows(50257, "cuda") == 2670
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scales", [(1.0,), (0.25, 0.0, 2.0)])
+def test_losses_of_several_streams_are_those_of_torch(dtype: torch.dtype, scales: tuple, chunk: int) -> None:
+    """The weighted sum, its gradients, and every loss by itself, as from separate `F.cross_entropy`."""
+    h, w, target = rows(dtype=dtype)
+    hs = [(h.detach() + 0.3 * i).requires_grad_() for i in range(len(scales))]
+    total, losses = readout.cross_entropies(hs, w, target, scales)
+    theirs = [naive(x, w, target) for x in hs]
+    wanted = sum(s * x for s, x in zip(scales, theirs, strict=True))
+    torch.testing.assert_close(losses, torch.stack(theirs), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(total, wanted, rtol=1e-6, atol=1e-6)
+    assert not losses.requires_grad
+    for a, b in zip(torch.autograd.grad(total, (*hs, w)), torch.autograd.grad(wanted, (*hs, w)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_padded_head_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA the vocabulary of 50 becomes 64 inside the product; here the same path is forced."""
+    h, w, target = rows()
+    monkeypatch.setattr(readout, "_padding", lambda v, d, device: (-v % 64, -d % 8))
+    with Widest(64, 16) as widest:
+        padded = readout.cross_entropy(h, w, target)
+    assert widest.rows > 0, "logits were padded"
+    theirs = naive(h, w, target)
+    torch.testing.assert_close(padded, theirs, rtol=0, atol=1e-12)
+    grads = torch.autograd.grad(padded, (h, w))
+    assert grads[1].shape == w.shape
+    for a, b in zip(grads, torch.autograd.grad(theirs, (h, w)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_padding_is_to_a_multiple_and_on_cuda_alone() -> None:
+    assert readout._padding(50257, 516, "cuda") == (47, 4)
+    assert readout._padding(4096, 384, "cuda") == readout._padding(50257, 516, "cpu") == (0, 0)
+
+
+def test_the_loss_does_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows in cache at once follow the number of threads; the sum over rows does not."""
+    h, w, target = rows(dtype=torch.float32)
+    monkeypatch.setattr(readout, "CACHE", 2 * V)
+    found, before = [], torch.get_num_threads()
+    for n in (1, 3):
+        torch.set_num_threads(n)
+        found.append(readout.cross_entropy(h, w, target).item())
+    torch.set_num_threads(before)
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(("d_vocab", "error"), [(4096, 4e-6), (50257, 1.6e-5)])

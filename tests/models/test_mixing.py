@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models import mixing
 from models.make import build
-from models.mixing import best_swap, distance, factor_swaps, has_mixing, measure, sigma2, still
+from models.mixing import best_swap, distance, factor_swaps, has_mixing, idle, measure, sigma2, still
 
 TOKENS = torch.randint(1, 256, (2, 9), generator=torch.Generator().manual_seed(0))
 TARGETS = TOKENS.roll(-1, 1)
@@ -190,16 +190,21 @@ def test_models_without_any_have_no_rows() -> None:
     assert all(has_mixing(build(name, "tiny")) for name in ("kromcanon", "dst-kron", "pls"))
 
 
+def warned(model: Any, *tokens: Tensor) -> str:
+    """The warning of a model, as training gives it."""
+    return still(measure(model, *tokens), idle(model))
+
+
 def test_the_warning_holds_at_minus_eight_and_for_no_module_that_mixes() -> None:
     frozen = krom(-8.0)
-    text = still(measure(frozen, TOKENS))
-    assert "not mixing" in text and "all 4 modules" in text and "\n" not in text
-    assert still(measure(krom(-2.0), TOKENS)) == ""
+    text = warned(frozen, TOKENS)
+    assert "not mixing" in text and "all 3 modules whose mixing can act" in text and "\n" not in text
+    assert warned(krom(-2.0), TOKENS) == ""
     with torch.no_grad():
         frozen.blocks[1].attn_hc.b["res"].zero_()
-    assert still(measure(frozen, TOKENS)) == "", "one module mixes"
-    assert still(measure(krom(-8.0, **{"residual.freeze_res": True}), TOKENS)) == "", "nothing could mix"
-    assert still(measure(build("dst-kron", "tiny").eval(), TOKENS)) == ""
+    assert warned(frozen, TOKENS) == "", "one module mixes"
+    assert warned(krom(-8.0, **{"residual.freeze_res": True}), TOKENS) == "", "nothing could mix"
+    assert warned(build("dst-kron", "tiny").eval(), TOKENS) == ""
 
 
 @torch.no_grad()
@@ -211,7 +216,32 @@ def test_the_warning_sees_tokens_that_mix() -> None:
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
         if name.endswith("alpha.res"):
             p.fill_(6.0)
-    assert still(measure(model)) != "" and still(measure(model, TOKENS)) == ""
+    assert warned(model) != "" and warned(model, TOKENS) == ""
+
+
+@pytest.mark.parametrize(
+    ("post_input", "without"),
+    [("mixed", ["blocks.0.attn_hc"]), ("same", ["blocks.0.attn_hc", "blocks.1.mlp_hc"])],
+)
+@torch.no_grad()
+def test_modules_that_cannot_act_do_not_count(post_input: str, without: list[str]) -> None:
+    """Full mixing planted in them alone: no logit changes, and the streams still count as not mixing."""
+    model = moved(krom(-8.0, **{"residual.post_input": post_input}))
+    names = [n for n, _ in model.named_modules() if n.endswith("_hc")]
+    before = model(TOKENS)
+    changes = {}
+    for name in names:
+        logits = dict(model.named_modules())[name].b["res"]
+        kept = logits.clone()
+        logits.zero_()
+        changes[name] = float((model(TOKENS) - before).abs().max())
+        logits.copy_(kept)
+    assert [n for n in names if changes[n] < 1e-4] == without == list(idle(model))
+    assert all(changes[n] > 1e-2 for n in names if n not in without)
+    planted = krom(-8.0, **{"residual.post_input": post_input})
+    for name in without:
+        dict(planted.named_modules())[name].b["res"].zero_()
+    assert "not mixing" in warned(planted, TOKENS) and still(measure(planted, TOKENS), ()) == ""
 
 
 def test_shapes_are_what_they_say() -> None:

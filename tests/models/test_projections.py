@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.functional import jacobian
 
 from models import config as c
+from models import projections
 from models.capture import capture, edit
 from models.config_io import kinds
 from models.errors import InputError
@@ -184,3 +185,34 @@ def test_square_kinds_fit_an_ffn_of_the_model_width() -> None:
     model = build("d-cas", "tiny", **{"mlp.d_mlp": 32, "mlp.up": "kron", "mlp.down": "id"})
     assert model.blocks[0].mlp.up.weight.shape == (4, 4)
     assert model(torch.zeros(1, 3, dtype=torch.long)).shape == (1, 3, 256)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("sizes", [(12, 20), (16, 20), (12, 16)])
+def test_padding_inside_a_product_changes_nothing(sizes: tuple, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of CUDA, forced here: widths are padded to multiples of 8 inside the product, parameters are not."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, sizes[0], generator=g, dtype=torch.float64).requires_grad_()
+    w = torch.randn(sizes[1], sizes[0], generator=g, dtype=torch.float64).requires_grad_()
+    b = torch.randn(sizes[1], generator=g, dtype=torch.float64).requires_grad_() if bias else None
+    inputs, shapes = [x, w] if b is None else [x, w, b], []
+    plain = torch.nn.functional.linear(x, w, b)
+    product = torch.nn.functional.linear
+
+    def seen(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        shapes.append((x.shape[-1], *w.shape))
+        return product(x, w, *rest)
+
+    monkeypatch.setattr(projections, "aligns", lambda x: True)
+    monkeypatch.setattr(torch.nn.functional, "linear", seen)
+    padded = projections.linear(x, w, b)
+    assert shapes and all(n % 8 == 0 for shape in shapes for n in shape)
+    torch.testing.assert_close(padded, plain, rtol=0, atol=1e-12)
+    pairs = [torch.autograd.grad(y.square().sum(), inputs, retain_graph=True) for y in (padded, plain)]
+    for a, b in zip(*pairs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+def test_products_are_not_padded_on_a_cpu() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not projections.aligns(torch.zeros(2, 12))

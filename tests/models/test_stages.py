@@ -7,7 +7,7 @@ import torch
 
 from models import build
 from models.presets import PRESETS
-from models.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, identity, stage_of
+from models.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, identity, layer_of, stage_of
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -67,3 +67,10 @@ def test_a_plan_resolves_patterns_and_keeps_the_order_of_edits() -> None:
     assert plan.functions == {"blocks.0.attn.hook_z": [first], "blocks.1.attn.hook_z": [first, second]}
     assert sorted(plan.keys) == [WRITE, STAGES + WRITE]
     assert not plan.anywhere
+
+
+def test_the_layer_of_a_hook() -> None:
+    """By itself: `stage_of` keeps its answers, so a wrong layer would show in the first call alone."""
+    assert (layer_of("blocks.3.hook_mlp_out"), layer_of("blocks.12.attn.hook_z")) == (3, 12)
+    for name in ("hook_embed", "ln_final.hook_scale", "blocks.3", "blocks.*.hook_z", "other.3.hook_z"):
+        assert layer_of(name) is None

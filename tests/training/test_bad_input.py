@@ -89,6 +89,7 @@ def test_missing_and_truncated_files_are_named(copied: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "metrics.jsonl", "manifest.json", "tokenizer.json"])
 def test_resume_names_what_is_missing(copied: Path, name: str) -> None:
     (copied / name).unlink()
+    (copied / "checkpoint-before.safetensors").unlink()  # which would do instead of the last
     if name == "metrics.jsonl":  # the curve is lost, the run is not
         train(["--resume", "--out", str(copied)])
         return
@@ -132,7 +133,7 @@ def test_tokens_and_sequences(tiny_run: Path) -> None:
         (ablate, ["RUN", "--heads", "X"], "names no head"),
         (ablate, ["RUN", "--heads", "top3:nope"], "unknown head score"),
         (ablate, ["RUN", "--heads", "random99:1"], "asks for 99 heads"),
-        (ablate, ["RUN", "--scale", "nan"], "not a finite number"),
+        (ablate, ["RUN", "--scale", "nan"], "scale must be a finite number"),
         (ablate, ["RUN", "--out", "table.csv"], "the table is parquet"),
         (ablate, ["RUN", "--data", "nowhere.txt"], "nowhere.txt"),
         (ablate, ["nowhere"], "nowhere is no run folder"),
@@ -153,18 +154,6 @@ def test_the_process_prints_one_line_and_exits_2() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: unknown preset 'lfaa'")
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("module", ["models.train", "models.describe", "models.runs", "interventions.ablate"])
-def test_help_does_not_load_torch(module: str) -> None:
-    code = (
-        "import sys, runpy; sys.argv=['x','--help']\n"
-        f"try: runpy.run_module('{module}', run_name='__main__')\n"
-        "except SystemExit as e: code = e.code\n"
-        "assert code == 0 and 'torch' not in sys.modules and 'transformer_lens' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_run_is_not_measured_on_other_data_in_silence(tiny_run: Path, tmp_path: Path) -> None:

@@ -1,13 +1,27 @@
 """Which optimiser trains which parameter, at which rate, and that their state survives a checkpoint."""
 
+import math
+from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from models import build
+from models.config_io import from_dict
+from models.errors import InputError
 from models.training.config import Training, with_recipe
-from models.training.optim import Optimizers, make_optimizer, roles, set_lr
+from models.training.optim import (
+    AdamW,
+    Muon,
+    Optimizers,
+    make_optimizer,
+    roles,
+    round_stochastically,
+    set_lr,
+    store_parameters,
+)
 
 TOKENS = torch.randint(256, (2, 13), generator=torch.Generator().manual_seed(0))
 
@@ -37,43 +51,299 @@ def test_roles() -> None:
 def test_the_groups_of_krom() -> None:
     """SPEC §1.2: AdamW(6e-4, .9/.999, wd .1), HC AdamW(5e-3, .8/.95, wd .2), Muon(.02, .95, Nesterov, wd .01)."""
     model = build("kromcanon", "tiny")
-    decayed, plain, hyper, muon = make_optimizer(model, with_recipe(Training(), "kromcanon", "paper")).param_groups
-    assert [g["peak_lr"] for g in (decayed, plain, hyper, muon)] == [6e-4, 6e-4, 5e-3, 0.02]
-    assert [g["weight_decay"] for g in (decayed, plain, hyper, muon)] == [0.1, 0.0, 0.2, 0.01]
-    assert [g["betas"] for g in (decayed, plain, hyper)] == [(0.9, 0.999), (0.9, 0.999), (0.8, 0.95)]
-    assert (muon["momentum"], muon["nesterov"], muon["ns_steps"]) == (0.95, True, 5)
-    assert len(decayed["params"]) == 2 and len(hyper["params"]) == 10 * 4
-    assert sum(len(g["params"]) for g in (decayed, plain, hyper, muon)) == len(list(model.parameters()))
+    t = with_recipe(Training(), "kromcanon", "paper")
+    store_parameters(model, t)
+    tables, vectors, hyper, muon = make_optimizer(model, t).param_groups
+    assert [g["peak_lr"] for g in (tables, vectors, hyper, muon)] == [6e-4, 6e-4, 5e-3, 0.02]
+    assert [g["weight_decay"] for g in (tables, vectors, hyper, muon)] == [0.1, 0.1, 0.2, 0.01]
+    assert [g["betas"] for g in (tables, vectors, hyper)] == [(0.9, 0.999), (0.9, 0.999), (0.8, 0.95)]
+    assert not any(g["bias_correction"] for g in (tables, vectors, hyper))
+    assert (muon["momentum"], muon["coupled"]) == (0.95, True)
+    assert len(tables["params"]) == 2 and len(hyper["params"]) == 10 * 4
+    assert sum(len(g["params"]) for g in (tables, vectors, hyper, muon)) == len(list(model.parameters()))
+    kernels = {id(p) for n, p in model.named_parameters() if "canon_" in n}
+    assert kernels <= {id(p) for p in muon["params"]}, "Canon's (d, 4) kernels are matrices there"
+    by_dtype = {n: p.dtype for n, p in model.named_parameters()}
+    assert {d for n, d in by_dtype.items() if "_hc." in n} == {torch.float32}, "residual.hc_dtype has the say"
+    assert {d for n, d in by_dtype.items() if "_hc." not in n} == {torch.bfloat16}
 
 
-def test_the_recipe_of_krom() -> None:
-    t = with_recipe(Training(), "gpt2", "paper")
-    assert (t.optimizer, t.beta2, t.steps, t.batch_size, t.warmup, t.lr_floor, t.clip) == (
-        *("muon", 0.999, 2000, 16),
-        *(200, 0.1, 1.0),
-    )
-    assert with_recipe(Training(epochs=1.0), "gpt2", "paper").steps is None, "epochs that were asked for count"
-    small = with_recipe(Training(optimizer="adamw"), "canon", "small")
-    assert (small.optimizer, small.beta2, small.lr) == ("adamw", 0.999, 1e-3)
-    assert with_recipe(Training(), "lfa", "paper").optimizer == "adamw"
+COMMON = dict(weight_decay=0.1, beta1=0.9, accumulate=1, rounding="nearest")
+ADAMW = dict(optimizer="adamw", beta2=0.95, bias_correction=True, decay_vectors=False, muon_decay_mode="decoupled")
+MLX = dict(optimizer="muon", beta2=0.999, bias_correction=False, decay_vectors=True, muon_decay_mode="coupled")
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_matrices_take_the_step_of_torchs_optimiser(optimizer: str) -> None:
-    """One step of a Muon of its own on the same matrices; with adamw the step of one AdamW for all."""
-    ours, alone = build("gpt2", "tiny"), build("gpt2", "tiny")
-    t = training("gpt2", optimizer=optimizer)
-    step(ours, make_optimizer(ours, t))
-    matrices = [p for _, p in roles(alone)["matrix"]]
-    reference: torch.optim.Optimizer = torch.optim.AdamW(matrices, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.1)
-    if optimizer == "muon":
-        reference = torch.optim.Muon(matrices, lr=0.02, momentum=0.95, weight_decay=0.01)
-    alone.loss(TOKENS[:, :-1], TOKENS[:, 1:])[0].backward()
-    before = [p.clone() for p in matrices]
-    reference.step()
-    for (name, p), q, old in zip(roles(ours)["matrix"], matrices, before, strict=True):
-        torch.testing.assert_close(p, q, rtol=0, atol=1e-6, msg=name)
-        assert not torch.equal(q, old)
+@pytest.mark.parametrize(
+    ("preset", "scale", "expected"),
+    [
+        ("lfa", "paper", dict(ADAMW, lr=3e-4, warmup=1000, batch_size=32, epochs=2.0, lr_floor=0.1, clip=1.0)),
+        ("dst-kron", "paper", dict(ADAMW, lr=5e-4, warmup=1000, batch_size=32, epochs=3.0, lr_floor=0.1, clip=1.0)),
+        ("pls", "paper", dict(ADAMW, lr=3e-4, warmup=1000, batch_size=64, epochs=2.0, lr_floor=0.1, clip=1.0)),
+        ("llama", "paper", dict(ADAMW, lr=8e-4, warmup=1000, batch_size=4, steps=20_000, lr_floor=0.0, clip=0.0)),
+        ("hdpl", "paper", dict(ADAMW, param_dtype="bf16", steps=20_000, epochs=None, lr_floor=0.0, clip=0.0)),
+        ("gpt2", "paper", dict(MLX, lr=6e-4, warmup=200, batch_size=16, steps=2000, lr_floor=0.1, clip=1.0)),
+        ("canon", "paper", dict(MLX, param_dtype="bf16", muon_lr=0.02, muon_decay=0.01, hc_lr=5e-3, hc_decay=0.2)),
+        ("lfa", "zoo", dict(ADAMW, param_dtype="fp32", lr=1e-3, warmup=100, batch_size=16, epochs=4.0, clip=1.0)),
+        ("hdpl", "small", dict(ADAMW, param_dtype="fp32", lr=1e-3, epochs=4.0, steps=None, lr_floor=0.0, clip=1.0)),
+        ("kromhc", "zoo", dict(MLX, param_dtype="fp32", lr=1e-3, epochs=4.0, steps=None, lr_floor=0.1, clip=1.0)),
+    ],
+)
+def test_recipes(preset: str, scale: str, expected: dict[str, Any]) -> None:
+    """SPEC §1.2, §5, §8: formulas of the papers' code at every scale, rates, lengths and storage at scale paper."""
+    t = with_recipe(Training(), preset, scale)
+    assert {k: getattr(t, k) for k in COMMON | expected} == COMMON | expected
+
+
+def test_what_is_given_stands_and_epochs_replace_steps() -> None:
+    assert with_recipe(Training(epochs=1.0), "gpt2", "paper").steps is None
+    given: dict[str, Any] = dict(optimizer="adamw", bias_correction=True, decay_vectors=False, clip=0.0, lr_floor=0.5)
+    t = with_recipe(Training(**given, param_dtype="fp32", muon_decay_mode="decoupled"), "canon", "paper")
+    assert {k: getattr(t, k) for k in given} == given
+    assert (t.param_dtype, t.muon_decay_mode, t.beta2, t.lr) == ("fp32", "decoupled", 0.999, 6e-4)
+
+
+def test_options_of_an_older_run_mean_what_they_meant() -> None:
+    """Their configuration knows nothing of the newer options, which are None then: torch's formulas, fp32."""
+    new = {"bias_correction", "decay_vectors", "muon_decay_mode", "muon_dtype", "param_dtype", "rounding"}
+    old = {k: v for k, v in asdict(with_recipe(Training(), "kromcanon", "tiny")).items() if k not in new}
+    t, model = from_dict(Training, old), build("kromcanon", "tiny")
+    store_parameters(model, t)
+    optimizer = make_optimizer(model, t)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert type(optimizer.parts[0]) is torch.optim.AdamW
+    assert [g["weight_decay"] for g in optimizer.param_groups] == [0.1, 0.0, 0.2, 0.01]
+    assert not optimizer.param_groups[-1]["coupled"]
+
+
+# ---- every option by its formula, in plain NumPy -----------------------------------------------
+
+
+def adamw(w: Any, grads: list[Any], *, lr: float, b1: float, b2: float, wd: float, corrected: bool) -> Any:
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(grads, 1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        m_hat, v_hat = (m / (1 - b1**t), v / (1 - b2**t)) if corrected else (m, v)
+        w = w * (1 - lr * wd) - lr * m_hat / (np.sqrt(v_hat) + 1e-8)
+    return w
+
+
+def newton_schulz(x: Any) -> Any:
+    x = x / np.linalg.norm(x)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x
+
+
+def muon(w: Any, grads: list[Any], *, lr: float, mu: float, wd: float, coupled: bool) -> Any:
+    m = np.zeros_like(w)
+    for g in grads:
+        g = g + wd * w if coupled else g
+        m = mu * m + (1 - mu) * g
+        u = (1 - mu) * g + mu * m
+        u = newton_schulz(u.T).T if w.shape[0] > w.shape[1] else newton_schulz(u)
+        w = w - (0.0 if coupled else lr * wd * w) - lr * math.sqrt(max(1.0, w.shape[0] / w.shape[1])) * u
+    return w
+
+
+def sgd(w: Any, grads: list[Any], *, lr: float, wd: float) -> Any:
+    for g in grads:
+        w = w - lr * (g + wd * w)
+    return w
+
+
+OTHER: dict[str, Any] = dict(
+    lr=3e-3, beta1=0.7, beta2=0.9, weight_decay=0.3, muon_lr=0.05, muon_momentum=0.8, muon_decay=0.2,
+    hc_lr=2e-2, hc_beta1=0.6, hc_beta2=0.85, hc_decay=0.4, muon_dtype="fp32",
+)  # fmt: skip
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "adamw": ("lfa", {}),
+    "adamw, others": ("pls", OTHER),
+    "no correction": ("lfa", OTHER | {"bias_correction": False}),
+    "vectors decay": ("hdpl", OTHER | {"decay_vectors": True}),
+    "mlx": ("kromcanon", {"muon_dtype": "fp32"}),
+    "mlx, others": ("kromcanon", OTHER),
+    "torch's muon": ("kromcanon", OTHER | {"muon_decay_mode": "decoupled", "bias_correction": True}),
+    "sgd": ("kromhc", OTHER | {"hc_optimizer": "sgd"}),
+    "muon for all families": ("dst-ind", OTHER | {"optimizer": "muon"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_steps_by_formula(case: str) -> None:
+    """Every parameter of a model, by its role, with gradients so small that ε counts, and a rate that changes."""
+    name, changes = CASES[case]
+    t = training(name, **changes)
+    model = build(name, "tiny")
+    optimizer = make_optimizer(model, t)
+    start = {n: p.detach().double().numpy().copy() for n, p in model.named_parameters()}
+    role = {n: r for r, named in roles(model).items() for n, _ in named}
+    rng = np.random.default_rng(0)
+    grads: dict[str, list[Any]] = {n: [] for n in start}
+    set_lr(optimizer, 0.5)
+    for _ in range(3):
+        for n, p in model.named_parameters():
+            p.grad = torch.tensor(rng.normal(size=p.shape) * 1e-7, dtype=torch.float32)
+            grads[n].append(p.grad.double().numpy())
+        optimizer.step()
+    corrected = t.bias_correction is True
+    for n, p in model.named_parameters():
+        if role[n] == "hyper":
+            how: dict[str, Any] = dict(lr=0.5 * t.hc_lr, wd=t.hc_decay)
+            if t.hc_optimizer == "sgd":
+                expected = sgd(start[n], grads[n], **how)
+            else:
+                expected = adamw(start[n], grads[n], b1=t.hc_beta1, b2=t.hc_beta2, corrected=corrected, **how)
+        elif role[n] == "matrix" and t.optimizer == "muon":
+            coupled = t.muon_decay_mode == "coupled"
+            how = dict(lr=0.5 * t.muon_lr, mu=t.muon_momentum, wd=t.muon_decay)
+            expected = muon(start[n], grads[n], coupled=coupled, **how)
+        else:
+            wd = t.weight_decay if p.ndim >= 2 or t.decay_vectors else 0.0
+            assert t.lr is not None and t.beta2 is not None
+            expected = adamw(start[n], grads[n], lr=0.5 * t.lr, b1=t.beta1, b2=t.beta2, wd=wd, corrected=corrected)
+        move, truth = p.detach().double().numpy() - start[n], expected - start[n]
+        assert np.abs(move - truth).max() < 2e-3 * np.abs(truth).max() + 3e-7, n
+
+
+def test_muon_is_torchs_for_each_matrix_of_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fp32, where torch's cast to bf16 is taken away, to 1e-6; in bf16 to what bf16 can tell."""
+    shapes = [(6, 6), (6, 6), (24, 6), (6, 24), (24, 6), (6, 6)]
+    for dtype, close in ((torch.bfloat16, 0.03 * 0.02), (torch.float32, 1e-6)):
+        if dtype == torch.float32:
+            monkeypatch.setattr(torch.Tensor, "bfloat16", lambda self: self.clone())
+        generator = torch.Generator().manual_seed(0)
+        ours = [torch.nn.Parameter(torch.randn(s, generator=generator)) for s in shapes]
+        theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+        one = Muon(ours, lr=0.02, momentum=0.9, weight_decay=0.3, dtype=dtype)
+        two = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=0.3)
+        for _ in range(4):
+            for p, q in zip(ours, theirs, strict=True):
+                p.grad = torch.randn(p.shape, generator=generator)
+                q.grad = p.grad.clone()
+            one.step()
+            two.step()
+            for p, q in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(p, q, rtol=0, atol=close)
+                q.data.copy_(p.data)  # so that bf16's differences do not add up
+
+
+def test_decay_modes_of_muon_are_different_optimisers() -> None:
+    """SPEC §9: cosines of the moves .2 to .4 at decay .01, by gradient. Here: decay against a small one."""
+    w = torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) * 0.1
+    moves = []
+    for coupled in (True, False):
+        p = torch.nn.Parameter(w.clone())
+        p.grad = 2e-4 * torch.randn(32, 32, generator=torch.Generator().manual_seed(1))
+        Muon([p], lr=0.02, momentum=0.95, weight_decay=0.01, coupled=coupled, dtype=torch.float32).step()
+        moves.append((p.detach() - w).flatten())
+    assert float(torch.cosine_similarity(*moves, dim=0)) < 0.5
+    assert 0.5 < float(moves[0].norm() / moves[1].norm()) < 2, "orthogonalised steps have one size"
+
+
+# ---- storage -----------------------------------------------------------------------------------
+
+
+def test_bf16_storage_rounds_once_a_step() -> None:
+    """Computed in fp32 from what is stored, moments too; hyper-connections in the dtype of their own."""
+    model = build("kromcanon", "tiny")
+    t = training(param_dtype="bf16", muon_dtype="fp32")
+    store_parameters(model, t)
+    optimizer = make_optimizer(model, t)
+    names = {n: r for r, named in roles(model).items() for n, _ in named}
+    start = {n: p.detach().double().numpy() for n, p in model.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+    optimizer.step()
+    for n, p in model.named_parameters():
+        assert p.grad is not None
+        g, w = p.grad.double().numpy(), start[n]
+        assert p.dtype == (torch.float32 if names[n] == "hyper" else torch.bfloat16)
+        if names[n] == "matrix":
+            expected = muon(w, [g], lr=0.02, mu=0.95, wd=0.01, coupled=True)
+        elif names[n] == "rest":
+            expected = adamw(w, [g], lr=1e-3, b1=0.9, b2=0.999, wd=0.1, corrected=False)
+        else:
+            continue
+        exact = torch.tensor(expected)
+        unit = 2.0 ** (torch.floor(torch.log2(exact.abs())) - 7)  # between neighbours in bf16
+        assert ((p.detach().double() - exact).abs() <= 0.501 * unit + 1e-6).all(), n
+    moments = [v for m in optimizer.state_dict()["state"].values() for k, v in m.items() if k != "step"]
+    assert {v.dtype for v in moments} == {torch.float32, torch.bfloat16}
+
+
+def test_stochastic_rounding_is_right_on_average() -> None:
+    n = 20_000
+    for x, low, high, share in [
+        (1 + 0.3 / 128, 1.0, 1 + 1 / 128, 0.3),
+        (-8.01, -8.0, -8.0625, 0.16),
+        (0.5, 0.5, 0.5, 0),
+    ]:
+        rounded = round_stochastically(torch.full((n,), x), torch.Generator().manual_seed(0)).float()
+        assert set(rounded.tolist()) <= {low, high}
+        assert abs(float((rounded == high).float().mean()) - (share if low != high else 1)) < 4 * 0.5 / n**0.5
+
+
+def test_stochastic_rounding_thaws_a_bias_of_minus_eight() -> None:
+    """Where rounding to the nearest loses every step (SPEC §1.10 d), it moves as far as fp32, on average."""
+    ends = {}
+    for stored, rounding in (("fp32", "nearest"), ("bf16", "nearest"), ("bf16", "stochastic")):
+        model = build("kromhc", "tiny", **{"residual.hc_dtype": stored})
+        optimizer = make_optimizer(model, training("kromhc", rounding=rounding))
+        biases = [block.mlp_hc.b["res"] for block in model.blocks] + [block.attn_hc.b["res"] for block in model.blocks]
+        for _ in range(200):
+            for b in biases:
+                b.grad = torch.tensor([[0.0, -1e-3]] * 2, dtype=b.dtype)
+            optimizer.step()
+        ends[stored, rounding] = float(torch.stack([b.detach()[:, 1].float() for b in biases]).mean())
+    assert ends["bf16", "nearest"] == -8.0
+    assert ends["fp32", "nearest"] > -6
+    assert ends["bf16", "stochastic"] == pytest.approx(ends["fp32", "nearest"], abs=0.2)
+
+
+def test_numbers_of_stochastic_rounding_depend_on_seed_and_step_alone() -> None:
+    def moved(seed: int) -> Any:
+        torch.rand(seed + 3)  # the global generator is elsewhere
+        p, q = (torch.nn.Parameter(torch.full((64, 64), 0.3, dtype=torch.bfloat16)) for _ in range(2))
+        p.grad, q.grad = torch.ones_like(p), torch.ones_like(q)
+        for optimizer in (Muon([p], lr=1e-3, momentum=0.9, weight_decay=0.0, stochastic_seed=seed),
+                          AdamW([q], lr=1e-5, betas=(0.9, 0.99), stochastic_seed=seed)):  # fmt: skip
+            optimizer.step()
+        return p.detach(), q.detach()
+
+    a, b, c = moved(0), moved(0), moved(1)
+    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    assert not any(torch.equal(x, y) for x, y in zip(a, c, strict=True))
+
+
+def test_rounding_that_would_round_nothing_raises() -> None:
+    with pytest.raises(InputError, match="nothing is: add --param-dtype bf16"):
+        make_optimizer(build("lfa", "tiny"), training("lfa", rounding="stochastic"))
+    model = build("kromhc", "tiny", **{"residual.hc_dtype": "bf16"})
+    with pytest.raises(InputError, match="not made for --hc-optimizer sgd"):
+        make_optimizer(model, training("kromhc", rounding="stochastic", hc_optimizer="sgd"))
+
+
+@pytest.mark.parametrize("name", ["lfa", "pls", "dst-kron", "hdpl", "kromcanon"])
+def test_a_model_stored_in_bf16_learns(name: str) -> None:
+    """Forward, backward and step in every family; thirty steps on one batch at scale tiny."""
+    model = build(name, "tiny", dropout=0.0).train()
+    t = training(name, param_dtype="bf16", lr=3e-3)
+    store_parameters(model, t)
+    optimizer, losses = make_optimizer(model, t), []
+    torch.manual_seed(0)
+    for _ in range(30):
+        loss, parts = model.loss(TOKENS[:, :-1], TOKENS[:, 1:])
+        losses.append(float(parts["ce"].detach()))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < 0.9 * losses[0]
+
+
+# ---- rates and state ---------------------------------------------------------------------------
 
 
 def test_every_group_follows_the_schedule_from_its_own_peak() -> None:
@@ -82,12 +352,24 @@ def test_every_group_follows_the_schedule_from_its_own_peak() -> None:
     assert [g["lr"] for g in optimizer.param_groups] == [0.5e-3, 0.5e-3, 0.5e-2, 0.05]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"hc_optimizer": "sgd"},
+        {"bias_correction": True, "muon_decay_mode": "decoupled"},
+        {"param_dtype": "bf16"},
+        {"param_dtype": "bf16", "rounding": "stochastic"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("stored", ["fp32", "bf16"])
-@pytest.mark.parametrize("hc_optimizer", ["adamw", "sgd"])
-def test_state_survives_a_round_trip(hc_optimizer: str, stored: str) -> None:
+def test_state_survives_a_round_trip(stored: str, changes: dict[str, Any]) -> None:
     """Two steps, saved as a checkpoint saves it, then one more: bit-equal to three steps."""
     whole, cut = (build("kromcanon", "tiny", **{"residual.hc_dtype": stored}) for _ in range(2))
-    t = training(hc_optimizer=hc_optimizer)
+    t = training(**changes)
+    store_parameters(whole, t)
+    store_parameters(cut, t)
     one, two = make_optimizer(whole, t), make_optimizer(cut, t)
     for _ in range(2):
         step(whole, one)
@@ -124,3 +406,26 @@ def test_a_bias_of_minus_eight_stored_in_bf16_never_moves(stored: str) -> None:
         optimizer.step()
     moved = (b.detach()[:, 1].float() + 8.0).tolist()
     assert moved == [0.0, 0.0] if stored == "bf16" else min(moved) > 1.0
+
+
+def test_state_goes_back_to_its_own_part() -> None:
+    """Three parts with state, counted through: the moments of each parameter are its own again."""
+    params = [torch.nn.Parameter(torch.ones(2, 2)) for _ in range(5)]
+
+    def parts() -> Optimizers:
+        return Optimizers([
+            torch.optim.AdamW(params[:2]), Muon(params[2:3], lr=0.1, momentum=0.9, weight_decay=0.0),
+            torch.optim.AdamW(params[3:]),
+        ])  # fmt: skip
+
+    one, two = parts(), parts()
+    for i, p in enumerate(params):
+        p.grad = torch.full_like(p, 1.0 + i)
+    one.step()
+    state = one.state_dict()["state"]
+    assert sorted(state) == [0, 1, 2, 3, 4]
+    two.load_state(state)
+    for i, p in enumerate(params):
+        (mine,) = [part.state[p] for part in two.parts if p in part.state]
+        momentum = mine["momentum_buffer" if i == 2 else "exp_avg"]
+        torch.testing.assert_close(momentum, torch.full_like(p, 0.1 * (1.0 + i)))

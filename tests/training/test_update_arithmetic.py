@@ -86,9 +86,9 @@ def test_rows_do_not_see_each_other(dtype: str) -> None:
 
 
 def test_the_optimiser_is_that_of_training() -> None:
-    """Rate, betas, decay and storage of moments as a hyper-connection gets them."""
+    """Rate, betas, decay and storage of moments as a hyper-connection gets them, with the usual bias correction."""
     model = build("kromhc", "tiny", **{"residual.hc_dtype": "bf16"})
-    optimizer = make_optimizer(model, with_recipe(Training(), "kromhc", "tiny"))
+    optimizer = make_optimizer(model, with_recipe(Training(bias_correction=True), "kromhc", "tiny"))
     b = model.blocks[0].attn_hc.b["res"]
     (group,) = [g for g in optimizer.param_groups if any(p is b for p in g["params"])]
     case = Case()

@@ -1,0 +1,96 @@
+"""Which numbers an option takes, declared with the option; everything else is one line that says so.
+
+    lr: Positive | None = None
+    beta1: Annotated[float, Bounds(low=0, below=1)] = 0.9
+    seed: Seed = 0
+
+`check` reads the declarations of a configuration and refuses what lies outside: NaN and infinities everywhere, numbers
+that float32 or 64 bits do not hold, and what `Bounds` exclude. Commands check their options as they are parsed
+(`models.cli.parse`); `Training` checks itself, so that a notebook gets the same line.
+"""
+
+import math
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any
+
+from models.errors import InputError
+
+LARGEST_FLOAT = float(2**127)
+"""Half of what float32 holds, in which weights and activations are kept."""
+LARGEST_INT = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Limits of a number: `low` and `high` are allowed, `above` and `below` are not."""
+
+    low: float | None = None
+    above: float | None = None
+    high: float | None = None
+    below: float | None = None
+
+    def __contains__(self, x: float) -> bool:
+        return (
+            (self.low is None or x >= self.low)
+            and (self.above is None or x > self.above)
+            and (self.high is None or x <= self.high)
+            and (self.below is None or x < self.below)
+        )
+
+    def __str__(self) -> str:
+        if self == Bounds(above=0):
+            return "positive"
+        words = {"at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
+        return " and ".join(f"{word} {limit:.10g}" for word, limit in words.items() if limit is not None)
+
+
+AnyNumber = Annotated[float, Bounds()]
+"""Any finite number."""
+Positive = Annotated[float, Bounds(above=0)]
+NotNegative = Annotated[float, Bounds(low=0)]
+Share = Annotated[float, Bounds(low=0, high=1)]
+Count = Annotated[int, Bounds(low=1)]
+"""1, 2, 3, …"""
+Whole = Annotated[int, Bounds(low=0)]
+"""0, 1, 2, …"""
+AnyInt = Annotated[int, Bounds()]
+"""Any whole number."""
+Seed = Annotated[int, Bounds(low=0, below=2**31)]
+"""Of a generator; the upper limit leaves room to count on from it."""
+
+
+def check(options: Any) -> None:
+    """Raise `InputError` for the first number in a dataclass (or one inside it) that its declaration excludes."""
+    hints = typing.get_type_hints(type(options), include_extras=True)
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if is_dataclass(value):
+            check(value)
+            continue
+        limits = list(declared(hints[field.name]))
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                _check(field.name, number, limits)
+
+
+def _check(name: str, number: float, limits: list[Bounds]) -> None:
+    if not math.isfinite(number):
+        raise InputError(f"{name} must be a finite number, got {number}")
+    for limit in limits:
+        if number not in limit:
+            raise InputError(f"{name} must be {limit}, got {number}")
+    largest = LARGEST_INT if isinstance(number, int) else LARGEST_FLOAT
+    if abs(number) > largest:
+        raise InputError(f"{name} is too large: {number} is beyond ±{largest:.3g}")
+
+
+def declared(hint: Any) -> Iterator[Bounds]:
+    """The `Bounds` in a type hint, also inside unions and tuples."""
+    if typing.get_origin(hint) is Annotated:
+        yield from (data for data in hint.__metadata__ if isinstance(data, Bounds))
+        yield from declared(hint.__origin__)
+    else:
+        for inner in typing.get_args(hint):
+            yield from declared(inner)

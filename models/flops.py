@@ -1,0 +1,59 @@
+"""Floating-point operations by formula, and what a device can do: model FLOPs utilisation (MFU).
+
+    MFU = tokens per second · training FLOPs per token / peak FLOPs per second
+
+A multiply-add counts as two. Matrix products only: what norms, activations and softmaxes cost is in the time and not
+in the FLOPs. Attention counts all n keys (4 n D per layer); the causal half is not subtracted, as in PaLM's MFU.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from models.transformer import StreamTransformer
+
+PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
+"""Dense bf16 FLOPs per second of the tensor cores with fp32 accumulation, from NVIDIA's data sheets (SXM versions)."""
+
+
+def peak_flops(device: str) -> float | None:
+    """The ceiling of `device` (a name as `torch.cuda.get_device_name` says it); None where the table has none.
+
+    A CPU has no entry: `python -m benchmarks.training` measures its ceiling.
+    """
+    return next((peak for name, peak in PEAKS.items() if name in device), None)
+
+
+def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
+    """Forward FLOPs per token of a sequence of n tokens (default: the context), by part.
+
+    Projections, scores and A V, the head (2 D V), gates, hyper-connections.
+    """
+    from models.attention import HeadGate
+    from models.hyper_mixing import HyperConnection
+    from models.projections import Projection
+
+    c = model.config
+    n = n or c.n_ctx
+    projections = sum(m.flops() for m in model.modules() if isinstance(m, Projection))
+    gates = sum(2 * m.weight.numel() for m in model.modules() if isinstance(m, HeadGate))
+    out = {"projections": projections, "attention": 4 * n * c.d_model * c.n_layers, "head": 2 * c.d_model * c.d_vocab}
+    streams = sum(m.flops() for m in model.modules() if isinstance(m, HyperConnection))
+    return out | ({"gates": gates} if gates else {}) | ({"hyper-connections": streams} if streams else {})
+
+
+def training_flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
+    """FLOPs of a training step per token, by part: three times the forward pass (one product forward, two backward).
+
+    The head counts once for every supervised layer; HDPL's log σ² is computed in training alone; the constant
+    permutation matrices of mHC-lite need no gradient.
+    """
+    from models.hdpl import HdplProjection
+    from models.hyper_mixing import HyperConnection
+
+    c = model.config
+    out = {part: 3 * flops for part, flops in flops_per_token(model, n).items()}
+    supervision = c.readout.supervision
+    out["head"] *= 1 + (len(supervision.layer_weights(c.n_layers)) if supervision is not None else 0)
+    out["projections"] += sum(3 * 2 * m.d_in * m.rank for m in model.modules() if isinstance(m, HdplProjection))
+    constant = sum(m.constant_flops() for m in model.modules() if isinstance(m, HyperConnection))
+    return out | ({"hyper-connections": out["hyper-connections"] - constant} if constant else {})

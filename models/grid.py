@@ -1,0 +1,348 @@
+"""Train many runs: presets × settings × seeds, on any number of workers, started again until all are done.
+
+    python -m models.grid grid.toml --out runs/grid
+    python -m models.grid grid.toml --out runs/grid --launch submitit --workers 8 --partition gpu
+    python -m models.grid --status --out runs/grid
+    torchrun --nproc-per-node 2 -m models.grid grid.toml --out runs/grid --launch torchrun
+
+    presets = ["gpt2", "lfa"]                        # grid.toml
+    seeds = [0, 1]
+    [train]                                          # options of python -m models.train, for every run
+    data = "stories"
+    scale = "zoo"
+    set = ["n_layers=4"]
+    [settings.fast]                                  # each run once with these as well: runs/grid/lfa-fast-s0
+    lr = 2e-3
+    [settings.slow]
+    lr = 5e-4
+
+A Python file defines GRID, a dictionary of the same form. Every run is a folder OUT/PRESET[-SETTING]-sSEED of
+`models.train`, trained in a process of its own. Killed, the same command goes on: runs that ended are left alone,
+others resume from their last checkpoint. A run that fails is recorded with its line (`--retry` tries it again), the
+others go on. Several commands on one OUT, also of several machines, share the work.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from models.bounds import Count
+from models.cli import command, parse
+from models.errors import InputError, unknown
+from models.launch import LaunchOptions, child, is_worker, launch
+from models.ledger import Ledger, Released
+
+KEYS = ("presets", "seeds", "train", "settings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(LaunchOptions):
+    """Arguments of `python -m models.grid`."""
+
+    grid: Annotated[Path | None, tyro.conf.Positional] = None
+    """GRID.toml or GRID.py; default: the grid that --out was begun with."""
+    out: Path | None = None
+    """Folder of the run folders."""
+    threads: Count = 1
+    """CPU threads of a training."""
+    retry: bool = False
+    """Try runs again that failed."""
+    status: bool = False
+    """Only say where the runs stand."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid."""
+
+    name: str
+    """Of its folder."""
+    argv: tuple[str, ...]
+    """Arguments of `models.train` but for --out."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, check all cells, train what is open, print the table."""
+    options = parse(Options, argv, __doc__)
+    if options.out is None:
+        raise InputError("--out FOLDER is missing: say where the run folders go")
+    if options.threads < 1:
+        raise InputError(f"--threads {options.threads}: at least 1")
+    out, ledger = options.out, Ledger(options.out / ".ledger")
+    cells = _cells(options.grid, out, write=not options.status)
+    names = [cell.name for cell in cells]
+    if not options.status:
+        if not is_worker(options):
+            for name in names:
+                state = ledger.state(name)
+                gone = state.kind == "done" and not (out / name / "model.safetensors").exists()
+                if gone or (options.retry and state.kind == "failed"):
+                    ledger.forget(name)
+        launch(options, "models.grid", sys.argv[1:] if argv is None else argv, logs=out / ".ledger" / "logs")
+        by_name = {cell.name: cell for cell in cells}
+        with _Bar(ledger, names, shown=not is_worker(options)) as bar:
+            done = _stoppable(ledger, names, lambda name: train(by_name[name], out, options.threads), bar)
+        if not done:
+            print(f"stopped; the same command goes on with {out}", file=sys.stderr)
+            sys.exit(130)
+    if not is_worker(options):
+        print_status(out, cells)
+
+
+# ---- what a grid says ------------------------------------------------------------------------------
+
+
+def read_grid(path: Path) -> dict[str, Any]:
+    """The dictionary of a TOML file, or GRID of a Python file. Raises `InputError` for what is neither."""
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: give a grid as .toml or .py")
+    if path.suffix == ".py":
+        import runpy
+
+        try:
+            grid = runpy.run_path(str(path)).get("GRID")
+        except Exception as error:
+            raise InputError(f"{path}: {type(error).__name__}: {error}") from None
+        if not isinstance(grid, dict):
+            raise InputError(f"{path} defines no dictionary GRID")
+        return grid
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no TOML: {error}") from None
+
+
+def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
+    """Presets × settings × seeds, in this order. Raises `InputError` for an unknown key, preset or option."""
+    from models.presets import PRESETS
+
+    for key in grid:
+        if key not in KEYS:
+            raise unknown("key of a grid", key, list(KEYS))
+    presets, seeds, settings = grid.get("presets"), grid.get("seeds", [0]), grid.get("settings") or {"": {}}
+    if not isinstance(presets, list) or not presets or not isinstance(seeds, list) or not seeds:
+        raise InputError('a grid needs lists of presets and seeds, as presets = ["lfa"] and seeds = [0, 1]')
+    for name in presets:
+        if name not in PRESETS:
+            raise unknown("preset", str(name), sorted(PRESETS))
+    for seed in seeds:
+        if type(seed) is not int or seed < 0:
+            raise InputError(f"seeds of a grid are whole numbers from 0, got {seed!r}")
+    tables = {"train": grid.get("train", {}), **{f"settings.{k}": v for k, v in settings.items()}}
+    for where, table in tables.items():
+        if not isinstance(table, dict):
+            raise InputError(f"[{where}] of a grid is a table of options of python -m models.train, got {table!r}")
+    found = []
+    for preset in presets:
+        for setting, changes in settings.items():
+            train, sets = tables["train"] | changes, [*tables["train"].get("set", []), *changes.get("set", [])]
+            words = _words({**train, "set": sets} if sets else train)
+            for seed in seeds:
+                name = "-".join([preset, *([setting] if setting else []), f"s{seed}"])
+                found.append(Cell(name, (preset, *words, "--seed", str(seed))))
+    if len({cell.name for cell in found}) < len(found):
+        raise InputError("a grid names a preset or a seed twice")
+    return found
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Options of `models.train` as one types them, each checked by name and by type."""
+    from models.config_io import from_dict
+    from models.training.config import Options as Train
+    from models.training.config import Training
+
+    own = {f.name for f in fields(Train)} - {"preset", "out", "resume", "training"}
+    known = {*own, *(f.name for f in fields(Training))} - {"seed"}
+    given = {name.replace("-", "_"): value for name, value in options.items()}
+    for name in given:
+        if name not in known:
+            raise unknown("option of a grid", name, sorted(known))
+    from_dict(Training, {k: v for k, v in given.items() if k not in own}, "train")
+    words: list[str] = []
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words += [flag] * value
+        elif isinstance(value, list):
+            words += [word for one in value for word in (flag, str(one))]
+        elif isinstance(value, str | int | float):
+            words += [flag, str(value)]
+        else:
+            raise InputError(f"{name} of a grid must be a string, a number, true, false or a list, got {value!r}")
+    return words
+
+
+def _cells(path: Path | None, out: Path, *, write: bool) -> list[Cell]:
+    """The cells of the grid, or of the grid that `out` was begun with. A cell of `out` keeps its arguments.
+
+    Raises `InputError` where a cell of that name was begun with others.
+    """
+    memory = out / "grid.json"
+    before: dict[str, list[str]] = _json(memory) if memory.is_file() else {}
+    if path is None:
+        if not before:
+            raise InputError(f"{out} holds no grid yet: give GRID.toml or GRID.py")
+        return [Cell(name, tuple(argv)) for name, argv in before.items()]
+    cells = cells_of(read_grid(path))
+    for cell in cells:
+        if before.get(cell.name, list(cell.argv)) != list(cell.argv):
+            raise InputError(
+                f"{out / cell.name} was begun with other options ({' '.join(before[cell.name])}): choose another --out"
+            )
+    if write and any(cell.name not in before for cell in cells):
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot create {out}: {error.strerror}") from None
+        part = memory.with_name(f".grid.json.{os.getpid()}")
+        part.write_text(json.dumps(before | {cell.name: list(cell.argv) for cell in cells}, indent=1), encoding="utf-8")
+        os.replace(part, memory)
+    return cells
+
+
+def _json(path: Path) -> Any:
+    """As `models.checkpoint.read_json`, without torch: a worker is small, its trainings are not."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}); restore it, or choose another --out") from None
+
+
+def _metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics.jsonl that are whole."""
+    path, rows = folder / "metrics.jsonl", []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:  # being written
+            break
+    return rows
+
+
+# ---- one run ---------------------------------------------------------------------------------------
+
+
+def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
+    """Train a cell to its end in a process of its own, or go on with it; its last evaluation.
+
+    Raises `InputError` with the line that says why it failed, and `Released` where a signal stopped it.
+    """
+    folder, log = out / cell.name, out / ".ledger" / "logs" / f"{cell.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if not _completed(folder):
+        resumable = any(folder.glob("checkpoint*")) or any(folder.glob("sharded/*.json"))
+        if folder.exists() and not resumable:  # killed before the first checkpoint
+            shutil.rmtree(folder)
+        argv = ["--resume"] if resumable else cell.argv
+        env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        env |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        words = [sys.executable, "-m", "models.train", *argv, "--out", str(folder)]
+        with log.open("a", encoding="utf-8") as file:
+            process = child(words, stdout=file, stderr=subprocess.STDOUT, env=env)
+            try:
+                code = process.wait()
+            except Released:
+                process.send_signal(signal.SIGTERM)  # it saves first
+                process.wait()
+                raise
+        if code == 130:
+            raise Released
+        if code:
+            raise InputError(f"{_why(log, code)} (all of it in {log})")
+    last = [row for row in _metrics(folder) if row["kind"] == "eval"][-1]
+    return {"step": last["step"], "loss": last["loss"]}
+
+
+def _completed(folder: Path) -> bool:
+    path = folder / "manifest.json"
+    return path.is_file() and _json(path).get("outcome") == "completed"
+
+
+def _why(log: Path, code: int) -> str:
+    """The line of a failed training."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    if code < 0:
+        return f"killed by signal {-code}"
+    return lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
+
+
+def _stoppable(ledger: Ledger, names: Sequence[str], do: Any, bar: "_Bar") -> bool:
+    """Work until nothing is open; on SIGINT and SIGTERM the run at hand saves and False comes back."""
+    stopped = []
+
+    def ask(number: int, frame: Any) -> None:
+        stopped.append(number)
+        raise Released
+
+    old = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        ledger.work(names, do, wait=bar.shown, after=bar.update)
+    except Released:
+        pass
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+    return not stopped
+
+
+# ---- looking ---------------------------------------------------------------------------------------
+
+
+class _Bar:
+    """Runs that are over, of all."""
+
+    def __init__(self, ledger: Ledger, names: Sequence[str], *, shown: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.ledger, self.names, self.shown = ledger, names, shown
+        columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bar = Progress(*columns, console=Console(file=sys.stderr), disable=not shown)
+        self.task = self.bar.add_task("runs", total=len(names))
+
+    def __enter__(self) -> "_Bar":
+        self.bar.start()
+        self.update()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.bar.stop()
+
+    def update(self) -> None:
+        """Count those that are done or failed."""
+        over = sum(self.ledger.state(name).kind in ("done", "failed") for name in self.names)
+        self.bar.update(self.task, completed=over)
+
+
+def print_status(out: Path, cells: Sequence[Cell]) -> None:
+    """A line per run: its state, how far it came, its last validation loss, or why it failed."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=str(out), title_justify="left")
+    for title in ("run", "state", "step", "validation loss", ""):
+        table.add_column(title, overflow="fold")
+    ledger = Ledger(out / ".ledger")
+    for cell in cells:
+        state, folder = ledger.state(cell.name), out / cell.name
+        rows = _metrics(folder)
+        losses = [row["loss"] for row in rows if row["kind"] == "eval"]
+        step = str(max((row["step"] for row in rows), default=0))
+        detail = state.detail if state.kind in ("failed", "running") else ""
+        table.add_row(cell.name, state.kind, step, f"{losses[-1]:.4f}" if losses else "", detail)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,146 @@
+"""A grid of trainings: what its file says, killed in the middle and continued, failures recorded."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from models.errors import InputError
+from models.grid import cells_of, main, read_grid
+from models.ledger import Ledger
+from models.train import main as train
+from models.training.run import read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def toml(corpus: tuple[Path, Path], path: Path, presets: str, more: str = "") -> Path:
+    path.write_text(
+        f"""presets = {presets}
+[train]
+data = "{corpus[0]}"
+valid = "{corpus[1]}"
+scale = "tiny"
+set = ["d_vocab=300"]
+steps = 120
+batch_size = 4
+eval_every = 60
+checkpoint_every = 5
+log_every = 5
+sample_every = 0
+snapshots = "100"
+device = "cpu"
+{more}
+"""
+    )
+    return path
+
+
+def test_cells_by_hand(tmp_path: Path) -> None:
+    grid = {"presets": ["lfa", "pls"], "seeds": [0, 3], "train": {"data": "stories", "set": ["n_layers=4"]}}
+    grid["settings"] = {"fast": {"lr": 2e-3, "compile": True}, "wide": {"set": ["d_model=64"], "compile": False}}
+    cells = cells_of(grid)
+    names = ["lfa-fast-s0", "lfa-fast-s3", "lfa-wide-s0", "lfa-wide-s3"]
+    assert [cell.name for cell in cells] == names + [name.replace("lfa", "pls") for name in names]
+    fast = "lfa --data stories --set n_layers=4 --lr 0.002 --compile --seed 0"
+    wide = "lfa --data stories --set n_layers=4 --set d_model=64 --seed 3"
+    assert (" ".join(cells[0].argv), " ".join(cells[3].argv)) == (fast, wide)
+    assert cells_of({"presets": ["lfa"]})[0].name == "lfa-s0"
+    path = tmp_path / "grid.py"
+    path.write_text("GRID = {'presets': ['lfa'], 'seeds': list(range(3)), 'train': {'data': 'stories'}}")
+    assert [cell.name for cell in cells_of(read_grid(path))] == ["lfa-s0", "lfa-s1", "lfa-s2"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "line"),
+    [
+        ({"presets": ["lfa"], "seed": [0]}, "unknown key of a grid 'seed': did you mean seeds"),
+        ({"presets": ["lfaa"]}, "unknown preset 'lfaa': did you mean lfa"),
+        ({"presets": []}, "a grid needs lists of presets and seeds"),
+        ({"presets": ["lfa"], "seeds": ["0"]}, "seeds of a grid are whole numbers from 0, got '0'"),
+        ({"presets": ["lfa", "lfa"]}, "names a preset or a seed twice"),
+        ({"presets": ["lfa"], "train": {"step": 3}}, "unknown option of a grid 'step': did you mean steps"),
+        ({"presets": ["lfa"], "train": {"out": "x"}}, "unknown option of a grid 'out'"),
+        ({"presets": ["lfa"], "train": {"steps": "many"}}, "train.steps must be int, got 'many'"),
+        ({"presets": ["lfa"], "settings": {"a": 3}}, r"\[settings.a\] of a grid is a table"),
+    ],
+)
+def test_a_wrong_grid_is_one_line(grid: dict, line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        cells_of(grid)
+
+
+def test_files_that_are_no_grid_are_one_line(tmp_path: Path) -> None:
+    for name, text, line in (
+        ("a.toml", "presets = [", "a.toml is no TOML"),
+        ("b.py", "GRID = 3", "b.py defines no dictionary GRID"),
+        ("c.py", "1 / 0", "c.py: ZeroDivisionError"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InputError, match=line):
+            read_grid(tmp_path / name)
+    with pytest.raises(InputError, match=r"nowhere.toml does not exist"):
+        main([str(tmp_path / "nowhere.toml"), "--out", str(tmp_path / "out")])
+    with pytest.raises(InputError, match="holds no grid yet"):
+        main(["--status", "--out", str(tmp_path / "out")])
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
+    # a run is killed with its worker in the middle; another cannot be trained
+    out, grid = tmp_path / "grid", toml(corpus, tmp_path / "grid.toml", '["lfa"]')
+    grid.write_text(grid.read_text() + "[settings.a]\n[settings.b]\nbatch_size = 100000\n")
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "models.grid", str(grid), "--out", str(out)],
+        cwd=ROOT,
+        env=env,
+        stderr=subprocess.DEVNULL,
+    )
+    first, ledger = out / "lfa-a-s0", Ledger(out / ".ledger")
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and worker.poll() is None:
+        if (first / "metrics.jsonl").exists() and any(r["step"] >= 20 for r in read_metrics(first, strict=False)):
+            break
+        time.sleep(0.01)
+    assert ledger.state("lfa-a-s0").kind == "running"
+    worker.send_signal(signal.SIGKILL)
+    worker.wait(30)
+    time.sleep(0.5)
+    reached = max(r["step"] for r in read_metrics(first, strict=False))
+    time.sleep(0.5)
+    assert 20 <= reached == max(r["step"] for r in read_metrics(first, strict=False)) < 120, "its training died too"
+    assert ledger.state("lfa-a-s0").kind == "open"
+
+    main([str(grid), "--out", str(out)])
+    said = capsys.readouterr().out
+    assert [ledger.state(f"lfa-{s}-s0").kind for s in "ab"] == ["done", "failed"]
+    assert "one batch needs 100000" in ledger.state("lfa-b-s0").detail and "one batch needs 100000" in said
+    argv = cells_of(read_grid(grid))[0].argv
+    train([*argv, "--out", str(tmp_path / "whole")])
+    one, two = weights(first), weights(tmp_path / "whole")
+    assert all(torch.equal(v, two[k]) for k, v in one.items()), "as if it had never been killed"
+    log = (out / ".ledger" / "logs" / "lfa-a-s0.log").read_text()
+    assert "resuming at step" in log
+    loss = next(r["loss"] for r in reversed(read_metrics(first)) if r["kind"] == "eval")
+    assert ledger.state("lfa-a-s0").detail == {"step": 120, "loss": loss}
+
+    # again: nothing is trained; a grid that says otherwise is told; a lost folder is trained again
+    before = (first / "manifest.json").stat().st_mtime_ns
+    main(["--out", str(out)])
+    main(["--out", str(out), "--status"])
+    assert (first / "manifest.json").stat().st_mtime_ns == before
+    grid.write_text(grid.read_text().replace("steps = 120", "steps = 40"))
+    with pytest.raises(InputError, match="lfa-a-s0 was begun with other options"):
+        main([str(grid), "--out", str(out)])
+    assert len(json.loads((out / "grid.json").read_text())) == 2

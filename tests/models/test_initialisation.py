@@ -1,0 +1,188 @@
+"""How weights start: by rule, by preset, and what the first layer then writes."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from models import build
+from models import config as c
+from models.capture import capture
+from models.checkpoint import ZOO, bundled
+from models.config_io import from_dict, override, to_dict
+from models.errors import InputError
+from models.presets import PRESETS, preset
+from models.transformer import StreamTransformer
+
+AUTHORS = ("llama", "hdpl")  # torch's defaults
+PORT = ("gpt2", "canon", "kromhc", "kromcanon")  # MLX's defaults
+
+
+def deviation(name: str, config: c.ModelConfig) -> float | None:
+    """The standard deviation at which a parameter starts, by SPEC §1.1, §5, §9; None: by no such rule."""
+    d, last = config.d_model, name.split(".")[-2]
+    if ".canon_" in name:
+        return 0.5 / math.sqrt(3)
+    if last not in ("embed", "pos_embed", "unembed", *"qkvo", "up", "down") and not name.endswith("mlp.gate.weight"):
+        return None
+    if config.name in AUTHORS:
+        if config.name == "hdpl" and last in (*"qkv", "up", "gate"):
+            return None
+        return 1 / math.sqrt(3 * (4 * d if last == "down" else d))
+    if config.name in PORT:
+        if "embed" in name:
+            return 1 / math.sqrt(d)
+        return 1 / math.sqrt(3 * (4 * d if last == "down" else d))
+    return 0.02 / math.sqrt(2 * config.n_layers) if last in ("o", "down") else 0.02
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_weight_starts_at_the_spread_of_its_formula(name: str) -> None:
+    model = build(name, "small")
+    seen = set()
+    for parameter, p in model.state_dict().items():
+        std = deviation(parameter, model.config) if parameter.endswith("weight") else None
+        if std is None:
+            continue
+        seen.add(parameter.split(".")[-2])
+        n = p.numel()
+        assert abs(float(p.detach().mean())) < 5 * std / math.sqrt(n), parameter
+        assert abs(float(p.detach().pow(2).mean().sqrt()) / std - 1) < 5 / math.sqrt(2 * n), parameter
+        uniform = name in AUTHORS or (name in PORT and "embed" not in parameter)
+        within = math.sqrt(3) * std * 1.0001
+        assert (p.abs().max() <= within) == uniform or n < 100, f"{parameter}: uniform or normal"
+    assert {"embed", "o", "down"} <= seen
+    if name in AUTHORS:
+        assert torch.equal(model.unembed.weight, model.embed.weight) and model.unembed.weight is not model.embed.weight
+
+
+def test_the_spreads_that_were_measured_in_the_authors_model() -> None:
+    """SPEC §9, at the paper's width: q .0256, embedding .0255, o .0255, down .0128."""
+    model = build("llama", "paper", n_layers=1, d_vocab=2000)
+    block = model.blocks[0]
+    found = [
+        float(w.detach().std())
+        for w in (block.attn.q.weight, model.embed.weight, block.attn.o.weight, block.mlp.down.weight)
+    ]
+    assert found == pytest.approx([0.0256, 0.0255, 0.0255, 0.0128], abs=1e-4)
+
+
+def first_update(name: str, seed: int = 0, **overrides: Any) -> float:
+    """σ of what layer 0's attention writes: scale small, eight sequences of 64 random tokens, untrained."""
+    model = build(name, "small", seed=seed, **overrides)
+    tokens = torch.randint(model.config.d_vocab, (8, 64), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), capture(model, ["blocks.0.hook_attn_out"]) as seen:
+        model(tokens)
+    return float(seen["blocks.0.hook_attn_out"].detach().std())
+
+
+def test_what_layer_0_writes_before_training() -> None:
+    """The audit's figures (SPEC §9), to 5 %: a Kronecker map of N(0, .02) starts 54 times weaker than a dense one."""
+    found = {name: first_update(name) for name in ("dst-dense", "dst-kron", "lfa")}
+    assert found == pytest.approx({"dst-dense": 5.9e-3, "dst-kron": 1.1e-4, "lfa": 2.1e-5}, rel=0.05)
+
+
+FAN_IN = {f"attention.{p}.init": "fan_in_normal" for p in "vo"}
+
+
+@pytest.mark.parametrize("name", ["dst-kron", "dst-ind", "lfa", "cfm"])
+def test_by_fan_in_every_mixing_writes_like_a_dense_one(name: str) -> None:
+    """Within a factor of five, where the rule of the preset is 5 (blocks), 54 (Kronecker) and 280 (raw values) away.
+
+    Raw values are the embedding, of σ .02: gain 1 / .02 on V does what a norm would.
+    """
+    raw = {"attention.v.init.gain": 50.0} if name in ("lfa", "cfm") else {}
+    dense = first_update("dst-dense", **FAN_IN)
+    for seed in (0, 1, 2):
+        assert 0.2 < first_update(name, seed, **FAN_IN, **raw) / dense < 5
+    assert first_update(name) < 0.25 * first_update("dst-dense")
+
+
+def test_rules_by_projection() -> None:
+    """Fan-ins 192 dense, 32 of a block, 6 Kronecker; o is divided by sqrt(12) unless that is switched off."""
+    changes = {"attention.q": "ind", "attention.v": "kron", "mlp.up.init": "orthogonal", "mlp.up.init.gain": "2"}
+    changes |= {f"attention.{p}.init": "fan_in_uniform" for p in "qkvo"}
+    model = build("std-t", "small", **changes)
+    attn = model.blocks[0].attn
+    for name, fan_in, scale in [("q", 32, 1), ("k", 192, 1), ("v", 6, 1), ("o", 192, 12**-0.5)]:
+        bound = scale * fan_in**-0.5
+        top = float(getattr(attn, name).weight.detach().abs().max())
+        assert 0.8 * bound < top <= bound, name
+    up = model.blocks[0].mlp.up.weight
+    torch.testing.assert_close(up.T @ up, 4 * torch.eye(192), rtol=0, atol=1e-4)
+    plain = build("std-t", "small", **changes, **{"init.scale_residual": False}).blocks[0].attn
+    torch.testing.assert_close(attn.o.weight * 12**0.5, plain.o.weight)
+
+
+def test_orthogonal_blocks() -> None:
+    changes = {"attention.v": "ind", "attention.o": "kron", "init.weights": "orthogonal", "init.scale_residual": False}
+    attn = build("std-t", "tiny", **changes).blocks[1].attn
+    for block in (*attn.v.weight, attn.o.weight, attn.q.weight):
+        torch.testing.assert_close(block @ block.T, torch.eye(len(block)), rtol=0, atol=1e-5)
+    assert not torch.equal(attn.v.weight[0], attn.v.weight[1])
+
+
+def test_a_sigma_of_its_own_and_tables() -> None:
+    model = build("std-t", "small", **{"init.embed.std": 0.3, "init.positions": "fan_in_normal", "init_std": 0.05})
+    assert float(model.embed.weight.detach().std()) == pytest.approx(0.3, rel=0.01)
+    assert float(model.pos_embed.weight.detach().std()) == pytest.approx(192**-0.5, rel=0.03)
+    assert float(model.blocks[0].attn.q.weight.detach().std()) == pytest.approx(0.05, rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["llama", "kromcanon", "lfa"])
+def test_init_std_alone_means_normal_everywhere(name: str) -> None:
+    """Else `--set init_std=` would change nothing, in silence, where a preset's rules are not N(0, σ)."""
+    config = preset(name, "tiny", init_std="0.2")
+    assert config.init == c.Initial() and config.init_std == 0.2
+    kept = preset(name, "tiny", **{"init_std": 0.2, "init.embed": "fan_in_normal"})
+    assert kept.init == override(preset(name, "tiny"), {"init.embed": "fan_in_normal"}).init
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("init.weight", "normal", "weight"),
+        ("init.weights", "xavier", "xavier"),
+        ("init.weights.gian", "1", "gian"),
+        ("attention.v.init.gain", "1", "set attention.v.init=KIND before"),
+        ("attention.v.init", c.FanInNormal, "init"),
+        ("init.head", "tied", "one of own, copy"),
+    ],
+)
+def test_unknown_rules_raise(name: str, value: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        preset("lfa", "tiny", **{name: value})
+
+
+def test_negative_spreads_raise() -> None:
+    with pytest.raises(InputError, match="gain of an initialisation must not be negative"):
+        c.FanInUniform(gain=-1.0)
+    with pytest.raises(InputError, match="std of an initialisation must not be negative"):
+        c.Normal(std=-1.0)
+    with pytest.raises(InputError, match="finite"):
+        preset("lfa", "tiny", **{"init.embed.std": float("nan")})
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_configurations_without_rules_mean_what_they_meant(name: str) -> None:
+    """N(0, .02) drawn one parameter after the other from one generator, as before there were rules."""
+    data = json.loads((ZOO / name / "config.json").read_text())["model"]
+    data.pop("init", None)
+    for part in (*data["attention"].values(), *data["mlp"].values()):
+        if isinstance(part, dict):
+            part.pop("init", None)
+    config = from_dict(c.ModelConfig, data)
+    assert config.init == c.Initial() and from_dict(c.ModelConfig, to_dict(config)) == config
+    if name == "hdpl" or config.canon is not None:
+        return  # their modules draw by rules of their own in between
+    generator = torch.Generator().manual_seed(3)
+    for parameter, p in StreamTransformer(config, seed=3).named_parameters():
+        last, kind = parameter.split(".")[-2:]
+        drawn = last in ("embed", "pos_embed", "unembed", *"qkvo", "up", "down") or ".mlp.gate" in parameter
+        if drawn and kind == "weight":
+            std = 0.02 * (12**-0.5 if last in ("o", "down") else 1)
+            assert torch.equal(p, torch.empty(p.shape).normal_(0, std, generator=generator)), parameter
+        elif parameter.endswith("attn.gate.weight"):
+            torch.empty(p.shape).normal_(0, 1.0, generator=generator)  # a draw with σ 0

@@ -1,0 +1,277 @@
+"""Killed at every rename, and damaged at every file, a run ends with the same weights or says what is wrong."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.faults import KILLED, Case, Death, differences, killed, run, training, tuning, uninterrupted
+from benchmarks.faults import main as faults
+from models.checkpoint import load, read_tensors, write_tensors
+from models.errors import InputError
+from models.sft import main as tune
+from models.text.corpus import open_corpus
+from models.text.shards import TokenShards, pack
+from models.text.tokenizer import Tokenizer
+from models.train import main as train
+from models.training.checkpoints import BEFORE, LAST
+from models.training.lock import EXPIRES, NAME, Lock
+from models.training.run import Run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("faults")
+
+
+@pytest.fixture(scope="module")
+def cases(folder: Path) -> dict[str, tuple[Case, Path]]:
+    """Each case with the folder of its uninterrupted run."""
+    found = {"last": training(folder), "best": training(folder, "--keep", "best")}
+    done = {name: (case, folder / name) for name, case in found.items()}
+    for case, out in done.values():
+        uninterrupted(case, out)
+    sft = tuning(folder, done["last"][1])
+    uninterrupted(sft, folder / "sft")
+    return {**done, "sft": (sft, folder / "sft")}
+
+
+def deaths(number: int, after: bool) -> Iterator[Death]:
+    yield Death(number, after)
+
+
+@pytest.mark.parametrize("name", ["last", "sft", pytest.param("best", marks=pytest.mark.slow)])
+def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(cases, tmp_path: Path, name: str) -> None:
+    case, whole = cases[name]
+    number = 1
+    while killed(case, out := tmp_path / f"{number}", deaths(number, after=False)):
+        assert differences(whole, out) == [], f"rename {number}"
+        number += 1
+    assert number > 10, "the run makes more renames than that"
+
+
+# ---- damage ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def half(cases: dict[str, tuple[Case, Path]], tmp_path: Path) -> Path:
+    """The training, killed when it has two checkpoints."""
+    case, _ = cases["last"]
+    out = tmp_path / "half"
+    assert run(case.module, [*case.argv, "--out", str(out)], tmp_path / "log", Death(14)) == KILLED
+    assert {p.name for p in out.glob("checkpoint*.safetensors")} == {LAST, BEFORE}
+    return out
+
+
+def flip(path: Path, place: int) -> None:
+    """One bit of a file; a negative place counts from the end."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", ["torn", "bit", "gone"])
+def test_a_torn_checkpoint_falls_back_to_the_one_before(cases, half: Path, damage: str, capfd) -> None:
+    whole = cases["last"][1]
+    if damage == "torn":
+        (half / LAST).write_bytes((half / LAST).read_bytes()[:-100])
+    elif damage == "bit":
+        flip(half / LAST, -5)
+    else:
+        (half / LAST).unlink()
+    train(["--resume", "--out", str(half)])
+    warned = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ") and LAST in line]
+    assert len(warned) == (damage != "gone")
+    if warned:
+        assert "damaged" in warned[0] and f"going on from step 3 of {BEFORE}" in warned[0]
+    assert differences(whole, half) == []
+
+
+def test_two_torn_checkpoints_are_told_and_nothing_is_trained(half: Path) -> None:
+    for name in (LAST, BEFORE):
+        flip(half / name, -5)
+    before = (half / "metrics.jsonl").read_bytes()
+    with pytest.raises(InputError, match=f"{LAST} is damaged"):
+        train(["--resume", "--out", str(half)])
+    assert (half / "metrics.jsonl").read_bytes() == before
+    assert not (half / NAME).exists()
+
+
+def test_lost_checkpoints_do_not_start_a_run_again(half: Path) -> None:
+    for name in (LAST, BEFORE):
+        (half / name).unlink()
+    with pytest.raises(InputError, match=f"{LAST} is missing"):
+        train(["--resume", "--out", str(half)])
+
+
+def copied(run: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(run, folder / "copy"))
+
+
+@pytest.mark.parametrize("place", [-5, -2000])
+def test_a_flipped_bit_in_the_weights_is_told_and_resuming_mends_it(cases, tmp_path: Path, place: int) -> None:
+    whole = cases["last"][1]
+    folder = copied(whole, tmp_path)
+    flip(folder / "model.safetensors", place)
+    with pytest.raises(InputError, match=r"model\.safetensors is damaged"):
+        load(folder)
+    train(["--resume", "--out", str(folder)])
+    assert differences(whole, folder) == []
+
+
+@pytest.mark.parametrize("name", ["last", "best"])
+@pytest.mark.parametrize("how", ["missing", "other"])
+def test_a_completed_run_has_its_own_weights(cases, tmp_path: Path, name: str, how: str) -> None:
+    """As after a kill between the last checkpoint and the last write of the model: old weights, or none."""
+    whole = cases[name][1]
+    folder, model = copied(whole, tmp_path), tmp_path / "copy" / "model.safetensors"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["weights"] == read_tensors(model)[1]["sha256"]
+    if how == "missing":
+        model.unlink()
+    else:
+        tensors, meta = read_tensors(model)
+        write_tensors(model, {k: v + 1 for k, v in tensors.items()}, {"step": meta["step"]})
+    with pytest.raises(InputError, match=r"model\.safetensors (is missing|holds other weights)"):
+        load(folder)
+    (folder / "manifest.json").write_text(
+        json.dumps({k: v for k, v in manifest.items() if k not in ("outcome", "weights")})
+    )
+    train(["--resume", "--out", str(folder)])
+    assert differences(whole, folder) == []
+    assert read_tensors(model)[1]["step"] == read_tensors(whole / "model.safetensors")[1]["step"]
+
+
+def test_tokens_of_equal_size_but_other_content_are_told_and_built_again(corpus, tmp_path: Path) -> None:
+    text = open_corpus(str(corpus[0]))
+    tokenizer = Tokenizer.train(text.documents(), 300)
+    for name in ("tokens.bin", "starts.npy"):
+        shards = pack(text, tokenizer, cache_dir=tmp_path)
+        folder, was = shards.folder, (shards.folder / name).read_bytes()
+        flip(folder / name, -7)
+        with pytest.raises(InputError, match=f"the content of {name} is not what was written"):
+            TokenShards(folder)
+        again = pack(text, tokenizer, cache_dir=tmp_path)
+        assert (again.folder / name).read_bytes() == was
+        assert list(again.document(3)) == tokenizer.encode(list(text.documents())[3])
+
+
+# ---- one run, one process ----------------------------------------------------------------------
+
+
+def test_two_processes_do_not_train_one_run(half: Path, cases, tmp_path: Path) -> None:
+    whole = cases["last"][1]
+    one = Run(half)
+    one.lock()
+    holder = json.loads((half / NAME).read_text())
+    assert holder["pid"] == os.getpid()
+    log = tmp_path / "second"
+    assert run("models.train", ["--resume", "--out", str(half)], log) == 2
+    said = [line for line in log.read_text().splitlines() if line.startswith("error")]
+    assert len(said) == 1 and f"is being trained by process {os.getpid()} on {holder['host']} since" in said[0]
+    one.unlock()
+    assert not (half / NAME).exists()
+    assert run("models.train", ["--resume", "--out", str(half)], log) == 0
+    assert differences(whole, half) == []
+
+
+def test_the_lock_of_a_dead_process_expires(half: Path) -> None:
+    assert json.loads((half / NAME).read_text())["pid"] != os.getpid(), "the killed process left its lock"
+    Lock(half).release()
+
+
+def test_a_process_of_another_machine_counts_until_it_was_silent_for_long(half: Path) -> None:
+    (half / NAME).write_text(json.dumps({"pid": 1, "host": "elsewhere", "since": "today"}))
+    with pytest.raises(InputError, match=r"by process 1 on elsewhere since today: wait \d+ s if that machine is gone"):
+        Lock(half)
+    then = time.time() - EXPIRES - 1
+    os.utime(half / NAME, (then, then))
+    Lock(half).release()
+
+
+def test_a_training_touches_its_lock(half: Path) -> None:
+    folder = Run(half)
+    folder.lock()
+    folder.open_metrics(0)
+    os.utime(half / NAME, (1, 1))
+    folder.log(1, "train", loss=1.0)
+    assert time.time() - (half / NAME).stat().st_mtime < 60
+    folder.finish("failed", 0.0)
+    assert not (half / NAME).exists()
+
+
+# ---- the same run ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["last", "sft"])
+def test_another_tokenizer_of_the_same_size_is_refused(cases, tmp_path: Path, name: str, corpus) -> None:
+    folder = copied(cases[name][1], tmp_path)
+    own = Tokenizer.load(folder / "tokenizer.json")
+    other = Tokenizer.train(open_corpus(str(corpus[0])).documents(), own.d_vocab)
+    assert (other.d_vocab, other.sha256 == own.sha256) == (own.d_vocab, False)
+    other.save(folder / "tokenizer.json")
+    with pytest.raises(InputError, match=r"tokenizer\.json changed since the run began"):
+        (train if name == "last" else tune)(["--resume", "--out", str(folder)])
+
+
+def test_another_number_of_threads_is_told(half: Path, capfd) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        train(["--resume", "--out", str(half)])
+    finally:
+        torch.set_num_threads(threads)
+    warned = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert warned == [
+        "warning: the run was computed with threads 1, now 2; set OMP_NUM_THREADS=1 for the same run, bit for bit"
+    ]
+
+
+def test_a_tuning_that_starts_again_wants_the_weights_it_started_from(cases, tmp_path: Path) -> None:
+    case, _ = cases["sft"]
+    parent = copied(cases["last"][1], tmp_path)
+    argv = [str(parent), *case.argv[1:], "--out", str(tmp_path / "tuned")]
+    assert run(case.module, argv, tmp_path / "log", Death(5)) == KILLED
+    assert not list((tmp_path / "tuned").glob("checkpoint*.safetensors"))
+    shutil.copy(cases["best"][1] / "checkpoint.safetensors", parent / "model.safetensors")
+    with pytest.raises(InputError, match="has other weights than when the fine-tuning began"):
+        tune(["--resume", "--out", str(tmp_path / "tuned")])
+
+
+def test_files_are_synced_before_they_get_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda d: (done.append(Path(os.readlink(f"/proc/self/fd/{d}")).name), fsync(d)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append(f"{Path(a).name} -> {Path(b).name}"), replace(a, b)))
+    write_tensors(tmp_path / "x", {"a": torch.ones(2)}, {})
+    write_tensors(tmp_path / "x", {"a": torch.ones(3)}, {}, keep=tmp_path / "y")
+    assert done == ["x.part", "x.part -> x", tmp_path.name, "x.part", "x -> y", "x.part -> x", tmp_path.name]
+
+
+def test_an_outcome_counts_until_the_run_goes_on(half: Path, tmp_path: Path) -> None:
+    manifest = json.loads((half / "manifest.json").read_text())
+    stopped = {**manifest, "outcome": "stopped at step 6 of 9; saved", "step": 6, "steps": 9}
+    (half / "manifest.json").write_text(json.dumps(stopped))
+    assert run("models.train", ["--resume", "--out", str(half)], tmp_path / "log", Death(3)) == KILLED
+    assert "outcome" not in json.loads((half / "manifest.json").read_text())
+
+
+def test_a_model_is_not_saved_over_a_run(cases: dict[str, tuple[Case, Path]], tmp_path: Path) -> None:
+    folder = copied(cases["last"][1], tmp_path)
+    before = (folder / "model.safetensors").read_bytes()
+    with pytest.raises(InputError, match="is a run with a history of its own"):
+        load(folder).save(folder)
+    assert (folder / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_the_command_kills_and_compares(capsys: pytest.CaptureFixture[str]) -> None:
+    faults(["--kills", "4", "--seed", "1"])
+    said = capsys.readouterr().out
+    assert "4 kills at random times in" in said and ": 0 runs differ" in said
+    assert "all runs ended with the same weights and metrics" in said

@@ -1,0 +1,161 @@
+"""Two processes train as one: the same losses and weights, one run folder, one step at which a signal stops them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from models.checkpoint import load, snapshots
+from models.errors import InputError
+from models.train import main
+from models.training.config import Training
+from models.training.parallel import Ranks
+from models.training.run import OF_THE_MACHINE, read_metrics
+from tests.tiny import arguments
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rows(folder: Path, kind: str = "train") -> list[dict]:
+    return [{k: v for k, v in r.items() if k not in OF_THE_MACHINE} for r in read_metrics(folder) if r["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def runs(corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trainings in one process (in NAME) and in two (in NAME-2), all started by one torchrun."""
+    folder = tmp_path_factory.mktemp("ranks")
+    every = ["--log-every", "1", "--batch-size", "8", "--steps", "8", "--eval-every", "4", "--sample-every", "4"]
+    every += ["--checkpoint-every", "5"]
+
+    def argv(name: str, *more: str, preset: str = "lfa") -> list[str]:
+        return arguments(corpus, folder / name, *every, *more, preset=preset)
+
+    documents = ["--packing", "document"]
+    main(argv("plain"))
+    main(argv("documents", *documents, "--accumulate", "4", preset="llama"))
+    jobs = [
+        ("plain", argv("plain-2"), None),
+        ("documents", argv("documents-2", *documents, "--accumulate", "2", preset="llama"), None),
+        ("sharded", argv("sharded-2", "--parallel", "fsdp"), 5),
+        ("noise", argv("noise-2", preset="pls"), None),
+        ("stopped", argv("stopped-2", preset="pls"), 2),
+        ("resumed", ["--resume", "--out", str(folder / "stopped-2")], None),
+    ]
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(Path(__file__).with_name("ranks.py")), str(folder / "jobs.json")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def reached(runs: Path) -> list[dict]:
+    return [json.loads((runs / f"jobs.{rank}").read_text()) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("name", ["plain", "documents"])
+def test_two_processes_give_the_losses_of_one(runs: Path, name: str) -> None:
+    one, two = rows(runs / name), rows(runs / f"{name}-2")
+    assert [r["step"] for r in two] == list(range(1, 9)), "one row per step: only process 0 writes"
+    for a, b in zip(one, two, strict=True):
+        assert a.keys() == b.keys()
+        for key in a.keys() - {"kind"}:
+            assert b[key] == pytest.approx(a[key], rel=2e-5, abs=1e-6), key
+    for a, b in zip(rows(runs / name, "eval"), rows(runs / f"{name}-2", "eval"), strict=True):
+        assert b["tokens"] == a["tokens"] and b["loss"] == pytest.approx(a["loss"], rel=1e-5)
+    first, second = (load_file(runs / n / "model.safetensors") for n in (name, f"{name}-2"))
+    for key, value in first.items():
+        torch.testing.assert_close(second[key], value, rtol=1e-3, atol=2e-5, msg=key)
+    assert len(list((runs / f"{name}-2" / "tb").iterdir())) == 1
+    assert json.loads((runs / f"{name}-2" / "manifest.json").read_text())["processes"] == 2
+
+
+def test_a_signal_to_one_process_stops_all_at_the_same_step(runs: Path) -> None:
+    for found in reached(runs):
+        assert (found["sharded"], found["sharded, exit"]) == (6, 130)
+        assert (found["stopped"], found["stopped, exit"]) == (3, 130)
+        assert (found["plain"], found["resumed"]) == (8, 8)
+
+
+def test_noise_repeats_on_as_many_processes(runs: Path) -> None:
+    # pls has dropout: each process' random state is in the checkpoint, so stopping at step 3 changes nothing
+    whole, cut = (load_file(runs / n / "model.safetensors") for n in ("noise-2", "stopped-2"))
+    assert all(torch.equal(v, cut[k]) for k, v in whole.items())
+    assert rows(runs / "noise-2") == rows(runs / "stopped-2")
+
+
+def test_processes_draw_other_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    for rank, seed in ((0, 7), (1, 7), (2, 7), (1, 8)):
+        Ranks(rank, 3).seed_noise(seed)
+        drawn.append(float(torch.rand(())))
+    assert len(set(drawn)) == 4
+    torch.manual_seed(7)
+    assert drawn[0] == float(torch.rand(())), "process 0 draws as a training alone"
+
+
+def test_sharded_on_two_processes_goes_on_in_one(runs: Path) -> None:
+    out = runs / "sharded-2"
+    assert not (out / "checkpoint.safetensors").exists()
+    assert [p.name for p in sorted((out / "sharded").glob("*.json"))] == ["step-000005.json", "step-000006.json"]
+    main(["--resume", "--out", str(out)])
+    losses, expected = ([r["loss"] for r in rows(n)] for n in (out, runs / "plain"))
+    assert losses == pytest.approx(expected, rel=2e-5)
+    norms, expected = ([r["grad_norm"] for r in rows(n)] for n in (out, runs / "plain"))
+    assert norms == pytest.approx(expected, rel=1e-4)
+    one, two = (load_file(n / "model.safetensors") for n in (runs / "plain", out))
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, rtol=1e-3, atol=2e-5, msg=key)
+    assert [row["step"] for row in snapshots(out)] == [0, 1, 2, 4, 8]
+    torch.testing.assert_close(load(f"{out}@4").embed.weight, load(f"{runs / 'plain'}@4").embed.weight)
+
+
+def test_the_moments_are_resumed_as_well(runs: Path, corpus, tmp_path: Path) -> None:
+    # one process saves and loads the sharded form too; without moments or their place the next step would differ
+    argv = ["--parallel", "fsdp", "--steps", "6", "--checkpoint-every", "3", "--batch-size", "8", "--sample-every", "0"]
+    main(arguments(corpus, tmp_path / "a", *argv, preset="pls"))
+    whole = load_file(tmp_path / "a" / "model.safetensors")
+    last = tmp_path / "a" / "sharded" / "step-000006.json"
+    last.unlink()  # as if killed before it was written: its folder does not count
+    main(["--resume", "--out", str(tmp_path / "a")])
+    again = load_file(tmp_path / "a" / "model.safetensors")
+    assert last.exists() and all(torch.equal(v, again[k]) for k, v in whole.items())
+
+
+def test_a_damaged_or_foreign_sharded_checkpoint_is_told(corpus, tmp_path: Path) -> None:
+    out = tmp_path / "a"
+    main(arguments(corpus, out, "--parallel", "fsdp", "--steps", "2"))
+    (part,) = (out / "sharded" / "step-000002").glob("*.distcp")
+    part.write_bytes(part.read_bytes()[:200])
+    with pytest.raises(InputError, match="step-000002 is damaged"):
+        main(["--resume", "--out", str(out)])
+    about = out / "sharded" / "step-000002.json"
+    about.write_text(about.read_text().replace("n_heads", "n_hands"))
+    with pytest.raises(InputError, match="checkpoint of another configuration"):
+        main(["--resume", "--out", str(out)])
+    about.unlink()
+    with pytest.raises(InputError, match="saved no sharded checkpoint yet"):
+        main(["--resume", "--out", str(out)])
+
+
+def test_what_cannot_be_dealt_out_is_told() -> None:
+    with pytest.raises(InputError, match="8 sequences is not divisible by 3 processes × 1 micro-batches"):
+        Ranks(0, 3).check(Training(), 8)
+    with pytest.raises(InputError, match="Muon orthogonalises whole matrices"):
+        Ranks(0, 2, sharded=True).check(Training(optimizer="muon"), 8)
+    with pytest.raises(InputError, match="leave out --compile"):
+        Ranks(0, 2, sharded=True).check(Training(compile="blocks"), 8)
+
+
+def test_slices_are_the_batch() -> None:
+    order = list(range(12))
+    assert [i for rank in range(3) for i in Ranks(rank, 3).mine(order)] == order
+    chunks = range(0, 50, 8)
+    assert sorted(i for rank in range(3) for i in Ranks(rank, 3).share(chunks)) == list(chunks)
+    assert [len(Ranks(rank, 2, sharded=True).share(chunks)) for rank in range(2)] == [7, 0]

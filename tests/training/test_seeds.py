@@ -1,0 +1,62 @@
+"""Chance has three sources, and each has a seed of its own."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from models.config_io import from_dict
+from models.errors import InputError
+from models.train import main
+from models.training.config import Training, with_recipe
+from models.training.run import read_metrics
+from tests.tiny import arguments
+
+
+def test_one_seed_sets_all_and_the_config_says_which() -> None:
+    t = with_recipe(Training(seed=5, seed_data=7), "lfa", "tiny")
+    assert t.seeds == {"weights": 5, "data": 7, "noise": 5}
+    assert (asdict(t)["seed_weights"], asdict(t)["seed_noise"]) == (5, 5)
+    old = asdict(t)
+    for name in ("seed_weights", "seed_data", "seed_noise", "snapshots", "snapshot_dtype", "parallel"):
+        del old[name]
+    assert from_dict(Training, old).seeds == {"weights": 5, "data": 5, "noise": 5}, "a config from before"
+    with pytest.raises(InputError, match="seed_noise must be at least 0"):
+        Training(seed_noise=-1)
+
+
+def first_loss(run: Path) -> float:
+    return next(row["loss"] for row in read_metrics(run) if row["kind"] == "train")
+
+
+def test_each_seed_decides_its_own(corpus, tmp_path: Path) -> None:
+    # pls has dropout; what is looked at: the weights before the first step, and the loss of that step
+    runs = {"base": [], "all": ["--seed", "3"], "weights": ["--seed-weights", "3"], "data": ["--seed-data", "3"]}
+    runs |= {"noise": ["--seed-noise", "3"], "together": [w for k in ("weights", "data", "noise")
+                                                          for w in (f"--seed-{k}", "3")]}  # fmt: skip
+    weights, losses = {}, {}
+    for name, more in runs.items():
+        out = tmp_path / name
+        fast = ["--steps", "1", "--log-every", "1", "--snapshots", "0", "--sample-every", "0"]
+        main(arguments(corpus, out, *fast, *more, preset="pls"))
+        weights[name] = load_file(out / "snapshots" / "step-000000.safetensors")
+        losses[name] = first_loss(out)
+
+    def same(a: str, b: str) -> bool:
+        return all(torch.equal(v, weights[b][k]) for k, v in weights[a].items())
+
+    assert same("base", "data") and same("base", "noise") and not same("base", "weights")
+    assert len({losses[name] for name in ("base", "weights", "data", "noise", "all")}) == 5
+    assert same("all", "together") and losses["all"] == losses["together"]
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert manifest["seeds"] == {"weights": 0, "data": 3, "noise": 0}
+
+
+def test_without_noise_its_seed_changes_nothing(corpus, tmp_path: Path) -> None:
+    for name, more in (("a", []), ("b", ["--seed-noise", "9"])):
+        main(arguments(corpus, tmp_path / name, "--steps", "2", "--sample-every", "0", *more))
+    a, b = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
+    assert all(torch.equal(v, b[k]) for k, v in a.items())

@@ -1,0 +1,133 @@
+"""Weights of chosen steps: which, what is in them, that a kill leaves none torn, and that `RUN@STEP` opens anywhere."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from models import load
+from models.checkpoint import read_manifest, run_folder, snapshots
+from models.errors import InputError
+from models.train import main
+from models.training.config import snapshot_steps
+from models.training.run import read_metrics
+from tests.tiny import arguments
+
+
+@pytest.fixture(scope="module")
+def run(corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "lfa"
+    main(arguments(corpus, out, "--steps", "12"))
+    return out
+
+
+def test_steps_by_hand() -> None:
+    powers = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    assert snapshot_steps("log", 3500) == [*powers, 1000, 2000, 3000, 3500]
+    assert snapshot_steps("log:200", 1000) == [*powers, 600, 800, 1000]
+    assert snapshot_steps("log", 12) == [0, 1, 2, 4, 8, 12]
+    assert snapshot_steps("every:5", 12) == [0, 5, 10, 12]
+    assert snapshot_steps("7,3", 12) == [3, 7, 12]
+    assert snapshot_steps("none", 12) == []
+
+
+@pytest.mark.parametrize("spec", ["log:0", "log:x", "every", "every:-2", "often", "3,-1", ""])
+def test_another_spelling_is_one_line(spec: str) -> None:
+    with pytest.raises(InputError, match="--snapshots .*: log, log:N"):
+        snapshot_steps(spec, 100)
+
+
+def test_snapshots_are_the_weights_of_their_steps(run: Path, corpus, tmp_path: Path) -> None:
+    assert [row["step"] for row in snapshots(run)] == [0, 1, 2, 4, 8, 12]
+    assert load(f"{run}@0").state_dict().keys() == load(run).state_dict().keys()
+    first, last = load_file(run / "snapshots/step-000000.safetensors"), load_file(run / "model.safetensors")
+    assert all(torch.equal(v, load(f"{run}@12").state_dict()[k]) for k, v in last.items())
+    from models.make import build
+
+    fresh = build("lfa", "tiny", d_vocab=first["embed.weight"].shape[0]).state_dict()
+    assert all(torch.equal(v, fresh[k]) for k, v in first.items()), "step 0 is before any update"
+    # the weights of step 4 are those that a run stopped there has: its schedule is the same, its snapshot too
+    main(arguments(corpus, tmp_path / "b", "--snapshots", "4", "--snapshot-dtype", "bf16"))
+    whole, half = load(f"{run}@4").state_dict(), load(f"{tmp_path / 'b'}@4").state_dict()
+    assert [row["dtype"] for row in snapshots(tmp_path / "b")] == ["bf16", "bf16"]
+    assert all(torch.equal(v.to(torch.bfloat16).float(), half[k]) for k, v in whole.items())
+    assert not torch.equal(whole["embed.weight"], last["embed.weight"])
+
+
+def test_none_are_written_for_none(corpus, tmp_path: Path) -> None:
+    main(arguments(corpus, tmp_path / "a", "--snapshots", "none"))
+    assert not (tmp_path / "a" / "snapshots").exists()
+    with pytest.raises(InputError, match="a has no snapshots, so there is no"):
+        run_folder(tmp_path / "a@3")
+
+
+def test_what_is_not_there_is_one_line(run: Path) -> None:
+    for name in ("7", "last"):
+        with pytest.raises(InputError, match=f"has no snapshot '{name}'; it has 0, 1, 2, 4, 8, 12"):
+            load(f"{run}@{name}")
+    with pytest.raises(InputError, match="nowhere is no run folder"):
+        load("nowhere@3")
+    with pytest.raises(InputError, match="is a snapshot, which cannot be resumed"):
+        main(["--resume", "--out", f"{run}@8"])
+
+
+def test_a_damaged_snapshot_is_told(corpus, tmp_path: Path) -> None:
+    main(arguments(corpus, tmp_path / "a", "--snapshots", "4"))
+    path = tmp_path / "a" / "snapshots" / "step-000004.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(InputError, match=r"step-000004.safetensors is damaged"):
+        load(f"{tmp_path / 'a'}@4")
+
+
+def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsys) -> None:
+    import features.extract
+    import interventions.ablate
+    import models.describe
+    import models.runs
+    import models.sft
+    import probes.heads
+    import probes.logit_lens
+    from features.store import read_features
+
+    at = f"{run}@4"
+    folder = run_folder(at)
+    assert str(folder) == at and folder.is_dir() and run_folder(folder) == folder
+    assert read_manifest(folder)["step"] == 4 and max(r["step"] for r in read_metrics(folder)) <= 4
+    data = ["--data", str(corpus[1])]
+    probes.heads.main([at, "--sequences", "2", "--length", "5", "--device", "cpu"])
+    probes.logit_lens.main([at, "--text", "the cat sat", "--device", "cpu"])
+    interventions.ablate.main([at, "--heads", "L0.H0", *data, "--max-documents", "4", "--device", "cpu"])
+    models.describe.main(["--run", at])
+    models.runs.main(["show", at])
+    models.runs.main(["diff", at, str(run)])
+    out = tmp_path / "f.parquet"
+    features.extract.main([at, *data, "--out", str(out), "--max-tokens", "40", "--device", "cpu"])
+    row = next(row for row in snapshots(run) if row["step"] == 4)
+    assert read_features(out).about["model"]["checkpoint"] == row["sha256"]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps({"prompt": f"cat {i}", "response": "the dog"}) + "\n" for i in range(40)))
+    argv = [
+        "--data",
+        str(pairs),
+        "--out",
+        str(tmp_path / "sft"),
+        "--steps",
+        "1",
+        "--batch-size",
+        "4",
+        "--device",
+        "cpu",
+    ]
+    models.sft.main([at, *argv, "--valid", str(pairs)])
+    parent = json.loads((tmp_path / "sft" / "manifest.json").read_text())["parent"]
+    assert parent["run"] == at and parent["sha256"] == row["sha256"] and parent["step"] == 4
+    assert at in capsys.readouterr().out
+
+
+def test_a_folder_with_such_a_name_comes_first(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "lfa@4").symlink_to(run)
+    assert type(run_folder(tmp_path / "lfa@4")) is type(Path())

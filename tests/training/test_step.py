@@ -1,0 +1,157 @@
+"""The mathematics of a training step by plain reimplementation: schedule, data order, accumulation, clipping."""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.text.shards import epoch_order
+from models.training.optim import lr_factor
+from tests.training.test_loop import trainer
+
+
+def planned(step: int, steps: int, warmup: int, floor: float) -> float:
+    """Linear to 1 over the warm-up, then half a cosine from 1 to the floor, which the last step has."""
+    warmup = min(warmup, steps // 10 if steps >= 10 else 1)
+    if step < warmup:
+        return (step + 1) / warmup
+    angle = np.linspace(0.0, np.pi, steps - warmup)[step - warmup]
+    return floor + (1 - floor) * (np.cos(angle) + 1) / 2
+
+
+@pytest.mark.parametrize(("steps", "warmup", "floor"), [(100, 10, 0.1), (57, 3, 0.0), (40, 0, 0.25), (30, 1000, 1.0)])
+def test_schedule(steps: int, warmup: int, floor: float) -> None:
+    factors = [lr_factor(step, steps, warmup, floor) for step in range(steps)]
+    assert factors == pytest.approx([planned(step, steps, warmup, floor) for step in range(steps)], abs=1e-12)
+    top = min(warmup, steps // 10)
+    assert factors[top] == 1.0 and factors[-1] == pytest.approx(floor)
+    assert all(a < b for a, b in pairwise(factors[:top])), "rises in the warm-up"
+    assert all(a >= b for a, b in pairwise(factors[top:])), "and never again"
+    assert lr_factor(steps + 5, steps, warmup, floor) == pytest.approx(floor), "stays there"
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(1, [1.0]), (2, [1.0, 1.0]), (3, [1.0, 1.0, 0.1])])
+def test_schedules_of_a_few_steps(steps: int, expected: list[float]) -> None:
+    assert [lr_factor(step, steps, 100, 0.1) for step in range(steps)] == pytest.approx(expected)
+
+
+def test_every_step_has_the_rate_of_its_place(corpus, tmp_path: Path) -> None:
+    """What `update` gives its optimisers and what it reports, from the first step to the last."""
+    t = trainer(corpus, tmp_path / "a", steps=30, warmup=3, lr=2e-3, lr_floor=0.2)
+    given: list[float] = []
+    step = t.optimizer.step
+
+    def seen() -> None:
+        rates = {g["lr"] / g["peak_lr"] for g in t.optimizer.param_groups}
+        assert len(rates) == 1
+        given.append(rates.pop())
+        step()
+
+    t.optimizer.step = seen  # type: ignore[method-assign]
+    reported = [float(t.update()["lr"]) for _ in range(30)]
+    expected = [planned(i, 30, 3, 0.2) for i in range(30)]
+    assert given == pytest.approx(expected)
+    assert reported == pytest.approx([2e-3 * e for e in expected])
+
+
+def recorded(t: Any, steps: int) -> list[list[int]]:
+    """The windows of each micro-batch, as `update` asks for them."""
+    asked: list[list[int]] = []
+    batch = t.train.batch
+
+    def note(indices: Any) -> Any:
+        asked.append([int(i) for i in indices])
+        return batch(indices)
+
+    t.train.batch = note
+    for _ in range(steps):
+        t.update()
+    return asked
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_the_data_come_in_the_order_of_seed_and_step(corpus, tmp_path: Path, accumulate: int) -> None:
+    """Step s of epoch e trains on the s-th eight windows of that epoch's permutation; a micro-batch on a slice."""
+    t = trainer(corpus, tmp_path / "a", seed=5, accumulate=accumulate, steps=200)
+    n, per_epoch = len(t.train), len(t.train) // 8
+    steps = per_epoch * (2 if accumulate == 1 else 1) + 3
+    asked = recorded(t, steps)
+    assert len(asked) == steps * accumulate and {len(a) for a in asked} == {8 // accumulate}
+    whole = np.reshape(asked, (steps, 8))
+    for s in range(steps):
+        epoch, place = divmod(s, per_epoch)
+        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([5, epoch])))
+        assert whole[s].tolist() == rng.permutation(n)[8 * place : 8 * place + 8].tolist(), f"step {s}"
+    for epoch in range(steps // per_epoch):
+        seen = whole[epoch * per_epoch : (epoch + 1) * per_epoch].ravel()
+        assert len(set(seen.tolist())) == per_epoch * 8, "nothing twice in an epoch, and all but what fills no batch"
+    assert whole[0].tolist() != whole[per_epoch].tolist(), "another order in the next epoch"
+
+
+def test_going_on_in_the_middle_of_an_epoch_goes_on_with_its_data(corpus, tmp_path: Path) -> None:
+    through, later = (trainer(corpus, tmp_path / name, steps=60) for name in "ab")
+    order = recorded(through, 25)
+    later.step = 22
+    assert recorded(later, 3) == order[22:]
+
+
+def test_orders_of_epochs_are_permutations_that_seed_and_epoch_decide() -> None:
+    orders = [epoch_order(50, seed, epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def test_how_many_steps_a_run_has(corpus, tmp_path: Path) -> None:
+    n = len(trainer(corpus, tmp_path / "a").train) // 8
+    for epochs, expected in [(1.0, n), (2.5, math.ceil(2.5 * n)), (0.01, 1)]:
+        assert trainer(corpus, tmp_path / str(epochs), steps=None, epochs=epochs).steps == expected
+    assert trainer(corpus, tmp_path / "b", steps=7, epochs=3.0).steps == 7
+
+
+def gradients(t: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """(what a step reports, the gradients its optimiser gets); the weights stay."""
+    t.optimizer.step = lambda: None
+    t.optimizer.zero_grad = lambda set_to_none=True: None
+    values = t.update()
+    return values, {n: p.grad.clone() for n, p in t.model.named_parameters()}
+
+
+def test_the_gradient_is_that_of_the_mean_loss_of_the_step(corpus, tmp_path: Path) -> None:
+    """By autograd on the whole batch at once, for one micro-batch and for four."""
+    t = trainer(corpus, tmp_path / "a", clip=0.0)
+    tokens, targets = t.train.batch(epoch_order(len(t.train), 0, 0)[:8])
+    logits = t.model.train()(tokens)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+    truth = dict(
+        zip(dict(t.model.named_parameters()), torch.autograd.grad(loss, list(t.model.parameters())), strict=True)
+    )
+    for accumulate in (1, 4):
+        values, found = gradients(trainer(corpus, tmp_path / f"b{accumulate}", clip=0.0, accumulate=accumulate))
+        assert float(values["loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+        assert float(values["ce"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+        for name, grad in truth.items():
+            torch.testing.assert_close(found[name], grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(("clip", "shrinks"), [(0.5, True), (1e-3, True), (1e3, False), (0.0, False)])
+def test_clipping_scales_all_gradients_to_the_largest_norm(corpus, tmp_path: Path, clip: float, shrinks: bool) -> None:
+    _, plain = gradients(trainer(corpus, tmp_path / "a", clip=0.0))
+    values, clipped = gradients(trainer(corpus, tmp_path / "b", clip=clip))
+    norm = math.sqrt(sum(float(g.double().pow(2).sum()) for g in plain.values()))
+    assert float(values["grad_norm"]) == pytest.approx(norm, rel=1e-5), "the norm before clipping is what is logged"
+    after = math.sqrt(sum(float(g.double().pow(2).sum()) for g in clipped.values()))
+    assert after == pytest.approx(clip if shrinks else norm, rel=1e-4)
+    for name, g in plain.items():
+        expected = g * (clip / norm) if shrinks else g
+        torch.testing.assert_close(clipped[name], expected, rtol=1e-4, atol=1e-9, msg=name)
+
+
+def test_gradients_do_not_pile_up_over_steps(corpus, tmp_path: Path) -> None:
+    t = trainer(corpus, tmp_path / "a")
+    t.update()
+    assert all(p.grad is None for p in t.model.parameters())
+    assert t.step == 1

@@ -1,0 +1,219 @@
+"""A step does not wait for the device, batches come in order from their thread, speed leaves evaluations out."""
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models import build
+from models.config_io import from_dict, to_dict
+from models.errors import InputError
+from models.text.shards import Windows
+from models.training import loop
+from models.training.config import Training, with_recipe
+from models.training.data import prepare
+from models.training.feed import Feed
+from models.training.loop import Trainer
+from models.training.run import Run, read_metrics
+
+
+def trainer(corpus: Any, out: Path, preset: str = "lfa", **changes: Any) -> Trainer:
+    """A trainer of a tiny model in fp32."""
+    train, valid = map(str, corpus)
+    data = prepare(train, valid, None, 300)
+    options = {"batch_size": 4, "steps": 12, "device": "cpu", "sample_every": 0, **changes}
+    training = with_recipe(Training(**options), preset, "tiny")
+    model = build(preset, "tiny", tokenizer=data.tokenizer, d_vocab=300)
+    run = Run.create(out, {"model": {}, "training": {}, "data": {}}, data.tokenizer, {})
+    return Trainer(model, training, Windows(data.train, 32), Windows(data.valid, 32), run, "cpu")
+
+
+# ---- no waiting for the device -----------------------------------------------------------------
+
+
+class Reads(TorchDispatchMode):
+    """Counts operations that bring a number from the device to the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Gpu(Trainer):
+    """Takes every decision as on a GPU, and computes on the CPU."""
+
+    def _move(self, batch: Any) -> Any:
+        return batch
+
+    def autocast(self) -> Any:
+        return torch.autocast("cpu", torch.bfloat16)
+
+    def _hardware(self, rate: float) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.parametrize("preset", ["lfa", "pls", "hdpl", "kromcanon"])
+def test_nothing_is_read_from_the_device_between_log_steps(
+    corpus: Any, tmp_path: Path, preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = trainer(corpus, tmp_path / "a", preset, log_every=4, checkpoint_every=6)
+    t.__class__, t.device = Gpu, torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    t.run.open_metrics(0)
+    moved: Counter[str] = Counter()
+    for name in ("tolist", "cpu", "numpy"):
+        real = getattr(torch.Tensor, name)
+
+        def counting(x: Any, *args: Any, name: str = name, real: Any = real, **kwargs: Any) -> Any:
+            moved[name] += 1
+            return real(x, *args, **kwargs)
+
+        monkeypatch.setattr(torch.Tensor, name, counting)
+    waited = []
+    with loop.Progress(12) as progress:
+        for _ in range(12):
+            moved.clear()
+            with Reads() as reads:
+                t._account(t.update())
+                t._log(progress, time.perf_counter())
+            if reads.count or moved:
+                waited.append(t.step)
+    t.run.finish("done", 0.0)
+    assert waited == [4, 6, 8, 12], "the rows, and the check before a checkpoint"
+    assert t.pending == []
+
+
+def test_the_log_is_the_mean_of_its_steps(corpus: Any, tmp_path: Path) -> None:
+    """Values that are read late are those of their steps: compared with values read at once."""
+    late, now = trainer(corpus, tmp_path / "a", log_every=5), trainer(corpus, tmp_path / "b")
+    late.fit()
+    rows = [r for r in read_metrics(tmp_path / "a") if r["kind"] == "train"]
+    losses, rates = [], []
+    for _ in range(12):
+        values = now.update()
+        losses.append(float(values["loss"]))
+        rates.append(values["lr"])
+    for row, (a, b) in zip(rows, [(0, 5), (5, 10), (10, 12)], strict=True):
+        assert row["step"] == b
+        assert row["loss"] == pytest.approx(sum(losses[a:b]) / (b - a), abs=0)
+        assert row["lr"] == pytest.approx(sum(rates[a:b]) / (b - a), abs=0)
+
+
+def test_speed_leaves_evaluation_and_saving_out(corpus: Any, tmp_path: Path) -> None:
+    """Evaluations and checkpoints of .2 s each would halve it more than once."""
+    t = trainer(corpus, tmp_path / "a", log_every=1, eval_every=1, checkpoint_every=1, steps=4)
+    evaluate, save, update, spent = t.evaluate, t._save, t.update, []
+
+    def slow(fn: Any) -> Any:
+        def run() -> Any:
+            time.sleep(0.2)
+            return fn()
+
+        return run
+
+    def timed() -> Any:
+        start = time.perf_counter()
+        values = update()
+        spent.append(time.perf_counter() - start)
+        return values
+
+    t.evaluate, t._save, t.update = slow(evaluate), slow(save), timed  # type: ignore[method-assign]
+    t.fit()
+    rows = [r for r in read_metrics(tmp_path / "a") if r["kind"] == "train"]
+    for row, seconds in zip(rows, spent, strict=True):
+        assert 4 * 32 / row["tokens_per_second"] < seconds + 0.1
+        assert row["peak_memory"] > 0.01, "GB of this process"
+
+
+# ---- batches -----------------------------------------------------------------------------------
+
+
+def test_a_run_sees_the_batches_of_its_indices(corpus: Any, tmp_path: Path) -> None:
+    """From the thread the same batches in the same order as by hand, over the end of an epoch and after a resume."""
+    t = trainer(corpus, tmp_path / "a", accumulate=2)
+    t.steps = t.per_epoch + 3
+    t.step = t.per_epoch - 2
+    feed = t._fed()
+    for step in range(t.step, t.steps):
+        for part in t.micro_batches(step):
+            for ours, theirs in zip(next(feed), t.train.batch(part), strict=True):
+                assert torch.equal(ours, theirs)
+    with pytest.raises(StopIteration):
+        next(feed)
+
+
+def test_gathering_runs_ahead_and_no_further() -> None:
+    gathered: list[int] = []
+
+    def gather(i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        gathered.append(i)
+        return torch.tensor([i]), torch.tensor([i])
+
+    feed = Feed(gather, iter(range(100)), ahead=2)
+    assert next(feed)[0].item() == 0
+    deadline = time.monotonic() + 5
+    while len(gathered) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert gathered == [0, 1, 2, 3], "one given, two waiting, one in hand"
+    feed.close()
+    feed.close()
+    assert not feed._thread.is_alive()
+    with pytest.raises(StopIteration):
+        next(feed)
+
+
+def test_what_the_thread_raises_reaches_the_step(corpus: Any, tmp_path: Path) -> None:
+    t = trainer(corpus, tmp_path / "a")
+    batch, calls = t.train.batch, []
+
+    def failing(indices: np.ndarray) -> Any:
+        calls.append(indices)
+        if len(calls) == 3:
+            raise OSError("the disk is gone")
+        return batch(indices)
+
+    t.train.batch = failing  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="the disk is gone"):
+        t.fit()
+    assert t.step == 2
+    assert not [x for x in threading.enumerate() if x.name == "batches"]
+
+
+def test_no_thread_is_left(corpus: Any, tmp_path: Path) -> None:
+    trainer(corpus, tmp_path / "a").fit()
+    assert not [x for x in threading.enumerate() if x.name == "batches"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory needs CUDA")
+def test_batches_are_page_locked() -> None:
+    feed = Feed(lambda i: (torch.tensor([i]), torch.tensor([i])), iter(range(3)), pin=True)
+    assert all(t.is_pinned() for t in next(feed))
+    feed.close()
+
+
+# ---- compilation -------------------------------------------------------------------------------
+
+
+def test_runs_with_the_old_flag_load() -> None:
+    for old, new in ((True, "blocks"), (False, "off"), ("step", "step")):
+        saved = {**to_dict(Training()), "compile": old}
+        assert from_dict(Training, saved).compile == new
+    with pytest.raises(InputError, match="compile must be one of off, blocks, step"):
+        from_dict(Training, {"compile": "yes"})
+
+
+def test_a_whole_compiled_step_is_for_cuda(corpus: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--compile step needs a CUDA device"):
+        trainer(corpus, tmp_path / "a", compile="step")
