@@ -34,9 +34,10 @@ from interventions.ablate_tables import (
     prompt_units,
 )
 from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs
+from models.bounds import AnyNumber, Count, Seed, Whole
 from models.cli import command, parse
 from models.errors import InputError, unknown
-from probes.command import INTERVAL, DocumentOptions, check_options, check_seed, progress_bar, write_results
+from probes.command import INTERVAL, DocumentOptions, check_options, progress_bar, write_results
 
 if TYPE_CHECKING:
     from interventions.ablate_tables import MakeEdits
@@ -54,25 +55,25 @@ class Options(DocumentOptions, ControlOptions):
 
     heads: tuple[str, ...] = ("all",)
     """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7, top3:pds. --heads alone means all."""
-    scale: tuple[float, ...] = (0.0,)
+    scale: tuple[AnyNumber, ...] = (0.0,)
     """Factors g on the heads' outputs."""
     together: bool = False
     """Scale all the heads at once instead of one at a time."""
-    size: int = 1
+    size: Count = 1
     """How many of the heads to scale at once: 1 each alone, 2 every pair."""
-    sets: int | None = None
+    sets: Count | None = None
     """With --size: as many random sets of that size; default: all."""
     method: Literal["zero", "mean", "resample"] = "zero"
     """What the heads are scaled towards: 0, their mean over the measured data, or what they wrote in another row."""
     measure: tuple[Literal["loss", "sps", "coherence"], ...] = ("loss",)
     """What to measure."""
-    draws: int = 39
+    draws: Whole = 39
     """Controls: other random sets of as many heads to compare each row with, all where fewer exist; 0: none."""
-    seed: int = 0
+    seed: Seed = 0
     """Which random sets are drawn, and which rows trade places under --method resample."""
     suite: str = "competing"
     """Prompts of sps, coherence and top3:pds: competing, stories, a JSONL file, or FORMAT:PATH."""
-    max_documents: int | None = 200
+    max_documents: Count | None = 200
     """Use at most this many documents; None for all."""
 
 
@@ -80,7 +81,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
     check_options(options)
-    check_seed(options.seed)
     if options.together and (options.size != 1 or options.sets is not None):
         raise InputError("--together scales all heads at once, --size and --sets some of them; give one or the other")
 
@@ -172,6 +172,8 @@ def _prompts(
 
     names, model = [name for name, _ in opened], opened[0][1]
     observed: dict[str, list[Any]] = {measure: [] for measure in measures}
+    from probes.suite import population
+
     for name, net in opened:
         how: dict[str, Any] = {
             "draws": options.draws,
@@ -186,7 +188,7 @@ def _prompts(
     for measure, both in observed.items():
         shown = [prompt_table(sweep, one, model.config.n_layers) for one in both]
         for name, table in zip(names, shown, strict=True):
-            title = f"{name} on {options.suite}: {table['n'].max()} prompts, {table['clusters'].max()} independent; "
+            title = f"{name} on {options.suite}: {table['n'].max()} prompts, {population(aligned.prompts)}; "
             print_ablations(f"{title}{measure}, {options.method} ablation", table, "difference", columns)
         title = f"{measure} on {options.suite}, {options.method} ablation"
         draw(figures, shown[0], "difference", UNIT[measure], f"{names[0]}: {title}", measure)

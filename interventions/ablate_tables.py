@@ -53,7 +53,7 @@ def prompt_units(measure: str) -> dict[str, str]:
         "d": "pooled standard deviations",
         "d_z": "standard deviations of the differences",
         "n": "prompts",
-        "clusters": "minimal pairs",
+        "clusters": "independent cases, or the fewest words of a kind where cases share words",
         "control_sd": f"{unit}, between random sets",
         "draws": "other random sets of as many heads",
         "above": f"{unit}, difference − control",
@@ -205,13 +205,14 @@ def observe_ablations(
 def prompt_table(sweep: "Sweep", observed: "Observed", n_layers: int) -> "pd.DataFrame":
     """One row per cell of the sweep: `comparisons.compare` of edited with unedited.
 
-    Units are minimal pairs (`clusters`); p_holm corrects over the groups of one scale; controls and interactions as in
-    `ablation_table`. SPS under gating of the last layer is undefined by construction, for a group and for a random set.
+    Units are minimal pairs, and words where the suite has them (`clusters`); p_holm corrects over the groups of one
+    scale; controls and interactions as in `ablation_table`. SPS under gating of the last layer is undefined by
+    construction, for a group and for a random set.
     """
     from interventions.effects import REASON, Cell, by_construction, effect_rows, holm
     from interventions.interactions import interaction_columns
     from interventions.observe import SMALLEST
-    from probes.statistics import cluster_codes, cluster_totals
+    from probes.statistics import read_clusters
     from probes.undefined import mark, note, reasons
 
     cells = [Cell(heads, g, i, labels(heads, g)) for (heads, g), i in zip(sweep.cells, sweep.index, strict=True)]
@@ -219,11 +220,11 @@ def prompt_table(sweep: "Sweep", observed: "Observed", n_layers: int) -> "pd.Dat
     added, impossible = prompt_controls(observed, sweep, n_layers)
     notes = [reasons(a) | reasons(b) for a, b in zip(table["undefined"], added["undefined"], strict=True)]
     if _several(sweep):
-        codes = cluster_codes(observed.cases["cluster"].to_numpy(), len(observed.cases))
+        within = read_clusters(observed.cases["cluster"].to_numpy(), len(observed.cases))
         before = observed.under(None)
         columns, more = interaction_columns(
-            sweep, lambda i: cluster_totals(observed.under(i) - before, codes)[0],
-            cluster_totals(before, codes)[1], resolution=SMALLEST[observed.measure],
+            sweep, lambda i: within.totals(observed.under(i) - before)[0],
+            within.totals(before)[1], shared=within.shared, resolution=SMALLEST[observed.measure],
             idle=lambda heads: REASON if by_construction(observed.measure, "all", heads, n_layers) else "",
         )  # fmt: skip
         added |= columns
@@ -241,17 +242,17 @@ def prompt_controls(observed: "Observed", sweep: "Sweep", n_layers: int) -> "tup
     from interventions.controls import control_columns
     from interventions.effects import by_construction
     from interventions.observe import SMALLEST
-    from probes.statistics import cluster_codes, cluster_totals
+    from probes.statistics import read_clusters
     from probes.t_tests import clustered_t
     from probes.undefined import note
 
-    codes = cluster_codes(observed.cases["cluster"].to_numpy(), len(observed.cases))
+    within = read_clusters(observed.cases["cluster"].to_numpy(), len(observed.cases))
     rows, impossible = [], []
     for (heads, g), at, controls in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
         able = [i for drawn, i in controls if not by_construction(observed.measure, "all", drawn, n_layers)]
         change = observed.under(at) - observed.under(None)
         others = np.array([observed.under(i) - observed.under(None) for i in able])
-        paired = clustered_t(*cluster_totals(change - others.mean(0), codes)) if able else None
+        paired = clustered_t(*within.totals(change - others.mean(0)), within.shared) if able else None
         effects = others.mean(-1) if able else []
         row = control_columns(float(change.mean()), effects, paired, g, resolution=SMALLEST[observed.measure])
         rows.append({"undefined": note(row.pop("why")), **row})

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from models.bounds import Count, Seed, Whole
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import INTERVAL, DocumentOptions, RunOptions, open_run, progress_bar, show
@@ -45,11 +46,11 @@ class Options(DocumentOptions):
     """Store identity, independent and Kronecker output projections as the dense matrices they equal, to project."""
     side: Literal["write", "read"] = "write"
     """write: what the matrices write. read: the wrong side, what attention's output matrix reads (SPEC §1.10 a)."""
-    draws: int = 3
+    draws: Whole = 3
     """Random directions to compare with: the KL after projecting them out instead; 0: none."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the random directions."""
-    max_documents: int | None = 200
+    max_documents: Count | None = 200
     """Use at most this many documents; None for all."""
 
 
@@ -58,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.out is None or options.direction is None:
         raise InputError("give --direction FILE (of python -m probes.directions) and --out RUN")
-    if options.draws < 0:
-        raise InputError(f"--draws {options.draws}: at least 0")
     if options.side == "read" and options.embedding:
         raise InputError("--side read changes what attention's output matrix reads; an embedding has no such side")
 

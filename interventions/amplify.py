@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from interventions.amplify_plots import picture, plot
 from interventions.amplify_tables import AREA_UNITS, UNITS, by_head, check_alphas, curve, measure_losses
 from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
+from models.bounds import Positive, Seed, Whole
 from models.cli import command, parse
 from models.errors import InputError
 from models.head_spec import Head, parse_heads
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 class Options(DocumentOptions, ControlOptions):
     """Arguments of `python -m interventions.amplify`."""
 
-    alpha: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    alpha: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
     """Factors on the scores; 1 is always measured."""
     heads: tuple[str, ...] = ("all",)
     """Heads to amplify: L5.H4, L4.*, L4-5.H0-2, all, random3:7."""
@@ -47,9 +48,9 @@ class Options(DocumentOptions, ControlOptions):
     """Heads to draw; default: of the middle layer the one that spreads most at α = 1."""
     prompt: str = "Once upon a time"
     """What the samples continue; empty for no samples."""
-    sample_tokens: int = 40
+    sample_tokens: Whole = 40
     """Tokens of a sample."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the samples."""
 
 

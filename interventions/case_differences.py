@@ -16,7 +16,8 @@ from interventions.observe import SMALLEST, Observed
 from interventions.patch_tables import RESOLUTION
 from interventions.patching import Patched
 from models.head_spec import Head
-from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals, ratio
+from probes.statistics import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
+from probes.suite import Unit
 from probes.tasks import Task
 from probes.undefined import note
 
@@ -88,10 +89,11 @@ def _share_difference(
         why |= {} if sure else dict.fromkeys((name, "difference", "ci_low", "ci_high"), UNSURE)
     if all(known):
         row["difference"] = row["run"] - row["control"]
-        columns = cluster_totals(np.stack([*run, *control]), cluster_codes(clusters, len(clusters)))[0]
+        within = read_clusters(clusters, len(clusters))
+        columns = within.totals(np.stack([*run, *control]))[0]
         low = high = np.array(NAN)
-        if columns.shape[1] >= BOOTSTRAP_CLUSTERS:
-            low, high = cluster_bootstrap(_two_shares, *columns)
+        if within.count >= BOOTSTRAP_CLUSTERS:
+            low, high = statistic_interval(_two_shares, *columns, within=within)
         if np.isfinite(low) and np.isfinite(high):
             row |= {"ci_low": float(low), "ci_high": float(high)}
         else:
@@ -145,7 +147,7 @@ def compare_patches(
     found: tuple[Patched | None, Patched | None],
     guessed: tuple[np.ndarray | None, np.ndarray | None],
     gaps: tuple[np.ndarray, np.ndarray],
-    clusters: Sequence[str],
+    clusters: Sequence[Unit],
     threshold: float,
     family: Sequence[str],
     direction: str,

@@ -16,7 +16,8 @@ class ControlOptions(RunOptions):
     """Arguments of the commands that measure a run, or a run and a control."""
 
     control: str | None = None
-    """A control model of the same layers and heads to compare with: a run folder or a bundled model."""
+    """A control model of the same layers and heads to compare with: a run folder or a bundled model. The run itself
+    may be named again; its differences are 0."""
 
 
 def open_runs(options: ControlOptions) -> list[tuple[str, Any]]:

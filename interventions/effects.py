@@ -15,6 +15,7 @@ from models.head_spec import Head
 from probes.comparisons import asymmetry, compare
 from probes.curves import response_curve
 from probes.report import with_holm
+from probes.statistics import read_clusters
 from probes.undefined import mark
 
 EFFECT = (
@@ -58,7 +59,7 @@ def effect_rows(
     parts = list(whole)
     for name in sorted(set(observed.cases["relation"]) - {""}):
         at = (observed.cases["relation"] == name).to_numpy()
-        if observed.cases["cluster"][at].nunique() > 1:
+        if read_clusters(observed.cases["cluster"].to_numpy()[at], int(at.sum())).count > 1:
             parts.append((name, "all", at))
     parts += [(name, name, every) for name in observed.readouts[1:]]
     rows, impossible = [], []
@@ -94,7 +95,7 @@ def asymmetry_rows(observed: Observed, cells: Sequence[Cell], n_layers: int) -> 
         change = (observed.under(cell.edit) - observed.under(None))[at]
         result = asymmetry(
             change, order[at] == "target_first", observed.cases["pair"].to_numpy()[at],
-            resolution=SMALLEST[observed.measure],
+            observed.cases["cluster"].to_numpy()[at], resolution=SMALLEST[observed.measure],
         )._asdict()  # fmt: skip
         result["last"] = result.pop("second")
         rows.append({**cell.labels, "measure": observed.measure, **result})

@@ -19,6 +19,8 @@ from probes.word_classes import CLASSES
 if TYPE_CHECKING:
     import pandas as pd
 
+    from probes.head_groups import HeadGroups
+
 PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}
 FOUND = "found"
 
@@ -42,14 +44,29 @@ class HeadFinder:
         self.model, self.tokenizer, self.k, self.layers = model, tokenizer, k, layers
 
     @cached_property
-    def summary(self) -> "pd.DataFrame":
-        """`probes.head_groups` of the model, on its default prompts."""
-        from probes.head_groups import HeadGroups, Options, measure_heads
+    def _read(self) -> "tuple[HeadGroups, Any, Any]":
+        """`probes.head_groups`, what it captured of the model on its default prompts, and its query."""
+        from models.capture import run
+        from probes.head_groups import HeadGroups, Options
         from probes.prompts import align, load_suite
 
         probe, default = HeadGroups(k=self.k, layers=self.layers), Options()
         aligned = align(load_suite(default.suite, n=default.n), self.tokenizer, self.model.config.n_ctx)
-        return probe.summarize(measure_heads(self.model, aligned, self.tokenizer, probe))
+        gated = any(name.endswith("attn.hook_gate") for name in self.model.hook_dict)
+        query = probe.plan(aligned, self.tokenizer, gated=gated)
+        return probe, run(self.model, query), query
+
+    @cached_property
+    def summary(self) -> "pd.DataFrame":
+        """The table of `HeadGroups.summarize`."""
+        probe, captures, query = self._read
+        return probe.summarize(probe.read(captures, query, self.tokenizer))
+
+    @cached_property
+    def roles(self) -> "pd.DataFrame":
+        """The heads of the found groups, held against shuffled roles (`HeadGroups.roles`)."""
+        probe, captures, query = self._read
+        return probe.roles(self.summary, probe.shuffled(captures, query, self.tokenizer))
 
     def groups(self, specs: Sequence[str]) -> list[Group]:
         """The groups of `specs`, in order, each once.

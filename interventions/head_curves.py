@@ -10,7 +10,7 @@ z ← g z for the heads of a group, which is the same as scaling their attention
 
 A range is a maximum minus a minimum: never negative, and noise widens it. So it stands beside the ranges of random
 groups of as many heads. Its interval, and that of the leverage, resample whole independent cases
-(`statistics.cluster_bootstrap`); a leverage over a control that does not move is undefined.
+(`statistics.statistic_interval`); a leverage over a control that does not move is undefined.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from models.errors import InputError
 from probes.comparisons import compare
 from probes.permutations import rank_among
 from probes.report import estimate, with_holm
-from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals
+from probes.statistics import BOOTSTRAP_CLUSTERS, Clusters, read_clusters, statistic_interval
 from probes.undefined import note, reasons
 
 NAN = float("nan")
@@ -130,12 +130,13 @@ def summaries(found: Sequence[Curve], within: tuple[float, float], *, resamples:
         row: dict[str, Any] = {**one.labels, "range": float(np.ptp(one.values[at].mean(1)))}
         row |= dict.fromkeys(("range_low", "range_high", "random_range", "p_rank", "p_rank_min"), NAN)
         moved = np.ptp(one.values[at], axis=0) > SMALLEST[one.measure]
-        columns = _totals(one.values[at], clusters)
-        if not moved.any() or len(columns[0]) < BOOTSTRAP_CLUSTERS:
+        within_clusters = read_clusters(clusters, len(clusters))
+        columns = _totals(one.values[at], within_clusters)
+        if not moved.any() or within_clusters.count < BOOTSTRAP_CLUSTERS:
             reason = FEW if moved.any() else "no case moves with the scale"
             why |= dict.fromkeys(("range_low", "range_high"), reason)
         else:
-            low, high = cluster_bootstrap(curve_range, *columns, resamples=resamples)
+            low, high = statistic_interval(curve_range, *columns, within=within_clusters, resamples=resamples)
             row |= {"range_low": float(low), "range_high": float(high)}
         if len(one.random):
             ranges = np.ptp(one.random[:, at].mean(2), axis=1)
@@ -195,7 +196,8 @@ def _leverage(x: np.ndarray, y: np.ndarray, clusters: np.ndarray, measure: str) 
     """range, control_range, leverage with interval of values [scales, N] of two models."""
     ranges = {"range": float(np.ptp(x.mean(1))), "control_range": float(np.ptp(y.mean(1)))}
     row: dict[str, Any] = {**ranges, **dict.fromkeys(("leverage", "leverage_low", "leverage_high"), NAN)}
-    row |= {"n": x.shape[1], "clusters": len(set(clusters))}
+    within = read_clusters(clusters, x.shape[1])
+    row |= {"n": x.shape[1], "clusters": within.count}
     if ranges["control_range"] <= SMALLEST[measure]:
         why = dict.fromkeys(("leverage", "leverage_low", "leverage_high"), "the control does not move")
         return {**row, "undefined": note(why)}
@@ -203,8 +205,8 @@ def _leverage(x: np.ndarray, y: np.ndarray, clusters: np.ndarray, measure: str) 
     ends = ("leverage_low", "leverage_high")
     if row["clusters"] < BOOTSTRAP_CLUSTERS:
         return {**row, "undefined": note(dict.fromkeys(ends, FEW))}
-    n, *sums = _totals(np.concatenate([x, y]), clusters)
-    low, high = cluster_bootstrap(partial(range_ratio, len(x)), n, *sums, resamples=2000)
+    n, *sums = _totals(np.concatenate([x, y]), within)
+    low, high = statistic_interval(partial(range_ratio, len(x)), n, *sums, within=within, resamples=2000)
     if not (np.isfinite(low) and np.isfinite(high)):
         return {**row, "undefined": note(dict.fromkeys(ends, "the leverage does not vary over resamples"))}
     return {**row, ends[0]: float(low), ends[1]: float(high), "undefined": ""}
@@ -221,9 +223,9 @@ def range_ratio(k: int, n: np.ndarray, *sums: np.ndarray, axis: int = -1) -> np.
         return np.asarray(curve_range(n, *sums[:k], axis=axis) / curve_range(n, *sums[k:], axis=axis))
 
 
-def _totals(values: np.ndarray, clusters: np.ndarray) -> list[np.ndarray]:
+def _totals(values: np.ndarray, within: Clusters) -> list[np.ndarray]:
     """Counts per cluster, then sums per cluster of each row of values [rows, N]."""
-    totals, counts = cluster_totals(values, cluster_codes(clusters, values.shape[1]))
+    totals, counts = within.totals(values)
     return [counts, *totals]
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
+from models.bounds import Count
 from models.cli import command, parse
 from probes.command import check_options, progress_bar, show, write_results
 
@@ -43,7 +44,7 @@ class Options(ControlOptions):
     """Groups to ablate as one: entity, anchor, semantic, found, L5.H4+L5.H5, name=L4.*."""
     tasks: tuple[str, ...] = ("capitalization", "winograd")
     """Tasks scored by a token: capitalization, gender, winograd, a JSONL file, a suite with continuations."""
-    top: int = 8
+    top: Count = 8
     """Rows to print of each task, by the size of the direct effect; the written table holds all."""
 
 
@@ -57,12 +58,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from interventions.contributions import check_heads
     from interventions.hydra_figure import plot
     from interventions.hydra_tables import UNITS, by_layer, decompose, summary
-    from models.errors import InputError
     from probes.align import check_tokenizer
     from probes.tasks import load_tasks
 
-    if options.top < 1:
-        raise InputError(f"--top {options.top}: at least one row")
     opened = open_runs(options)
     names, nets = [name for name, _ in opened], [model for _, model in opened]
     check_tokens(options, opened)

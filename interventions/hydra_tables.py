@@ -30,7 +30,7 @@ from interventions.observe import SMALLEST
 from models.errors import InputError
 from models.transformer import StreamTransformer
 from probes.report import estimate, with_holm
-from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals, ratio
+from probes.statistics import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
 from probes.tasks import Task
 from probes.undefined import note, reasons
 
@@ -43,7 +43,7 @@ UNITS = {
     **dict.fromkeys((*PARTS, "mean", "sd", "ci_low", "ci_high", "unexplained"), NATS),
     "made_up": "share of the direct effect, −compensation / direct",
     "n": "cases",
-    "clusters": "independent cases",
+    "clusters": "independent cases, or the fewest words of a kind where cases share words",
 }
 
 
@@ -170,12 +170,12 @@ def _made_up(one: Decomposition, clusters: np.ndarray, why: dict[str, str], want
     if not known_direct(one.direct, clusters):
         why |= dict.fromkeys(names, UNSURE)
         return {**row, "undefined": note(why)}
-    codes = cluster_codes(clusters, len(one.direct))
-    undone, direct_totals = (cluster_totals(x, codes)[0] for x in (-one.compensation, one.direct))
+    within = read_clusters(clusters, len(one.direct))
+    undone, direct_totals = (within.totals(x)[0] for x in (-one.compensation, one.direct))
     row["made_up"] = float(ratio(undone, direct_totals))
     low = high = np.array(NAN)
-    if len(undone) >= BOOTSTRAP_CLUSTERS:
-        low, high = cluster_bootstrap(ratio, undone, direct_totals)
+    if within.count >= BOOTSTRAP_CLUSTERS:
+        low, high = statistic_interval(ratio, undone, direct_totals, within=within)
     if np.isfinite(low) and np.isfinite(high):
         row |= {"made_up_low": float(low), "made_up_high": float(high)}
     else:

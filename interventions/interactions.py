@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from interventions.controls import Sweep
+    from probes.statistics import Shared
 
 COLUMNS = ("interaction", "interaction_low", "interaction_high", "p_interaction")
 ONE = "one head has no parts"
@@ -68,13 +69,14 @@ def interaction_columns(
     sizes: np.ndarray,
     *,
     resolution: float,
+    shared: "Shared | None" = None,
     idle: Callable[[Sequence[Head]], str] = lambda heads: "",
 ) -> "tuple[dict[str, list[float]], list[dict[str, str]]]":
     """(`COLUMNS`, why cells have no value) of every cell: Σ_d (Δ_d(S) − Σ_h Δ_d({h})) / Σ_d n_d with 95 % and p.
 
     `changes` gives the totals [D] of an edit over documents or independent cases, `sizes` [D] how many tokens or
-    prompts each has. Interactions that differ between these by no more than rounding (`resolution`) have no interval.
-    `idle` says why heads cannot change anything, "" where they can.
+    prompts each has, `shared` which of them share labels of several kinds. Interactions that differ between these by no
+    more than rounding (`resolution`) have no interval. `idle` says why heads cannot change anything, "" where they can.
     """
     rows: list[dict[str, float]] = []
     reasons: list[dict[str, str]] = []
@@ -87,7 +89,7 @@ def interaction_columns(
             reasons.append(dict.fromkeys(COLUMNS, lost))
             continue
         beyond = changes(at) - sum(changes(sweep.known[(head,), g]) for head in able)
-        test = clustered_t(beyond, sizes)
+        test = clustered_t(beyond, sizes, shared)
         row["interaction"] = float(test.difference)
         if spread(test) > resolution:
             half = t_quantile(0.95, float(test.df)) * float(test.error)

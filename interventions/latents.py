@@ -12,7 +12,6 @@ documents, and `kl` is KL(unedited ‖ edited) of the next token, mean over posi
 edit and value. On texts: KL at every position, and the most probable next tokens before and after.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +29,7 @@ from interventions.latents_tables import (
     plot_documents,
     plot_prompt,
 )
+from models.bounds import AnyNumber, Count, Whole
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import INTERVAL, DocumentOptions, check_options, open_run, progress_bar, show, write_results
@@ -48,27 +48,27 @@ class Options(DocumentOptions):
     """Run folder of a model with HDPL projections, or a bundled one."""
     at: tuple[str, ...] = ("all",)
     """Projections: L2.q, L2.*, L0-2.up, *.v, all."""
-    dims: tuple[int, ...] = ()
+    dims: tuple[Whole, ...] = ()
     """Latent dimensions to change, from 0; default: all."""
     each: bool = False
     """Change one latent dimension at a time, of --dims or of all."""
     together: bool = False
     """Change all the projections at once instead of one at a time."""
-    scale: tuple[float, ...] = ()
+    scale: tuple[AnyNumber, ...] = ()
     """Factors on z; 0 is the default when no other change is asked for."""
-    clamp: tuple[float, ...] = ()
+    clamp: tuple[AnyNumber, ...] = ()
     """Values for z; its prior is N(0, 1)."""
-    share: tuple[float, ...] = ()
+    share: tuple[AnyNumber, ...] = ()
     """Shares of the source's z: 1 swaps (the default when there are sources), less interpolates."""
     text: tuple[str, ...] = ()
     """Texts to predict the continuation of."""
     source: tuple[str, ...] = ()
     """For each text, the one whose latents it gets under --share."""
-    position: tuple[int, ...] = ()
+    position: tuple[Whole, ...] = ()
     """In texts, change these positions only, from BOS = 0; negative ones count from the end of either text."""
-    k: int = 5
+    k: Count = 5
     """Most probable next tokens to show."""
-    max_documents: int | None = 200
+    max_documents: Count | None = 200
     """Use at most this many documents; None for all."""
 
 
@@ -106,11 +106,6 @@ def _check(options: Options) -> None:
         )
     if options.position and not options.text:
         raise InputError("--position is a position in a text: give --text")
-    if options.k < 1:
-        raise InputError(f"--k {options.k}: at least 1")
-    for given in ("scale", "clamp", "share"):
-        if not all(math.isfinite(value) for value in getattr(options, given)):
-            raise InputError(f"--{given} {' '.join(map(str, getattr(options, given)))}: finite numbers only")
 
 
 def _cells(options: Options, model: "StreamTransformer") -> list[Cell]:

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import stats
 
 from models.errors import InputError
-from probes.statistics import cluster_codes, cluster_totals, degrees_of_freedom, t_quantile
+from probes.statistics import Clusters, clustered_square, degrees_of_freedom, read_clusters, t_quantile
 from probes.t_tests import constant
 from probes.undefined import note
 
@@ -34,7 +34,7 @@ def units_of(measures: str, n: str) -> dict[str, str]:
         **dict.fromkeys(("run", "control", "difference", "ci_low", "ci_high"), f"units of the measure: {measures}"),
         "sd": "units of the measure, of run − control between documents or independent cases",
         "n": n,
-        "clusters": "independent cases",
+        "clusters": "independent cases, or the fewest words of a kind where cases share words",
     }
 
 
@@ -46,13 +46,20 @@ class Sums(NamedTuple):
 
 
 def difference(
-    run: Sums, control: Sums, *, resolution: float, factor: float = 1.0, shift: float = 0.0, units: str = "document"
+    run: Sums,
+    control: Sums,
+    *,
+    resolution: float,
+    factor: float = 1.0,
+    shift: float = 0.0,
+    units: str = "document",
+    within: Clusters | None = None,
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The columns `NUMBERS` as this module defines them, and why some have no value (column -> reason).
 
     `factor` and `shift` are a and b; `resolution` is the rounding of a document's run − control, in units of the
-    measure. Raises `InputError` for other documents in the two, sizes that are not positive and values that are not
-    finite.
+    measure; `within` says which cells share labels of several kinds. Raises `InputError` for other documents in the
+    two, sizes that are not positive and values that are not finite.
     """
     columns = [np.asarray(x, float) for x in (*run, *control)]
     y, n, other, m = columns
@@ -66,15 +73,16 @@ def difference(
     each = factor * (y / n - other / m)
     row = dict.fromkeys(NUMBERS, NAN)
     row |= {"run": factor * a + shift, "control": factor * b + shift, "difference": factor * (a - b)}
-    if len(each) < 2:
+    shared, d = (None, len(each)) if within is None else (within.shared, within.count)
+    if d < 2:
         return row, dict.fromkeys(("sd", *TESTED), f"one {units}")
     row["sd"] = float(each.std(ddof=1))
     size = float(np.abs(factor) * max(np.abs(y / n).max(), np.abs(other / m).max()))
     if np.ptp(each) <= resolution or constant(each, size):
         return row, dict.fromkeys(TESTED, f"the same in every {units}")
     e = factor * ((y - a * n) / n.sum() - (other - b * m) / m.sum())
-    error = float(np.sqrt(len(e) / (len(e) - 1) * np.square(e).sum()))
-    df = float(degrees_of_freedom((n / n.sum() + m / m.sum()) / 2))
+    error = float(np.sqrt(clustered_square(e, shared)))
+    df = float(degrees_of_freedom((n / n.sum() + m / m.sum()) / 2, shared))
     half = t_quantile(0.95, df) * error
     row |= {"ci_low": row["difference"] - half, "ci_high": row["difference"] + half}
     row["p"] = float(2 * stats.t.sf(abs(row["difference"]) / error, df))
@@ -117,18 +125,19 @@ def compare_cases(
     row has the other's value and the reason `absent`; without a case that both define it is undefined, `missing` says
     why. No p_holm yet: `effects.holm`.
     """
-    codes = cluster_codes(clusters, len(clusters))
+    named = pd.Series(list(clusters), dtype=object).to_numpy()
     rows = []
     for label, x, y in zip(labels, run, control, strict=True):
         both = [v for v in (x, y) if v is not None]
         use = np.logical_and.reduce([np.isfinite(v) for v in both])
         row, why = dict.fromkeys(NUMBERS, NAN), dict.fromkeys(NUMBERS, absent if len(both) < 2 else missing)
+        within = read_clusters(named[use], int(use.sum()))
         if use.any() and x is not None and y is not None:
-            sums = [Sums(*cluster_totals(v[use], cluster_codes(codes[use], int(use.sum())))) for v in (x, y)]
-            row, why = difference(*sums, resolution=resolution, units="independent case")
+            sums = [Sums(*within.totals(v[use])) for v in (x, y)]
+            row, why = difference(*sums, resolution=resolution, units="independent case", within=within)
         elif use.any():
             row["control" if x is None else "run"] = float(both[0][use].mean())
         why = {name: reason for name, reason in why.items() if not np.isfinite(row[name])}
-        about = {"n": int(use.sum()), "clusters": len(set(codes[use].tolist())), "undefined": note(why)}
+        about = {"n": int(use.sum()), "clusters": within.count, "undefined": note(why)}
         rows.append({"measure": measure, **label, **row, **about})
     return pd.DataFrame(rows)

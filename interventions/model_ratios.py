@@ -2,7 +2,7 @@
 
     ratio of sds     sd_i(Δ_i, model) / sd_i(Δ_i, control)         ratio of means     mean Δ, model / mean Δ, control
 
-over the cases that both models can score, whole clusters resampled together in both (`statistics.cluster_bootstrap`).
+over the cases that both models can score, whole clusters resampled together in both (`statistics.statistic_interval`).
 
 No ratio is printed where its denominator is 0: no case of the control changed, or its mean is 0. A ratio of
 means has no bounded interval where the control's mean cannot be told from 0 (Fieller 1954): then the ratio stands
@@ -18,7 +18,7 @@ import pandas as pd
 from interventions.model_differences import shared_cases
 from interventions.observe import SMALLEST
 from models.errors import InputError
-from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals, mean
+from probes.statistics import BOOTSTRAP_CLUSTERS, mean, read_clusters, statistic_interval
 from probes.t_tests import constant
 from probes.undefined import note
 
@@ -37,7 +37,7 @@ UNITS = {
     "sd_ratio": "no unit",
     "mean_ratio": "no unit",
     "n": "cases that both models score",
-    "clusters": "independent cases",
+    "clusters": "independent cases, or the fewest words of a kind where cases share words",
 }
 
 
@@ -50,9 +50,9 @@ def ratio_of_changes(
     """
     if len(x) != len(y) or len(x) < 2:
         raise InputError(f"a ratio of effects needs the same two or more cases, got {len(x)} and {len(y)}")
-    codes = cluster_codes(clusters, len(x))
-    columns = [cluster_totals(v, codes)[0] for v in (np.ones(len(x)), x, x * x, y, y * y)]
-    d = len(columns[0])
+    within = read_clusters(clusters, len(x))
+    columns = [within.totals(v)[0] for v in (np.ones(len(x)), x, x * x, y, y * y)]
+    d = within.count
     row: dict[str, Any] = {"n": len(x), "clusters": d, "sd": float(x.std(ddof=1)), "control_sd": float(y.std(ddof=1))}
     row |= {"mean": float(x.mean()), "control_mean": float(y.mean())}
     why: dict[str, str] = {}
@@ -72,7 +72,7 @@ def ratio_of_changes(
         elif d < BOOTSTRAP_CLUSTERS:
             why |= dict.fromkeys(ends, FEW)
         else:
-            low, high = cluster_bootstrap(statistic, *columns, resamples=resamples, seed=seed)
+            low, high = statistic_interval(statistic, *columns, within=within, resamples=resamples, seed=seed)
             if np.isfinite(low) and np.isfinite(high):
                 row |= {ends[0]: float(low), ends[1]: float(high)}
             else:

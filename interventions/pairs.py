@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from models.errors import InputError
+from probes.suite import Unit
 
 if TYPE_CHECKING:
     from models.text.tokenizer import Tokenizer
@@ -39,7 +40,7 @@ class PatchPair:
     """Two prompts of equal length; the answer is what follows the clean one, the foil what follows the corrupted."""
 
     id: str
-    cluster: str
+    cluster: Unit
     """The unit of inference: the two orders of a minimal pair are one."""
     clean: tuple[int, ...]
     corrupt: tuple[int, ...]
@@ -107,7 +108,7 @@ def choose_pairs(pairs: Pairs, n: int) -> Pairs:
     """About n pairs, whole clusters, spread evenly over the suite. Raises `InputError` for fewer than one."""
     if n < 1:
         raise InputError(f"{n} pairs: at least 1")
-    by_cluster: dict[str, list[PatchPair]] = {}
+    by_cluster: dict[Unit, list[PatchPair]] = {}
     for pair in pairs.pairs:
         by_cluster.setdefault(pair.cluster, []).append(pair)
     groups = list(by_cluster.values())
@@ -199,7 +200,7 @@ def _clues(aligned: "Aligned") -> Clues:
     return found
 
 
-def _clue_pair(aligned: "Aligned", i: int, clues: Clues, tokenizer: "Tokenizer", cluster: str) -> PatchPair | str:
+def _clue_pair(aligned: "Aligned", i: int, clues: Clues, tokenizer: "Tokenizer", cluster: Unit) -> PatchPair | str:
     """The prompt and the same nouns with a clue for the competitor, or the reason why there is none."""
     prompt, ids, at, after = aligned.prompts[i], aligned.tokens[i], aligned.positions[i], aligned.continuations[i]
     if after is None or "target" not in at or "distractor" not in at:
@@ -226,7 +227,7 @@ def _clue_pair(aligned: "Aligned", i: int, clues: Clues, tokenizer: "Tokenizer",
     return "no clue for its competitor has as many tokens and its pronoun in the same place"
 
 
-def _noun_pair(aligned: "Aligned", i: int, nouns: list[str], tokenizer: "Tokenizer", cluster: str) -> PatchPair | str:
+def _noun_pair(aligned: "Aligned", i: int, nouns: list[str], tokenizer: "Tokenizer", cluster: Unit) -> PatchPair | str:
     """The prompt and the same one with another target noun, or the reason why there is none."""
     prompt, ids, at, after = aligned.prompts[i], aligned.tokens[i], aligned.positions[i], aligned.continuations[i]
     if after is None or "target" not in at or "distractor" not in at:
@@ -251,7 +252,7 @@ def _noun_pair(aligned: "Aligned", i: int, nouns: list[str], tokenizer: "Tokeniz
     return "no other noun of its relation has as many tokens"
 
 
-def _order_pair(aligned: "Aligned", first: int, last: int, cluster: str) -> PatchPair | str:
+def _order_pair(aligned: "Aligned", first: int, last: int, cluster: Unit) -> PatchPair | str:
     """Target first as clean, target last as corrupted, or the reason why they cannot be compared."""
     ids, other = aligned.tokens[first], aligned.tokens[last]
     at, swapped = aligned.positions[first], aligned.positions[last]

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs
+from models.bounds import Count, Positive
 from models.cli import command, parse
 from models.errors import InputError
 from models.head_spec import score_names
@@ -52,7 +53,7 @@ class Options(ProbeOptions, ControlOptions):
     """What follows the clean text, with its leading space; its first token counts."""
     foil: str | None = None
     """What follows the corrupted text."""
-    pairs: int = 20
+    pairs: Count = 20
     """About so many pairs, spread over the suite."""
     hooks: tuple[str, ...] = ()
     """Hooks to patch, also embed, pos_embed, ln_final.normalized; default: the streams entering each layer, attn_out,
@@ -67,9 +68,9 @@ class Options(ProbeOptions, ControlOptions):
     """Run every patch, guess it from one gradient, or both."""
     senders: tuple[str, ...] = ()
     """Path patching from heads (L2.H3, top3:recovery), L2.attn or L2.mlp."""
-    threshold: float = 0.5
+    threshold: Positive = 0.5
     """Nats between clean and corrupted below which recovery is undefined."""
-    top: int = 12
+    top: Count = 12
     """Rows to print; the written table holds all."""
 
 
@@ -138,12 +139,6 @@ def _check(options: Options) -> None:
         raise InputError("a pair of your own needs all of --clean, --corrupt, --answer and --foil")
     if not options.direction or not options.method:
         raise InputError("give at least one --direction and one --method")
-    if not options.threshold > 0:
-        raise InputError(f"--threshold {options.threshold}: nats above 0, for recovery divides by the difference")
-    if options.pairs < 1:
-        raise InputError(f"--pairs {options.pairs}: at least 1")
-    if options.top < 1:
-        raise InputError(f"--top {options.top}: at least 1")
     if strange := score_names(options.senders) - {"recovery"}:
         raise InputError(f"--senders rank heads by recovery, not {', '.join(sorted(strange))}")
 
@@ -152,6 +147,7 @@ def _pairs(options: Options, model: Any, n_ctx: int) -> "tuple[Pairs, str]":
     """The pairs that a context of `n_ctx` tokens holds, and what they are in words."""
     from interventions.pairs import Pairs, by_token, choose_pairs, make_pairs, own_pair
     from probes.prompts import align, check_tokenizer, load_suite
+    from probes.statistics import read_clusters
 
     tokenizer = check_tokenizer(model)
     if options.clean is not None:
@@ -165,7 +161,9 @@ def _pairs(options: Options, model: Any, n_ctx: int) -> "tuple[Pairs, str]":
     found = choose_pairs(every, options.pairs)
     if found.left_out:
         print(f"{suite.name} by {options.contrast}: {len(every.pairs)} pairs{found.left_out}")
-    title = f"{len(found.pairs)} pairs of {suite.name} by {options.contrast}"
+    words = read_clusters([p.cluster for p in found.pairs], len(found.pairs)).shared is not None
+    title = f"{len(found.pairs)} pairs of {suite.name} by {options.contrast}, 95 % for new "
+    title += "words" if words else "texts"
     if options.by == "token":
         found = Pairs(tuple(by_token(found.pairs, tokenizer)), found.filtered)
     return found, title

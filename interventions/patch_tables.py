@@ -8,6 +8,8 @@ import pandas as pd
 
 from interventions.effects import holm
 from probes.report import estimate
+from probes.statistics import read_clusters
+from probes.suite import Unit
 from probes.undefined import note, reasons
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ UNITS = {
     **dict.fromkeys(("recovery", "ci_low", "ci_high", "attributed"), "0: corrupted run, 1: clean run"),
     "sd": "of recovery, between independent pairs",
     "n": "pairs of prompts",
-    "clusters": "independent pairs: the two orders of a minimal pair count once",
+    "clusters": "independent pairs, or the fewest words of a kind where pairs share words",
     "defined": "pairs whose runs differ by the threshold or more",
 }
 ERROR_UNITS = {
@@ -84,7 +86,7 @@ def edge_table(
 
 def effect_rows(
     labels: Sequence[Mapping[str, Any]],
-    clusters: Sequence[str],
+    clusters: Sequence[Unit],
     found: "Patched | None",
     guessed: np.ndarray | None,
     threshold: float,
@@ -92,7 +94,7 @@ def effect_rows(
     direction: str,
 ) -> pd.DataFrame:
     """Estimates of every row of effects [rows, pairs]."""
-    units = np.asarray(clusters)
+    units = pd.Series(list(clusters), dtype=object).to_numpy()
     clear = np.abs(gap) >= threshold
     rows = []
     for c, label in enumerate(labels):
@@ -118,7 +120,7 @@ def effect_rows(
             why |= {} if there.any() else {"attribution": "no pair has such a position"}
             why |= {} if both.any() else {"attributed": _reason(threshold)}
         row |= {"n": int(there.sum()), "defined": int((there & clear).sum())}
-        row["clusters"] = len(set(units[there]))
+        row["clusters"] = read_clusters(units[there], int(there.sum())).count if there.any() else 0
         rows.append({**row, "undefined": note({k: v.replace("{threshold}", f"{threshold:g}") for k, v in why.items()})})
     return pd.DataFrame(rows)
 

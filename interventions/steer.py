@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from models.bounds import AnyNumber, Count, Seed, Whole
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import DocumentOptions, check_options, open_run, progress_bar, show, write_results
@@ -45,19 +46,19 @@ class Options(DocumentOptions):
     """Layers after which to add it, as 3 or 2-4; default: the direction's own."""
     streams: tuple[str, ...] = ()
     """Streams to add it to: resid; token, context; s0, s1, …; default: all."""
-    scale: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    scale: tuple[AnyNumber, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
     """Factors c."""
     raw: bool = False
     """c in units of the residual stream, not in mean norms."""
-    draws: int = 3
+    draws: Whole = 3
     """Random directions to compare each scale with; 0: none."""
     prompt: str = "Once upon a time"
     """What the samples continue; empty for no samples."""
-    sample_tokens: int = 40
+    sample_tokens: Whole = 40
     """Tokens of a sample."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the samples and of the random directions."""
-    batch_size: int = 16
+    batch_size: Count = 16
     """Documents per batch."""
 
 
@@ -79,8 +80,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, steer, measure, print, write."""
     options = parse(Options, argv, __doc__)
     check_options(options)
-    if options.draws < 0:
-        raise InputError(f"--draws {options.draws}: at least 0")
     if options.direction is None:
         raise InputError("give --direction FILE; python -m probes.directions RUN --out FILE writes one")
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from interventions.task_session import NAMES, Opened, TaskOptions, about, open_models
+from models.bounds import AnyNumber, Count, Whole
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import INTERVAL, check_options, progress_bar, show, write_results
@@ -37,17 +38,17 @@ class Options(TaskOptions):
     """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
     groups: tuple[str, ...] = ("entity",)
     """entity, anchor, semantic (PLS); found, found-entity, …; or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
-    scales: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+    scales: tuple[AnyNumber, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
     """Factors g on the heads' outputs; 1 is always among them."""
-    within: tuple[float, float] = (0.0, 1.5)
+    within: tuple[AnyNumber, AnyNumber] = (0.0, 1.5)
     """Scales over which range and monotonicity are taken; 0 to 1.5 in the paper."""
     measure: tuple[Literal["task", "loss"], ...] = ("task", "loss")
     """task: P(answer) and log-odds; loss: of documents, under the same scales."""
-    draws: int = 9
+    draws: Whole = 9
     """Random groups of as many heads to compare the ranges with; 0: none."""
     data: str | None = None
     """SOURCE to measure the loss on; default: the run's validation data."""
-    max_documents: int = 20
+    max_documents: Count = 20
     """Documents to measure the loss on."""
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
 from interventions.streams_tables import EVERYWHERE, HEAD, UNITS, cells_of, empty_stream, stream_losses, stream_table
+from models.bounds import Count, Seed
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import INTERVAL, DocumentOptions, check_options, progress_bar, show, write_results
@@ -50,9 +51,9 @@ class Options(DocumentOptions, ControlOptions):
     """Layers as 3 or 2-4, head, everywhere; default: all of these."""
     reach: tuple[Literal["layer", "onwards"], ...] = ("layer", "onwards")
     """Of a layer: only that layer reads the change, or everything from there on."""
-    draws: int = 3
+    draws: Count = 3
     """Draws of random and resample."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the draws."""
 
 
@@ -60,8 +61,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
     check_options(options)
-    if options.draws < 1:
-        raise InputError(f"--draws {options.draws}: at least 1")
     if not options.method or not options.reach:
         raise InputError("give at least one --method and one --reach")
 

@@ -11,8 +11,9 @@ heads. Units are minimal pairs. SPS cannot change in the layer of a gated head o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from models.bounds import AnyNumber, Bounds, Count, NotNegative, Seed
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import progress_bar
@@ -49,25 +50,25 @@ class Options(ProbeOptions):
 
     select: Literal["topk", "threshold"] = "topk"
     """The k heads with the largest PDS, for every --k; or all over --threshold."""
-    k: tuple[int, ...] = (1, 2, 3, 5)
+    k: tuple[Count, ...] = (1, 2, 3, 5)
     """Heads to suppress, of topk."""
-    threshold: float | Literal["own"] = 0.075
+    threshold: NotNegative | Literal["own"] = 0.075
     """PDS that heads must exceed, of threshold; own is μ+σ over this model's heads."""
-    gates: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
+    gates: tuple[AnyNumber, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
     """Factors on the heads' outputs."""
     measure: tuple[Literal["sps", "coherence", "loss"], ...] = ("sps", "coherence")
     """What to measure under each gate; loss takes the run's validation data."""
-    draws: int = 39
+    draws: Annotated[int, Bounds(low=MIN_DRAWS)] = 39
     """Random sets of heads per selection, at least 20; with 39 the smallest p_rank is 0.05."""
-    draw_seed: int = 0
+    draw_seed: Seed = 0
     """Seed of the random sets."""
     rank_on: str | None = None
     """Suite whose pairs rank the heads; default: --suite, as in the paper."""
     data: str | None = None
     """SOURCE to measure the loss on; default: the run's validation data."""
-    max_documents: int = 50
+    max_documents: Count = 50
     """Documents to measure the loss on."""
-    batch_size: int = 32
+    batch_size: Count = 32
     """Documents per batch."""
 
 
@@ -75,8 +76,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, rank, sweep, print, write."""
     options = parse(Options, argv, __doc__)
     check_options(options)
-    if options.draws < MIN_DRAWS:
-        raise InputError(f"--draws {options.draws}: at least {MIN_DRAWS} random sets make a control")
     if not options.measure or not options.k:
         raise InputError("give at least one --measure and one --k")
 

@@ -21,6 +21,7 @@ from interventions.groups import Group
 from interventions.observe import NAMES, Observed
 from models.capture import Edits
 from models.errors import InputError
+from probes.statistics import read_clusters
 from probes.tasks import Task
 from probes.undefined import note, reasons
 
@@ -35,7 +36,7 @@ UNITS = {
     "d": "pooled standard deviations",
     "d_z": "standard deviations of the differences",
     "n": "cases",
-    "clusters": "independent cases",
+    "clusters": "independent cases, or the fewest words of a kind where cases share words",
     "control": "units of the measure, mean over random sets of as many heads",
     "control_sd": "units of the measure, between random sets",
     "draws": "random sets",
@@ -89,7 +90,7 @@ def ablate_tasks(
     Raises `InputError` for a task with fewer than two independent cases.
     """
     for task in tasks:
-        if task.cases["cluster"].nunique() < 2:
+        if read_clusters(task.cases["cluster"], len(task.cases)).count < 2:
             raise InputError(f"task {task.name!r} has one independent case that can be scored; two are needed")
     sweep: Sweep = plan([g.heads for g in groups], [0.0], every_head(model), scale_heads, draws=draws, seed=seed)
     parts, changes = [], {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.errors import InputError, unknown
-from probes.statistics import cluster_codes
+from probes.statistics import read_clusters
 from probes.undefined import note
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def diagonality(
 ) -> dict[str, Any]:
     """own, other, diagonality, p, p_min, tasks; undefined with fewer than two own groups.
 
-    changes: (task, group) -> Δ [cases]; clusters: task -> labels [cases].
+    changes: (task, group) -> Δ [cases]; clusters: task -> labels [cases]. With labels of several kinds the groups trade
+    places within the labels of one kind, each kind in turn, and p is the largest.
     """
     columns = sorted(set(own.values()))
     row: dict[str, Any] = {"tasks": ", ".join(f"{t}={g}" for t, g in own.items()), "permutations": permutations}
@@ -71,20 +72,29 @@ def diagonality(
         why = dict.fromkeys(numbers, "fewer than two groups are some task's own")
         return {**row, **dict.fromkeys(numbers, NAN), "undefined": note(why)}
     rng = np.random.default_rng(seed)
-    effects, permuted = [], []
-    for task in own:
-        delta = np.stack([changes[task, group] for group in columns], 1)  # [cases, groups]
-        codes = cluster_codes(clusters[task], len(delta))
-        totals = np.zeros((codes.max() + 1, len(columns)))
-        np.add.at(totals, codes, delta)
-        effects.append(np.abs(totals.sum(0)) / len(delta))
-        permuted.append(np.abs(_shuffled(totals, permutations, rng)) / len(delta))
+    deltas = {task: np.stack([changes[task, group] for group in columns], 1) for task in own}  # [cases, groups]
     mask = np.array([[group == own[task] for group in columns] for task in own])
-    found, null = _gap(np.stack(effects), mask), _gap(np.stack(permuted, 1), mask)
-    e = np.stack(effects)
+    e = np.stack([np.abs(delta.sum(0)) / len(delta) for delta in deltas.values()])
+    found = _gap(e, mask)
     row |= {"own": float(e[mask].mean()), "other": float(e[~mask].mean()), "diagonality": float(found)}
-    p = (1 + int((null >= found - 1e-12).sum())) / (1 + permutations)
+    kinds = {task: _kinds(clusters[task], len(delta)) for task, delta in deltas.items()}
+    p = 0.0
+    for k in range(max(map(len, kinds.values()))):
+        permuted = []
+        for task, delta in deltas.items():
+            codes = kinds[task][min(k, len(kinds[task]) - 1)]
+            totals = np.zeros((codes.max() + 1, len(columns)))
+            np.add.at(totals, codes, delta)
+            permuted.append(np.abs(_shuffled(totals, permutations, rng)) / len(delta))
+        null = _gap(np.stack(permuted, 1), mask)
+        p = max(p, (1 + int((null >= found - 1e-12).sum())) / (1 + permutations))
     return {**row, "p": p, "p_min": 1 / (1 + permutations), "undefined": ""}
+
+
+def _kinds(clusters: Any, n: int) -> list[np.ndarray]:
+    """Codes [n] of the cases' labels, of each kind."""
+    within = read_clusters(clusters, n)
+    return [within.codes] if within.shared is None else [kind[within.codes] for kind in within.shared.kinds]
 
 
 def _gap(effects: np.ndarray, mask: np.ndarray) -> np.ndarray:

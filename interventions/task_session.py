@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from interventions.control_run import ControlOptions, open_runs
-from models.errors import InputError
+from models.bounds import Count, Seed, Whole
 
 NAMES = {"probability": "P(answer)", "log_odds": "log-odds of the answer, nats"}
 
@@ -18,13 +18,13 @@ class TaskOptions(ControlOptions):
     """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
     groups: tuple[str, ...] = ("entity", "anchor", "semantic")
     """entity, anchor, semantic (PLS); found, found-entity, …; or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
-    k: int = 2
+    k: Count = 2
     """Heads in a found group."""
     layers: Literal["last", "all"] = "last"
     """Where found groups are looked for."""
-    draws: int = 39
+    draws: Whole = 39
     """Controls: other random groups of as many heads; 0: none."""
-    seed: int = 0
+    seed: Seed = 0
     """Which random groups are drawn, and the permutations."""
 
 
@@ -41,14 +41,12 @@ class Opened:
 def open_models(options: TaskOptions) -> list[Opened]:
     """The run and, where one is given, its control.
 
-    Raises `InputError` for a control of another shape, a group or task that does not exist, and --draws below 0.
+    Raises `InputError` for a control of another shape, a group or task that does not exist.
     """
     from interventions.groups import HeadFinder
     from probes.align import check_tokenizer
     from probes.tasks import load_tasks
 
-    if options.draws < 0 or options.k < 1:
-        raise InputError("--draws must be 0 or more and --k at least 1")
     opened = []
     for name, model in open_runs(options):
         tokenizer = check_tokenizer(model)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from models.bounds import AnyNumber, Count
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import INTERVAL, RunOptions, check_options, open_run, progress_bar, show
@@ -39,13 +40,13 @@ class Options(RunOptions):
     """Heads, each alone: L5.H4, L4.*, all, random3:7, top3:pds. --heads alone, or neither --heads nor --groups: all."""
     groups: tuple[str, ...] = ()
     """Heads together: entity, anchor, semantic (PLS), found, or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
-    scale: float = 0.0
+    scale: AnyNumber = 0.0
     """Factor on the heads' outputs."""
     data: str | None = None
     """SOURCE of the documents; default: the run's validation data."""
     text_field: str = "text"
     """Field of JSON lines, column of parquet, that holds the text."""
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """At most this many rows; None for all."""
 
 
@@ -53,8 +54,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, write, print."""
     options = parse(Options, argv, __doc__)
     check_options(options)
-    if options.max_tokens is not None and options.max_tokens < 1:
-        raise InputError(f"--max-tokens {options.max_tokens}: at least 1")
 
     from interventions.token_tables import Summary, documents, write_windows
     from models.checkpoint import run_folder

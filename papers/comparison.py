@@ -1,5 +1,6 @@
 """What the comparisons of runs share: options, the way through the runs, the report, a page and its way to disk."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from models.transformer import StreamTransformer
     from papers.rows import Progress
 
+TRAINED = "trained.json"
+"""The file beside a comparison's tables that says how its runs were trained."""
 LEAD = "{}, measured on models trained here. This page is generated; every number is in the tables beside it."
 
 
@@ -35,11 +38,15 @@ class PageOptions:
     """Kind of the static figure; it needs the extra `figures`."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    tables: Path | None = None
+    """Folder of an earlier comparison: its tables are judged and its page is written again, without any model."""
 
     def check_out(self) -> None:
         """Raises `InputError` where --out names a file."""
         if self.out is not None and self.out.exists() and not self.out.is_dir():
             raise InputError(f"--out {self.out} is a file; give a folder")
+        if self.tables is not None and self.runs:
+            raise InputError(f"give run folders to measure, or --tables {self.tables} to judge again; not both")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +93,60 @@ def stack(found: "Iterable[tuple[str, int, Mapping[str, pd.DataFrame]]]") -> "di
     return {name: pd.concat(some, ignore_index=True) for name, some in filled.items()}
 
 
+# ---- tables that were measured before ----------------------------------------------------------
+
+
+def reopen(folder: Path, module: str) -> "tuple[list[Run], dict[str, pd.DataFrame], dict[str, Any]]":
+    """The runs, tables and `about` of a comparison that `module` wrote, to be judged again without a model.
+
+    `about` says who measured; `judged` in it says which command judges now. Raises `InputError` for a folder that holds
+    no comparison of that module.
+    """
+    import pandas as pd
+
+    from models.checkpoint import read_json
+    from models.provenance import provenance
+    from probes.tables import read_about
+
+    if not (folder / TRAINED).is_file() or not (tables := sorted(folder.glob("*.parquet"))):
+        raise InputError(f"--tables {folder} is no folder of a comparison: it needs tables (.parquet) and {TRAINED}")
+    abouts = [read_about(path)["about"] for path in tables]
+    about = max(abouts, key=lambda one: str(one["started"]))
+    if f"python -m {module} " not in str(about["argv"]):
+        raise InputError(f"--tables {folder} was made by `{about['argv']}`, not by {module}")
+    runs = [
+        Run(Path(one["folder"]), one["preset"], one["seed"], one["manifest"], one["config"])
+        for one in read_json(folder / TRAINED)["runs"]
+    ]
+    now = provenance("cpu")
+    argv = f"python -m {module} --tables {folder.name if folder.is_absolute() else folder}"
+    about["judged"] = {"argv": argv, "commit": now["commit"], "started": now["started"]}
+    return runs, {path.stem: pd.read_parquet(path) for path in tables}, about
+
+
+def trained(runs: Sequence[Run]) -> dict[str, Any]:
+    """What a page tells of its runs, as JSON: their manifests and configurations, folders as they were typed."""
+    return {
+        "runs": [
+            {"folder": r.typed, "preset": r.preset, "seed": r.seed, "manifest": r.manifest, "config": r.config}
+            for r in runs
+        ]
+    }
+
+
 # ---- the page ----------------------------------------------------------------------------------
 
 
 def rule(over: str, nothing: str) -> str:
     """How verdicts come about (`papers.verdicts`); `over` names the units, `nothing` what no difference is."""
     return (
-        f"A claim *holds* when the 95 % interval over {over} lies on the side that the paper says, is *opposite* when "
-        f"it lies on the other, *not resolved* when it holds {nothing}, and has no verdict with one seed. Where every "
-        "seed gives the same number there is no interval, and its side is the verdict. Of a limit, `measured` is how "
-        "far the model lies on the claimed side."
+        f"A claim *holds* when the 95 % interval over {over} lies on the side that the paper says and its p, corrected "
+        "over the claims of this table (Holm), is at most .05; it is *opposite* when that is so on the other side, "
+        "*negligible* when the whole interval lies within ± the smallest effect of interest (ours, in the table), and "
+        f"*not resolved* otherwise: the interval holds {nothing}, or its p does not survive the correction (*alone* "
+        "then says on which side the interval lies). There is no verdict with one seed; where every seed gives the "
+        "same number there is no interval, and its side is the verdict. Of a limit, `measured` is how far the model "
+        "lies on the claimed side."
     )
 
 
@@ -104,11 +155,27 @@ def shape(source: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {source[name]}" for name in SHAPE)
 
 
+def dose(runs: Sequence[Run]) -> str:
+    """How much text the runs saw, as every sentence with a result needs to be read: "2.4 M tokens seen each"."""
+    seen = sorted({run.tokens_seen for run in runs})
+    amounts = " to ".join(dict.fromkeys(f"{n / 1e6:.1f} M" for n in (seen[0], seen[-1])))
+    return f"{amounts} tokens seen" + (" each" if len(runs) > 1 else "")
+
+
 def made_by(about: Mapping[str, Any]) -> str:
     """The line that says which command made the page, from which code and on what."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    commit = f"{about['commit'][:12]}{'+changes' if '+' in about['commit'] else ''}"
-    return f"- Made by `{about['argv']}` at commit {commit}, {about['started']}, {about['device']}; {versions}."
+    when = f"at commit {_short(about['commit'])}, {about['started']}"
+    made = f"- Made by `{about['argv']}` {when}, {about['device']}; {versions}."
+    if "judged" not in about:
+        return made
+    again = about["judged"]
+    when = f"at commit {_short(again['commit'])}, {again['started']}"
+    return f"{made}\n- Judged again from these tables by `{again['argv']}` {when}."
+
+
+def _short(commit: str) -> str:
+    return f"{commit[:12]}{'+changes' if '+' in commit else ''}"
 
 
 def files_line(files: Sequence[str]) -> str:
@@ -136,8 +203,12 @@ def write_page(
     figure: Any = None,
     static: str = "svg",
     html: bool = True,
+    runs: Sequence[Run] = (),
 ) -> None:
-    """Tables that have rows, the figure, then README.md = page(names of the files); each whole or not at all."""
+    """Tables that have rows, how the runs were trained, the figure, then README.md = page(names of the files).
+
+    Each is written whole or not at all.
+    """
     from papers.figures import write_figures
     from probes.tables import write_atomically, write_table
 
@@ -147,6 +218,10 @@ def write_page(
             own = {c: u for c, u in units.get(name, {}).items() if c in rows}
             write_table(rows, folder / f"{name}.parquet", units=own, about=dict(about))
             files.append(f"{name}.parquet")
+    if runs:
+        facts = json.dumps(trained(runs), indent=1, ensure_ascii=False) + "\n"
+        write_atomically(folder / TRAINED, lambda part: part.write_text(facts, encoding="utf-8"))
+        files.append(TRAINED)
     said = [] if figure is None else write_figures(figure, folder, static, html)
     files += [Path(line.split(" ", 1)[1]).name for line in said if line.startswith("figure ")]
     text = page(files)

@@ -84,7 +84,7 @@ def _units() -> dict[str, dict[str, str]]:
 
     return {
         "parameters": {"parameters": "numbers, layers summed"},
-        "losses": {"loss": "nats/token"},
+        "losses": {"loss": "nats/token", "tokens": "training tokens seen, repetitions counted"},
         "pds": pds.UNITS,
         "coreference": coreference.UNITS,
         "sps": sps.UNITS,

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from models.bounds import Bounds, Count, check
 from models.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,22 +22,19 @@ SUITE, PROMPT, WORDS = "stories", "Once upon a time", 90
 class Sizes:
     """How much is measured. The defaults take about half a minute per zoo model on one core."""
 
-    pairs: int = 250
+    pairs: Annotated[int, Bounds(low=4)] = 250
     """Held-out minimal pairs of the stories, for the probes."""
-    documents: int = 100
+    documents: Annotated[int, Bounds(low=2)] = 100
     """Validation documents, for the ablation of every head."""
-    suppress_pairs: int = 80
+    suppress_pairs: Annotated[int, Bounds(low=4)] = 80
     """Minimal pairs under every gate of the suppression."""
-    k: int = 3
+    k: Count = 3
     """Heads to suppress together, those with the largest PDS."""
-    draws: int = 39
+    draws: Count = 39
     """Random sets of k heads to compare them with; with 39 the smallest p_rank is 0.05."""
 
     def __post_init__(self) -> None:
-        if min(self.pairs, self.suppress_pairs) < 4:
-            raise InputError("the probes need at least 4 minimal pairs: raise --pairs and --suppress-pairs")
-        if self.documents < 2 or self.k < 1 or self.draws < 1:
-            raise InputError("give at least 2 --documents, 1 head as --k and 1 random set as --draws")
+        check(self)
 
 
 GATES = (1.0, 0.5, 0.0)
@@ -125,10 +123,21 @@ def _about(subject: Subject, found: Found) -> None:
     found.tables["parameters"] = pd.DataFrame(parameters_by_part(model), columns=["part", "parameters"])
     rows = read_metrics(subject.folder, strict=False) if log.is_file() else []
     kinds = [(r["step"], r["kind"], r["loss"]) for r in rows if r["kind"] in ("train", "eval")]
-    found.tables["losses"] = pd.DataFrame(kinds, columns=["step", "kind", "loss"])
+    log_rows = pd.DataFrame(kinds, columns=["step", "kind", "loss"])
+    found.tables["losses"] = log_rows.assign(tokens=log_rows["step"] * _tokens_per_step(subject.folder))
     room = model.config.n_ctx - len(model.tokenizer.encode(PROMPT))
     ids = model.generate(PROMPT, max_new_tokens=min(WORDS, room), temperature=0.8, seed=0)[0]
     found.sample = model.to_string(ids)
+
+
+def _tokens_per_step(folder: Path) -> float:
+    """Training tokens of a step: sequences × context; NaN of a folder that does not say how it was trained."""
+    from models.checkpoint import read_json
+
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    if "training" not in config:
+        return float("nan")
+    return float(config["training"]["batch_size"] * config["model"]["n_ctx"])
 
 
 def _pds(model: Any, aligned: "Aligned", found: Found) -> None:
@@ -139,7 +148,11 @@ def _pds(model: Any, aligned: "Aligned", found: Found) -> None:
 
 
 def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
-    """All heads; the head of one half on the other against the rules; its Top-1 with Wilson's interval."""
+    """All heads; the head of one half on the other against the rules; its Top-1 with Wilson's interval.
+
+    The rules choose between the two nouns, so a head is held against them there. The paper's Top-1 (LFA Eq. 5) is over
+    all tokens; it is measured beside, with a head of its own.
+    """
     import pandas as pd
 
     from probes.coreference import Coreference
@@ -148,11 +161,13 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
     from probes.report import hits
     from probes.undefined import note
 
-    probe = Coreference()
-    table = measure(model, probe, aligned)
+    probe, everywhere = Coreference(), Coreference(domain="keys")
+    table, over_keys = (measure(model, one, aligned) for one in (probe, everywhere))
     chosen = held_out(table)
     found.tables |= {"coreference": probe.summarize(table), "coreference-held-out": chosen}
-    side, heads = table["cluster"].map(halves(table, 0)), chosen.set_index("halves")["head"]
+    found.tables |= {"coreference-keys": everywhere.summarize(over_keys)}
+    found.tables |= {"coreference-keys-held-out": held_out(over_keys)}
+    side, heads = halves(table, 0)[0], chosen.set_index("halves")["head"]
     first, second = heads["A→B"].iloc[0], heads["B→A"].iloc[0]
     scored = table[((side == 1) & (table["head"] == first)) | ((side == 0) & (table["head"] == second))]
     rows = []
@@ -162,7 +177,9 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
         rows.append({"who": name, **share, "undefined": note({"ci_low": why, "ci_high": why} if why else {})})
     rows.append({"who": "chance", "share": scored["chance"].mean(), "ci_low": float("nan"), "ci_high": float("nan"),
                  "undefined": "ci_low, ci_high: known without measuring"})  # fmt: skip
-    found.tables["coreference-top1"] = pd.DataFrame(rows).assign(n=len(scored), clusters=scored["cluster"].nunique())
+    found.tables["coreference-top1"] = pd.DataFrame(rows).assign(
+        n=len(scored), clusters=int(chosen["clusters"].iloc[-1])
+    )
     # the first pair of the half that did not choose the head: no picture is picked for its looks
     unseen = table[(side == 1) & (table["head"] == first) & (table["pair"] != "")]
     both = unseen.groupby("pair", sort=False)["id"].apply(tuple)

@@ -100,8 +100,10 @@ def _limits(runs: Runs, sizes: Sizes) -> Section:
         "What this page does not show",
         [
             Text(
-                f"**One training run each.** The intervals speak about {count} and new prompts. Whether an "
-                "architecture differs from another needs several training seeds of each.\n\n"
+                f"**One training run each.** The intervals speak about {count} and new prompts made of the same words: "
+                "pairs share nouns, and for other nouns the intervals would be wider. Whether an architecture differs "
+                "from another needs several training seeds of each, and models that differ in nothing else: std-t has "
+                "learned positions and LayerNorm, lfa, d-cas and cfm have RoPE and ChannelLayerNorm.\n\n"
                 f"**Tiny models, little text.** At most {total:,} parameters{steps}: a model that has not learned "
                 "to use a pronoun cannot show how it does so.\n\n"
                 f"**Small samples.** {sizes.pairs} pairs, {sizes.documents} documents: effects smaller than the "

@@ -2,11 +2,13 @@
 
     python -m papers.dst runs/tinystories/dst-kron-0 --out results/dst_tinystories
     python -m papers.dst runs/dst-dense-* runs/dst-kron-* runs/dst-ind-* --out results/dst
+    python -m papers.dst --tables results/dst_tinystories --out results/dst_tinystories
 
 Takes finished runs of any presets that differ in preset and seed only. Per run, with intervals over documents: the loss
 with x_t or x_e at 0, random words', mean or other text's in its place, everywhere, for the head and layer by layer
 (models with two streams); the loss at α = 1, 2, 4, 8, 16, its degradation, areas in every reading. Over seeds: means
 with intervals, and whether the paper's claims hold. Several presets with dst-dense also give the losses of Table 1.
+--tables judges the claims of an earlier comparison again and writes its page, from its tables alone.
 """
 
 from collections.abc import Sequence
@@ -19,6 +21,10 @@ from models.errors import InputError
 from papers.comparison import PageOptions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
     from papers.dst_page import DstReport
     from papers.runs import Run
 
@@ -54,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from papers.dst_page import show, write
 
-    report = measure(options, alphas, open_runs(options.runs))
+    if options.tables is not None:
+        report = again(options.tables)
+    else:
+        report = measure(options, alphas, open_runs(options.runs))
     show(report)
     if options.out is not None:
         from papers.dst_figure import figure
@@ -88,7 +97,6 @@ def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Ds
     from papers.dst_measure import Settings, measure_run, whole_loss
     from papers.dst_page import DstReport
     from papers.dst_printed import CONTROL, TABLE1
-    from papers.dst_seeds import claims, presets
     from papers.losses import against, losses
     from papers.runs import typed
 
@@ -98,14 +106,37 @@ def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Ds
         (run.preset, run.seed, measure_run(model, shards, settings, progress))
         for run, model, shards, progress in each_model(runs, device)
     )
-    quantities = tables.pop("quantities")
     rows = losses(runs)
-    quantities = pd.concat([quantities, whole_loss(rows)], ignore_index=True)
-    tables |= {"runs": quantities, "presets": presets(quantities), "losses": rows}
-    tables["claims"] = claims(quantities, settings.alphas)
+    tables |= {"runs": pd.concat([tables.pop("quantities"), whole_loss(rows)], ignore_index=True), "losses": rows}
     if CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1:
         tables["loss"] = against(rows, CONTROL, TABLE1)
     about = {**provenance(device), "argv": typed("papers.dst", options, runs)}
+    return DstReport(runs=runs, tables=judged(tables, runs, settings.alphas), settings=settings, about=about)
+
+
+def judged(tables: "dict[str, pd.DataFrame]", runs: "list[Run]", alphas: Sequence[float]) -> "dict[str, pd.DataFrame]":
+    """The tables with what follows from the quantities of the runs: means over seeds, verdicts; and how runs began."""
+    from papers.dst_measure import INITIAL, initialization
+    from papers.dst_seeds import claims, presets
+    from papers.runs import SHAPE
+
+    found = {**tables, "presets": presets(tables["runs"]), "claims": claims(tables["runs"], alphas)}
+    if any(run.preset in INITIAL for run in runs):
+        shape = {name: runs[0].config["model"][name] for name in SHAPE}
+        seeds = [run.seed for run in runs]
+        found["initialization"] = initialization(shape, runs[0].manifest["scale"], seeds)
+    return found
+
+
+def again(folder: "Path") -> "DstReport":
+    """The report of an earlier comparison, judged anew from its tables."""
+    from papers.comparison import reopen
+    from papers.dst_measure import Settings
+    from papers.dst_page import DstReport
+
+    runs, tables, about = reopen(folder, "papers.dst")
+    settings = Settings(**{**about["settings"], "alphas": tuple(about["settings"]["alphas"])})
+    tables = dict(sorted(judged(tables, runs, settings.alphas).items()))
     return DstReport(runs=runs, tables=tables, settings=settings, about=about)
 
 

@@ -10,12 +10,13 @@
 Where is everywhere or head; layer by layer is in the table `streams`.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from papers.dst_printed import PLACES
+from papers.dst_printed import CONTROL, PLACES, TABLE4_PRESET
 from papers.rows import Progress, Rows
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ TABLE4_METHODS = ("zero", "random")
 """Measured layer by layer as well, with one draw."""
 REACHES = ("layer", "onwards")
 SHARE = "share of the loss"
+INITIAL = (TABLE4_PRESET, CONTROL)
+INITIAL_TOKENS = (2, 128)
+"""Sequences and tokens in each, fewer where the context is shorter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +72,42 @@ def whole_loss(losses: pd.DataFrame) -> pd.DataFrame:
         rows.add("loss", "loss", "nats/token", float(r.loss), n=1, detail=f"{r.tokens} tokens")
         parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
     return pd.concat(parts, ignore_index=True)
+
+
+def initialization(shape: Mapping[str, int], scale: str, seeds: Sequence[int]) -> pd.DataFrame:
+    """How strong layer 0's attention speaks before training: std of its output, in Kronecker and in dense models.
+
+    Of `INITIAL`, freshly built for every seed at the page's shape and at the paper's (`scale` "paper"), over the same
+    random tokens. A Kronecker map has fan-in n_heads where a dense one has d_model, so under the same N(0, .02) its
+    output starts weaker by a factor that `ratio` gives (dense over this one).
+    """
+    import torch
+
+    from models.make import build
+    from models.presets import preset
+
+    sizes: list[tuple[str, dict[str, Any]]] = [(scale, dict(shape))]
+    if scale != "paper":
+        sizes.append(("paper", {"d_vocab": int(shape["d_vocab"])}))
+    rows = []
+    for name, changes in sizes:
+        d_model = preset(INITIAL[0], name, **changes).d_model
+        for seed in sorted(set(seeds)):
+            found = {}
+            for one in INITIAL:
+                model = build(one, name, seed=seed, **changes)
+                generator = torch.Generator().manual_seed(0)
+                text = (INITIAL_TOKENS[0], min(INITIAL_TOKENS[1], model.config.n_ctx))
+                ids = torch.randint(0, model.config.d_vocab, text, generator=generator)
+                with torch.no_grad():
+                    _, cache = model.run_with_cache(ids, names_filter="blocks.0.hook_attn_out")
+                found[one] = float(cache["blocks.0.hook_attn_out"].std())
+            dense = found[CONTROL]
+            rows += [
+                {"preset": one, "seed": seed, "scale": name, "d_model": d_model, "std": x, "ratio": dense / x}
+                for one, x in found.items()
+            ]
+    return pd.DataFrame(rows)
 
 
 def _amplify(

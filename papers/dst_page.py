@@ -4,13 +4,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from interventions.amplify_tables import PAPER_ALPHAS
-from papers.comparison import LEAD, Report, commands, files_line, made_by, pictures, rule, shape, write_page
-from papers.dst_measure import Settings
-from papers.dst_printed import AREAS, CARD, CONTRADICTIONS, CONTROL, PLACES, TABLE4, TABLE5, area
+from papers.comparison import LEAD, Report, commands, dose, files_line, made_by, pictures, rule, shape, write_page
+from papers.dst_measure import INITIAL_TOKENS, Settings
+from papers.dst_printed import (
+    AREAS,
+    BLIND,
+    CARD,
+    CONTRADICTIONS,
+    CONTROL,
+    PLACES,
+    TABLE4,
+    TABLE4_PRESET,
+    TABLE5,
+    area,
+)
 from papers.losses import page_rows
 from papers.markdown import interval, number, table
-from papers.verdicts import verdicts
+from papers.verdicts import summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +35,8 @@ class DstReport(Report):
 
 def page(report: DstReport) -> str:
     """The page, in Markdown."""
-    parts = [_head(report), _contradictions(), _claims(report), _losses(report), _streams(report), _layers(report),
-             _amplification(report), _areas(report), commands(report)]  # fmt: skip
+    parts = [_head(report), _contradictions(), _claims(report), _losses(report), _beginning(report), _streams(report),
+             _layers(report), _amplification(report), _areas(report), commands(report)]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -34,20 +47,75 @@ def _head(report: DstReport) -> str:
         have.setdefault(run.preset, []).append(run.seed)
     runs = "; ".join(f"{preset} (seed {', '.join(map(str, seeds))})" for preset, seeds in have.items())
     one = [preset for preset, seeds in have.items() if len(seeds) == 1]
-    counts = ", ".join(f"{name}: {count}" for name, count in verdicts(report.tables["claims"]).items())
     first = report.tables["amplification"].iloc[0]
     lines = [
+        *_reading(report),
+        _doses(report),
+        *_weaker(report),
         f"- Runs: {runs}." + (f" One seed only, so no interval over seeds: {', '.join(one)}." if one else ""),
         f"- Models: scale {conditions['scale']} ({shape(conditions)}), {conditions['steps']:,} steps on "
         f"`{report.runs[0].config['data']['data']}`. The paper's: 6 layers, 6 heads, width 516, grade-school text.",
         f"- Measured on {first['n']} validation documents, {first['tokens']:,} tokens; intervals of a run are over "
         "documents, of a preset over training seeds.",
-        f"- Claims of the paper about these presets: {counts}.",
+        f"- Claims of the paper about these presets (those of streams once per reading): "
+        f"{summary(report.tables['claims'])}",
         made_by(report.about),
         files_line(report.files),
     ]
     title = "# Streams taken away and attention sharpened: DST, Tables 4 and 5"
     return "\n\n".join([title, LEAD.format(CARD), "\n".join(lines), *pictures(report.files)])
+
+
+def _reading(report: DstReport) -> list[str]:
+    """First line of the page: the claim of Table 4 has a verdict per reading."""
+    claims = report.tables["claims"]
+    lines = []
+    for claim in dict.fromkeys(claims.loc[claims["quantity"].str.startswith("gap.zero"), "claim"]):
+        both = claims[claims["claim"] == claim].set_index("quantity")
+        said = [
+            f"{where}: the paper's sign in {r['runs']} runs, {_share(r['difference'])} of the loss, {r['direction']}"
+            for where in reversed(PLACES)
+            for r in [both.loc[f"gap.zero.{where}"]]
+        ]
+        lines.append(
+            f"- {claim.split(' ')[0]}: the verdict on Table 4 depends on where a stream is taken away, which the paper "
+            f"does not say. That the model loses more without x_t than without x_e is, for the {'; '.join(said)}."
+        )
+    return lines
+
+
+def _share(x: float) -> str:
+    """A share of the loss as signed percent."""
+    return f"{100 * x:+.1f} %"
+
+
+def _doses(report: DstReport) -> str:
+    """How much the runs saw, and what they can do."""
+    losses, vocabulary = report.tables["losses"]["loss"], report.runs[0].conditions["d_vocab"]
+    ends = " to ".join(dict.fromkeys(f"{x:.2f}" for x in (losses.min(), losses.max())))
+    return (
+        f"- {dose(report.runs)[0].upper()}{dose(report.runs)[1:]}; the validation loss is then {ends} nats per token "
+        f"(a uniform guess over {vocabulary:,} tokens: {np.log(vocabulary):.2f}). How a model without a stream fails "
+        "after so few tokens need not be how one fails that was trained to the end."
+    )
+
+
+def _weaker(report: DstReport) -> list[str]:
+    """That Kronecker maps start weaker, at the page's scale and at the paper's."""
+    found = report.tables.get("initialization")
+    if found is None:
+        return []
+    texts = []
+    for name, rows in found.groupby("scale", sort=False):
+        ratios = rows.loc[rows["preset"] == TABLE4_PRESET, "ratio"]
+        ends = " to ".join(dict.fromkeys(f"{x:.0f}" for x in (ratios.min(), ratios.max())))
+        where = f"at the paper's width {rows['d_model'].iloc[0]}" if name == "paper" else f"at scale {name}"
+        texts.append(f"{ends} {where}")
+    return [
+        f"- Kronecker maps begin weaker than dense ones under the same N(0, .02): before training, what layer 0's "
+        f"attention writes is smaller in {TABLE4_PRESET} than in {CONTROL} by a factor of {', of '.join(texts)} "
+        "(below). Part of what x_t and x_e carry may be how the maps began and how few steps followed."
+    ]
 
 
 def _contradictions() -> str:
@@ -57,18 +125,39 @@ def _contradictions() -> str:
 def _claims(report: DstReport) -> str:
     rows = [
         [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high), r.runs,
-         number(r.p_holm), r.direction, r.size]
+         number(r.p_holm), number(r.smallest), r.direction + _blind(r.quantity), r.alone, r.size]
         for r in report.tables["claims"].itertuples()
     ]  # fmt: skip
     text = (
         f"{rule('training seeds', 'no difference')} `runs`: how many runs have the paper's sign; with one seed it is "
         "all there is. Changes of the loss are shares of it; `gap.zero` is that under x_t → 0 minus "
         "that under x_e → 0, `gap.random` that under random words minus that under x_t → 0: the text says above 0, "
-        "Table 4 below. 16 % and 27 % are taken as rounded, 15.5 % to 27.5 %."
+        "Table 4 below. The claims about streams are judged at both places, all rows in one family. "
+        "16 % and 27 % are taken as rounded, 15.5 % to 27.5 %."
     )
-    columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "runs", "p Holm", "direction",
-               "size")  # fmt: skip
+    columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "runs", "p Holm", "smallest",
+               "direction", "alone", "size")  # fmt: skip
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _blind(quantity: str) -> str:
+    """Said beside a verdict: both arms see no text."""
+    return " (both models see no text)" if quantity == BLIND else ""
+
+
+def _beginning(report: DstReport) -> str:
+    found = report.tables.get("initialization")
+    if found is None:
+        return ""
+    rows = [[r.preset, r.scale, r.d_model, r.seed, f"{r.std:.2e}", f"{r.ratio:.3g}"] for r in found.itertuples()]
+    text = (
+        f"Standard deviation of what layer 0's attention writes, of freshly built models on {INITIAL_TOKENS[0]} × "
+        f"{INITIAL_TOKENS[1]} random tokens (fewer in a shorter context); *weaker*: that of {CONTROL} over it. Weights "
+        "of both begin by one rule; "
+        "a Kronecker map sums over heads, a dense one over the width, so its sums are smaller."
+    )
+    columns = ("preset", "scale", "width", "seed", "std", "weaker, ×")
+    return f"## Before training\n\n{text}\n\n{table(columns, rows)}"
 
 
 def _losses(report: DstReport) -> str:
@@ -96,9 +185,9 @@ def _streams(report: DstReport) -> str:
             ])  # fmt: skip
     text = (
         "Change of the loss in percent of it, 95 % over documents (beside Table 4, where the baseline is 2.85). "
-        "*everywhere*: nobody reads the stream; without x_t, or with random words for it, the model then sees no text, "
-        "and no claim is judged there. *head*: the final norm and the head alone read the change. Random words and "
-        "other text are means over draws."
+        "*everywhere*: nobody reads the stream; without x_t, or with random words for it, the model then sees no "
+        "text. *head*: the final norm and the head alone read the change. Random words and other text are means over "
+        "draws."
     )
     columns = ("preset", "seed", "ablation", "where", "baseline", "loss", "change, % (95 %)", "draws", "paper")
     return f"## Streams (Table 4)\n\n{text}\n\n{table(columns, rows)}"
@@ -195,7 +284,7 @@ def show(report: DstReport) -> None:
     print_rows(tables["amplification"], "loss by α (Table 5), 95 % over documents", shown, 4)
     claims = tables["claims"].assign(direction=tables["claims"]["direction"].str.slice(0, 40))
     print_rows(claims, "claims of the paper", ("claim", "quantity", "difference", INTERVAL, "runs", "direction"), 4)
-    print(", ".join(f"{name}: {count}" for name, count in verdicts(claims).items()))
+    print(summary(tables["claims"]))
 
 
 def write(report: DstReport, figure: Any, folder: Path, static: str, html: bool) -> None:
@@ -204,5 +293,13 @@ def write(report: DstReport, figure: Any, folder: Path, static: str, html: bool)
 
     about = {**report.about, "settings": vars(report.settings)}
     write_page(
-        lambda files: page(replace(report, files=files)), report.tables, UNITS, about, folder, figure, static, html
+        lambda files: page(replace(report, files=files)),
+        report.tables,
+        UNITS,
+        about,
+        folder,
+        figure,
+        static,
+        html,
+        report.runs,
     )

@@ -6,8 +6,9 @@ import pandas as pd
 
 from interventions.amplify_tables import PAPER_ALPHAS
 from papers.dst_printed import bounds, orders, printed
+from papers.printed import smallest
 from papers.seeds import NAN, estimate, nothing, paired, seeds_of
-from papers.verdicts import judge_bound, judge_pairs
+from papers.verdicts import bound_row, pairs_row, with_verdicts
 from probes.undefined import note
 
 
@@ -34,8 +35,6 @@ def claims(quantities: pd.DataFrame, alphas: Sequence[float] = PAPER_ALPHAS) -> 
 
     `runs` counts those whose own value has the sign that the paper says; with one seed it is all there is.
     """
-    from probes.report import with_holm
-
     names = list(dict.fromkeys(quantities["preset"]))
     dual = [p for p in names if ((quantities["preset"] == p) & (quantities["family"] == "streams")).any()]
     rows = []
@@ -43,7 +42,7 @@ def claims(quantities: pd.DataFrame, alphas: Sequence[float] = PAPER_ALPHAS) -> 
         values, _ = seeds_of(quantities, claim.quantity, claim.preset)
         sign = 1 if claim.side == "above" else -1
         agree = int((sign * (values - claim.limit) > 0).sum())
-        rows.append({**judge_bound(claim, quantities), "runs": f"{agree} of {len(values)}"})
+        rows.append({**bound_row(claim, quantities), "runs": f"{agree} of {len(values)}"})
     for order in orders(alphas):
         if not {order.more, order.less} <= set(names):
             continue
@@ -51,14 +50,15 @@ def claims(quantities: pd.DataFrame, alphas: Sequence[float] = PAPER_ALPHAS) -> 
         row = {
             "claim": f"{order.more} > {order.less}", "quantity": order.quantity, "where": order.where,
             "paper": two[0] - two[1], "printed": f"{two[0]:.4g} against {two[1]:.4g}",
+            "smallest": smallest(order, quantities),
         }  # fmt: skip
         if order.quantity.startswith("area."):
             row["paper"] = NAN  # in no known unit
         gaps = _by_seed(quantities, order.quantity, order.more) - _by_seed(quantities, order.quantity, order.less)
         gaps = gaps.dropna()
         found = paired(quantities, order.quantity, order.more, order.less)
-        rows.append({**judge_pairs(row, found), "runs": f"{int((gaps > 0).sum())} of {len(gaps)}"})
-    return with_holm(pd.DataFrame(rows))
+        rows.append({**pairs_row(row, found), "runs": f"{int((gaps > 0).sum())} of {len(gaps)}"})
+    return with_verdicts(rows)
 
 
 def _by_seed(quantities: pd.DataFrame, quantity: str, preset: str) -> pd.Series:

@@ -16,6 +16,7 @@ UNITS: dict[str, dict[str, str]] = {
     "amplification": AMPLIFICATION,
     "heads": AMPLIFICATION,
     "areas": AREA_UNITS,
+    "initialization": {"std": "of layer 0's attention output", "ratio": "std of the dense model over this one's"},
     "losses": LOSSES,
     "loss": LOSSES,
 }

@@ -1,11 +1,14 @@
 """KROM's comparisons over trained runs: Canon and hyper-connections against GPT-2, and what freezes mixing at bias −8.
 
     python -m papers.krom runs/textbooks/* --out results/krom_textbooks
+    python -m papers.krom --tables results/krom_textbooks --out results/krom_textbooks
 
-Two questions. Losses: vanilla, Canon, KromHC and KromCanon, trained alike, beside the blog's. Mixing:
+Two questions. Losses: vanilla, Canon, KromHC and KromCanon, trained alike, beside the blog's, and whether its order of
+them holds. Mixing:
 runs of kromhc or kromcanon that differ in the initial bias, the storage of the hyper-connections' parameters, their
 optimiser and decay; how much of a logit's way was the loss's and how much decay's (`papers.krom_mixing`). Runs of a
 recipe of their own (other steps, other rates of the hyper-connections) are in the mixing table and not in the losses.
+With --tables an earlier comparison's tables are judged and its page is written again, without a model.
 """
 
 from collections.abc import Sequence
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")
 CONTROL = "gpt2"
+BUNDLED = ("gpt2", "kromcanon")
+"""Bundled models, trained alike, whose loss curves stand beside the order of losses."""
 OWN = {"training.hc_optimizer", "training.hc_lr", "training.hc_decay", "steps"}
 """What runs of the mixing table may have of their own."""
 
@@ -39,30 +44,44 @@ class Options:
     """Folder for README.md, tables (.parquet) and the figure."""
     html: bool = True
     """Write the interactive figure.html (5 MB) as well."""
+    tables: Path | None = None
+    """Folder of an earlier comparison: its tables are judged and its page is written again, without any model."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The runs and their tables."""
+    """The runs, their tables, and who made them."""
 
     runs: "list[Run]"
+    about: dict[str, Any]
     losses: "pd.DataFrame"
     comparison: "pd.DataFrame"
+    order: "pd.DataFrame"
     factors: "pd.DataFrame"
     mixing: "pd.DataFrame"
+    ways: "pd.DataFrame"
+    """Mean static swap over the steps; of comparisons from before it was kept, empty."""
+    bundled: "pd.DataFrame"
+    """Loss curves of the bundled models."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, read, print, write."""
     options = parse(Options, argv, __doc__)
-    if not options.runs:
+    if options.tables is not None and options.runs:
+        raise InputError(f"give run folders to measure, or --tables {options.tables} to judge again; not both")
+    if not options.runs and options.tables is None:
         raise InputError("give run folders: python -m papers.krom runs/gpt2-0 runs/kromhc-0 …")
-    found = read(open_runs(options.runs))
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        raise InputError(f"--out {options.out} is a file; give a folder")
+    found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
 
-    from papers.krom_page import show, write
+    from papers.krom_page import argv_of, show, write
 
     show(found)
     if options.out is not None:
+        if options.tables is None:
+            found.about["argv"] = argv_of(found, options.out, options.html)
         write(found, options.out, options.html)
 
 
@@ -110,26 +129,63 @@ def read(runs: "Sequence[Run]") -> Found:
 
     import pandas as pd
 
-    from papers.krom_mixing import factors, mixing_row
-    from papers.krom_printed import ARCHITECTURES
-    from papers.losses import against, losses
+    from models.provenance import provenance
+    from papers.krom_mixing import factors, mixing_row, way
+    from papers.losses import losses
     from probes.command import progress_bar
 
     plain = [run for run in runs if standard(run)]
     steps = Counter(run.manifest["steps"] for run in plain).most_common(1)[0][0] if plain else 0
     plain = [run for run in plain if run.manifest["steps"] == steps]
-    table = losses(plain) if plain else pd.DataFrame()
-    compared = bool(len(table)) and CONTROL in set(table["preset"]) and table["preset"].nunique() > 1
-    comparison = against(table, CONTROL, ARCHITECTURES) if compared else pd.DataFrame()
-    every, rows = [], []
+    every: list[pd.DataFrame] = []
+    ways: list[pd.DataFrame] = []
+    rows = []
     for run in progress_bar("mixing")([r for r in runs if "b_res" in r.config["model"]["residual"]]):
         one = factors(run)
         row = mixing_row(run, one)
         key = {name: row[name] for name in ("preset", "b_res", "storage", "optimizer", "lr", "decay", "steps", "seed")}
-        every.append(one.assign(**key)[[*key, *one.columns]])
+        for table, parts in ((one, every), (way(run, one), ways)):
+            parts.append(table.assign(**key)[[*key, *table.columns]])
         rows.append(row)
-    together = pd.concat(every, ignore_index=True) if every else pd.DataFrame()
-    return Found(list(runs), table, comparison, together, pd.DataFrame(rows))
+    together = [pd.concat(parts, ignore_index=True) if parts else pd.DataFrame() for parts in (every, ways)]
+    tables = {
+        "losses": losses(plain) if plain else pd.DataFrame(), "factors": together[0], "ways": together[1],
+        "mixing": pd.DataFrame(rows),
+    }  # fmt: skip
+    return judge(list(runs), tables, {**provenance("cpu"), "argv": "python -m papers.krom"})
+
+
+def again(folder: Path) -> Found:
+    """An earlier comparison, judged again. Raises `InputError` for a folder without one."""
+    from papers.comparison import reopen
+
+    runs, tables, about = reopen(folder, "papers.krom")
+    return judge(runs, tables, about)
+
+
+def judge(runs: "list[Run]", tables: "dict[str, pd.DataFrame]", about: dict[str, Any]) -> Found:
+    """What follows from measured tables: differences to gpt2, the blog's order, factors that mix."""
+    import pandas as pd
+
+    from papers.krom_mixing import judged
+    from papers.krom_printed import ARCHITECTURES, ORDER
+    from papers.losses import against, bundled, order
+
+    none = pd.DataFrame()
+    rows, factors, mixing = (tables.get(name, none) for name in ("losses", "factors", "mixing"))
+    compared = bool(len(rows)) and CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1
+    curves = tables["bundled"] if "bundled" in tables else bundled(BUNDLED) if compared else none
+    return Found(
+        runs=runs,
+        about=about,
+        losses=rows,
+        comparison=against(rows, CONTROL, ARCHITECTURES) if compared else none,
+        order=order(rows, ORDER) if compared else none,
+        factors=factors,
+        mixing=judged(mixing, factors) if len(mixing) else none,
+        ways=tables.get("ways", none),
+        bundled=curves,
+    )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.bounds import Count
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import RunOptions, check_options, show, write_results
@@ -214,7 +215,7 @@ def _short(found: "pd.DataFrame") -> "pd.DataFrame":
 class Options:
     """Arguments of `python -m papers.krom_arithmetic`."""
 
-    steps: int = 2000
+    steps: Count = 2000
     """Updates of each problem."""
     out: Path | None = None
     """Write all rows (.parquet) here."""
@@ -223,8 +224,6 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, compute, print, write."""
     options = parse(Options, argv, __doc__)
-    if options.steps < 1:
-        raise InputError("--steps must be at least 1")
     as_run = RunOptions(run="none", out=options.out, device="cpu")
     check_options(as_run)
     import pandas as pd

@@ -1,7 +1,8 @@
-"""What the arms of `papers.krom` say about the blog's claim that saturation freezes mixing, in plain sentences.
+"""What the arms of `papers.krom` say about the blog's claims, in plain sentences that are no stronger than the tables.
 
-Two questions: what keeps streams apart in the blog's recipe, and what the loss does to the logits where they can move.
-The units are training runs: factors of one model share their gradients and are counted, not tested.
+Order of losses, per-stream cosines, and what freezes mixing: what keeps streams apart where the blog sees saturation,
+and what the loss does to the logits where they can move. The units are training runs: factors of one model share their
+gradients and are counted, not tested.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +10,37 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
+    from papers.krom import Found
+
 RECIPE = ["preset", "b_res", "optimizer", "lr", "decay", "steps"]
+MOVED = 0.1
+"""Logits: a mean gap that lies less beyond decay than this, a tenth of the odds of a swap, has not moved."""
+
+
+def cosines(mixing: "pd.DataFrame", dose: str) -> str:
+    """What of the per-stream cosines there is without any contrast; `dose` is how much text the runs saw."""
+    less = mixing["stream_cosine"] - mixing["shuffled_cosine"]
+    return (
+        f"**Per-stream cosines**, in which the blog sees one contrast in all streams, are "
+        f"{_span(mixing['stream_cosine'], '.3f')} here ({_runs(mixing)}, {dose}). Directions between *shuffled* "
+        f"labels, which hold no contrast, have {_span(mixing['shuffled_cosine'], '.3f')}; run by run the difference is "
+        f"{_span(less, '+.3f')}. The cosine says how alike the streams are, not that they hold the contrast; the "
+        "blog's control are random directions (0 ± .044)."
+    )
+
+
+def of_losses(found: "Found") -> list[str]:
+    """The blog's order of losses: the verdict of every pair, the seeds against it, the curves of the bundled models."""
+    from papers.krom import BUNDLED
+    from papers.losses import contradictions, curves
+
+    if found.order.empty:
+        return []
+    pairs = "; ".join(f"{r.claim}: {r.direction.split(' (')[0]}" for r in found.order.itertuples())
+    said = [f"The blog's order of losses, pair by pair: {pairs}.", *contradictions(found.order, found.losses)]
+    if crossing := curves(found.bundled, *BUNDLED):
+        said.append(f"{crossing} The blog has kromcanon below gpt2.")
+    return said
 
 
 def conclusion(mixing: "pd.DataFrame") -> list[str]:
@@ -24,12 +55,6 @@ def conclusion(mixing: "pd.DataFrame") -> list[str]:
             f"{_moved('SGD, whose step is proportional to the gradient', sgd)} Rates {_span(sgd['lr'], 'g')}, biases "
             f"{_span(sgd['b_res'], 'g')}."
         )
-    less = mixing["stream_cosine"] - mixing["shuffled_cosine"]
-    said.append(
-        f"Per-stream cosines, in which the blog sees the contrast in all streams, are "
-        f"{_span(mixing['stream_cosine'], '.3f')}; directions between shuffled labels, which hold no contrast, have "
-        f"{_span(mixing['shuffled_cosine'], '.3f')}, {_span(less, '.3f')} less."
-    )
     return [*said, _verdict(moving)]
 
 
@@ -43,47 +68,59 @@ def _storage(adamw: "pd.DataFrame") -> list[str]:
         preset, bias, _, _, decay, _ = recipe
         ends = "; ".join(
             f"stored in {name} it ends at {_span(part['swap'], '.4f')} where decay and storage alone give "
-            f"{_span(part['swap_without_gradient'], '.4f')} ({_runs(part)}; the monitor says "
-            f"{' and '.join(sorted(set(part['streams'])))})"
+            f"{_span(part['swap_without_gradient'], '.4f')} ({_runs(part)}; {_span(part['n_mix'], '.0f')} of "
+            f"{_span(part['factors'], '.0f')} factors mix beyond decay alone)"
             for name, part in parts.items()
         )
-        said.append(f"{preset} from bias {bias:g}, AdamW, decay {decay:g}: the swap starts at {_start(bias)}; {ends}.")
+        said.append(
+            f"{preset} from bias {bias:g}, AdamW, decay {decay:g}: the mean swap of the factors that can act starts at "
+            f"{_start(bias)}; {ends}."
+        )
     return said
 
 
 def _moved(name: str, runs: "pd.DataFrame") -> str:
-    away = int((runs["by_loss"] < 0).sum())
+    away, near = int((runs["by_loss"] < -MOVED).sum()), int((runs["by_loss"] > MOVED).sum())
+    recipes = len(runs.groupby([*RECIPE, "storage"]))
     return (
-        f"{name}: beyond decay the mean static gap moves away from mixing in {away} of {len(runs)} runs "
-        f"({_span(runs['by_loss'], '+.3f')} logits); {_span(runs['towards'], '.0f')} of "
-        f"{_span(runs['factors'], '.0f')} factors go towards it, the furthest by {_span(runs['by_loss_max'], '+.3f')}."
+        f"{name}: against what decay and storage alone give, the mean static gap ends further from mixing in {away} of "
+        f"{_runs(runs)}, closer in {near}, and within {MOVED:g} logits in {len(runs) - away - near} "
+        f"({_span(runs['by_loss'], '+.3f')} logits; {recipes} recipe{'s' * (recipes > 1)}; counted, not tested). "
+        f"{_span(runs['towards'], '.0f')} of {_span(runs['factors'], '.0f')} factors end closer, the furthest by "
+        f"{_span(runs['by_loss_max'], '+.3f')}."
     )
 
 
 def _in_use(runs: "pd.DataFrame") -> str:
-    above = int((runs["swap_dynamic"] > runs["swap_without_gradient"]).sum())
+    from probes.mixing import LEAST
+
+    more = runs["swap_dynamic"] - runs["swap_without_gradient"]
     return (
-        f"With the dynamic term, the mean swap in use lies above what decay alone gives in {above} of {len(runs)} of "
-        f"these runs ({_span(runs['swap_dynamic'], '.4f')}): few factors that mix more can outweigh many that mix less."
+        f"With the dynamic term, the mean swap in use exceeds what decay alone gives by {LEAST:g} or more in "
+        f"{int((more >= LEAST).sum())} of {_runs(runs)} (by any amount in {int((more > 0).sum())}; the swap in use is "
+        f"{_span(runs['swap_dynamic'], '.4f')}, the difference {_span(more, '+.4f')})."
     )
 
 
 def _verdict(runs: "pd.DataFrame") -> str:
     """What fp32 AdamW runs say of the claim that streams would mix if the softmax were not saturated."""
     biases = runs["b_res"].nunique() if len(runs) else 0
-    signs = set((runs["by_loss"] < 0).tolist()) if len(runs) else set()
-    if biases < 2 or len(signs) != 1 or runs.groupby("b_res").size().min() < 2:
+    one_side = len(runs) and ((runs["by_loss"] < -MOVED).all() or (runs["by_loss"] > MOVED).all())
+    if biases < 2 or not one_side or runs.groupby("b_res").size().min() < 2:
         return "Whether the loss would mix the streams where it can is not resolved by these runs."
     where = " and ".join(f"{b:g}" for b in sorted(runs["b_res"].unique()))
-    if signs == {True}:
+    start = f"From biases {where} alike, and with logits that do move, the mean static logit ends"
+    if (runs["by_loss"] < 0).all():
         return (
-            f"So from biases {where} alike, and with logits that do move, the mean static logit moves away from "
-            "mixing: saturation at −8 does not hide a general pull to mix, in these runs. Not shown: that the mean of "
-            "the gradient points there (AdamW also drifts under skewed noise), other sizes, biases, numbers of steps."
+            f"{start} further from mixing than decay alone takes it, in all {_runs(runs)}: they show no general "
+            "pull to mix that saturation at −8 would hide. Not shown: that the mean of the gradient points away (AdamW "
+            "also drifts under skewed noise), that no factor is pulled to mix, other recipes, sizes, biases and "
+            "numbers of steps; the few seeds of each recipe are too few for a test."
         )
     return (
-        f"So from biases {where} alike, and with logits that do move, the mean static logit moves towards mixing: what "
-        "keeps streams apart elsewhere is storage, or the size of the gradient."
+        f"{start} closer to mixing than decay alone takes it, in all {_runs(runs)}: saturation at −8 does not keep "
+        "these logits where they are. What keeps streams apart elsewhere is not shown; the few seeds of each recipe "
+        "are too few for a test."
     )
 
 

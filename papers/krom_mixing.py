@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 NAN = float("nan")
 ARM_OF_THE_MODEL = ("residual.b_res", "residual.hc_dtype")
 """Fields of a model's configuration in which arms may differ."""
+ARM = ["preset", "b_res", "storage", "optimizer", "lr", "decay", "steps"]
+"""The columns that tell an arm."""
 CONTRASTS = (("indoor", "outdoor"), ("happy", "sad"))
 FACTOR_UNITS = {
     "b_keep": "logit",
@@ -41,8 +43,9 @@ RUN_UNITS = {
     "by_loss": "logit, mean over factors that can act",
     "by_loss_max": "logit, the factor that went furthest towards mixing",
     "by_loss_controls": "logit, mean over factors that cannot act",
-    "distance_static": "Frobenius norm",
-    "distance_dynamic": "Frobenius norm",
+    "n_mix": "factors that can act whose static swap exceeds that without gradient by .01 or more",
+    "n_decay": "factors that can act, of a static swap of .01 or more, that do not",
+    "n_still": "factors that can act whose static swap is below .01",
     "gradient": "nats per token per logit: median over modules of ‖∂L/∂b_res‖ at the end; AdamW's ε is 1e-8",
     "stream_cosine": "cosine, mean over pairs, layers and contrasts",
     "shuffled_cosine": "as stream_cosine, labels shuffled",
@@ -54,39 +57,30 @@ def without_gradient(run: Run) -> tuple[float, float]:
     import torch
 
     from models.hyper_mixing import DTYPES
-    from models.training.optim import lr_factor
+    from probes import mixing
 
-    t, residual = run.config["training"], run.config["model"]["residual"]
-    b = torch.nn.Parameter(torch.tensor([0.0, residual["b_res"]]).to(DTYPES[residual["hc_dtype"]]))
-    wide: dict[str, Any] = {"lr": t["hc_lr"], "weight_decay": t["hc_decay"]}
-    optimizer: torch.optim.Optimizer = torch.optim.SGD([b], **wide)
-    if t["hc_optimizer"] == "adamw":
-        optimizer = torch.optim.AdamW([b], betas=(t["hc_beta1"], t["hc_beta2"]), fused=True, **wide)
-    steps = int(run.manifest["steps"])
-    for step in range(steps):
-        optimizer.param_groups[0]["lr"] = t["hc_lr"] * lr_factor(step, steps, t["warmup"], t["lr_floor"])
-        b.grad = torch.zeros_like(b)
-        optimizer.step()
-    keep, swap = b.detach().tolist()
+    residual = run.config["model"]["residual"]
+    start = torch.tensor([0.0, residual["b_res"]]).to(DTYPES[residual["hc_dtype"]])
+    keep, swap = mixing.without_gradient(start, run.config["training"], int(run.manifest["steps"])).tolist()
     return keep, swap
 
 
 def factors(run: Run) -> "pd.DataFrame":
     """One row per module and Kronecker factor: its logits, swap and best swap, and what of the gap the loss made.
 
-    `acts` is whether mixing there can change an output, by the training log's reasons for absent gradients.
+    `acts` is whether mixing there can change an output.
     """
     import pandas as pd
     import torch
 
     from models.checkpoint import load
     from models.hyper_mixing import KroneckerConnection
-    from models.mixing import connections, measure
+    from models.mixing import connections, idle, measure
 
     model = load(run.folder, device="cpu")
     rest = without_gradient(run)
     static = {(r["module"], r["metric"], r["part"]): r["value"] for r in measure(model)}
-    idle = _idle(run)
+    without = idle(model)
     rows = []
     for name, module in connections(model).items():
         assert isinstance(module, KroneckerConnection), f"{name} is {type(module).__name__}"
@@ -94,8 +88,8 @@ def factors(run: Run) -> "pd.DataFrame":
             gap, still = swap - keep, rest[1] - rest[0]
             rows.append(
                 {
-                    "module": name, "factor": k, "acts": name not in idle, "b_keep": keep, "b_swap": swap, "gap": gap,
-                    "gap_without_gradient": still, "by_loss": gap - still,
+                    "module": name, "factor": k, "acts": name not in without, "b_keep": keep, "b_swap": swap,
+                    "gap": gap, "gap_without_gradient": still, "by_loss": gap - still,
                     "swap": static[name, "swap_static", f"factor {k}"],
                     "swap_best": NAN if (best := static[name, "swap_best", f"factor {k}"]) is None else best,
                 }
@@ -103,13 +97,33 @@ def factors(run: Run) -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-def _idle(run: Run) -> set[str]:
-    """Modules whose gradient the monitor logged as undefined: mixing changes nothing there."""
+def way(run: Run, found: "pd.DataFrame") -> "pd.DataFrame":
+    """Step and mean static swap over the factors that can act (`found` is the run's `factors`), from its log."""
     from probes.mixing import log
 
-    logged = log(run.folder)
-    lost = logged[(logged["metric"] == "gradient") & logged["why"].str.contains("changes nothing", na=False)]
-    return set(lost["module"])
+    rows = log(run.folder)
+    own = rows[(rows["metric"] == "swap_static") & rows["module"].isin(set(found[found["acts"]]["module"]))]
+    return own.groupby("step")["value"].mean().rename("swap").reset_index()
+
+
+def judged(mixing: "pd.DataFrame", factors: "pd.DataFrame") -> "pd.DataFrame":
+    """The mixing table with the factors that can act counted by what they do, by the rule of `probes.mixing`.
+
+    `n_mix`, `n_decay` and `n_still` are by the static swap against that without any gradient.
+    """
+    import numpy as np
+
+    from probes.mixing import AT_REST, DECAY, LEAST, MIX, kind
+
+    acts = factors[factors["acts"]]
+    rest = 1 / (1 + np.exp(-acts["gap_without_gradient"]))
+    kinds = acts.assign(kind=[kind(s, r, LEAST) for s, r in zip(acts["swap"], rest, strict=True)])
+    counts = kinds.groupby([*ARM, "seed", "kind"]).size().unstack(fill_value=0)
+    counts = counts.reindex(columns=[MIX, DECAY, AT_REST], fill_value=0).set_axis(
+        ["n_mix", "n_decay", "n_still"], axis=1
+    )
+    old = [c for c in ("streams", "distance_static", "distance_dynamic", *counts) if c in mixing]
+    return mixing.drop(columns=old).merge(counts.reset_index(), on=[*ARM, "seed"], how="left", validate="1:1")
 
 
 def stream_cosines(run: Run, contrasts: Sequence[tuple[str, str]] = CONTRASTS, draws: int = 20) -> dict[str, float]:
@@ -148,7 +162,6 @@ def mixing_row(run: Run, found: "pd.DataFrame") -> dict[str, Any]:
     import numpy as np
 
     from models.checkpoint import load
-    from models.mixing import still
     from papers.losses import final_loss
     from probes.mixing import final, kept_step, log
     from probes.undefined import note
@@ -156,10 +169,6 @@ def mixing_row(run: Run, found: "pd.DataFrame") -> dict[str, Any]:
     acts, idle = found[found["acts"]], found[~found["acts"]]
     rest = without_gradient(run)
     metrics = final(load(run.folder, device="cpu"), log(run.folder), kept_step(run.folder))
-    cells = metrics.astype({"value": object}).where(metrics["value"].notna(), None).to_dict("records")
-    distance = {
-        m: float(metrics.loc[metrics["metric"] == m, "value"].mean()) for m in ("distance_static", "distance_dynamic")
-    }
     gradient = metrics.loc[metrics["metric"] == "gradient", "value"].dropna()
     in_use = metrics[(metrics["metric"] == "swap_dynamic") & metrics["module"].isin(set(acts["module"]))]["value"]
     why = {} if len(idle) else {"by_loss_controls": "every module can act"}
@@ -177,6 +186,6 @@ def mixing_row(run: Run, found: "pd.DataFrame") -> dict[str, Any]:
         "by_loss_sd": float(acts["by_loss"].std(ddof=1)),
         "towards": int((acts["by_loss"] > 0).sum()), "by_loss_max": float(acts["by_loss"].max()),
         "by_loss_controls": float(idle["by_loss"].mean()) if len(idle) else NAN,
-        **distance, **stream_cosines(run), "streams": "still" if still(cells) else "mix",
+        **stream_cosines(run),
         "gradient": float(gradient.median()) if len(gradient) else NAN, "undefined": note(why),
     }  # fmt: skip

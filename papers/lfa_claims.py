@@ -1,49 +1,54 @@
-"""Claims of paper LFA, judged by `papers.verdicts`.
-
-Differences of two architectures have Welch's interval (`comparisons.compare_seeds`); `p_holm` is over all claims.
-"""
+"""Claims of paper LFA, judged by `papers.verdicts`: one family of tests, one correction (Holm)."""
 
 from typing import TYPE_CHECKING, Any
 
 from papers.lfa_printed import BOUNDS, ORDERS, printed
-from papers.lfa_seeds import EXACT, difference
-from papers.printed import Order
+from papers.lfa_runs import Arms
+from papers.lfa_seeds import EXACT, contrast
+from papers.printed import Order, smallest
 from papers.seeds import NAN
-from papers.verdicts import judge_bound, judged
-from probes.undefined import reasons
+from papers.verdicts import bound_row, measured, with_verdicts
 
 if TYPE_CHECKING:
     import pandas as pd
 
+WITHDRAWN = "withdrawn: measured among the candidates only, the paper's equation is over all keys"
 
-def judge_order(claim: Order, quantities: "pd.DataFrame") -> dict[str, Any]:
-    """One row for a claim that one architecture has more of something than another."""
+
+def order_row(claim: Order, quantities: "pd.DataFrame", arms: Arms | None = None) -> dict[str, Any]:
+    """One row for a claim that one architecture has more of something than another: their arms that differ least."""
     paper = [printed(p, claim.quantity) for p in (claim.more, claim.less)]
     expected = paper[0].value - paper[1].value if paper[0] and paper[1] else NAN
+    more, less = (arms or Arms()).pair(claim.more, claim.less)
     row = {
-        "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where, "paper": expected,
-        "printed": f"{paper[0].text} against {paper[1].text}" if paper[0] and paper[1] else "",
+        "claim": f"{more} > {less}", "more": more, "less": less, "quantity": claim.quantity, "where": claim.where,
+        "paper": expected, "printed": f"{paper[0].text} against {paper[1].text}" if paper[0] and paper[1] else "",
+        "smallest": smallest(claim, quantities),
     }  # fmt: skip
-    found = difference(quantities, claim.quantity, claim.more, claim.less)
-    if isinstance(found, str):
-        return judged(row, NAN, NAN, NAN, NAN, "0", found)
-    seeds = str(found.n_a) if found.n_a == found.n_b else f"{found.n_a} and {found.n_b}"
-    why = _why(found.undefined, {claim.more: found.n_a, claim.less: found.n_b})
-    p = NAN if claim.quantity in EXACT else found.p
-    return judged(row, found.difference, found.ci_low, found.ci_high, p, seeds, why)
+    found = contrast(quantities, claim.quantity, more, less)
+    return {**measured(row, *found[:-1]), "test": found.test}
 
 
-def _why(undefined: str, seeds: dict[str, int]) -> str:
-    """Why a comparison has no interval."""
-    few = [preset for preset, n in seeds.items() if n < 2]
-    return f"one seed of {' and '.join(few)}" if few else reasons(undefined).get("ci_low", "")
+def claims(quantities: "pd.DataFrame", arms: Arms | None = None) -> "pd.DataFrame":
+    """One row per claim of the paper: printed, measured with its interval over seeds, Holm over all, verdicts.
+
+    A contrast of two arms that differ in more than their architecture is not judged (parameters are counted whatever
+    else differs), nor is one over all keys of which only the candidates were measured.
+    """
+    rows = [order_row(c, quantities, arms) for c in ORDERS]
+    rows += [{**bound_row(c, quantities), "more": c.preset, "less": "", "test": ""} for c in BOUNDS]
+    instead = {i: text for i, row in enumerate(rows) if (text := _instead(row, quantities, arms or Arms()))}
+    return with_verdicts(rows, instead)
 
 
-def claims(quantities: "pd.DataFrame") -> "pd.DataFrame":
-    """One row per claim of the paper: printed, measured with its interval over seeds, Holm over all, verdicts."""
-    import pandas as pd
-
-    from probes.report import with_holm
-
-    rows = [judge_order(c, quantities) for c in ORDERS] + [judge_bound(c, quantities) for c in BOUNDS]
-    return with_holm(pd.DataFrame(rows))
+def _instead(row: dict[str, Any], quantities: "pd.DataFrame", arms: Arms) -> str:
+    """Why a claim cannot be judged on these runs; "" where it can, and where there is nothing to judge."""
+    own = quantities[quantities["preset"].isin([row["more"], row["less"]])]
+    measured_here, other = set(own["quantity"]), row["quantity"].replace(".keys.", ".candidates.")
+    both = {row["more"], row["less"]} <= {*own["preset"], ""}
+    if both and row["quantity"] not in measured_here and other in measured_here:
+        return WITHDRAWN
+    if row["quantity"] in EXACT or row["difference"] != row["difference"] or not row["less"]:
+        return ""
+    found = arms.confounded(row["more"], row["less"])
+    return f"confounded: {found}" if found else ""

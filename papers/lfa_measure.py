@@ -97,7 +97,11 @@ def _position(rows: Rows, model: Any, aligned: "Aligned") -> "pd.DataFrame":
 def _coreference(
     rows: Rows, heads: "pd.DataFrame", model: Any, suites: "dict[str, Aligned]", settings: Settings
 ) -> "pd.DataFrame":
-    """Top-1 and mean attention (Eq. 4, 5), stability (Eq. 6); returns the chosen heads against the rules."""
+    """Top-1 and mean attention (Eq. 4, 5), stability (Eq. 6); returns the chosen heads against the rules.
+
+    Eq. 5 and 6 take the argmax over all keys; among the candidates alone a head that looks at neither is right in half
+    of the cases, so that reading stands beside and is not judged.
+    """
     import pandas as pd
 
     from probes.coreference import Coreference
@@ -134,12 +138,13 @@ def _coreference(
         rows.add(f"{name}.chance", "suites", "share of cases", both["chance"].iloc[0], n=n)
         rows.add(f"{name}.best", "coreference", "share of cases", summary["top1"].iloc[0], n=n, detail=summary.index[0])
         rows.add(f"{name}.over30", "coreference", "heads", int((summary["top1"] > 0.3).sum()), n=n)
-        if domain == "candidates":
+        best = summary.iloc[0]
+        rows.add(f"{name}.best_layer", "coreference", "layer", best["layer"], n=n, detail=str(summary.index[0]))
+        if domain == "keys":  # needs no distractor: every prompt with an antecedent
             heads["attention"] = summary["attention"].reindex(heads["head"]).to_numpy()
             _ranks(rows, summary, n)
-            _stability(rows, table[table["category"] == "competing-nouns"], COREFERENCE)
-    pairs = measure(model, Coreference(), suites[COMPETING])
-    _stability(rows, pairs, COMPETING)
+        _stability(rows, table[table["category"] == "competing-nouns"], domain, COREFERENCE)
+        _stability(rows, measure(model, probe, suites[COMPETING]), domain, COMPETING)
     return pd.concat(rules, ignore_index=True)
 
 
@@ -152,22 +157,20 @@ def _ranks(rows: Rows, summary: "pd.DataFrame", n: int) -> None:
     rows.add(
         "attention.tenth", "coreference", "attention", tenth, n=n, why="" if tenth == tenth else "fewer than 10 heads"
     )
-    best = summary.iloc[0]
-    rows.add("coreference.best_layer", "coreference", "layer", best["layer"], n=n, detail=str(summary.index[0]))
     names = " ".join(map(str, top.index))
     rows.add(
         "coreference.top5_in_L3-L4", "coreference", "heads", int(top["layer"].isin([3, 4]).sum()), n=n, detail=names
     )
 
 
-def _stability(rows: Rows, table: "pd.DataFrame", suite: str) -> None:
+def _stability(rows: Rows, table: "pd.DataFrame", domain: str, suite: str) -> None:
     """Both readings of Eq. 6 (SPEC §7.3), over the minimal pairs of the table."""
     from probes.stability import mean_stability, stability
 
     for _, one in mean_stability(stability(table)).iterrows():
         detail = f"{one['left_out']} pairs left out" if one["left_out"] else ""
         rows.add(
-            f"stability.{one['reading']}.{suite}", "stability", "share of heads", one["mean"], sd=one["sd"],
+            f"stability.{domain}.{one['reading']}.{suite}", "stability", "share of heads", one["mean"], sd=one["sd"],
             interval=(one["ci_low"], one["ci_high"]), n=int(one["pairs"]), detail=detail, why=why_of(one["undefined"]),
         )  # fmt: skip
 

@@ -4,25 +4,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from papers.comparison import LEAD, Report, files_line, made_by, pictures, rule, shape, write_page
+from papers.comparison import LEAD, Report, dose, files_line, made_by, pictures, rule, shape, write_page
 from papers.lfa_printed import CARD, SETUP
 from papers.lfa_rows import HARD, Settings
-from papers.lfa_runs import CONTROL, PRESETS
-from papers.lfa_seeds import seeds_by_preset
+from papers.lfa_runs import CONTROL, Arms, in_order
+from papers.lfa_seeds import EXPLORED, PAIRED, WELCH, seeds_by_preset
 from papers.markdown import interval, number, table
 from papers.rows import ONE_PER_RUN
-from papers.verdicts import verdicts
+from papers.verdicts import summary
 from probes.pds import FIXED
 
 MAIN = (
-    "parameters", "loss", "pds.max", "pds.mean", "pds.over", "pds.over.late", "pds.over.reference", "sps",
-    "coreference.candidates.top1", "coreference.candidates.minus_recency", "coreference.keys.top1",
-    "coreference.candidates.best", "coreference.candidates.over30", "attention.best",
-    "stability.jaccard.coreference", "stability.over_total.coreference", "stability.jaccard.competing",
+    "parameters", "loss", "pds.max", "pds.max.L5", "pds.mean", "pds.over", "pds.over.late", "pds.over.reference", "sps",
+    "coreference.keys.top1", "coreference.keys.minus_recency", "coreference.keys.best", "coreference.keys.over30",
+    "coreference.keys.best_layer", "attention.best", "attention.tenth",
+    "stability.keys.jaccard.coreference", "stability.keys.over_total.coreference", "stability.keys.jaccard.competing",
+    "coreference.candidates.top1", "coreference.candidates.minus_recency", "coreference.candidates.best",
+    "coreference.candidates.over30", "stability.candidates.jaccard.coreference",
+    "stability.candidates.over_total.coreference", "stability.candidates.jaccard.competing",
     "induction.max",
 )  # fmt: skip
 """Quantities of the first table and of the comparison; the parquet files have all."""
 SUITES = ("prompts", "coreference")
+COPIES = 0.5
+"""A head with this induction score looks back at what came after its token last time in half of its attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,41 +48,81 @@ def page(report: LfaReport) -> str:
 
 
 def _head(report: LfaReport) -> str:
+    """What was run and how much of it, what the models cannot do yet, which claims are not judged, and the counts."""
     seeds = seeds_by_preset(report.tables["runs"])
     have = ", ".join(f"{p} (seed {', '.join(map(str, s))})" for p, s in seeds.items() if s)
     absent = [p for p, s in seeds.items() if not s]
     one = [p for p, s in seeds.items() if len(s) == 1]
     conditions = report.runs[0].conditions
-    counts = verdicts(report.tables["claims"])
-    said = ", ".join(f"{name}: {count}" for name, count in counts.items())
     data = report.runs[0].config["data"]
     own = "the runs' own validation documents"
     where = own if report.documents["own"] else "not the documents the runs were validated on"
     lines = [
         "# The four architectures of LFA, over training seeds",
         LEAD.format(CARD),
-        f"- Runs: {have}." + (f" No run of {', '.join(absent)}." if absent else "")
+        f"- Runs: {have}; {dose(report.runs)} ({conditions['steps']:,} steps on `{data['data']}`)."
+        + (f" No run of {', '.join(absent)}." if absent else "")
         + (f" One seed only, so no interval: {', '.join(one)}." if one else ""),
-        f"- Models: scale {conditions['scale']} ({shape(conditions)}), {conditions['steps']:,} steps on "
-        f"`{data['data']}`. The paper's: \u201c{SETUP}\u201d",
+        f"- {_copying(report)}",
+        *(f"- {line}" for line in _not_judged(report)),
+        f"- Claims of the paper, {len(report.tables['claims'])} in all: {summary(report.tables['claims'])}",
+        f"- Models: scale {conditions['scale']} ({shape(conditions)}). The paper's: \u201c{SETUP}\u201d",
         f"- Loss: {report.documents['documents']:,} documents ({where}), each cut to the context, "
         f"{report.documents['cut']} of them longer.",
-        f"- Claims of the paper: {said}.",
         made_by(report.about),
         files_line(report.files),
     ]  # fmt: skip
     return "\n\n".join([lines[0], lines[1], "\n".join(lines[2:]), *pictures(report.files)])
 
 
+def _copying(report: LfaReport) -> str:
+    """Whether any model copies: what is said of heads that look back for words depends on it."""
+    found = report.tables["runs"]
+    scores = found[found["quantity"] == "induction.max"].set_index(["preset", "seed"])["value"]
+    even = found.loc[found["quantity"] == "induction.even", "value"].mean()
+    copying = [f"{preset} seed {seed}" for preset, seed in scores[scores >= COPIES].index]
+    scale = f"even attention has {even:.3f}, a head that copies is near 1"
+    if copying:
+        return f"Copying: {', '.join(copying)} have a head with an induction score of {COPIES:g} or more ({scale})."
+    return (
+        f"No model here copies yet: the largest induction score of any head is {scores.max():.3f} ({scale}). A model "
+        "that does not look back for words cannot show how an architecture does so."
+    )
+
+
+def _not_judged(report: LfaReport) -> list[str]:
+    """The claims that are not judged, by reason, and how the confounded ones can be."""
+    found = report.tables["claims"]
+    lines = []
+    for kind, rest in (("withdrawn", "; judged when it is measured again"), ("confounded", "")):
+        mine = found[found["direction"].str.startswith(f"{kind}: ")]
+        if mine.empty:
+            continue
+        why = "; ".join(dict.fromkeys(text.removeprefix(f"{kind}: ") for text in mine["direction"])) + rest
+        named = [
+            f"{claim} in " + ", ".join(f"`{quantity}`" for quantity in rows["quantity"])
+            for claim, rows in mine.groupby("claim", sort=False)
+        ]
+        how = "Withdrawn" if kind == "withdrawn" else "Withdrawn as confounded"
+        lines.append(f"{how}, {len(mine)} claim{'s' * (len(mine) > 1)} ({why}): {'; '.join(named)}.")
+    if (found["direction"].str.startswith("confounded: ")).any():
+        control = f"python -m models.train {CONTROL} --set positions=rope --set norm=channel"
+        lines.append(
+            f"Whether the architecture or the positions and the norm make these differences, a {CONTROL} with RoPE and "
+            f"CLN would say: `{control}`, trained as the other runs; given beside them it is the control."
+        )
+    return lines
+
+
 def _runs(report: LfaReport) -> str:
     rows = []
     quantities = report.tables["runs"].set_index(["preset", "seed", "quantity"])
     for run in report.runs:
-        loss, size = (quantities.loc[run.preset, run.seed, q] for q in ("loss", "parameters"))
-        most = quantities.loc[run.preset, run.seed, "pds.max"]
+        loss, size = (quantities.loc[run.arm, run.seed, q] for q in ("loss", "parameters"))
+        most = quantities.loc[run.arm, run.seed, "pds.max"]
         commit = str(run.manifest.get("commit", "unknown"))
         rows.append([
-            run.preset, run.seed, number(size["value"], "parameters"), f"{loss['value']:.4f}",
+            run.arm, run.seed, number(size["value"], "parameters"), f"{loss['value']:.4f}",
             f"{loss['ci_low']:.4f} … {loss['ci_high']:.4f}", int(loss["n"]), f"{most['value']:.3f} {most['detail']}",
             f"{run.manifest.get('wall_seconds', float('nan')) / 60:.0f}", commit[:12],
         ])  # fmt: skip
@@ -89,7 +134,7 @@ def _runs(report: LfaReport) -> str:
 
 def _architectures(report: LfaReport) -> str:
     found = report.tables["architectures"].set_index(["quantity", "preset"])
-    presets = [p for p in PRESETS if any(r.preset == p for r in report.runs)]
+    presets = in_order(r.arm for r in report.runs)
     rows = []
     for quantity in (q for q in MAIN if q in found.index.get_level_values(0)):
         cells = []
@@ -98,7 +143,7 @@ def _architectures(report: LfaReport) -> str:
             text = number(one["mean"], one["unit"])
             if one["ci_low"] == one["ci_low"]:
                 text += f" ({interval(one['ci_low'], one['ci_high'], one['unit'])})"
-            if one["n"] != len([r for r in report.runs if r.preset == preset]):
+            if one["n"] != len([r for r in report.runs if r.arm == preset]):
                 text += f", {one['n']} seeds"
             cells.append(text + (f"; paper {one['printed']}" if one["printed"] else ""))
         rows.append([f"`{quantity}`", found.loc[quantity].iloc[0]["unit"], *cells])
@@ -110,10 +155,10 @@ def _architectures(report: LfaReport) -> str:
     text = (
         "Mean over seeds with its 95 % t interval (units are seeds), beside what the paper prints. `top1` is the best "
         "head of one half of the cases scored on the other half; `best` is chosen and scored on all cases, as in the "
-        "paper, and so partly luck.\n\n"
+        "paper, and so partly luck. Top-1 and stability are over all keys, as in the paper's Eq. 5 and 6; among the "
+        "candidates alone, which stand below, a head that looks at neither is right in about half of the cases.\n\n"
         f"Rules without meaning, on the same cases: {beside}. Prompts read: {prompts}. `induction.max` is the largest "
-        f"induction score on repeated random tokens; even attention has {rules['induction.even']:.3f}, and a model "
-        "that copies has heads near 1: one without any does not look back for words yet, whatever its architecture."
+        "induction score on repeated random tokens."
     )
     return f"## Architectures\n\n{text}\n\n{table(('quantity', 'unit', *presets), rows)}"
 
@@ -124,25 +169,36 @@ def _comparisons(report: LfaReport) -> str:
         return f"## Against {CONTROL}\n\nNo other preset than {CONTROL}: nothing to compare."
     mine = found[found["quantity"].isin(MAIN)]
     rows = [
-        [f"`{r.quantity}`", r.preset, number(r.difference, r.unit), interval(r.ci_low, r.ci_high, r.unit),
-         number(r.p), number(r.p_holm), number(r.d), f"{r.n} and {r.n_control}"]
+        [f"`{r.quantity}`", r.preset, r.control, number(r.difference, r.unit),
+         interval(r.ci_low, r.ci_high, r.unit), number(r.p), "" if r.verdict == EXPLORED else number(r.p_holm),
+         number(r.d), r.seeds, r.verdict.split(": ")[0]]
         for r in mine.itertuples()
     ]  # fmt: skip
-    columns = ("quantity", "preset", "difference", "95 %", "p", "p Holm", "d", "seeds")
-    tested = found["p"].notna().groupby(found["family"], sort=False).sum()
-    families = ", ".join(f"{name} {count}" for name, count in tested.items() if count)
+    columns = ("quantity", "preset", "control", "difference", "95 %", "p", "p Holm", "d", "seeds", "as a claim")
+    open_ = found[(found["verdict"] == EXPLORED) & found["p"].notna()]
+    apart = int(((open_["ci_low"] > 0) | (open_["ci_high"] < 0)).sum())
+    tests = " and ".join(t for t in (PAIRED, WELCH) if (found["test"] == t).any())
     text = (
-        f"Difference to {CONTROL} over training seeds, Welch's interval and p; Holm over a family of quantities"
-        + (f" ({families} tests)" if families else "")
-        + f"; d is Cohen's, pooled over seeds, control {CONTROL}. Relabelling few seeds cannot reach a "
-        "small p, so it is left out. Runs of one seed share the order of their data; Welch takes them as independent."
+        f"Difference to the control over training seeds, {tests}; d is Cohen's, pooled over seeds. A contrast that is "
+        "a claim of the paper has the p, the corrected p and the verdict of the claim (below; undefined where it is "
+        "not judged). All others are exploratory: their p is not corrected, they are described and not tested. In "
+        f"`comparisons.parquet` there are {len(open_)} such intervals, many of them of the same measurements; {apart} "
+        f"lie on one side of 0, and {len(open_) / 20:.0f} would by chance alone if nothing differed. "
+        + _parts(found, report)
     )
     return f"## Against {CONTROL}\n\n{text}\n\n{table(columns, rows)}"
 
 
+def _parts(found: Any, report: LfaReport) -> str:
+    """In what the arms of the table differ besides their architecture."""
+    arms, pairs = Arms(report.runs), found.drop_duplicates(["preset", "control"])
+    mixed = [text for r in pairs.itertuples() if (text := arms.confounded(r.control, r.preset))]
+    return f"Not of the architecture alone: {'; '.join(mixed)}." if mixed else ""
+
+
 def _suppression(report: LfaReport) -> str:
     found = report.tables["architectures"]
-    found = found[found["quantity"].str.startswith("suppress.") & found["preset"].isin([r.preset for r in report.runs])]
+    found = found[found["quantity"].str.startswith("suppress.") & found["preset"].isin([r.arm for r in report.runs])]
     controls, rows = report.tables["controls"], []
     each = found.set_index(["quantity", "preset"])
     for quantity in [q for q in found["quantity"].unique() if len(q.split(".")) == 3]:
@@ -181,13 +237,16 @@ def _claims(report: LfaReport) -> str:
     found = report.tables["claims"]
     rows = [
         [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
-         number(r.p_holm), r.direction, r.size]
+         number(r.smallest), number(r.p), number(r.p_holm), r.direction, r.alone, r.size]
         for r in found.itertuples()
     ]  # fmt: skip
-    columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "p Holm", "direction", "size")
+    columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "smallest", "p", "p Holm",
+               "direction", "alone", "size")  # fmt: skip
+    tests = " and ".join(t for t in (PAIRED, WELCH) if (found["test"] == t).any())
     text = (
-        f"{rule('training seeds', '0 or the limit')} Size: where the printed difference lies. Intervals are not "
-        "corrected for the number of claims, p is (Holm over this table)."
+        f"{rule('training seeds', '0 or the limit')} Two arms are compared {tests or 'by nothing: there is no pair'}. "
+        "Claims that are not judged have no p and are not among the tests. Size: where the printed difference lies; "
+        "there is none of a claim that is opposite or not judged."
     )
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
 
@@ -212,5 +271,6 @@ def write(report: LfaReport, figure: Any, folder: Path, static: str, html: bool)
 
     about = {**report.about, "data": report.documents, "settings": vars(report.settings)}
     write_page(
-        lambda files: page(replace(report, files=files)), report.tables, UNITS, about, folder, figure, static, html
-    )
+        lambda files: page(replace(report, files=files)), report.tables, UNITS, about, folder, figure, static, html,
+        report.runs,
+    )  # fmt: skip

@@ -13,7 +13,8 @@ COUNTS = (
     "Using threshold PDS >0.075>0.075 for counts, Table 4 confirms this: LFA has 5 recency heads in L4-L5 "
     "(max PDS = 0.276 at L5.H0), Std-T has 0 in L5 (max = 0.058), and CFM has 0 in L4-L5 (max = 0.032)."
 )
-
+SPS = 0.002
+"""The smallest effect of interest in SPS: the paper calls a change of .00215 shallow, its largest is .0133 (§5.2)."""
 
 PRINTED: tuple[Printed, ...] = (
     Printed("std-t", "parameters", "22.2M", TABLE2, "Std-T dns dns 22.2M 1.8114"),
@@ -37,20 +38,20 @@ PRINTED: tuple[Printed, ...] = (
     Printed("cfm", "pds.max.L5", "0.032", TABLE4, "CFM 5 0 0.032 0.042"),
     Printed("cfm", "pds.mean", "0.042", TABLE4, "CFM 5 0 0.032 0.042"),
     Printed("std-t", "pds.over.early", "2", "§5.1", "(2 of 3 heads in L0-L1)"),
-    Printed("lfa", "coreference.candidates.best", "48.3%", "Table 3", "correctly resolves 48.3% of all instances"),
-    Printed("std-t", "coreference.candidates.best", "46.9%", "§4.1", "(best head L1.H5: 46.9%)"),
-    Printed("lfa", "coreference.candidates.over30", "12", "App. E", "LFA has 12 heads with Top1 accuracy"),
-    Printed("std-t", "coreference.candidates.over30", "7", "App. E", "versus 7 for Std-T"),
+    Printed("lfa", "coreference.keys.best", "48.3%", "Table 3", "correctly resolves 48.3% of all instances"),
+    Printed("std-t", "coreference.keys.best", "46.9%", "§4.1", "(best head L1.H5: 46.9%)"),
+    Printed("lfa", "coreference.keys.over30", "12", "App. E", "LFA has 12 heads with Top1 accuracy"),
+    Printed("std-t", "coreference.keys.over30", "7", "App. E", "versus 7 for Std-T"),
     Printed("lfa", "attention.best", "0.323", "Table 3", "with mean attention 0.323"),
     Printed("std-t", "attention.best", "0.315", "App. E", "top 10 range from 0.098 to 0.315"),
     Printed("lfa", "attention.tenth", "0.179", "App. E", "heads range from 0.179 to 0.323"),
     Printed("std-t", "attention.tenth", "0.098", "App. E", "top 10 range from 0.098 to 0.315"),
-    Printed("lfa", "coreference.best_layer", "4", "§4.1", "The top head (L4.H3) correctly resolves"),
-    Printed("std-t", "coreference.best_layer", "1", "§4.1", "(best head L1.H5: 46.9%)"),
+    Printed("lfa", "coreference.keys.best_layer", "4", "§4.1", "The top head (L4.H3) correctly resolves"),
+    Printed("std-t", "coreference.keys.best_layer", "1", "§4.1", "(best head L1.H5: 46.9%)"),
     Printed("lfa", "coreference.top5_in_L3-L4", "5", "§4.3", "LFA’s top 5 specialists co-locate in L3-L4"),
-    Printed("lfa", "stability.jaccard.coreference", "0.42", "App. G", "0.50, 0.27, and 0.50 (mean 0.42)"),
-    Printed("std-t", "stability.jaccard.coreference", "0.19", "App. G", "0.25, 0.20, and 0.125 (mean 0.19)"),
-    Printed("cfm", "stability.jaccard.coreference", "0.11", "App. G", "0.0, 0.33, and 0.0 (mean 0.11)"),
+    Printed("lfa", "stability.keys.jaccard.coreference", "0.42", "App. G", "0.50, 0.27, and 0.50 (mean 0.42)"),
+    Printed("std-t", "stability.keys.jaccard.coreference", "0.19", "App. G", "0.25, 0.20, and 0.125 (mean 0.19)"),
+    Printed("cfm", "stability.keys.jaccard.coreference", "0.11", "App. G", "0.0, 0.33, and 0.0 (mean 0.11)"),
     Printed("lfa", "sps", "0.0058", "§5.2", "SPS decreases from 0.0058 to 0.0008"),
     Printed("cfm", "sps", "0.0201", "§5.2", "SPS drops from 0.0201 to 0.0068"),
     Printed("lfa", "suppress.over.sps.d", "-0.158", TABLE5, "LFA L5 7 -0.158 0.028"),
@@ -79,17 +80,17 @@ ORDERS: tuple[Order, ...] = (
     Order("pds.over", "lfa", "cfm", TABLE4),
     Order("pds.over.late", "lfa", "std-t", TABLE4),
     Order("pds.over.late", "lfa", "cfm", TABLE4),
-    Order("coreference.candidates.best", "lfa", "std-t", "§4.1"),
-    Order("coreference.candidates.over30", "lfa", "std-t", "App. E"),
+    Order("coreference.keys.best", "lfa", "std-t", "§4.1"),
+    Order("coreference.keys.over30", "lfa", "std-t", "App. E"),
     Order("attention.tenth", "lfa", "std-t", "App. E"),
-    Order("coreference.best_layer", "lfa", "std-t", "§4.1"),
-    Order("stability.jaccard.coreference", "lfa", "std-t", "§4.2, App. G"),
-    Order("stability.jaccard.coreference", "lfa", "cfm", "§4.2, App. G"),
-    Order("stability.jaccard.coreference", "std-t", "cfm", "§4.2, App. G"),
-    Order("stability.jaccard.competing", "lfa", "std-t", "§4.2, App. G"),
-    Order("stability.jaccard.competing", "lfa", "cfm", "§4.2, App. G"),
-    Order("sps", "cfm", "lfa", "§5.2"),
-    Order("suppress.top1.sps", "lfa", "std-t", "§5.2"),
+    Order("coreference.keys.best_layer", "lfa", "std-t", "§4.1"),
+    Order("stability.keys.jaccard.coreference", "lfa", "std-t", "§4.2, App. G"),
+    Order("stability.keys.jaccard.coreference", "lfa", "cfm", "§4.2, App. G"),
+    Order("stability.keys.jaccard.coreference", "std-t", "cfm", "§4.2, App. G"),
+    Order("stability.keys.jaccard.competing", "lfa", "std-t", "§4.2, App. G"),
+    Order("stability.keys.jaccard.competing", "lfa", "cfm", "§4.2, App. G"),
+    Order("sps", "cfm", "lfa", "§5.2", SPS),
+    Order("suppress.top1.sps", "lfa", "std-t", "§5.2", SPS),
     *(
         Order(f"suppress.{selection}.sps.abs_d", more, less, "Table 5, §5.2")
         for selection in ("over", "top1", "top3")
@@ -112,6 +113,7 @@ BOUNDS: tuple[Bound, ...] = (
         "0.01",
         "App. F",
         "LFA shows symmetric responses (difference <0.01",
+        SPS,
     ),
     Bound(
         "suppress.over.sps.asymmetry",
@@ -120,6 +122,7 @@ BOUNDS: tuple[Bound, ...] = (
         "0.05",
         "App. F",
         "Std-T shows asymmetric responses (difference >0.05",
+        SPS,
     ),
 )
 

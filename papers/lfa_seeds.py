@@ -1,23 +1,55 @@
 """From runs to architectures (`papers.seeds`): each beside the paper, and against the control."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from papers.lfa_runs import CONTROL, PRESETS
-from papers.seeds import FLAT, NAN, estimate, nothing, seeds_of
-from probes.comparisons import SeedComparison, compare_seeds
+from papers.lfa_runs import CONTROL, PRESETS, Arms, in_order
+from papers.seeds import FLAT, NAN, estimate, nothing, paired, seeds_of
+from papers.verdicts import COUNTED
+from probes.comparisons import compare_seeds
 from probes.effect_sizes import cohens_d
 from probes.t_tests import constant
 from probes.undefined import note, reasons
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     import pandas as pd
 
 EXACT = {"parameters"}
 """Quantities that training does not change: their difference needs no interval."""
-TESTED = ("ci_low", "ci_high", "t", "df", "p")
+PAIRED, WELCH = "paired by seed", "Welch"
+EXPLORED = "exploratory: not corrected, described and not tested"
+
+
+DERIVED = ("pds.reference", "pds.over.reference")
+"""Quantities that `with_reference` makes of those of all runs."""
+
+
+def renamed(quantities: "pd.DataFrame", heads: "pd.DataFrame") -> "pd.DataFrame":
+    """Quantities by today's names: before the domain stood in every name, it was the candidates where none stood.
+
+    The layer of the best head over all keys (largest Top-1, then most attention) is taken from the table of heads.
+    """
+    import pandas as pd
+
+    if not (quantities["quantity"] == "coreference.best_layer").any():
+        return quantities
+    names = quantities["quantity"].str.replace(
+        r"^stability\.(jaccard|over_total)\.", r"stability.candidates.\1.", regex=True
+    )
+    table = quantities.assign(quantity=names.replace({"coreference.best_layer": "coreference.candidates.best_layer"}))
+    keys = table[table["quantity"] == "coreference.candidates.best_layer"].copy()
+    order = heads.sort_values(["top1_keys", "attention"], ascending=False, kind="stable")
+    best = order.drop_duplicates(["preset", "seed"]).set_index(["preset", "seed"])
+    found = [best.loc[key] for key in zip(keys["preset"], keys["seed"], strict=True)]
+    keys = keys.assign(
+        quantity="coreference.keys.best_layer",
+        value=[float(one["layer"]) for one in found],
+        detail=[one["head"] for one in found],
+    )
+    return pd.concat([table, keys], ignore_index=True)
 
 
 def with_reference(quantities: "pd.DataFrame", heads: "pd.DataFrame") -> "pd.DataFrame":
@@ -54,6 +86,15 @@ def _quantities(table: "pd.DataFrame") -> Any:
     return table.drop_duplicates("quantity")[["quantity", "family", "unit"]].itertuples(index=False)
 
 
+def _each(table: "pd.DataFrame", arms: "Sequence[str]") -> "Iterator[tuple[str, str, str, pd.DataFrame]]":
+    """Every quantity with its family, its unit, and a table to look it up in: its own rows where all `arms` have one,
+    which is quick, else the whole table, which knows why one has none."""
+    own = dict(list(table.groupby("quantity", sort=False)))
+    for quantity, family, unit in _quantities(table):
+        rows = own[quantity]
+        yield quantity, family, unit, rows if set(arms) <= set(rows["preset"]) else table
+
+
 def architectures(quantities: "pd.DataFrame") -> "pd.DataFrame":
     """One row per quantity and preset: n seeds, mean, sd, 95 % t interval, beside what the paper prints.
 
@@ -63,10 +104,10 @@ def architectures(quantities: "pd.DataFrame") -> "pd.DataFrame":
 
     from papers.lfa_printed import printed
 
-    rows = []
-    for quantity, family, unit in _quantities(quantities):
-        for preset in PRESETS:
-            values, left_out = seeds_of(quantities, quantity, preset)
+    rows, arms = [], in_order((*PRESETS, *quantities["preset"]))
+    for quantity, family, unit, table in _each(quantities, arms):
+        for preset in arms:
+            values, left_out = seeds_of(table, quantity, preset)
             paper = printed(preset, quantity)
             if len(values):
                 row = estimate(values)
@@ -89,65 +130,101 @@ def architectures(quantities: "pd.DataFrame") -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-def difference(quantities: "pd.DataFrame", quantity: str, a: str, b: str) -> SeedComparison | str:
-    """Preset a against b over seeds (`comparisons.compare_seeds`, Welch), or why there is nothing to compare."""
+class Contrast(NamedTuple):
+    """One arm against another over training seeds; `why` says why there is no interval, `test` how there is one."""
+
+    difference: float
+    ci_low: float
+    ci_high: float
+    p: float
+    seeds: str
+    why: str
+    test: str
+
+
+def contrast(quantities: "pd.DataFrame", quantity: str, a: str, b: str) -> Contrast:
+    """x_a − x_b: paired by seed where both arms have runs of the same seeds, by Welch's interval where not.
+
+    Runs of one seed share the order of their data. Parameters are counted: their difference is its own interval and
+    there is no p.
+    """
     x, y = (seeds_of(quantities, quantity, preset)[0] for preset in (a, b))
     for values, preset in ((x, a), (y, b)):
         if not len(values):
-            return nothing(quantities, quantity, preset)
-    found = compare_seeds(x, y)
+            return Contrast(NAN, NAN, NAN, NAN, "0", nothing(quantities, quantity, preset), "")
+    both = seeds_by_preset(quantities)
     if quantity in EXACT and constant(x) and constant(y):
-        return found._replace(ci_low=found.difference, ci_high=found.difference)
-    return found
+        gap = float(x.mean() - y.mean())
+        return Contrast(gap, gap, gap, NAN, _counts(x, y), "", "")
+    if both[a] == both[b]:
+        found = paired(quantities, quantity, a, b)
+        why = found["why"].get("ci_low", "")
+        why = "one pair of seeds" if why == "one seed" else why
+        seeds = str(found["n"])
+        return Contrast(found["mean"], found["ci_low"], found["ci_high"], found["p"], seeds, why, PAIRED)
+    apart = compare_seeds(x, y)
+    few = [preset for preset, values in ((a, x), (b, y)) if len(values) < 2]
+    why = f"one seed of {' and '.join(few)}" if few else reasons(apart.undefined).get("ci_low", "")
+    return Contrast(apart.difference, apart.ci_low, apart.ci_high, apart.p, _counts(x, y), why, WELCH)
 
 
-def comparisons(quantities: "pd.DataFrame") -> "pd.DataFrame":
-    """Each architecture against the control over seeds, per quantity: Welch's interval, p, Holm in its family, d.
+def _counts(x: np.ndarray, y: np.ndarray) -> str:
+    return str(len(x)) if len(x) == len(y) else f"{len(x)} and {len(y)}"
 
-    `d` is Cohen's, pooled over the seeds of the two (`effect_sizes.cohens_d`), positive where the architecture has
-    more than the control. Holm's family: every comparison of one `family` of quantities.
+
+def comparisons(quantities: "pd.DataFrame", claims: "pd.DataFrame", arms: Arms | None = None) -> "pd.DataFrame":
+    """Each arm against the control over seeds, per quantity: `contrast`, and d.
+
+    The control is the arm of std-t that differs least from the other (`Arms.pair`); of another arm of std-t, std-t. A
+    contrast that is a claim has the p, the corrected p and the verdict of the claim, here as there; of any other the p
+    is not corrected (`EXPLORED`): it describes and tests nothing. `d` is Cohen's, pooled over the seeds of the two
+    (`effect_sizes.cohens_d`), positive where the arm has more than the control.
     """
     import pandas as pd
 
-    from probes.report import with_holm
-
-    rows = []
-    for quantity, family, unit in _quantities(quantities[quantities["family"] != "suites"]):
-        for preset in (p for p in PRESETS if p != CONTROL and p in set(quantities["preset"])):
-            found = difference(quantities, quantity, preset, CONTROL)
-            key = {"family": family, "quantity": quantity, "unit": unit, "preset": preset, "control": CONTROL}
-            if isinstance(found, str):
-                names = ("mean", "control_mean", "difference", *TESTED, "d")
-                empty = {**dict.fromkeys(names, NAN), "n": 0, "n_control": 0}
-                rows.append({**key, **empty, "undefined": note(dict.fromkeys(names, found))})
-                continue
-            why = {k: r for k, r in reasons(found.undefined).items() if k in TESTED}
-            if quantity in EXACT:
-                why = {k: "parameters are counted" for k in why if k not in ("ci_low", "ci_high")}
-            x, y = (seeds_of(quantities, quantity, p)[0] for p in (preset, CONTROL))
-            d = cohens_d(x, y) if min(len(x), len(y)) > 1 else NAN
-            if d != d:
-                why["d"] = "one training seed" if min(len(x), len(y)) < 2 else FLAT
-            rows.append(
-                {
-                    **key,
-                    "mean": found.mean_a,
-                    "control_mean": found.mean_b,
-                    "difference": found.difference,
-                    **{k: getattr(found, k) for k in TESTED},
-                    "d": d,
-                    "n": found.n_a,
-                    "n_control": found.n_b,
-                    "undefined": note(why),
-                }
-            )
-    if not rows:
-        return pd.DataFrame()
-    families = [with_holm(one) for _, one in pd.DataFrame(rows).groupby("family", sort=False)]
-    return pd.concat(families, ignore_index=True)
+    arms = arms or Arms()
+    judged = {(c.quantity, frozenset((c.more, c.less))): c for c in claims.itertuples() if c.less}
+    have, rows = in_order(quantities["preset"]), []
+    for quantity, family, unit, table in _each(quantities[quantities["family"] != "suites"], have):
+        for arm in (p for p in have if p != CONTROL):
+            control = CONTROL if arm.startswith(f"{CONTROL}+") else arms.pair(CONTROL, arm)[0]
+            found = contrast(table, quantity, arm, control)
+            claim = judged.get((quantity, frozenset((arm, control))))
+            x, y = (seeds_of(table, quantity, p)[0] for p in (arm, control))
+            cells = {
+                "mean": float(x.mean()) if len(x) else NAN, "control_mean": float(y.mean()) if len(y) else NAN,
+                "difference": found.difference, "ci_low": found.ci_low, "ci_high": found.ci_high,
+                "p": found.p if claim is None else claim.p, "p_holm": NAN if claim is None else claim.p_holm,
+                "d": cohens_d(x, y) if min(len(x), len(y)) > 1 else NAN,
+            }  # fmt: skip
+            why = {name: _missing(name, found, claim) for name, value in cells.items() if value != value}
+            rows.append({
+                "family": family, "quantity": quantity, "unit": unit, "preset": arm, "control": control, **cells,
+                "seeds": found.seeds, "test": found.test, "verdict": _verdict(quantity, claim),
+                "undefined": note(why),
+            })  # fmt: skip
+    return pd.DataFrame(rows)
 
 
-def seeds_by_preset(quantities: "pd.DataFrame", presets: Sequence[str] = PRESETS) -> dict[str, list[int]]:
-    """The seeds of every preset; [] where there is no run."""
+def _verdict(quantity: str, claim: Any) -> str:
+    if claim is not None:
+        return str(claim.direction)
+    return COUNTED if quantity in EXACT else EXPLORED
+
+
+def _missing(name: str, found: Contrast, claim: Any) -> str:
+    """Why a cell of a comparison has no value."""
+    if name == "p_holm" and claim is None and found.test:
+        return EXPLORED
+    if name in ("p", "p_holm") and claim is not None:
+        return reasons(claim.undefined).get(name) or found.why
+    if name == "d":
+        return found.why or ("parameters are counted" if not found.test else FLAT)
+    return found.why or "parameters are counted"
+
+
+def seeds_by_preset(quantities: "pd.DataFrame") -> dict[str, list[int]]:
+    """The seeds of every arm; [] where a preset has no run."""
     found = quantities.drop_duplicates(["preset", "seed"])
-    return {p: sorted(int(s) for s in found.loc[found["preset"] == p, "seed"]) for p in presets}
+    arms = in_order((*PRESETS, *found["preset"]))
+    return {p: sorted(int(s) for s in found.loc[found["preset"] == p, "seed"]) for p in arms}

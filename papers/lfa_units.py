@@ -12,10 +12,15 @@ UNITS: dict[str, dict[str, str]] = {
         "difference": OF_THE_ROW,
         **_INTERVAL,
         "d": "pooled standard deviations over seeds",
-        "n": "training seeds",
-        "n_control": "training seeds",
+        "seeds": "training seeds, or pairs of them",
     },
-    "claims": {"paper": OF_THE_ROW, "difference": OF_THE_ROW, **_INTERVAL},
+    "claims": {
+        "paper": OF_THE_ROW,
+        "difference": OF_THE_ROW,
+        **_INTERVAL,
+        "smallest": OF_THE_ROW,
+        "seeds": "training seeds, or pairs of them",
+    },
     "heads": {
         "pds": "attention",
         "first": "attention to the target where it stands first",

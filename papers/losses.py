@@ -2,6 +2,7 @@
 
 Runs of one seed see the same windows in the same order, so the difference of two presets is taken seed by seed; seeds
 are the units, and with few of them the t interval is wide. It says so rather than borrowing certainty from documents.
+Whether the order of two presets is the printed one is a claim like others (`order`, by the rule of `papers.verdicts`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +30,24 @@ UNITS = {
 
 
 class Printed(NamedTuple):
-    """A loss that a paper prints, and where."""
+    """A loss that a paper prints, where, and the control's loss there if it is not the one printed for the control."""
 
     value: float
     where: str
+    control: float | None = None
+
+
+class Below(NamedTuple):
+    """The claim that `less` ends with a lower loss than `more`, as a paper prints both in one place.
+
+    `instead` says why the claim cannot be judged, or why what was printed is none.
+    """
+
+    less: str
+    more: str
+    printed: tuple[float, float]
+    where: str
+    instead: str = ""
 
 
 def final_loss(run: Run) -> dict[str, float]:
@@ -69,8 +84,8 @@ def losses(runs: Sequence[Run]) -> "pd.DataFrame":
 def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) -> "pd.DataFrame":
     """One row per preset: mean loss over seeds, and its difference to `control` over the seeds that both have.
 
-    The interval is the paired t interval over seeds. `order` compares with the paper: same, opposite, or unresolved
-    when the interval holds 0 (`all seeds` then says whether every seed has the sign of the printed difference).
+    The interval is the paired t interval over seeds, uncorrected and no verdict: `order` gives those. `all_seeds` is
+    how many seeds have the sign of the printed difference.
     """
     import pandas as pd
 
@@ -90,7 +105,7 @@ def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) 
             "preset": preset, "n": len(one), "parameters": size,
             "loss": float(one.mean()), "difference": NAN, "sd": NAN, "ci_low": NAN, "ci_high": NAN, "pairs": len(seeds),
             "seeds": ", ".join(f"{s}: {one[s]:.4f}" for s in sorted(one.index)),
-            "printed": paper.value if paper else NAN, "printed_difference": NAN, "order": "", "all_seeds": "",
+            "printed": paper.value if paper else NAN, "printed_difference": NAN, "all_seeds": "",
         }  # fmt: skip
         why = {} if paper else {"printed": "the paper prints none"}
         if preset == control:
@@ -107,11 +122,10 @@ def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) 
                 ("sd", "ci_low", "ci_high"), "fewer than two paired seeds" if len(gaps) < 2 else "no spread"
             )
         if paper and control in printed:
-            gap = row["printed_difference"] = paper.value - printed[control].value
+            of_control = printed[control].value if paper.control is None else paper.control
+            gap = row["printed_difference"] = paper.value - of_control
             agree = [g * gap > 0 for g in gaps]
             row["all_seeds"] = f"{sum(agree)} of {len(agree)}"
-            excludes = row["ci_low"] * row["ci_high"] > 0
-            row["order"] = "unresolved" if not excludes else "same" if row["difference"] * gap > 0 else "opposite"
         else:
             why["printed_difference"] = "the paper prints none"
         found.append({**row, "undefined": note(why)})
@@ -130,12 +144,121 @@ def page_rows(found: "pd.DataFrame", rows: "pd.DataFrame", control: str, source:
             "" if x != x else f"{x:{s}}" for x, s in ((r.printed, ".4g"), (r.printed_difference, "+.3f"))
         )
         cells.append([r.preset, f"{r.parameters:,}", f"{r.loss:.4f}", r.seeds, gap, width, loss, difference,
-                      r.all_seeds, r.order])  # fmt: skip
+                      r.all_seeds])  # fmt: skip
     columns = ("preset", "parameters", "loss", "by seed", "difference", "95 % over seeds", source,
-               f"{source}'s difference", f"seeds with the {source}'s sign", "order")  # fmt: skip
+               f"{source}'s difference", f"seeds with the {source}'s sign")  # fmt: skip
     text = (
         f"Nats per token on {int(rows['tokens'].iloc[0]):,} validation tokens. Differences to {control} are taken seed "
         "by seed (the same windows in the same order); units of the interval are seeds, so with two of them it is "
-        "wide. *Order* is *unresolved* where it holds 0."
+        "wide."
     )
     return f"{text}\n\n{table(columns, cells)}"
+
+
+# ---- orders that a paper claims ----------------------------------------------------------------
+
+
+def order(rows: "pd.DataFrame", claims: Sequence[Below]) -> "pd.DataFrame":
+    """One row per claim whose two presets were both trained: loss of `more` less that of `less`, positive as printed.
+
+    `by_seed` has that difference for every seed that both have, `against` the seeds that contradict. p is corrected
+    over the claims that are judged (Holm); the smallest difference of interest is .01 nats per token.
+    """
+    import pandas as pd
+
+    from papers.printed import SMALLEST
+    from papers.seeds import paired
+    from papers.verdicts import pairs_row, with_verdicts
+
+    quantities = rows.assign(quantity="loss", value=rows["loss"], undefined="")
+    by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}
+    found: list[dict[str, Any]] = []
+    instead: dict[int, str] = {}
+    for claim in claims:
+        if not {claim.less, claim.more} <= set(by):
+            continue
+        gaps = (by[claim.more] - by[claim.less]).dropna().sort_index()
+        if claim.instead:
+            instead[len(found)] = claim.instead
+        low, high = claim.printed
+        row = {
+            "claim": f"{claim.less} < {claim.more}", "quantity": "loss", "where": claim.where, "paper": high - low,
+            "printed": f"{low:.4g} < {high:.4g}", "smallest": SMALLEST["nats/token"],
+            "by_seed": ", ".join(f"{s}: {x:+.4f}" for s, x in gaps.items()),
+            "against": ", ".join(str(s) for s, x in gaps.items() if x < 0),
+        }  # fmt: skip
+        found.append(pairs_row(row, paired(quantities, "loss", claim.more, claim.less)))
+    return with_verdicts(found, instead) if found else pd.DataFrame()
+
+
+def order_rows(found: "pd.DataFrame", source: str) -> str:
+    """The Markdown of `order`: the rule, the table, and what every seed says against the printed order."""
+    from papers.comparison import rule
+    from papers.markdown import interval, table
+    from papers.verdicts import summary
+
+    cells = [
+        [r.claim, r.printed, r.where, r.by_seed, f"{r.difference:+.4f}", interval(r.ci_low, r.ci_high, "nats/token"),
+         *("" if x != x else f"{x:.3g}" for x in (r.p, r.p_holm)), f"{r.smallest:g}", r.direction, r.alone, r.size]
+        for r in found.itertuples()
+    ]  # fmt: skip
+    columns = ("claim", f"the {source}'s losses", "where", "higher − lower as claimed, by seed", "mean, nats/token",
+               "95 % over seeds", "p", "p (Holm)", "smallest", "verdict", "alone", "size")  # fmt: skip
+    return "\n\n".join([rule("pairs of seeds", "0"), table(columns, cells), summary(found)])
+
+
+def contradictions(found: "pd.DataFrame", rows: "pd.DataFrame") -> list[str]:
+    """A sentence per claimed order that at least one seed contradicts, with both losses."""
+    loss = rows.set_index(["preset", "seed"])["loss"]
+    said = []
+    for r in found[found["against"] != ""].itertuples():
+        less, more = r.claim.split(" < ")
+        seeds = r.against.split(", ")
+        of = "; ".join(f"seed {s}: {more} {loss[more, int(s)]:.4f}, {less} {loss[less, int(s)]:.4f}" for s in seeds)
+        said.append(f"{r.claim} is contradicted in {len(seeds)} of {r.seeds} seeds ({of}).")
+    return said
+
+
+# ---- the bundled models ------------------------------------------------------------------------
+
+BUNDLED_UNITS = {"loss": "nats per token", "step": "optimiser steps", "tokens_seen": "training tokens"}
+
+
+def bundled(names: Sequence[str]) -> "pd.DataFrame":
+    """Every evaluation of the bundled models of these names: model, preset, seed, step, tokens_seen, loss, commit."""
+    import pandas as pd
+
+    from models.checkpoint import run_folder
+    from models.runs import evaluations
+    from papers.runs import opened
+
+    rows = []
+    for name in names:
+        run = opened(name, (name.removesuffix("-b2"),))
+        per_step = run.tokens_seen // int(run.manifest["steps"])
+        rows += [
+            {"model": name, "preset": run.preset, "seed": run.seed, "step": int(e["step"]),
+             "tokens_seen": per_step * int(e["step"]), "loss": float(e["loss"]), "commit": run.manifest["commit"]}
+            for e in evaluations(run_folder(name))
+        ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def curves(found: "pd.DataFrame", one: str, two: str) -> str:
+    """Where the loss curves of two bundled models cross, in one sentence. "" where one of them is missing."""
+    by = {name: rows.set_index("step") for name, rows in found.groupby("model")} if len(found) else {}
+    if not {one, two} <= set(by):
+        return ""
+    gaps = (by[one]["loss"] - by[two]["loss"]).dropna()
+    signs = (gaps > 0).to_numpy()
+    last, tokens = gaps.index[-1], by[one]["tokens_seen"].iloc[-1]
+    ends = f"{one} {by[one]['loss'][last]:.4f}, {two} {by[two]['loss'][last]:.4f} after {tokens / 1e6:.1f} M tokens"
+    turns = [i for i in range(1, len(signs)) if signs[i] != signs[i - 1]]
+    if not turns:
+        return f"Of the bundled models (one seed each) the curves of {one} and {two} do not cross: {ends}."
+    where = ", ".join(f"between steps {gaps.index[i - 1]:,} and {gaps.index[i]:,}" for i in turns)
+    first = one if gaps.iloc[0] < 0 else two
+    return (
+        f"Of the bundled models (one seed each) {first} has the lower loss at first, and the curves cross {where}: "
+        f"{ends}. The sign of this difference depends on how long they were trained."
+    )

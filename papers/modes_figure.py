@@ -25,7 +25,7 @@ def figure(tables: "dict[str, pd.DataFrame]") -> Any:
 
     titles = ["share of tokens that settle at depth k*", "share of tokens in the m largest clusters",
               "agreement (ARI with raw clusters; AMI with token ids)"]  # fmt: skip
-    canvas = make_subplots(1, 3, subplot_titles=titles, column_widths=[0.3, 0.3, 0.4], horizontal_spacing=0.09)
+    canvas = make_subplots(1, 3, subplot_titles=titles, column_widths=[0.3, 0.32, 0.38], horizontal_spacing=0.12)
     depth_bars(canvas, tables["depth"], 1, 1)
     _coverage(canvas, tables["clusters"])
     _agreement(canvas, tables["runs"])
@@ -68,5 +68,7 @@ def _agreement(canvas: Any, quantities: "pd.DataFrame") -> None:
         x=[paper.value] * 2, y=[0, 2], mode="markers", showlegend=False, hovertext="paper", row=1, col=3,
         marker={"color": "black", "symbol": "diamond-open", "size": 10},
     )  # fmt: skip
-    canvas.update_yaxes(tickvals=list(range(len(names))), ticktext=names, autorange="reversed", row=1, col=3)
-    canvas.add_vline(0, line_dash="dot", line_color="gray", row=1, col=3)
+    canvas.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=names, autorange="reversed", tickfont={"size": 10}, row=1, col=3
+    )
+    canvas.add_vline(0, line_dash="dot", line_width=1, row=1, col=3)

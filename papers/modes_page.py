@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from papers.comparison import LEAD, Report, commands, files_line, made_by, pictures, rule, shape, write_page
+from papers.comparison import LEAD, Report, commands, dose, files_line, made_by, pictures, rule, shape, write_page
 from papers.markdown import interval, number, table
 from papers.modes_measure import Settings
-from papers.modes_printed import CARD
+from papers.modes_printed import CARD, PRINTED
 from papers.pls_depth import UNITS as DEPTH_UNITS
 from papers.pls_runs import CONTROL, PRESETS, RUN
 from papers.pls_units import UNITS as PLS_UNITS
-from papers.verdicts import verdicts
+from papers.verdicts import summary
 
 HOW = """Tokens are those of the runs' validation documents, each in its whole context. `hdbscan` is App. C.4:
 sorted top-5 features, 30 principal components, HDBSCAN with 10 and 1; `kmeans` is §4.1: 163 features, ten clusters. Raw
@@ -19,8 +19,8 @@ activations are [x_t; x_e] after the last layer, by the same pipeline. `ari` tak
 Where few tokens are in clusters of both it is an agreement on what is noise, hence `ari_clustered`: the tokens that are
 in a cluster on both sides. `identity` is the AMI of the clusters of features with the token ids, `identity_raw` that of
 the raw ones, on the same tokens. σ(k*) within clusters is 0 where every token of a cluster settles at one layer; most
-columns are zero but at the layer k*, so this is partly how the features are built. PLS reads layers that were trained
-to be read; a layer's prediction in C2 is the logit lens."""
+columns are zero but at the layer k*, so this is how the features are built. PLS reads layers that were trained
+to be read; a layer's prediction in C2 is the logit lens. Depth is judged on the page of `papers.pls`."""
 UNITS: dict[str, dict[str, str]] = {
     **{name: PLS_UNITS[name] for name in ("runs", "presets", "comparisons", "claims")},
     "depth": DEPTH_UNITS,
@@ -45,19 +45,21 @@ def page(report: ModesReport) -> str:
 def _head(report: ModesReport) -> str:
     conditions, settings = report.runs[0].conditions, report.settings
     seeds = sorted({run.seed for run in report.runs})
-    counts = ", ".join(f"{name}: {count}" for name, count in verdicts(report.tables["claims"]).items())
     one = " One pair only, so no interval over seeds." if len(seeds) == 1 else ""
     n = report.tables["runs"].set_index(["preset", "seed", "quantity"])["n"]
     tokens = sorted({int(n[run.preset, run.seed, "hdbscan.coverage"]) for run in report.runs})
     few = f" (asked: {settings.tokens:,})" if tokens != [settings.tokens] else ""
     lines = [
+        f"- {dose(report.runs)[0].upper()}{dose(report.runs)[1:]}. No task is asked of the models here: these are "
+        "descriptions of their features.",
+        _alike(report),
         f"- Runs: {RUN} and {CONTROL}, seeds {', '.join(map(str, seeds))}; the two of a seed see the same windows in "
         f"the same order and begin alike.{one}",
         f"- Models: scale {conditions['scale']} ({shape(conditions)}), {conditions['steps']:,} steps on "
         f"`{report.runs[0].config['data']['data']}`. The paper's: 6 layers, 6 heads, width 384, grade-school text.",
         f"- Tokens: {', '.join(f'{t:,}' for t in tokens)} for HDBSCAN{few}, {settings.kmeans_tokens:,} for k-means, "
         "of validation documents. The paper's: 50,453 and 10,000.",
-        f"- Claims of the paper: {counts}.",
+        f"- Claims of the paper: {summary(report.tables['claims'])}",
         made_by(report.about),
         files_line(report.files),
     ]
@@ -65,17 +67,47 @@ def _head(report: ModesReport) -> str:
     return "\n\n".join([title, LEAD.format(CARD), "\n".join(lines), *pictures(report.files), HOW])
 
 
+def _alike(report: ModesReport) -> str:
+    """Whether the control clusters as the paper prints it of its supervised model, too."""
+    mean = report.tables["presets"].set_index(["quantity", "preset"])
+    compared = report.tables["comparisons"].set_index("quantity")
+    names = [one.quantity for one in PRINTED if one.quantity.startswith("hdbscan.")]
+    cells: list[str] = []
+    nearer: list[str] = []
+    apart: list[str] = []
+    for name in names:
+        ours, control = (mean.loc[(name, preset), "mean"] for preset in PRESETS)
+        paper, low, high = mean.loc[(name, RUN), "paper"], compared.loc[name, "ci_low"], compared.loc[name, "ci_high"]
+        label = name.removeprefix("hdbscan.")
+        nearer += [label] if abs(control - paper) < abs(ours - paper) else []
+        apart += [label] if low > 0 or high < 0 else []
+        two = [f"{x:,.0f}" if x >= 10 else number(x) for x in (ours, control)]
+        cells.append(f"{label} {two[0]} and {two[1]} ({mean.loc[(name, RUN), 'printed']})")
+    return (
+        f"- The paper prints clusters of the supervised model alone and claims no difference to {CONTROL} in these "
+        f"numbers, so none is judged. {RUN} and {CONTROL} (printed): {', '.join(cells)}. {CONTROL} is the nearer to "
+        f"the paper in {', '.join(nearer) or 'none'}; the interval of the difference, uncorrected, lies on one side of "
+        f"0 in {', '.join(apart) or 'none'}. Where {CONTROL} has much the same number, having it is no sign of "
+        "supervision."
+    )
+
+
 def _claims(report: ModesReport) -> str:
+    mean = report.tables["presets"].set_index(["quantity", "preset"])["mean"]
     rows = [
         [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
-         number(r.p_holm), r.direction]
+         number(r.p_holm), number(r.smallest), r.direction, r.alone,
+         " / ".join(number(mean[r.quantity, preset]) for preset in PRESETS)]
         for r in report.tables["claims"].itertuples()
     ]  # fmt: skip
     text = (
         f"{rule('pairs of seeds (of a limit: over seeds)', '0 or the limit')} 0.1 for near zero is ours. "
-        "`identity_gap` above 0 says that raw clusters are more about token identity than those of features."
+        "`identity_gap` above 0 says that raw clusters are more about token identity than those of features. The "
+        f"last column has the means of both models: where {CONTROL} is on the same side, the claim is none about "
+        "supervision."
     )
-    columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "p Holm", "direction")
+    columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "p Holm", "smallest",
+               "direction", "alone", f"{RUN} / {CONTROL}")  # fmt: skip
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
 
 
@@ -121,12 +153,20 @@ def show(report: ModesReport) -> None:
     claims = report.tables["claims"].assign(direction=report.tables["claims"]["direction"].str.slice(0, 40))
     shown = ("claim", "quantity", "printed", "difference", INTERVAL, "direction")
     print_rows(claims, "claims of the paper, intervals over seeds", shown, 4)
-    print(", ".join(f"{name}: {count}" for name, count in verdicts(claims).items()))
+    print(summary(report.tables["claims"]))
 
 
 def write(report: ModesReport, figure: Any, folder: Path, static: str, html: bool) -> None:
     """Tables, figures and README.md."""
     about = {**report.about, "settings": vars(report.settings)}
     write_page(
-        lambda files: page(replace(report, files=files)), report.tables, UNITS, about, folder, figure, static, html
+        lambda files: page(replace(report, files=files)),
+        report.tables,
+        UNITS,
+        about,
+        folder,
+        figure,
+        static,
+        html,
+        report.runs,
     )

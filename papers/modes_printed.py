@@ -3,9 +3,8 @@
 Quantities are those of `papers.modes_measure`. All numbers but the depths are of the supervised model alone.
 """
 
-from papers.pls_printed import DEPTH
 from papers.pls_printed import PRINTED as OF_PLS
-from papers.printed import Bound, Order, Printed
+from papers.printed import Bound, Printed
 
 CARD = "Engineering Verifiable Modularity in Transformers via Per-Layer Supervision (Kerce)"
 ARI = "The result is  $ARI = 0.008$ . The clusterings share almost no structure."
@@ -22,8 +21,7 @@ PRINTED: tuple[Printed, ...] = (
     *(one for one in OF_PLS if one.quantity.startswith("depth.")),
 )  # fmt: skip
 
-CLAIMS: tuple[Order | Bound, ...] = (
-    *DEPTH,
+CLAIMS: tuple[Bound, ...] = (
     Bound("hdbscan.ari", "pls", "below", "0.1", "§2.3, B.8", "The near-zero ARI indicates"),
     Bound("hdbscan.ari_clustered", "pls", "below", "0.1", "§2.3, B.8", "The near-zero ARI indicates"),
     Bound("kmeans.ari", "pls", "below", "0.1", "§2.3, B.8", "The near-zero ARI indicates"),
@@ -31,7 +29,16 @@ CLAIMS: tuple[Order | Bound, ...] = (
     Bound("kmeans.identity_gap", "pls", "above", "0", "§2.3", IDENTITY),
     Bound("hdbscan.flat", "pls", "above", "0.5", "C.5", HOMOGENEOUS),
 )
-"""The limit of "near zero", 0.1, is ours; the paper has none."""
+"""The limit of "near zero", 0.1, is ours; the paper has none. Claims of depth are judged by `papers.pls`."""
+FLAT = "hdbscan.flat"
+BY_CONSTRUCTION = (
+    "undefined by construction: but for the layer k* the features are 0 in most columns, so a cluster has one k*"
+)
+
+
+def unfit(claim: Bound) -> str:
+    """Why a claim cannot be judged by these features, the text of its verdict; "" where it can."""
+    return BY_CONSTRUCTION if claim.quantity == FLAT else ""
 
 
 def printed(preset: str, quantity: str) -> Printed | None:

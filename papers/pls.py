@@ -2,24 +2,31 @@
 
     python -m papers.pls runs/tinystories/pls-{0,1,2} runs/tinystories/c2-{0,1,2} --out results/pls_tinystories
     python -m papers.pls runs/pls-0 runs/c2-0 --groups found --tasks capitalization gender winograd
+    python -m papers.pls --tables results/pls_tinystories --out results/pls_tinystories
 
 Takes finished runs of pls and c2, each seed of both, that differ in the supervision only. Per run: the effect of
 ablating groups of heads on tasks and its spread between cases (Table 2, Fig. 4b), control curves (Fig. 3), task × group
 matrix and diagonality (Fig. 4a), direct against total effect (Hydra), the depth
 at which predictions settle (Table 1). Per pair of a seed: ratios with bootstrap
 intervals over cases; over pairs: intervals whose units are training seeds. Per claim of the paper: whether it holds
-here, by a rule, for the paper's heads and for those that attention names in each model.
+here, by a rule, for the paper's heads and for those that attention names in each model: no claim is judged of a task
+that the models cannot do, or of heads whose roles are not above shuffled ones. --tables judges the claims of an earlier
+comparison again and writes its page, from its tables alone.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from models.cli import command, parse
 from models.errors import InputError
 from papers.comparison import PageOptions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
     from papers.pls_page import PlsReport
     from papers.runs import Run
 
@@ -50,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from papers.pls_page import show, write
     from papers.pls_runs import open_runs
 
-    report = measure(options, open_runs(options.runs))
+    report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
     show(report)
     if options.out is not None:
         from papers.pls_figure import figure
@@ -66,7 +73,7 @@ def measure(options: Options, runs: "list[Run]") -> "PlsReport":
     from papers.pls_measure import Measured, Settings, measure_run
     from papers.pls_page import PlsReport
     from papers.pls_runs import CONTROL
-    from papers.pls_seeds import claims, comparisons, pairs, presets
+    from papers.pls_seeds import pairs
     from papers.runs import typed
 
     settings = Settings(
@@ -78,14 +85,41 @@ def measure(options: Options, runs: "list[Run]") -> "PlsReport":
         for run, model, shards, progress in each_model(runs, device)
     }
     tables = stack((*key, one.tables) for key, one in measured.items())
-    quantities = tables.pop("quantities")
     tables |= pairs(measured, settings.within)
-    tables |= {"runs": quantities, "presets": presets(quantities), "comparisons": comparisons(quantities)}
-    tables |= {"claims": claims(quantities), "losses": losses(runs)}
+    tables |= {"runs": tables.pop("quantities"), "losses": losses(runs)}
     tables["loss"] = against(tables["losses"], CONTROL, {})
+    tables = judged(tables)
     about = {**provenance(device), "argv": typed("papers.pls", options, runs)}
     left_out = next(iter(measured.values())).left_out
     return PlsReport(runs=runs, tables=tables, settings=settings, left_out=left_out, about=about)
+
+
+def judged(tables: "dict[str, pd.DataFrame]") -> "dict[str, pd.DataFrame]":
+    """The tables with what follows from the quantities of the runs: means, differences, competence, verdicts."""
+    from papers.pls_competence import competence, of_effects, unfit
+    from papers.pls_depth import with_second_peak
+    from papers.pls_seeds import claims, comparisons, presets
+
+    quantities = with_second_peak(tables["runs"], tables["depth"])
+    baselines = tables["baselines"] if "baselines" in tables else of_effects(tables["effects"])
+    able = competence(baselines)
+    return {
+        **tables, "baselines": baselines, "competence": able, "runs": quantities, "presets": presets(quantities),
+        "comparisons": comparisons(quantities),
+        "claims": claims(quantities, unfit=unfit(quantities, able, tables.get("roles"))),
+    }  # fmt: skip
+
+
+def again(folder: "Path") -> "PlsReport":
+    """The report of an earlier comparison, judged anew from its tables; ratios and leverage of pairs as they were."""
+    from papers.comparison import reopen
+    from papers.pls_measure import Settings
+    from papers.pls_page import PlsReport
+
+    runs, tables, about = reopen(folder, "papers.pls")
+    given: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in about["settings"].items()}
+    tables = dict(sorted(judged(tables).items()))
+    return PlsReport(runs=runs, tables=tables, settings=Settings(**given), left_out=about["cases"], about=about)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class Measured:
     """One run: its quantities, the tables behind them, and what pairs of runs are compared by."""
 
     tables: dict[str, pd.DataFrame]
-    """quantities, effects, cases, curves, hydra, diagonality, depth, heads"""
+    """quantities, baselines, effects, cases, curves, hydra, diagonality, depth, heads, roles"""
     effects: Effects
     curves: list[Curve]
     left_out: dict[str, str]
@@ -86,10 +86,12 @@ def measure_run(model: Any, shards: "TokenShards", settings: Settings, progress:
     matrix = _routing(rows, effects, [g.name for g in groups], settings.seed)
     curves = _steering(rows, model, [t for t in tasks if t.name in settings.steered], groups, settings, progress)
     hydra = _hydra(rows, model, tasks, groups, progress)
+    found = any(g.name.startswith("found-") for g in groups)
     depth = measure_depth(rows, model, shards, settings.tokens, progress)
     tables = {
-        "quantities": pd.DataFrame(rows.rows), "effects": effects.table, "cases": effects.rows(), "hydra": hydra,
-        "curves": _levels(curves), "diagonality": matrix, "depth": depth,
+        "quantities": pd.DataFrame(rows.rows), "baselines": _unedited(model, tasks, progress),
+        "effects": effects.table, "cases": effects.rows(), "hydra": hydra, "curves": _levels(curves),
+        "diagonality": matrix, "depth": depth, "roles": finder.roles if found else pd.DataFrame(),
         "heads": pd.DataFrame([{"group": g.name, "heads": g.label} for g in groups]),
     }  # fmt: skip
     return Measured(tables, effects, curves, {task.name: task.title for task in tasks})
@@ -105,6 +107,31 @@ def _kinds(tasks: "Sequence[Task]") -> "list[Task]":
         twice = next(kind for kind in kinds if kinds.count(kind) > 1)
         raise InputError(f"--tasks: two of them are {twice}; give one, the claims are about it")
     return [replace(task, name=kind) for task, kind in zip(tasks, kinds, strict=True)]
+
+
+def _unedited(model: Any, tasks: "Sequence[Task]", progress: Progress) -> pd.DataFrame:
+    """Of every task: P(answer), the log-odds of answer against foil, and the share of cases where these are above 0."""
+    from interventions.task_effects import observe_task
+    from probes.report import estimate, hits
+    from probes.undefined import note, reasons
+
+    table = []
+    for task in tasks:
+        seen = observe_task(model, task, [], progress=progress(f"{task.name}, unedited"))
+        clusters = task.cases["cluster"]
+        row: dict[str, Any] = {"task": task.name, "rule": task.rule, "n": len(clusters)}
+        why: dict[str, str] = {}
+        for measure in SUFFIX:
+            one = estimate(seen[measure].under(None), clusters)
+            row |= {"clusters": one["clusters"], measure: one["mean"]}
+            row |= {f"{measure}_low": one["ci_low"], f"{measure}_high": one["ci_high"]}
+            given = reasons(one["undefined"])
+            why |= {f"{measure}_{end}": given[f"ci_{end}"] for end in ("low", "high") if f"ci_{end}" in given}
+        share = hits(seen["log_odds"].under(None) > 0, clusters)
+        row |= {"right": share["share"], "right_low": share["ci_low"], "right_high": share["ci_high"]}
+        why |= dict.fromkeys(("right_low", "right_high"), share["why"]) if share["why"] else {}
+        table.append({**row, "undefined": note(why)})
+    return pd.DataFrame(table)
 
 
 def _ablation(rows: Rows, effects: Effects) -> None:

@@ -17,6 +17,7 @@ WINOGRAD = "Winograd Entity (h54+h55) +1.15% +0.05% 23 $\\times$"
 SPREAD = "Winograd ablation effect: mean 0.05%, standard deviation 0.63%"
 WIDE = "wide variance (mean 1.15%, standard deviation 6.32%)"
 LEVERAGE = "PLS (blue) shows $4\\times$ greater control range than C2 (orange)."
+BIMODAL = "bimodal structure: 26% of predictions converge at layers 0–1, with a second peak at maximum depth."
 EARLY, MIDDLE, LATE = "Early (layers 0–1) 26% 5%", "Middle (layers 2–4) 48% 53%", "Late (layers 5–6) 26% 42%"
 
 
@@ -65,10 +66,13 @@ _OF_HEADS: tuple[Ratio | Order | Bound, ...] = (
     Order("kept.gender.anchor", "pls", "c2", "§1, §5.4"),
     Order("kept.winograd.entity", "pls", "c2", "§1, §5.4"),
 )
-DEPTH: tuple[Order, ...] = (
+SECOND_PEAK = "depth.second_peak"
+DEPTH: tuple[Order | Bound, ...] = (
     Order("depth.early", "pls", "c2", TABLE1),
     Order("depth.middle", "c2", "pls", TABLE1),
     Order("depth.late", "c2", "pls", TABLE1),
+    Bound(SECOND_PEAK, "pls", "above", "0", "Fig. 2", BIMODAL),
+    Order(SECOND_PEAK, "pls", "c2", "Fig. 2, Table 1"),
 )
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from interventions.observe import SMALLEST
-from papers.pls_printed import CLAIMS, Ratio, factor, printed
+from papers.pls_printed import CLAIMS, SECOND_PEAK, Ratio, factor, printed
 from papers.pls_runs import CONTROL, PRESETS, RUN
-from papers.printed import Bound, Order, Printed
+from papers.printed import Bound, Order, Printed, smallest
 from papers.seeds import NAN, estimate, nothing, paired, seeds_of
-from papers.verdicts import judge_bound, judge_pairs
+from papers.verdicts import bound_row, pairs_row, with_verdicts
 from probes.undefined import note
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def presets(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataFrame
 
 def _possible(quantity: str, unit: str) -> tuple[float, float]:
     """What a quantity can be at all, where intervals end: a share from 0 to 1, a spread or a range from 0."""
-    if unit.startswith("share of"):
+    if unit.startswith("share of") and quantity != SECOND_PEAK:
         return 0.0, 1.0
     return 0.0 if quantity.startswith(("spread", "range")) else -np.inf, np.inf
 
@@ -127,14 +127,16 @@ def pairs(measured: "Mapping[tuple[str, int], Measured]", within: tuple[float, f
 
 
 def claims(
-    quantities: pd.DataFrame, of: Sequence[Ratio | Order | Bound] = CLAIMS, printed: Lookup = printed
+    quantities: pd.DataFrame,
+    of: Sequence[Ratio | Order | Bound] = CLAIMS,
+    printed: Lookup = printed,
+    unfit: Callable[[Any], str] = lambda claim: "",
 ) -> pd.DataFrame:
     """One row per claim of the paper: printed, measured with its interval over seeds, Holm over all, verdicts.
 
+    `unfit` says of a claim why it cannot be judged ("" where it can): its verdict then, and no test of the family.
     `kind` is factor (`difference` and the ends are factors, 1 is no difference), difference or limit.
     """
-    from probes.report import with_holm
-
     units = dict(zip(quantities["quantity"], quantities["unit"], strict=True))
     rows = []
     for claim in of:
@@ -144,11 +146,20 @@ def claims(
             row = _order(claim, quantities, printed)
         else:
             assert isinstance(claim, Bound)
-            row = {**judge_bound(claim, quantities), "kind": "limit"}
+            row = {**bound_row(claim, quantities), "kind": "limit"}
         heads = "found" if ".found" in claim.quantity else "all" if claim.quantity.startswith("depth") else "named"
         unit = FACTOR if row["kind"] == "factor" else units.get(claim.quantity, "")
         rows.append({"heads": heads, "alike": "", **row, "unit": unit})
-    return with_holm(pd.DataFrame(rows))
+    table = with_verdicts(rows, {i: why for i, claim in enumerate(of) if (why := unfit(claim))})
+    factors = table["kind"] == "factor"
+    table.loc[factors, _IN_LOGARITHMS] = np.exp(table.loc[factors, _IN_LOGARITHMS])
+    return table
+
+
+_IN_LOGARITHMS = ["paper", "difference", "ci_low", "ci_high", "smallest"]
+"""Columns of a factor that are judged as logarithms, whose 0 is no difference, and shown as factors."""
+SMALLEST_FACTOR = 1.1
+"""The smallest factor of interest, ours: sizes that differ by less than a tenth count as the same."""
 
 
 def _order(claim: Order, quantities: pd.DataFrame, printed: Lookup) -> dict[str, Any]:
@@ -157,25 +168,19 @@ def _order(claim: Order, quantities: pd.DataFrame, printed: Lookup) -> dict[str,
         "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where,
         "paper": two[0].value - two[1].value if two[0] and two[1] else NAN,
         "printed": f"{two[0].text} against {two[1].text}" if two[0] and two[1] else "",
+        "smallest": smallest(claim, quantities),
     }  # fmt: skip
     found = paired(quantities, claim.quantity, claim.more, claim.less)
-    return {**judge_pairs(row, found), "kind": "difference"}
+    return {**pairs_row(row, found), "kind": "difference"}
 
 
 def _factor(claim: Ratio, quantities: pd.DataFrame) -> dict[str, Any]:
-    """The verdict is on the logarithm of the factor, whose 0 is no difference."""
-    import math
-
+    """The claim about a factor of sizes, in logarithms."""
     row = {
         "claim": f"|{RUN}| > |{CONTROL}|", "quantity": claim.quantity, "where": claim.where,
-        "paper": math.log(factor(claim.quantity)), "printed": f"{claim.text} ×",
+        "paper": np.log(factor(claim.quantity)), "printed": f"{claim.text} ×", "smallest": np.log(SMALLEST_FACTOR),
     }  # fmt: skip
     found = of_sizes(quantities, claim.quantity)
-    logs = {
-        name: math.log(found[name]) if found[name] == found[name] else NAN for name in ("mean", "ci_low", "ci_high")
-    }
-    verdict = judge_pairs(row, {**found, **logs})
-    back = {"paper": factor(claim.quantity), "difference": found["mean"]}
+    logs = {name: float(np.log(found[name])) for name in ("mean", "ci_low", "ci_high")}
     alike = f"{found['alike']} of {found['n']}"
-    ends = {"ci_low": found["ci_low"], "ci_high": found["ci_high"]}
-    return {**verdict, **back, **ends, "kind": "factor", "alike": alike}
+    return {**pairs_row(row, {**found, **logs}), "kind": "factor", "alike": alike}

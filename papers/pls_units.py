@@ -6,7 +6,9 @@ from interventions.model_ratios import UNITS as RATIOS
 from interventions.task_effects import UNITS as EFFECTS
 from interventions.task_matrix import UNITS as MATRIX
 from papers.losses import UNITS as LOSSES
+from papers.pls_competence import UNITS as BASELINES
 from papers.pls_depth import UNITS as DEPTH
+from probes.head_groups import UNITS as ROLES
 
 OF_THE_ROW = "the unit of the row"
 _INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}
@@ -16,6 +18,9 @@ UNITS: dict[str, dict[str, str]] = {
     "presets": {"mean": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "paper": OF_THE_ROW, "n": "training seeds"},
     "comparisons": {"value": OF_THE_ROW, **_INTERVAL, "paper": OF_THE_ROW, "n": "pairs of training seeds"},
     "claims": {"difference": "by kind: a factor, or the unit of the quantity", "paper": "as difference"},
+    "baselines": BASELINES,
+    "competence": BASELINES,
+    "roles": ROLES,
     "effects": EFFECTS,
     "cases": EFFECTS,
     "curves": CURVES,

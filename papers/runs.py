@@ -3,14 +3,16 @@
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import read_json, run_folder
 from models.errors import InputError
 
-FREE = {"seed", "device", "compile", "log_every", "eval_every", "eval_batches", "sample_every", "checkpoint_every"}
+FREE = {
+    "seed", "seed_weights", "seed_data", "seed_noise", "device", "compile", "log_every", "eval_every", "eval_batches",
+    "sample_every", "checkpoint_every", "snapshots", "snapshot_dtype", "parallel",
+}  # fmt: skip
 """Fields of a run's training that may differ: they do not change what is learnt."""
 SHAPE = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
 
@@ -24,11 +26,18 @@ class Run:
     seed: int
     manifest: dict[str, Any]
     config: dict[str, Any]
+    variant: str = ""
+    """What of the preset's declared parts was changed, as "+rope" (`with_variants`)."""
+
+    @property
+    def arm(self) -> str:
+        """The runs it is averaged with: its preset, and its variant."""
+        return self.preset + self.variant
 
     @property
     def name(self) -> str:
-        """Preset and seed."""
-        return f"{self.preset}, seed {self.seed}"
+        """Arm and seed."""
+        return f"{self.arm}, seed {self.seed}"
 
     @property
     def conditions(self) -> dict[str, Any]:
@@ -38,12 +47,18 @@ class Run:
         return {
             "scale": self.manifest["scale"],
             "steps": self.manifest["steps"],
+            "steps of the schedule": self.manifest.get("of_steps", self.manifest["steps"]),
             "training data": data["train"]["corpus"],
             "validation data": data["valid"]["corpus"],
             "tokenizer": data["tokenizer"]["sha256"],
             **{name: model[name] for name in SHAPE},
             **training,
         }
+
+    @property
+    def tokens_seen(self) -> int:
+        """Training tokens that the run saw, repetitions counted: steps × sequences per step × context."""
+        return int(self.manifest["steps"] * self.config["training"]["batch_size"] * self.config["model"]["n_ctx"])
 
     @property
     def command(self) -> str:
@@ -76,13 +91,15 @@ class Run:
 
 def opened(run: str, presets: Sequence[str]) -> Run:
     """A finished run of one of `presets`. Raises `InputError` for another preset, and for a run that did not end."""
+    from models.checkpoint import read_json, read_manifest, run_folder  # torch: not while a command shows its help
+
     folder = run_folder(run)
-    manifest, config = read_json(folder / "manifest.json"), read_json(folder / "config.json")
-    preset = manifest.get("preset")
+    manifest, config = read_manifest(folder), read_json(folder / "config.json")
+    preset = str(manifest.get("preset"))
     if preset not in presets:
         raise InputError(f"{folder} is a run of {preset}; this comparison is of {', '.join(presets)}")
     step, steps = manifest.get("step"), manifest.get("steps")
-    if manifest.get("outcome") != "completed" or step != steps:
+    if manifest.get("outcome") not in ("completed", "snapshot") or step != steps:
         raise InputError(
             f"{folder} is not finished ({manifest.get('outcome', 'running or killed')}); --resume it first"
         )
@@ -101,13 +118,13 @@ def must_agree(one: Run, two: Run, first: dict[str, Any], second: dict[str, Any]
 
 
 def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
-    """Raises `InputError` for two runs of one preset whose models differ, and for two of different presets that
-    were not changed alike (`overrides`), but for the fields `leave_out`."""
+    """Raises `InputError` for two runs of one arm whose models differ, and for two of different arms that were not
+    changed alike (`overrides`), but for the fields `leave_out`."""
     from models.runs import flatten
 
     first: dict[str, Run] = {}
     for run in runs:
-        one = first.setdefault(run.preset, run)
+        one = first.setdefault(run.arm, run)
         models = [flatten(r.config["model"]) for r in (one, run)]
         must_agree(one, run, *({k: v for k, v in m.items() if k not in leave_out} for m in models))
         changes = [overrides(r) for r in (runs[0], run)]
@@ -123,6 +140,74 @@ def overrides(run: Run) -> dict[str, Any]:
     usual = flatten(json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"])))))
     own = flatten(run.config["model"])
     return {k: x for k, x in own.items() if k not in SHAPE and (k not in usual or usual[k] != x)}
+
+
+# ---- arms that differ in a part ----------------------------------------------------------------
+
+SHORT = {"channel": "cln"}
+"""Kind of a part -> its name in an arm's, where that is another."""
+WORDS = {
+    ("positions", "learned"): "learned positions",
+    ("positions", "rope"): "RoPE",
+    ("positions", "alibi"): "ALiBi",
+    ("positions", "none"): "no positions",
+    ("norm", "layer"): "LayerNorm",
+    ("norm", "channel"): "CLN",
+    ("norm", "rms"): "RMSNorm",
+}
+"""(part, kind) -> what a sentence calls it."""
+
+
+def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
+    """The runs, those whose `parts` are not their preset's as arms of their own: std-t+rope, std-t+rope+cln.
+
+    A kind is named alone where its fields are the usual ones, else with them: +rope.fraction=0.5.
+    """
+    from models.config import ModelConfig
+    from models.config_io import from_dict, to_dict
+    from models.presets import preset
+
+    found = []
+    for run in runs:
+        usual = json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"]))))
+        words = ""
+        for part in (p for p in parts if run.config["model"][p] != usual[p]):
+            own = run.config["model"][part]
+            kind = type(getattr(from_dict(ModelConfig, run.config["model"]), part))
+            fields = [f".{f}={x}" for f, x in own.items() if f != "kind" and x != to_dict(kind())[f]]
+            words += f"+{SHORT.get(own['kind'], own['kind'])}{''.join(fields)}"
+        found.append(replace(run, variant=words))
+    return found
+
+
+def fields_of(runs: Sequence[Run], parts: Sequence[str]) -> list[str]:
+    """The dotted names of the fields of some parts, of all runs."""
+    from models.runs import flatten
+
+    names = (name for run in runs for part in parts for name in flatten(run.config["model"][part], part))
+    return list(dict.fromkeys(names))
+
+
+def confounded(one: Run, two: Run, architecture: Sequence[str]) -> str:
+    """In which parts two models differ besides those of the compared `architecture`, in words; "" where in none.
+
+    "std-t has learned positions and LayerNorm, lfa RoPE and CLN".
+    """
+    a, b = one.config["model"], two.config["model"]
+    parts = [p for p in {**a, **b} if p not in ("name", *architecture) and a.get(p) != b.get(p)]
+    if not parts:
+        return ""
+    first, second = (" and ".join(_word(p, x.get(p), y.get(p)) for p in parts) for x, y in ((a, b), (b, a)))
+    return f"{one.arm} has {first}, {two.arm} {second}"
+
+
+def _word(part: str, own: Any, other: Any) -> str:
+    """A part in a sentence, so that it can be told from the other's."""
+    if isinstance(own, dict) and isinstance(other, dict):
+        if own["kind"] != other["kind"]:
+            return WORDS.get((part, own["kind"]), f"{part} {own['kind']}")
+        return ", ".join(f"{part}.{f} {x}" for f, x in own.items() if other.get(f) != x)
+    return f"{part} {own['kind'] if isinstance(own, dict) else own}"
 
 
 def typed(module: str, options: Any, runs: Sequence[Run], leave_out: Sequence[str] = ()) -> str:

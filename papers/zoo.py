@@ -2,6 +2,9 @@
 
     python -m papers.zoo runs/zoo/lfa runs/zoo/std-t runs/zoo/d-cas runs/zoo/cfm        what `make zoo` ends with
 
+The bundled models are runs themselves: `python -m papers.zoo lfa std-t …` measures them again and writes their cards
+anew, their weights stay as they are (`make cards` does it for all).
+
 Every run becomes a folder OUT/<name of the run's folder> that loads like a run (`load("lfa")`), with README.md, its
 card; OUT/README.md compares them. The name is the preset, or the preset and what is other than in it (kromcanon-b2).
 Scores are of held-out stories: combinations of nouns and verbs that no training story has. A coreference head is
@@ -43,14 +46,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.runs:
         raise InputError("give run folders: python -m papers.zoo RUN RUN …")
 
-    from models.checkpoint import read_json, run_folder
+    from models.checkpoint import read_manifest, run_folder
     from probes.command import progress_bar
     from probes.tables import print_table
 
     folders: dict[str, Path] = {}
     for run in options.runs:
         folder = run_folder(run)
-        manifest = read_json(folder / "manifest.json")
+        manifest = read_manifest(folder)
         if manifest.get("outcome") != "completed":
             raise InputError(f"{folder} is not a completed run ({manifest.get('outcome')}); let it end first")
         name, preset = folder.resolve().name, manifest["preset"]

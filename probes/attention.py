@@ -19,7 +19,7 @@ import torch
 from models.capture import Captures, Query
 from models.errors import InputError
 from probes.align import Aligned, align
-from probes.suite import Suite, units
+from probes.suite import Prompt, Suite, Unit, units
 
 PATTERN, GATE = "blocks.*.attn.hook_pattern", "blocks.*.attn.hook_gate"
 RESOLUTION = 1e-6
@@ -36,6 +36,8 @@ class RoleQuery(Query):
     """The prompts in the order of `tokens`."""
     left_out: tuple[str, ...] = ()
     """Ids of aligned prompts without the roles the probe needs."""
+    undecided: tuple[str, ...] = ()
+    """Ids of the prompts left out because the same text up to the query is asked with another answer (`undecided`)."""
 
 
 def align_once(prompts: Suite | Aligned, tokenizer: Any) -> Aligned:
@@ -54,26 +56,60 @@ def choose(aligned: Aligned, keep: Sequence[int]) -> Aligned:
     )
 
 
+def undecided(prompts: Sequence[Prompt]) -> set[str]:
+    """Ids of the prompts whose text up to and including the query is asked again with another target.
+
+    A causal model attends alike in all of them, so that one target's gain is the other's loss: of such a pair any head
+    hits one or none and their SPS sums to 0, whatever the model. Winogender and Winograd schemas have many: what
+    settles them comes after the pronoun.
+    """
+    groups: dict[tuple[str, tuple[int, int]], list[Prompt]] = {}
+    for p in prompts:
+        groups.setdefault((p.text[: p.roles["query"][1]], p.roles["query"]), []).append(p)
+    return {p.id for same in groups.values() if len({q.roles.get("target") for q in same}) > 1 for p in same}
+
+
 def role_query(
     prompts: Suite | Aligned, tokenizer: Any, *, needs: tuple[str, ...] = ("target",), gated: bool = False
 ) -> RoleQuery:
     """Patterns, and gates if `gated`, at the query position of every prompt that has the roles `needs`.
 
-    Raises `InputError` when no prompt has them.
+    Prompts that no causal model can decide at the query (`undecided`) are left out and named. Raises `InputError` when
+    no prompt has the roles, and when none that has can be decided.
     """
     aligned = align_once(prompts, tokenizer)
     keep = [i for i, at in enumerate(aligned.positions) if all(role in at for role in needs)]
     if not keep:
         raise InputError(f"no prompt has the roles {' and '.join(needs)}; use another suite, as competing")
+    open_ended = undecided([aligned.prompts[i] for i in keep])
+    keep = [i for i in keep if aligned.prompts[i].id not in open_ended]
+    if not keep:
+        raise InputError(
+            f"every prompt has a twin with the same text up to the query and another answer ({len(open_ended)}): "
+            "a causal model attends alike in both; use a suite whose text settles it before the query"
+        )
     chosen = choose(aligned, keep)
-    names = {p.id for p in chosen.prompts}
+    names = {p.id for p in chosen.prompts} | open_ended
     return RoleQuery(
         tokens=chosen.tokens,
         hooks=(PATTERN, GATE) if gated else (PATTERN,),
         positions=[[q] for q in chosen.queries],
         aligned=chosen,
         left_out=tuple(p.id for p in aligned.prompts if p.id not in names),
+        undecided=tuple(p.id for p in aligned.prompts if p.id in open_ended),
     )
+
+
+def left_out(query: Query, roles: str) -> str:
+    """For a title: how many prompts a `role_query` left out, and why."""
+    assert isinstance(query, RoleQuery)
+    lost = f", {len(query.left_out)} without {roles}" if query.left_out else ""
+    if query.undecided:
+        lost += (
+            f", {len(query.undecided)} left out whose text up to the query is asked with another answer too: Top-1 at "
+        )
+        lost += "most 50 % and SPS 0 by construction"
+    return lost
 
 
 def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False) -> Iterator[tuple[int, np.ndarray]]:
@@ -118,12 +154,12 @@ def exceeds(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarr
 # ---- tidy tables -------------------------------------------------------------------------------
 
 
-def clusters(aligned: Aligned) -> list[str]:
+def clusters(aligned: Aligned) -> list[Unit]:
     """The unit of inference of each prompt (`suite.units`)."""
     return units(aligned.prompts)
 
 
-def prompt_columns(aligned: Aligned) -> dict[str, list[str]]:
+def prompt_columns(aligned: Aligned) -> dict[str, list[Any]]:
     """One entry per prompt; "" where a prompt has none."""
     return {
         "id": [p.id for p in aligned.prompts],
@@ -140,7 +176,7 @@ def tidy(columns: Mapping[str, Sequence[Any]], layers: Sequence[int], values: Ma
     n, n_layers, n_heads = next(iter(values.values())).shape
     cells = n_layers * n_heads
     layer, head = np.repeat(np.asarray(layers), n_heads), np.tile(np.arange(n_heads), n_layers)
-    table = {name: np.repeat(np.asarray(column), cells) for name, column in columns.items()}
+    table = {name: pd.Series(list(column)).repeat(cells).to_numpy() for name, column in columns.items()}
     table["layer"], table["index"] = np.tile(layer, n), np.tile(head, n)
     table["head"] = np.tile([f"L{a}H{b}" for a, b in zip(layer, head, strict=True)], n)
     return pd.DataFrame(table | {name: x.reshape(-1) for name, x in values.items()})

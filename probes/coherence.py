@@ -10,6 +10,9 @@ attention: gating the heads of the last layer cannot change any attention weight
 `elsewhere` is the same question after another prompt's nouns (`probes.elsewhere`): a verb alone can tell a tool from a
 container, and what it tells is not due to the nouns of the text. `due to nouns` is what they add to the choice, `lift`
 what they add to both of its words alike.
+
+Intervals over the generated stories hold for new words: a thousand pairs are made of a hundred nouns, and prompts that
+share either noun are not counted as independent (`probes.statistics`). The title says which holds for a suite.
 """
 
 from collections.abc import Sequence
@@ -39,7 +42,7 @@ UNITS = {
     "share_low": "of prompts",
     "share_high": "of prompts",
     "n": "prompts",
-    "clusters": "independent cases: the two orders of a pair count once",
+    "clusters": "independent cases: a pair counts once; fewest words of a kind where they share words",
 }
 
 

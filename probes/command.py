@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from models.bounds import Count
 from models.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ class DocumentOptions(RunOptions):
 
     data: str | None = None
     """SOURCE to measure the loss on; default: the run's validation data."""
-    max_documents: int | None = 100
+    max_documents: Count | None = 100
     """Use at most this many documents; None for all."""
-    batch_size: int = 32
+    batch_size: Count = 32
     """Documents per batch."""
 
 
@@ -47,12 +48,6 @@ def check_options(options: RunOptions) -> None:
         raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
 
 
-def check_seed(seed: int) -> None:
-    """Raise `InputError` for a number that a generator does not take; 2³¹ leaves room to count on from it."""
-    if not 0 <= seed < 2**31:
-        raise InputError(f"--seed {seed}: at least 0 and below {2**31}")
-
-
 def open_run(options: RunOptions, run: str | None = None) -> tuple[str, Any]:
     """(name for a title, model) of a run, by default that of the checked options."""
     check_options(options)
@@ -60,7 +55,7 @@ def open_run(options: RunOptions, run: str | None = None) -> tuple[str, Any]:
     from models.checkpoint import load, run_folder, run_label
     from models.provenance import pick_device
 
-    folder = run_folder(run or options.run)
+    folder = run_folder(options.run if run is None else run)
     model = load(folder, device=pick_device(options.device))
     return f"{model.config.name} ({run_label(folder)})", model
 

@@ -10,6 +10,7 @@ Which test answers which claim:
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from models.errors import InputError
@@ -18,9 +19,9 @@ from probes.permutations import relabel
 from probes.statistics import (
     BOOTSTRAP_CLUSTERS,
     cluster_codes,
-    cluster_totals,
     finite,
     mean,
+    read_clusters,
     t_quantile,
 )
 from probes.t_tests import TTest, clustered_t, constant, welch_t
@@ -123,11 +124,11 @@ def compare(
         raise InputError(f"a paired comparison needs equal lengths, got {len(x1)} and {len(x0)}")
     if not resolution >= 0:
         raise InputError(f"resolution {resolution} must not be negative")
-    codes = cluster_codes(clusters, len(x1))
-    totals, counts = cluster_totals(x1 - x0, codes)
-    if len(counts) < 2:
-        raise InputError(f"a comparison needs at least two clusters, got {len(counts)}")
-    test = clustered_t(totals, counts)
+    within = read_clusters(clusters, len(x1))
+    totals, counts = within.totals(x1 - x0)
+    if within.count < 2:
+        raise InputError(f"a comparison needs at least two clusters, got {within.count}")
+    test = clustered_t(totals, counts, within.shared)
     d = {kind: cohens_d(x1, x0, kind) for kind in ("pooled", "pooled_n", "d_z")}
     half = t_quantile(confidence, float(test.df)) * float(test.error)
     fields = {
@@ -152,17 +153,17 @@ def compare(
             why |= dict.fromkeys(("ci_low", "ci_high", "t", "p"), "the difference is the same in every cluster")
         flat = "values without spread"
         why |= {name: flat for name in ("d_pooled", "d_pooled_n", "d_z", "d") if not np.isfinite(fields[name])}
-        if len(counts) < BOOTSTRAP_CLUSTERS:
+        if within.count < BOOTSTRAP_CLUSTERS:
             why |= dict.fromkeys(("d_low", "d_high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
         elif "d" not in why:
-            low, high = d_interval(x1, x0, codes, d_kind, confidence=confidence, resamples=resamples, seed=seed)
+            low, high = d_interval(x1, x0, clusters, d_kind, confidence=confidence, resamples=resamples, seed=seed)
             fields |= {"d_low": low, "d_high": high}
         if not np.isfinite(fields["d_low"]):
             why = dict.fromkeys(("d_low", "d_high"), "d does not vary over resamples") | why
     fields |= dict.fromkeys(why, NAN)
     return Comparison(
         n=len(x1),
-        clusters=len(counts),
+        clusters=within.count,
         baseline=float(x0.mean()),
         condition=float(x1.mean()),
         sd=float((x1 - x0).std(ddof=1)),
@@ -217,13 +218,20 @@ def compare_seeds(a: ArrayLike, b: ArrayLike, *, confidence: float = 0.95, seed:
 
 
 def asymmetry(
-    effects: ArrayLike, first: ArrayLike, pairs: ArrayLike, *, resolution: float = 0.0, confidence: float = 0.95
+    effects: ArrayLike,
+    first: ArrayLike,
+    pairs: ArrayLike,
+    clusters: ArrayLike | None = None,
+    *,
+    resolution: float = 0.0,
+    confidence: float = 0.95,
 ) -> Asymmetry:
     """Does an effect depend on the condition, as the order of the nouns? Paper LFA App. F, over minimal pairs.
 
     effects: one number per case (edited − baseline); first: True for the first condition (target first), False for
     the second; pairs: the minimal pair of each case. Per pair, mean effect under the first minus under the second;
-    t test and interval over pairs. Pairs with one condition only are dropped and counted.
+    t test and interval over pairs, or over the `clusters` of the cases where pairs share words (`read_clusters`). Pairs
+    with one condition only are dropped and counted.
 
     A large p is no evidence of symmetry. An asymmetry below m is shown when the 95 % interval lies within ±m
     (equivalence by confidence interval, at 2.5 % on each side); LFA's m is 0.01.
@@ -243,8 +251,11 @@ def asymmetry(
         raise InputError(f"an asymmetry needs at least two pairs with both conditions, got {n} of {len(complete)}")
     under = [s[complete] / c[complete] for s, c in zip(sums, counts, strict=True)]
     difference = under[0] - under[1]
-    result = mean(difference, confidence=confidence)
-    test = clustered_t(difference, np.ones(n))
+    _, labels = np.unique(codes, return_index=True)  # a pair's first case
+    given = None if clusters is None else pd.Series(clusters, dtype=object).to_numpy()[labels][complete]
+    within = read_clusters(given, n)
+    result = mean(difference, given, confidence=confidence)
+    test = clustered_t(*within.totals(difference), within.shared)
     why: dict[str, str] = {}
     if np.abs(x).max() <= resolution:
         why = dict.fromkeys(("ci_low", "ci_high", "t", "p"), "no case changed under either condition")
@@ -260,7 +271,7 @@ def asymmetry(
         ci_low=NAN if why else result.ci_low,
         ci_high=NAN if why else result.ci_high,
         t=NAN if why else float(test.t),
-        df=float(n - 1),
+        df=float(test.df),
         p=NAN if why else float(test.p),
         undefined=note(why),
     )

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from models.errors import InputError
-from probes.statistics import cluster_codes, cluster_totals, t_quantile
+from probes.statistics import read_clusters, t_quantile
 from probes.t_tests import clustered_t, constant
 from probes.undefined import note
 
@@ -61,14 +61,14 @@ def response_curve(
         raise InputError("gates and responses must be finite; leave undefined cells out")
     if len(np.unique(g)) < 3:
         raise InputError(f"linearity needs at least three different gates, got {len(np.unique(g))}")
-    codes = cluster_codes(clusters, len(y))
-    curves, counts = cluster_totals(y.T, codes)  # [G, D]
-    if len(counts) < 2:
-        raise InputError(f"an interval needs at least two clusters, got {len(counts)}")
+    within = read_clusters(clusters, len(y))
+    curves, counts = within.totals(y.T)  # [G, D]
+    if within.count < 2:
+        raise InputError(f"an interval needs at least two clusters, got {within.count}")
     x = g - g.mean()
     line = np.linalg.pinv(np.stack([np.ones_like(x), x], 1))[1]
     bend = np.linalg.pinv(np.stack([np.ones_like(x), x, x * x], 1))[2]
-    test = clustered_t(np.stack([line @ curves, bend @ curves]), counts)
+    test = clustered_t(np.stack([line @ curves, bend @ curves]), counts, within.shared)
     half = t_quantile(confidence, float(test.df[0])) * test.error
     average = y.mean(0)
     slope, curvature = (float(v) for v in test.difference)
@@ -100,7 +100,7 @@ def response_curve(
     fields |= dict.fromkeys(why, float("nan"))
     return ResponseCurve(
         n=len(y),
-        clusters=len(counts),
+        clusters=within.count,
         intercept=float(average.mean() - slope * g.mean()),
         undefined=note(why),
         **fields,

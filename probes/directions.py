@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from models.bounds import Seed, Whole
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import RunOptions, check_options, open_run, progress_bar, show, write_results
@@ -45,9 +46,9 @@ class Options:
     """Mean over positions (without BOS), or the last one."""
     template: str = "{text}"
     """What each prompt stands in, for example "User: {text}\\nAssistant:"; \\n is a new line."""
-    draws: int = 20
+    draws: Whole = 20
     """Shuffles of the labels for the controls; 0: none."""
-    seed: int = 0
+    seed: Seed = 0
     """Which halves are taken, and which shuffles."""
     out: Path | None = None
     """Write the table (.parquet) here, beside it the directions (.safetensors), the other tables and the figure."""
@@ -61,8 +62,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     runs = options.runs or ("lfa",)
     shared = RunOptions(run=runs[0], out=options.out, device=options.device)
     check_options(shared)
-    if options.draws < 0:
-        raise InputError(f"--draws {options.draws}: at least 0")
     if len(set(runs)) < len(runs):
         raise InputError("a run is named twice: its directions are its own")
 

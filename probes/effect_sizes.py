@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from models.errors import InputError, unknown
-from probes.statistics import cluster_bootstrap, cluster_codes, cluster_totals, finite
+from probes.statistics import cluster_totals, finite, read_clusters, statistic_interval
 
 Kind = Literal["pooled", "pooled_n", "d_z"]
 KINDS = ("pooled", "pooled_n", "d_z")
@@ -55,17 +55,19 @@ def d_interval(
     """Interval of `cohens_d` for paired cases: whole clusters drawn with replacement, expanded BCa.
 
     d of a resample follows from six totals per cluster (n, Σx1, Σx0, Σx1², Σx0², Σ(x1−x0)²), so no case is copied.
-    Level held and limits: `statistics.cluster_bootstrap`. Raises `InputError` as `cohens_d`, and for fewer than
-    eight clusters.
+    Level held and limits: `statistics.cluster_bootstrap`; with labels of several kinds `statistic_interval`. Raises
+    `InputError` as `cohens_d`, and for fewer than eight clusters.
     """
     if kind not in KINDS:
         raise unknown("d_kind", str(kind), list(KINDS))
     x1, x0 = finite(condition, "condition", 2), finite(baseline, "baseline", 2)
     if len(x1) != len(x0):
         raise InputError(f"an interval of d over pairs needs equal lengths, got {len(x1)} and {len(x0)}")
-    low, high = cluster_bootstrap(
+    within = read_clusters(clusters, len(x1))
+    low, high = statistic_interval(
         partial(d_of_totals, kind),
-        *d_totals(x1, x0, cluster_codes(clusters, len(x1))),
+        *d_totals(x1, x0, within.codes),
+        within=within,
         confidence=confidence,
         resamples=resamples,
         seed=seed,

@@ -15,7 +15,9 @@ query of a prompt (a pronoun), effective attention Ã = ḡ A (PLS B.2; A where 
 
 so 0 is a head that looks everywhere alike. The groups are the three disjoint ones of --k heads whose scores sum to the
 most on half of the cases; `held_out` is a head's score on the other half, with 95 % over independent cases. Every group
-gets its heads: one whose held-out score is not above 0 holds only the heads that avoid the class least.
+gets its heads: one whose held-out score is not above 0 holds only the heads that avoid the class least. Whether a
+head has its role is asked of shuffled ones (`roles`): the classes dealt anew over the tokens' forms, so that a form
+keeps one class everywhere, and the head scored in the same way.
 """
 
 from collections.abc import Sequence
@@ -24,12 +26,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from models.bounds import Count, Seed, check
 from models.cli import command, parse
 from models.errors import InputError
 from probes.report import INTERVAL, ProbeOptions, check_options, estimate, open_session, show, with_holm, write
 from probes.word_classes import CLASSES
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from models.head_spec import Head
@@ -44,16 +48,15 @@ UNITS = {**dict.fromkeys((*CLASSES, "held_out", "sd", "ci_low", "ci_high"), ATTE
 class HeadGroups:
     """Scores of every head for the three classes of words; see this module's docstring."""
 
-    k: int = 2
+    k: Count = 2
     """Heads in a group; two, as in the paper."""
     layers: Literal["last", "all"] = "last"
     """Where heads are looked for: the last layer, as in the paper, or everywhere."""
-    split: int = 0
+    split: Seed = 0
     """Seed of the halves: one chooses, the other is scored."""
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise InputError(f"--k {self.k}: at least one head in a group")
+        check(self)
 
     def plan(self, prompts: "Suite | Aligned", tokenizer: Any, *, gated: bool = False) -> Any:
         """Attention (and gates) at the query of every prompt with a target."""
@@ -89,15 +92,13 @@ class HeadGroups:
 
         from probes.held_out import halves
 
-        choose = table["cluster"].map(halves(table.assign(relation=""), self.split)) == 0
-        if not choose.any() or choose.all():
-            raise InputError("choosing heads on one half and scoring them on the other needs two independent cases")
+        choose = halves(table.assign(relation=""), self.split)[0] == 0
         keys = ["layer", "index", "head"]
         chosen = table[choose].groupby(keys, sort=True)[list(CLASSES)].mean()
         groups = dict.fromkeys(chosen.index, "")
         last = chosen.index.get_level_values("layer").max()
         searched = chosen[chosen.index.get_level_values("layer") == last] if self.layers == "last" else chosen
-        groups |= self._assigned(searched)
+        groups |= dict(zip(searched.index, self._assigned(searched[list(CLASSES)].to_numpy()), strict=True))
         rows, tests = table.groupby(keys, sort=True)[list(CLASSES)].mean(), table[~choose].groupby(keys)
         out = []
         for key, one in rows.iterrows():
@@ -108,8 +109,63 @@ class HeadGroups:
             out.append({**names, **one.to_dict(), "group": groups[key], **result})
         return with_holm(pd.DataFrame(out))
 
-    def _assigned(self, scores: "pd.DataFrame") -> dict[Any, str]:
-        """Head -> class for the disjoint groups of k with the largest sum of scores (linear assignment)."""
+    def shuffled(self, captures: Any, query: Any, tokenizer: Any, *, draws: int = 199, seed: int = 0) -> "np.ndarray":
+        """[draws, heads]: the held-out score of every head under shuffles of the tokens' classes.
+
+        A form is a token id with its class; the classes are dealt over the forms, so that a head that looks at one
+        word, and at no class, has in a shuffle as large a score as here. Forms without a class keep none. The class of
+        a head is the one that it scores the most in on the half that chooses. Heads are in order of layers.
+        """
+        import numpy as np
+        import pandas as pd
+
+        from probes.attention import attention_rows, by_layer, prompt_columns
+        from probes.held_out import halves
+        from probes.word_classes import token_classes
+
+        aligned, gated = query.aligned, any(name.endswith("hook_gate") for name in captures.hooks)
+        forms: dict[tuple[int, str], int] = {}
+        at = []
+        for i, prompt in enumerate(aligned.prompts):
+            ids, spans = tokenizer.spans(prompt.text)
+            of = token_classes(prompt, spans)[: aligned.queries[i] + 1]
+            of[-1] = ""  # the query itself
+            at.append(
+                np.array([forms.setdefault((t, c), len(forms)) if c else -1 for t, c in zip(ids, of, strict=False)])
+            )
+        labels, rng = np.array([CLASSES.index(c) for _, c in forms]), np.random.default_rng(seed)
+        dealt = np.stack([np.append(rng.permutation(labels), -1) for _ in range(draws)])  # the last: no class
+        layers = list(by_layer(captures, "hook_pattern"))
+        heads = captures.hooks[next(n for n in captures.hooks if n.endswith("hook_pattern"))][0].shape[0]
+        scores = np.empty((draws, len(at), len(layers) * heads, len(CLASSES)), np.float32)
+        for i, rows in attention_rows(captures, query, gated=gated):
+            flat = rows.reshape(-1, rows.shape[-1])
+            for c in range(len(CLASSES)):
+                member = dealt[:, at[i]] == c
+                scores[:, i, :, c] = member @ flat.T - member.mean(-1)[:, None] * flat.sum(-1)
+        cases = pd.DataFrame(prompt_columns(aligned)).assign(relation="")
+        choose = halves(cases.assign(relation=""), self.split)[0] == 0
+        best = scores[:, choose].mean(1).argmax(-1)
+        return np.take_along_axis(scores[:, ~choose].mean(1), best[..., None], -1)[..., 0].astype(float)
+
+    def roles(self, summary: "pd.DataFrame", shuffled: "np.ndarray") -> "pd.DataFrame":
+        """The heads of the groups of `summarize`, each held against itself under shuffled roles (`shuffled`).
+
+        p_shuffled = (1 + shuffles in which it scores as much) / (1 + shuffles), corrected over the heads of the groups
+        (Holm) in p_shuffled_holm; `above_shuffled` where that is at most .05. `shuffled_95`: 95 % of its shuffles.
+        """
+        import numpy as np
+
+        own = summary["group"].to_numpy() != ""
+        found, dealt = summary[own].reset_index(drop=True), shuffled[:, own]
+        p = (1 + (dealt >= found["held_out"].to_numpy()).sum(0)) / (1 + len(dealt))
+        edges = {"shuffled_95": np.quantile(dealt, 0.95, axis=0), "draws": len(dealt), "p_shuffled": p}
+        found = with_holm(found.assign(**edges), "p_shuffled")
+        return found.assign(above_shuffled=found["p_shuffled_holm"] <= 0.05)
+
+    def _assigned(self, scores: "np.ndarray") -> list[str]:
+        """The class of every head, "" for none: disjoint groups of k with the largest sum of scores [heads, classes]
+        (linear assignment)."""
         import numpy as np
         from scipy.optimize import linear_sum_assignment
 
@@ -119,8 +175,11 @@ class HeadGroups:
                 "lower --k, or --layers all"
             )
         places = np.repeat(np.arange(len(CLASSES)), self.k)
-        heads, columns = linear_sum_assignment(scores[list(CLASSES)].to_numpy()[:, places], maximize=True)
-        return {scores.index[h]: CLASSES[places[c]] for h, c in zip(heads, columns, strict=True)}
+        heads, columns = linear_sum_assignment(scores[:, places], maximize=True)
+        found = [""] * len(scores)
+        for h, c in zip(heads, columns, strict=True):
+            found[h] = CLASSES[places[c]]
+        return found
 
     def plot(self, table: "pd.DataFrame", title: str = "") -> Any:
         """Three heat maps layer × head of the scores; the heads of a group are framed."""
@@ -183,7 +242,7 @@ class Options(ProbeOptions):
 
     suite: str = "story-cases"
     """Prompts whose roles name the candidates: story-cases, competing, coreference, a JSONL file, FORMAT:PATH."""
-    n: int | None = 200
+    n: Count | None = 200
     """Pronouns of story-cases, or minimal pairs of stories, to read."""
     probe: Annotated[HeadGroups, tyro.conf.arg(name="")] = HeadGroups()
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from models.bounds import Bounds, Count, Seed, Whole, check
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import RunOptions, documents, open_run, show, write_results
@@ -46,21 +47,17 @@ class HeadScores:
     Prompts are texts, or token ids with BOS first; there may be none. The random sequences come first in the query.
     """
 
-    sequences: int = 32
+    sequences: Count = 32
     """How many random sequences BOS + r + r."""
-    length: int = 24
+    length: Annotated[int, Bounds(low=2)] = 24
     """n, tokens of r; they differ from each other, so that a token's earlier place is unique."""
-    text_tokens: int = 128
+    text_tokens: Annotated[int, Bounds(low=3)] = 128
     """Texts are cut to this many tokens, BOS included."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the random sequences."""
 
     def __post_init__(self) -> None:
-        if self.sequences < 1 or self.length < 2 or self.text_tokens < 3:
-            raise InputError(
-                f"head scores need at least 1 sequence of 2 tokens and 3 tokens of text, not {self.sequences}, "
-                f"{self.length} and {self.text_tokens}"
-            )
+        check(self)
 
     def plan(self, prompts: Any, tokenizer: Any) -> Any:
         """The random sequences, then the texts. `tokenizer` needs `d_vocab` and `bos_id`, and `encode` for texts.
@@ -190,9 +187,9 @@ class Options(RunOptions):
 
     data: str | None = None
     """SOURCE of the texts; default: the run's validation data."""
-    texts: int = 32
+    texts: Whole = 32
     """How many texts; 0 for random sequences only."""
-    top: int = 3
+    top: Count = 3
     """Heads to print for each score; the written table holds all."""
     probe: Annotated[HeadScores, tyro.conf.arg(name="")] = HeadScores()
 
@@ -200,8 +197,6 @@ class Options(RunOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    if options.texts < 0 or options.top < 1:
-        raise InputError("--texts must be 0 or more and --top at least 1")
     name, model = open_run(options)
     n_ctx = model.config.n_ctx
     probe = replace(options.probe, text_tokens=min(options.probe.text_tokens, n_ctx))

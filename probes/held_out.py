@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from models.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 RULES = ("recency", "first_mention", "longest")
@@ -17,11 +18,11 @@ RULES = ("recency", "first_mention", "longest")
 def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
     """The best head of one half of the cases, scored on the other half, both ways, against the rules without meaning.
 
-    Independent cases (pairs, texts) are split in halves at random, each relation evenly; the best head has the largest
-    Top-1, then the largest mean attention. Rows: half A → B, B → A, and both, where every case is scored by the head
-    that was chosen without it; each against the rules `RULES` on the same cases
-    (`proportions.paired_proportions`: McNemar's test, or its clustered form). "Beats recency by 15 points" means
-    ci_low ≥ 0.15. The pooled interval takes the two chosen heads as given.
+    Independent cases (pairs, texts) are split in halves at random (`halves`: where cases share nouns the halves share
+    no target noun, which the column `apart` says); the best head has the largest Top-1, then the largest mean
+    attention. Rows: half A → B, B → A, and both, where every case is scored by the head that was chosen without it;
+    each against the rules `RULES` on the same cases (`proportions.paired_proportions`: McNemar's test, or its clustered
+    forms). "Beats recency by 15 points" means ci_low ≥ 0.15. The pooled interval takes the two chosen heads as given.
 
     Raises `InputError` for fewer than four independent cases.
     """
@@ -29,9 +30,9 @@ def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
     import pandas as pd
 
     from probes.proportions import paired_proportions
+    from probes.statistics import read_clusters
 
-    half = halves(table, seed)
-    side = table["cluster"].map(half)
+    side, apart = halves(table, seed)
     chosen, parts = [], []
     for name, (train, test) in {"A→B": (0, 1), "B→A": (1, 0)}.items():
         scores = table[side == train].groupby(["layer", "index", "head"])[["hit", "attention"]].mean()
@@ -43,24 +44,70 @@ def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
     parts.append(pd.concat(parts))
     rows = []
     for (name, head), one in zip(chosen, parts, strict=True):
-        alone = one["cluster"].is_unique
+        within = read_clusters(one["cluster"], len(one))
+        alone = within.shared is None and within.count == len(one)
         for rule in RULES:
             clusters = None if alone else one["cluster"].to_numpy()
             result = paired_proportions(one["hit"].to_numpy(), one[rule].to_numpy(), clusters, seed=seed)
             about = {"halves": name, "head": head, "rule": rule, "top1": result.share, "rule_share": result.reference}
             tested = {k: getattr(result, k) for k in ("difference", "ci_low", "ci_high", "p", "n", "clusters")}
-            rows.append({**about, "chance": float(np.mean(one["chance"])), **tested, "undefined": result.undefined})
+            about |= {"chance": float(np.mean(one["chance"])), **tested, "apart": apart}
+            rows.append({**about, "undefined": result.undefined})
     return pd.DataFrame(rows)
 
 
-def halves(table: "pd.DataFrame", seed: int) -> dict[str, int]:
-    """Independent case -> half 0 or 1; within each relation they alternate in random order."""
-    import numpy as np
+def halves(table: "pd.DataFrame", seed: int) -> "tuple[np.ndarray, str]":
+    """(half 0 or 1 of every row, what the halves share none of: "texts", or "texts, first words").
 
-    cases = table.drop_duplicates("cluster")[["cluster", "relation"]]
+    Independent cases alternate in random order within each relation. Where cases share words (`suite.Prompt.words`)
+    those that share a first word (a target noun) stay together, so that a head is never scored on a noun it was chosen
+    by; the groups go in random order to the half that has fewer cases of their relation. Texts that name many nouns can
+    chain all words together: if no half of at least a quarter of the cases comes out, whole texts alternate.
+    """
+    import numpy as np
+    import pandas as pd
+
+    from probes.statistics import read_clusters
+    from probes.suite import unit_of
+
+    rng = np.random.default_rng(seed)
+    unit = table["cluster"].map(unit_of)
+    cases = table.assign(unit=unit).drop_duplicates("unit")[["unit", "relation"]]
     if len(cases) < 4:
         raise InputError(
             f"choosing heads on one half of the cases needs at least four independent ones, got {len(cases)}"
         )
-    shuffled = cases.iloc[np.random.default_rng(seed).permutation(len(cases))].sort_values("relation", kind="stable")
-    return {name: i % 2 for i, name in enumerate(shuffled["cluster"])}
+    within = read_clusters(table["cluster"], len(table))
+    if within.shared is not None:
+        group = pd.Series(_joined(*within.shared.kinds[:2])[within.codes], index=table.index)
+        found = _by_group(group, table["relation"], rng)
+        if min((found == side).mean() for side in (0, 1)) >= 0.25:
+            return found, "texts, first words"
+    shuffled = cases.iloc[rng.permutation(len(cases))].sort_values("relation", kind="stable")
+    side = {name: i % 2 for i, name in enumerate(shuffled["unit"])}
+    return unit.map(side).to_numpy(), "texts"
+
+
+def _joined(a: "np.ndarray", b: "np.ndarray") -> "np.ndarray":
+    """Codes of the groups of cells that are linked by equal labels of either kind."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n = a.max() + 1
+    graph = coo_array(([1] * len(a), (a, n + b)), shape=(n + b.max() + 1,) * 2)
+    return connected_components(graph, directed=False)[1][a]
+
+
+def _by_group(group: "pd.Series", relation: "pd.Series", rng: "np.random.Generator") -> "np.ndarray":
+    """Half of every row, whole groups, evenly within the commonest relation of each group."""
+    import numpy as np
+
+    sizes = group.value_counts().sort_index()
+    of = relation.groupby(group).agg(lambda names: names.mode()[0])
+    taken: dict[str, list[int]] = {}
+    side = {}
+    for one in rng.permutation(sizes.index.to_numpy()):
+        sums = taken.setdefault(of[one], [0, 0])
+        side[one] = int(np.argmin(sums))
+        sums[side[one]] += int(sizes[one])
+    return group.map(side).to_numpy()

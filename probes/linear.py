@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import tyro
 
+from models.bounds import Bounds, Count, Positive, Seed, check
 from models.cli import command, parse
 from models.errors import InputError, unknown
 from probes.command import RunOptions, open_run, write_results
@@ -103,20 +104,19 @@ class LinearProbe:
 
     hooks: tuple[str, ...] = HOOKS
     """Names or patterns of activations with one position axis; layers are told apart by name."""
-    folds: int = 5
+    folds: Annotated[int, Bounds(low=2)] = 5
     """Folds of the cross-validation; groups are not split, labels balanced as far as that allows."""
-    controls: int = 3
+    controls: Count = 3
     """Control tasks, each with other random labels; their accuracies are averaged."""
-    c: float = 0.1
+    c: Positive = 0.1
     """C, the inverse strength of the penalty; activations are standardised."""
-    seed: int = 0
+    seed: Seed = 0
     """Of folds and control labels."""
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """The model's context: examples beyond it are left out."""
 
     def __post_init__(self) -> None:
-        if self.folds < 2 or self.controls < 1 or not self.c > 0:
-            raise InputError(f"{self.folds} folds, {self.controls} controls, C = {self.c}: at least 2, 1 and above 0")
+        check(self)
 
     def plan(self, prompts: Sequence[Example], tokenizer: Any) -> Any:
         """Each text once, up to its last labelled position. `tokenizer` gives `align` and `encode`.
@@ -264,7 +264,7 @@ class Options(RunOptions):
     """At the pronoun: which candidate it means. At the antecedent: its gender, its number."""
     groups: Groups = "story"
     """What is never in training and test at once; with antecedent no word is, and there is no control task."""
-    stories: int = 400
+    stories: Count = 400
     """Stories of the evaluation stream (seed 2, held-out combinations)."""
     probe: Annotated[LinearProbe, tyro.conf.arg(name="")] = LinearProbe()
 
@@ -272,8 +272,6 @@ class Options(RunOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    if options.stories < 1:
-        raise InputError("--stories must be at least 1")
     name, model = open_run(options)
 
     import sys

@@ -7,6 +7,9 @@
     gap(path)          GAP, `gap-*.tsv` (Webster et al. 2018)
     blimp(path)        BLiMP, one paradigm as JSON lines (Warstadt et al. 2020)
 
+What entries share goes with them, so that intervals know it: WinoBias its pairs of occupations and either occupation,
+Winogender the occupation and the participant, Winograd schemas their two answers, GAP the page.
+
 Roles hold a mention without its article. None of these sets has minimal pairs in the sense of LFA (two orders of the
 same nouns), so their prompts have no `pair`. An entry that cannot be a prompt is listed in `Suite.skipped` with its
 reason; a line of another format raises `InputError` with file, line and what was expected.
@@ -61,6 +64,8 @@ def _suite(path: Path, prompts: list[Prompt], skipped: Skipped) -> Suite:
 def winobias(path: str | Path) -> Suite:
     """One prompt per bracketed pronoun; the competitor is the other occupation named before it.
 
+    Sentences about the same two occupations are one unit, and sentences that share either of them are not independent.
+
     Lines such as `1 [The developer] argued with the designer because [she] did not like the design.`
     The category is the file's name without its suffixes, as `anti_stereotyped_type1`.
     """
@@ -89,19 +94,34 @@ def winobias(path: str | Path) -> Suite:
             names = ("distractor", *(f"distractor{i}" for i in range(2, len(before) + 1)))
             roles = {"query": query, "target": target, **dict(zip(names, before, strict=False))}
             category = path.name.split(".")[0]
+            first = next((text[slice(*s)] for s in others if not (s[0] < target[1] and target[0] < s[1])), "none")
+            named = {"target": text[slice(*target)].lower(), "competitor": first.lower()}
             prompts.append(
                 Prompt(
                     id=f"{category}-{found.group(1)}" + (f"-{k + 1}" if len(pronouns) > 1 else ""),
                     text=text, roles=roles, order=order_of(roles), category=category,
+                    cluster=" / ".join(sorted(named.values())), words=named,
                 )
             )  # fmt: skip
     return Suite(path.name.split(".")[0], tuple(prompts), str(path))
 
 
 def _two_candidates(
-    name: str, text: str, query: tuple[int, int], seen: str, right: str, wrong: str, category: str, skipped: Skipped
+    name: str,
+    text: str,
+    query: tuple[int, int],
+    seen: str,
+    right: str,
+    wrong: str,
+    category: str,
+    skipped: Skipped,
+    cluster: str | None = None,
+    words: dict[str, str] | None = None,
 ) -> list[Prompt]:
-    """A prompt whose candidates are named by their words and looked for in `seen`, the text a model has read."""
+    """A prompt whose candidates are named by their words and looked for in `seen`, the text a model has read.
+
+    Prompts about the same two candidates are one unit unless `cluster` says otherwise.
+    """
     target, distractor = _mention(seen, right), _mention(seen, wrong)
     if target is None or distractor is None:
         skipped.append((name, f"the {'antecedent' if target is None else 'competitor'} is not named before the query"))
@@ -110,7 +130,12 @@ def _two_candidates(
         skipped.append((name, "antecedent and competitor are not named apart"))
         return []
     roles = {"query": query, "target": target, "distractor": distractor}
-    return [Prompt(id=name, text=text, roles=roles, order=order_of(roles), category=category)]
+    cluster = cluster or " / ".join(sorted((right.lower(), wrong.lower())))
+    return [
+        Prompt(
+            id=name, text=text, roles=roles, order=order_of(roles), category=category, cluster=cluster, words=words
+        )
+    ]  # fmt: skip
 
 
 def wsc273(path: str | Path) -> Suite:
@@ -178,7 +203,9 @@ def winogender(path: str | Path) -> Suite:
     """`all_sentences.tsv`: a header `sentid<TAB>sentence`, ids as `technician.customer.1.male.txt`.
 
     The number says who is meant, 0 the occupation and 1 the participant; the pronoun is the first of the id's gender.
-    Sentences about "someone" keep the word as mention. The category is `winogender-male` and so on.
+    Sentences about "someone" keep the word as mention. The category is `winogender-male` and so on. The 720 sentences
+    are 120 templates of 60 occupations: an occupation is one unit, and some share their participant. The template's
+    two sentences often are the same up to the pronoun (`attention.undecided`).
     """
     path = Path(path)
     forms = {"male": "he|him|his", "female": "she|her|hers", "neutral": "they|them|their|theirs"}
@@ -202,9 +229,11 @@ def winogender(path: str | Path) -> Suite:
         right, wrong = parts[:2] if parts[2] == "0" else parts[1::-1]
         seen = text[: pronoun.start()]
         category = f"winogender-{parts[3]}"
+        someone = parts[1] if parts[1] != "someone" else f"someone beside the {parts[0]}"
         prompts += _two_candidates(
-            name.removesuffix(".txt"), text, pronoun.span(), seen, right, wrong, category, skipped
-        )
+            name.removesuffix(".txt"), text, pronoun.span(), seen, right, wrong, category, skipped,
+            cluster=parts[0], words={"participant": someone},
+        )  # fmt: skip
     return _suite(path, prompts, skipped)
 
 
@@ -238,7 +267,11 @@ def gap(path: str | Path) -> Suite:
             continue
         right, wrong = ("A", "B") if corefers[0] == "TRUE" else ("B", "A")
         roles = {"query": spans["Pronoun"], "target": spans[right], "distractor": spans[wrong]}
-        prompts.append(Prompt(id=row["ID"], text=row["Text"], roles=roles, order=order_of(roles), category="gap"))
+        prompts.append(
+            Prompt(
+                id=row["ID"], text=row["Text"], roles=roles, order=order_of(roles), category="gap", cluster=row["URL"]
+            )
+        )  # fmt: skip
     return _suite(path, prompts, skipped)
 
 
@@ -261,6 +294,8 @@ class SentencePair:
     category: str
     cluster: str | None = None
     """Pairs that share it are one unit of inference."""
+    words: tuple[str, ...] = ()
+    """What pairs share crosswise, as many for each (`suite.Prompt.words`)."""
 
 
 @dataclass(frozen=True)

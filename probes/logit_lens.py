@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from models.bounds import Count, Whole
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import RunOptions, open_run, write_results
@@ -233,11 +234,11 @@ class Options(RunOptions):
 
     text: tuple[str, ...] = ()
     """Texts to read; default: the beginning of a story the built-in corpus keeps for validation."""
-    k: int = 5
+    k: Count = 5
     """Predictions to keep for each position and layer."""
-    layers: tuple[int, ...] = ()
+    layers: tuple[Whole, ...] = ()
     """Layers to read; default: all."""
-    max_tokens: int = 40
+    max_tokens: Count = 40
     """Cut each text to this many tokens, BOS included."""
 
 

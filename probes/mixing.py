@@ -5,9 +5,17 @@ them at each evaluation. Here a run folder becomes two tidy tables:
 
     log      one row per step, module, metric and part, from metrics.jsonl
     table    one row per module and part: every metric at the weights that the run kept
+
+Streams mix where training made them mix: weight decay pulls every logit towards 0, where mixing is full, whatever the
+loss says. So a module or factor counts only if its mixing can change an output (`models.mixing.idle`), and against what
+the run's decay, schedule and storage make of the initial bias without any gradient (`without_gradient`):
+
+    mix                          that much exceeded by at least `STILL` of ‖H_res − I‖_F, or `LEAST` of a swap
+    no more than decay alone     not so, and yet at least that much in itself: the initial bias or decay mixes
+    still                        less than that
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +23,14 @@ from models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from models.mixing import Row
 
 KEYS = ["module", "metric", "part"]
+MIX, DECAY, AT_REST = "mix", "no more than decay alone", "still"
+LEAST = 0.01
+"""The smallest swap of a factor that counts, as a probability: in both of two factors, ‖H_res − I‖_F = .05."""
 NONE = "{} has no mixing matrices: {}. Hyper-connections (kromhc, kromcanon, any residual=hc|mhc|mhc_lite|kromhc), \
 head gates (pls, c2) and Kronecker projections (dst-kron) have some"
 
@@ -63,6 +75,60 @@ def final(model: Any, logged: "pd.DataFrame", step: int) -> "pd.DataFrame":
     lost += [(module, metric) for module in gates(model) for metric in ("gate_mean", "gate_sd", "gate_low")]
     rows = [{"module": m, "metric": metric, "part": "", "value": None, "undefined": why} for m, metric in lost]
     return pd.concat([both, _frame(rows, list(both.columns))], ignore_index=True) if rows else both
+
+
+def kind(value: float, rest: float, least: float) -> str:
+    """`MIX`, `DECAY` or `AT_REST`: a distance or swap against what there is without any gradient."""
+    if value - rest >= least:
+        return MIX
+    return DECAY if value >= least else AT_REST
+
+
+def streams(kinds: Sequence[str]) -> str:
+    """One text for a run, from the kinds of its modules (or factors) that can act; "none to mix" without any."""
+    counts = {name: list(kinds).count(name) for name in (MIX, DECAY, AT_REST)}
+    if not kinds:
+        return "none to mix"
+    named = [f"{name} {n}" for name, n in counts.items() if n]
+    return next(name for name, n in counts.items() if n) if len(named) == 1 else f"{', '.join(named)} of {len(kinds)}"
+
+
+def without_gradient(b: "Tensor", training: Mapping[str, Any], steps: int, until: int | None = None) -> "Tensor":
+    """Logits `b` after `until` of a run's `steps` with gradients of zero: its decay, schedule and storage alone.
+
+    `b` has the storage of the run (its dtype). By hand, in exact arithmetic: b ← b (1 − η_t λ).
+    """
+    import torch
+
+    from models.training.optim import lr_factor
+
+    t = training
+    p = torch.nn.Parameter(b.detach().clone())
+    wide: dict[str, Any] = {"lr": t["hc_lr"], "weight_decay": t["hc_decay"]}
+    optimizer: torch.optim.Optimizer = torch.optim.SGD([p], **wide)
+    if t["hc_optimizer"] == "adamw":
+        optimizer = torch.optim.AdamW([p], betas=(t["hc_beta1"], t["hc_beta2"]), fused=True, **wide)
+    for step in range(steps if until is None else until):
+        optimizer.param_groups[0]["lr"] = t["hc_lr"] * lr_factor(step, steps, t["warmup"], t["lr_floor"])
+        p.grad = torch.zeros_like(p)
+        optimizer.step()
+    return p.detach()
+
+
+def distances_without_gradient(
+    model: Any, training: Mapping[str, Any], steps: int, until: int | None = None
+) -> dict[str, float]:
+    """‖H_res − I‖_F that `without_gradient` gives each connection of a model, by its name."""
+    from models.hyper_mixing import DTYPES
+    from models.mixing import connections, distance
+
+    found = {n: m for n, m in connections(model).items() if "res" in m.b}
+    if not found:
+        return {}
+    first = next(iter(found.values()))  # all modules of a model start with the same b_res
+    start = first.biases()["res"].to(DTYPES[first.spec.hc_dtype])
+    rest = float(distance(first.mixing(without_gradient(start, training, steps, until).float())))
+    return dict.fromkeys(found, rest)
 
 
 def by_module(rows: "pd.DataFrame") -> "pd.DataFrame":

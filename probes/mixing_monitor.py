@@ -7,10 +7,12 @@
 Swap probabilities and ‖H_res − I‖ come from the weights that a run kept, everything that needs tokens from its
 metrics.jsonl, where training logs it at each evaluation. Figures: swap probability, static against best achievable;
 weights of the Kronecker factors; α_res against the best swap; all of it over the steps; with several runs whose
-initial biases differ, the bias sweep. `models.mixing.METRICS` has the formulas.
+initial biases differ, the bias sweep. `models.mixing.METRICS` has the formulas. Weight decay pulls every logit towards
+full mixing: whether the streams of a run mix is judged beyond what decay alone gives (`probes.mixing`), over the
+modules whose mixing can change an output.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +30,10 @@ UNITS = {
     "alpha_res": "logits",
     "loss": "nats per token",
     "bias": "logits",
+    "distance_static": "Frobenius norm",
+    "distance_dynamic": "Frobenius norm",
+    "distance_decay": "Frobenius norm",
+    "modules": "whose mixing can act",
     "swap_static": "probability",
     "swap_dynamic": "probability",
     "swap_best": "probability",
@@ -55,11 +61,16 @@ class Watched:
     log: "pd.DataFrame"
     final: "pd.DataFrame"
     about: dict[str, Any]
+    idle: Collection[str]
+    """Modules whose mixing cannot change an output."""
+    rest: "dict[str, float] | str"
+    """‖H_res − I‖_F of each module without any gradient, or why it is not known."""
 
 
 def read(run: str, name: str = "") -> Watched:
     """A run folder's tables. Raises `InputError` for a run without anything that mixes."""
-    from models.checkpoint import load, read_json, run_folder, run_label
+    from models.checkpoint import load, read_manifest, run_folder, run_label
+    from models.mixing import idle
     from models.runs import evaluations
     from probes.mixing import final, kept_step, log
 
@@ -69,7 +80,7 @@ def read(run: str, name: str = "") -> Watched:
     rows = final(model, logged, step)
     ends = evaluations(folder) if (folder / "metrics.jsonl").is_file() else []
     losses = [row["loss"] for row in ends if row["step"] == step]
-    manifest = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
+    manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     about = {
         "preset": model.config.name,
         "seed": str(manifest.get("seed", "unknown")),
@@ -77,18 +88,30 @@ def read(run: str, name: str = "") -> Watched:
         "bias": getattr(model.config.residual, "b_res", float("nan")),
         "loss": losses[-1] if losses else float("nan"),
     }
-    return Watched(name or run_label(folder), logged, rows, about)
+    return Watched(name or run_label(folder), logged, rows, about, idle(model), _rest(folder, model, manifest, step))
+
+
+def _rest(folder: Path, model: Any, manifest: dict[str, Any], step: int) -> "dict[str, float] | str":
+    from models.checkpoint import read_json
+    from probes.mixing import distances_without_gradient
+
+    training = read_json(folder / "config.json").get("training")
+    if "parent" in manifest:
+        return "made from other weights: how they were decayed is not known"
+    if not training or "steps" not in manifest or step < 0:
+        return "no training is written down whose decay could be replayed"
+    return distances_without_gradient(model, training, int(manifest["steps"]), step)
 
 
 def overview(runs: Sequence[Watched]) -> "pd.DataFrame":
-    """One row per run: bias, kept step, its validation loss, and the mean over modules and factors of each metric.
+    """One row per run: bias, kept step, its validation loss, and means over the modules and factors that can act.
 
-    `streams` is still, mix or none to mix, by the monitor's rule `models.mixing.still`; an absent value is undefined
-    with the reason.
+    `distance_decay` is ‖H_res − I‖ without any gradient. `streams` counts the modules by the rule of `probes.mixing`,
+    on ‖H_res − I‖ in use (the mean over tokens) where it was measured, else with the biases alone; an absent value is
+    undefined with the reason.
     """
     import pandas as pd
 
-    from models.mixing import still
     from probes.undefined import note
 
     rows = []
@@ -97,16 +120,44 @@ def overview(runs: Sequence[Watched]) -> "pd.DataFrame":
         why = {} if row["bias"] == row["bias"] else {"bias": "no initial bias of mixing"}
         if row["loss"] != row["loss"]:
             why["loss"] = "no evaluation of these weights"
+        can = run.final[~run.final["module"].isin(run.idle)]
         for metric in ("swap_static", "swap_best", "distance_static", "distance_dynamic", "sigma2_static", "alpha_res"):
-            of = run.final[run.final["metric"] == metric]
+            of = can[can["metric"] == metric]
             row[metric] = float(of["value"].mean()) if of["value"].notna().any() else float("nan")
             if row[metric] != row[metric]:
-                why[metric] = of["why"].iloc[0] if len(of) else "no hyper-connections"
-        cells = run.final.astype({"value": object}).where(run.final["value"].notna(), None)
-        could = run.final.loc[run.final["metric"] == "distance_static", "value"].notna().any()
-        row["streams"] = ("still" if still(cells.to_dict("records")) else "mix") if could else "none to mix"
+                why[metric] = of["why"].iloc[0] if len(of) else "no hyper-connections whose mixing can act"
+        found = can[can["metric"].isin(["distance_static", "distance_dynamic"]) & can["value"].notna()]
+        used = found.drop_duplicates(["module", "metric"]).pivot(index="module", columns="metric", values="value")
+        row["modules"] = len(used)
+        row["distance_decay"] = float("nan")
+        if used.empty:
+            row["streams"], why["distance_decay"] = "none to mix", "no hyper-connections whose mixing can act"
+        elif isinstance(run.rest, str):
+            row["streams"], why["distance_decay"] = _unknown(used), run.rest
+        else:
+            row["distance_decay"] = sum(run.rest[name] for name in used.index) / len(used)
+            row["streams"] = _kinds_of(used, run.rest)
         rows.append({**row, "undefined": note(why)})
     return pd.DataFrame(rows)
+
+
+def _kinds_of(used: "pd.DataFrame", rest: "dict[str, float]") -> str:
+    """The text for a run whose modules have these distances."""
+    from models.mixing import STILL
+    from probes.mixing import kind, streams
+
+    in_use = used["distance_static"]
+    if "distance_dynamic" in used:
+        in_use = used["distance_dynamic"].fillna(in_use)
+    return streams([kind(x, rest[name], STILL) for name, x in in_use.items()])
+
+
+def _unknown(used: "pd.DataFrame") -> str:
+    """Without a replay only stillness can be told."""
+    from models.mixing import STILL
+    from probes.mixing import AT_REST
+
+    return AT_REST if bool((used.max(axis=1) < STILL).all()) else "not still; decay unknown"
 
 
 def figures(runs: Sequence[Watched], found: "pd.DataFrame") -> Any:
@@ -149,7 +200,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         tables.append(table.assign(run=run.name))
         logs.append(run.log.assign(run=run.name))
     found = overview(runs)
-    show(found, "runs: means over modules", digits=4)
+    show(found.drop(columns="streams"), "runs: means over the modules whose mixing can act", digits=4)
+    for row in found.itertuples():
+        print(f"{row.run}: streams {row.streams}")
     page = figures(runs, found)
     every = pd.concat(tables, ignore_index=True)
     log = pd.concat(logs, ignore_index=True).rename(columns={"why": "reason"})

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from models.bounds import NotNegative
 from models.cli import command, parse
 from models.errors import InputError
 from probes.report import (
@@ -47,7 +48,7 @@ UNITS = {
     "ci_high": "attention, of the difference",
     "d": "pooled standard deviations",
     "n": "pairs",
-    "clusters": "independent cases: pairs of one text count once",
+    "clusters": "independent cases: pairs of one text count once; fewest words of a kind where they share words",
     "threshold": "attention",
 }
 
@@ -182,7 +183,7 @@ class Options(ProbeOptions):
 
     per_pair: bool = False
     """Mean of |last − first| over pairs instead of |mean difference|."""
-    threshold: float | Literal["own"] | None = None
+    threshold: NotNegative | Literal["own"] | None = None
     """Heads over it are counted: a number, or own for μ+σ of this run. Default 0.075."""
     reference: str | None = None
     """Run folder whose μ+σ is the threshold instead."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from models.bounds import AnyInt
 from models.cli import command, parse
 from models.errors import InputError, unknown
 from models.head_spec import Head, parse_heads, score_names
@@ -202,12 +203,12 @@ class Options(ProbeOptions):
 
     text: str | None = None
     """The text to look at; default: a prompt of the suite."""
-    prompt: int | str | None = None
+    prompt: AnyInt | str | None = None
     """Which prompt of the suite: its place, from 0, or its id. Default: the first."""
     heads: tuple[str, ...] = ()
     """L2.H3, L2.*, all, top3:SCORE of pds (ranked on the suite), induction, previous, first, duplicate. Default:
     all heads, from one token."""
-    query: int | str | None = None
+    query: AnyInt | str | None = None
     """The token to look from: a word of the text, or a position (0 is BOS)."""
 
 

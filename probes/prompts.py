@@ -11,19 +11,23 @@ wsc285, winogender, gap). `align` says where the roles lie in tokens; `probes.ta
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import tyro
 
+from models.bounds import Count, Seed
 from models.cli import command, parse
 from models.errors import InputError, unknown
 from probes.align import Aligned, align, check_tokenizer, require_pairs
 from probes.lines import json_lines
 from probes.loaders import FORMATS
-from probes.suite import Order, Prompt, Suite, order_of
+from probes.suite import Order, Prompt, Suite, order_of, population
+
+if TYPE_CHECKING:
+    from models.text.stories import Span
 
 __all__ = [
     "BUNDLED", "Aligned", "Order", "Prompt", "Suite", "align", "check_tokenizer", "load_suite", "require_pairs",
@@ -89,7 +93,7 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
                     id=f"{name}-{seed}-{i:05d}-{p.relation}-{order}", text=text,
                     roles={role: (span.start, span.end) for role, span in marks.items()},
                     pair=f"{name}-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
-                    category="competing-nouns", relation=p.category,
+                    category="competing-nouns", relation=p.category, words=_nouns(text, marks),
                     coherent=f" {p.coherent}", incoherent=f" {p.incoherent}",
                 )
             )  # fmt: skip
@@ -97,10 +101,17 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
     return Suite(name, tuple(prompts), call)
 
 
+def _nouns(text: str, marks: "Mapping[str, Span]") -> dict[str, str]:
+    """The words that stories share: whoever is meant and the first competitor."""
+    at = {"target": marks["target"], "competitor": marks["distractor"]}
+    return {kind: text[span.start : span.end].lower() for kind, span in at.items()}
+
+
 def _story_cases(n: int, seed: int) -> Suite:
     """Labelled pronouns of held-out stories, each in its paragraph; those whose cue follows the pronoun are left out.
 
-    A causal model cannot resolve those at the pronoun. Relations are the stories' categories, gender and number too.
+    A causal model cannot resolve those at the pronoun. The cases of one story are one unit. Relations are the stories'
+    categories, gender and number too.
     """
     from itertools import count
 
@@ -122,6 +133,7 @@ def _story_cases(n: int, seed: int) -> Suite:
                 Prompt(
                     id=f"story-cases-{seed}-{index:05d}-{i}", text=text, roles=roles, order=order_of(roles),
                     category=category, relation=case.category,
+                    cluster=f"story-{seed}-{index:05d}", words=_nouns(one.text, marks),
                 )
             )  # fmt: skip
             if len(prompts) == n:
@@ -146,7 +158,10 @@ def _prompt(row: dict[str, Any]) -> Prompt:
     for key, value in row.items():
         if key not in known:
             raise unknown("key of a prompt", key, known)
-        if key != "roles" and not isinstance(value, str | None):
+        if key == "words" and value is not None:
+            if not isinstance(value, dict) or not all(isinstance(label, str) for label in value.values()):
+                raise InputError(f"'words' must map each kind to its label, not {value!r}")
+        elif key != "roles" and not isinstance(value, str | None):
             raise InputError(f"{key!r} must be text, not {value!r}")
     for key in ("id", "text", "category"):
         if not isinstance(row.get(key), str):
@@ -170,15 +185,15 @@ class Options:
 
     suite: Annotated[str, tyro.conf.Positional] = ""
     """A bundled name, a JSONL file or FORMAT:PATH; default: all bundled."""
-    n: int | None = None
+    n: Count | None = None
     """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Which of them to generate (default 2)."""
     tokenizer: Path | None = None
     """Also align with this tokenizer: a tokenizer.json, or a folder with one."""
     run: Path | None = None
     """Also align with the tokenizer and the context of this run."""
-    n_ctx: int | None = None
+    n_ctx: Count | None = None
     """Context in tokens, BOS included; default: the run's, or no limit."""
 
 
@@ -187,8 +202,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.tokenizer is not None and options.run is not None:
         raise InputError("--run brings its own tokenizer; give --run or --tokenizer, not both")
-    if options.n_ctx is not None and (options.n_ctx < 1 or options.tokenizer is options.run is None):
-        raise InputError(f"--n-ctx {options.n_ctx}: give at least 1 token, and --tokenizer or --run with it")
+    if options.n_ctx is not None and options.tokenizer is options.run is None:
+        raise InputError(f"--n-ctx {options.n_ctx}: give --tokenizer or --run with it")
     tokenizer, n_ctx = None, options.n_ctx
     if options.run is not None:
         from models.checkpoint import load
@@ -231,7 +246,7 @@ def _report(suite: Suite, aligned: Aligned | None) -> None:
     rows = [[*key, *(column.get(key, 0) for column in columns.values())] for key in keys]
     rows.append(["all", "", *(sum(column.values()) for column in columns.values())])
     texts = len({p.text for p in suite.prompts})
-    title = f"{suite.name}: {len(suite.prompts)} prompts in {texts} texts ({suite.source})"
+    title = f"{suite.name}: {len(suite.prompts)} prompts in {texts} texts ({suite.source}); {population(suite.prompts)}"
     print_table(pd.DataFrame(rows, columns=["category", "relation", *columns]), title)
     left_out = [*suite.skipped, *(aligned.filtered if aligned is not None else ())]
     if left_out:

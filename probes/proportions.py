@@ -9,13 +9,14 @@ from scipy import stats
 from models.errors import InputError
 from probes.permutations import sign_flip
 from probes.statistics import (
+    Clusters,
     Estimate,
-    cluster_codes,
-    cluster_totals,
     degrees_of_freedom,
     ratio_and_error,
+    read_clusters,
     t_quantile,
 )
+from probes.t_tests import clustered_t
 from probes.undefined import note
 
 
@@ -47,25 +48,28 @@ def proportion(hits: ArrayLike, clusters: ArrayLike | None = None, confidence: f
     from statsmodels.stats.proportion import proportion_confint
 
     x = _hits(hits, "hits")
-    totals, counts = cluster_totals(x, cluster_codes(clusters, len(x)))
+    within = read_clusters(clusters, len(x))
     n = float(len(x))
     p = float(x.mean())
     if clusters is not None:
-        if len(counts) < 2:
-            raise InputError(f"an interval needs at least two clusters, got {len(counts)}")
-        n = effective_n(totals, counts, confidence)
+        if within.count < 2:
+            raise InputError(f"an interval needs at least two clusters, got {within.count}")
+        n = effective_n(*within.totals(x), confidence, within=within)
     low, high = proportion_confint(p * n, n, alpha=1 - confidence, method="wilson")
-    return Estimate(p, float(np.sqrt(p * (1 - p))), float(low), float(high), len(counts))
+    return Estimate(p, float(np.sqrt(p * (1 - p))), float(low), float(high), within.count)
 
 
-def effective_n(totals: np.ndarray, counts: np.ndarray, confidence: float = 0.95) -> float:
+def effective_n(
+    totals: np.ndarray, counts: np.ndarray, confidence: float = 0.95, *, within: Clusters | None = None
+) -> float:
     """Independent cases worth as much as these clusters of hits: p(1−p)/SE² · (z/t)², between 1 and Σ counts."""
-    share, error = ratio_and_error(totals, counts)
-    d, n = len(counts), float(counts.sum())
+    shared, d = (None, len(counts)) if within is None else (within.shared, within.count)
+    share, error = ratio_and_error(totals, counts, shared)
+    n, df = float(counts.sum()), float(degrees_of_freedom(counts, shared))
     spread = float(share * (1 - share))
     if spread == 0:
         return float(d)
-    ratio_zt = float(stats.norm.ppf(0.5 + confidence / 2)) / t_quantile(confidence, float(degrees_of_freedom(counts)))
+    ratio_zt = float(stats.norm.ppf(0.5 + confidence / 2)) / t_quantile(confidence, df)
     return max(1.0, min(n, spread / max(float(error) ** 2, spread / n) * ratio_zt**2))
 
 
@@ -84,7 +88,8 @@ def paired_proportions(
     exact test, min(1, 2 P(Bin(b+c, ½) ≤ min(b, c))), conservative; interval of Bonett & Price 2012,
     p12 − p21 ± z sqrt((p12 + p21 − (p12 − p21)²)/(n+2)) with p12 = (b+1)/(n+2), p21 = (c+1)/(n+2). With clusters
     (several pronouns of one story): p of `permutations.sign_flip` on whole clusters, which is McNemar's test when
-    clusters hold one case; interval R ± t_df SE of the ratio estimator.
+    clusters hold one case; interval R ± t_df SE of the ratio estimator. With labels of several kinds (nouns that cases
+    share) signs cannot be flipped independently: p is `t_tests.clustered_t`'s, 1 where both hit the same cases.
 
     "Beats the rule by at least x points" holds when ci_low ≥ x, not when the difference is x and p small. Choose
     the head on other cases. Raises `InputError` for hits that are not booleans (or 0 and 1), unequal lengths, and
@@ -103,13 +108,17 @@ def paired_proportions(
         centre, half = bonett_price(b, c, n, confidence)
         low, high = max(-1.0, centre - half), min(1.0, centre + half)
     else:
-        totals, counts = cluster_totals(x - y, cluster_codes(clusters, n))
-        groups = len(counts)
+        within = read_clusters(clusters, n)
+        groups = within.count
         if groups < 2:
             raise InputError(f"an interval needs at least two clusters, got {groups}")
-        p = sign_flip(x - y, clusters, resamples=resamples, seed=seed).p
-        error = float(ratio_and_error(totals, counts)[1])
-        half = t_quantile(confidence, float(degrees_of_freedom(counts))) * error
+        test = clustered_t(*within.totals(x - y), within.shared)
+        error, df = float(test.error), float(test.df)
+        if within.shared is None:
+            p = sign_flip(x - y, clusters, resamples=resamples, seed=seed).p
+        else:
+            p = float(test.p) if error > 0 else 1.0
+        half = t_quantile(confidence, df) * error
         low, high = max(-1.0, difference - half), min(1.0, difference + half)
         if error == 0:
             low = high = float("nan")

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from models.bounds import Count, Seed
 from probes.command import INTERVAL, RunOptions, Tables, check_options, open_run, show, write_results
 
 if TYPE_CHECKING:
@@ -38,24 +39,26 @@ NAN = float("nan")
 def estimate(values: Any, clusters: Any, *, resolution: float = 0.0) -> dict[str, Any]:
     """n, clusters, mean, sd, ci_low, ci_high, p (of mean 0), undefined: `statistics.mean` and `t_tests.clustered_t`.
 
-    sd is between cluster means; units are those of the values. Where clusters do not differ by more than
+    sd is between cluster means; units are those of the values. With labels of several kinds (words that cases share),
+    `clusters` is the fewest of a kind. Where clusters do not differ by more than
     `resolution` there is no interval and no p, and where there is one cluster no sd either: undefined, with the reason.
     """
     import numpy as np
 
-    from probes.statistics import cluster_codes, cluster_totals, finite, mean
+    from probes.statistics import finite, ratio_of_sums, read_clusters
     from probes.t_tests import clustered_t, constant
     from probes.undefined import note
 
     x = finite(values, "values")
-    totals, counts = cluster_totals(x, cluster_codes(clusters, len(x)))
-    row: dict[str, Any] = {"n": len(x), "clusters": len(counts), "mean": float(x.mean())}
+    within = read_clusters(clusters, len(x))
+    totals, counts = within.totals(x)
+    row: dict[str, Any] = {"n": len(x), "clusters": within.count, "mean": float(x.mean())}
     why: dict[str, str] = {}
-    if len(counts) < 2:
+    if within.count < 2:
         row |= dict.fromkeys(("sd", "ci_low", "ci_high", "p"), NAN)
         why = dict.fromkeys(("sd", "ci_low", "ci_high", "p"), "one independent case")
     else:
-        result, test = mean(x, clusters), clustered_t(totals, counts)
+        result, test = ratio_of_sums(totals, counts, within=within), clustered_t(totals, counts, within.shared)
         row |= {"sd": result.sd, "ci_low": result.ci_low, "ci_high": result.ci_high, "p": float(test.p)}
         if constant(totals / counts, np.abs(x).max()) or np.ptp(totals / counts) <= resolution:
             row |= dict.fromkeys(("ci_low", "ci_high", "p"), NAN)
@@ -123,9 +126,9 @@ class ProbeOptions(RunOptions):
 
     suite: str = "competing"
     """coreference, competing, stories, story-cases, story-events, a JSONL file, or FORMAT:PATH of a published set."""
-    n: int | None = None
+    n: Count | None = None
     """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Which of them to generate (default 2)."""
 
 
@@ -142,10 +145,13 @@ class Session:
     @property
     def title(self) -> str:
         """What was measured on what, and what was left out."""
+        from probes.suite import population
+
         kept, all_of = len(self.aligned.prompts), len(self.suite.prompts)
         out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
         lost = f", {len(self.suite.skipped)} entries skipped" if self.suite.skipped else ""
-        return f"{self.name} on {self.suite.name}: {kept} of {all_of} prompts{out}{lost}"
+        holds = population(self.aligned.prompts)
+        return f"{self.name} on {self.suite.name}: {kept} of {all_of} prompts{out}{lost}; {holds}"
 
 
 def open_session(options: ProbeOptions, run: str | None = None) -> Session:
@@ -153,7 +159,7 @@ def open_session(options: ProbeOptions, run: str | None = None) -> Session:
     from models.checkpoint import run_folder
     from probes.prompts import align, check_tokenizer, load_suite
 
-    run_folder(run or options.run)
+    run_folder(options.run if run is None else run)
     suite = load_suite(options.suite, n=options.n, seed=options.seed)
     name, model = open_run(options, run)
     tokenizer = check_tokenizer(model)
@@ -172,8 +178,9 @@ def hits(values: "np.ndarray", clusters: Any) -> dict[str, Any]:
     import numpy as np
 
     from probes.proportions import proportion
+    from probes.statistics import read_clusters
 
-    if len(np.unique(clusters)) < 2:
+    if read_clusters(clusters, len(values)).count < 2:
         why = "one independent case"
         return {"share": float(np.mean(values)), "ci_low": NAN, "ci_high": NAN, "why": why}
     result = proportion(values, clusters)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from models.bounds import Count, Seed
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import INTERVAL, RunOptions, check_options, open_run, show, write_results
@@ -262,9 +263,9 @@ class Options(RunOptions):
 
     run: Annotated[str, tyro.conf.Positional] = "dst-kron"
     """Run folder of a model with Kronecker mixing, or a bundled one."""
-    shuffles: int = 2000
+    shuffles: Count = 2000
     """Shuffles of a matrix's cells for the p of its hub."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the shuffles."""
 
 
@@ -272,8 +273,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
     check_options(options)
-    if options.shuffles < 1:
-        raise InputError("--shuffles must be at least 1")
     name, model = open_run(options)
     from probes.undefined import legend
 

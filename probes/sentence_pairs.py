@@ -5,7 +5,8 @@
     winobias:PATH   the pronoun replaced by either occupation: "because the developer did not like the design"
 
 Replacing lets the words after the pronoun decide, which is where most schemas are settled; a causal model scores the
-whole sentence (Trinh & Le 2018, full scoring). Pairs that name the same two candidates are one unit of inference.
+whole sentence (Trinh & Le 2018, full scoring). Pairs that name the same two candidates are one unit of inference; those
+of WinoBias that share one of their occupations are not independent either (`SentencePair.words`).
 """
 
 import re
@@ -58,8 +59,9 @@ def winobias_pairs(path: str | Path) -> SentencePairs:
         ending = "'s" if _possessive(p.text, start, end) else ""
         named = [p.text[slice(*p.roles[role])] for role in ("target", "distractor")]
         good, bad = (_filled(p.text, start, end, f"the {name}{ending}") for name in named)
-        cluster = " / ".join(sorted(name.lower() for name in named))
-        pairs.append(SentencePair(id=p.id, good=good, bad=bad, category=p.category, cluster=cluster))
+        words = (named[0].lower(), named[1].lower())
+        cluster = " / ".join(sorted(words))
+        pairs.append(SentencePair(id=p.id, good=good, bad=bad, category=p.category, cluster=cluster, words=words))
     return SentencePairs(suite.name, tuple(pairs), suite.source, tuple(skipped))
 
 

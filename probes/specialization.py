@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from models.bounds import Bounds, Count, check
 from models.cli import command, parse
 from models.errors import InputError
 from probes.command import RunOptions, documents, open_run, write_results
@@ -47,14 +48,13 @@ class Specialization:
     whatever their number. Prompts are texts, or token ids with BOS first.
     """
 
-    length: int = 64
+    length: Annotated[int, Bounds(low=2)] = 64
     """T: samples are cut to this many tokens, BOS included; shorter ones are left out."""
-    blocks: int = 10
+    blocks: Annotated[int, Bounds(low=2)] = 10
     """Blocks of samples for the jackknife's interval."""
 
     def __post_init__(self) -> None:
-        if self.length < 2 or self.blocks < 2:
-            raise InputError(f"specialization needs 2 tokens and 2 blocks, not {self.length} and {self.blocks}")
+        check(self)
 
     def plan(self, prompts: Any, tokenizer: Any) -> Any:
         """Samples of exactly `length` tokens. Raises `InputError` when no prompt is that long."""
@@ -256,7 +256,7 @@ class Options(RunOptions):
 
     data: str | None = None
     """SOURCE of the samples; default: the run's validation data."""
-    samples: int = 200
+    samples: Count = 200
     """Use at most this many documents that are long enough."""
     heads: bool = False
     """Print the entropy of every head as well."""
@@ -267,8 +267,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
     probe = options.probe
-    if options.samples < 1:
-        raise InputError("--samples must be at least 1")
     name, model = open_run(options)
     if probe.length > model.config.n_ctx:
         raise InputError(f"--length {probe.length} is longer than the context of {model.config.n_ctx}")

@@ -7,7 +7,8 @@
 SPS = mean over prompts of α(query → semantic) − α(query → distractor) (LFA Eq. 8), from −1 to 1, averaged over heads.
 In a minimal pair each noun stands last once, so a head that only looks at positions has 0, and so has a head that
 looks everywhere alike if the nouns have equally many tokens. They often have not: `even` is what such a head would
-have, (tokens of the target − tokens of the competitor) / keys, and belongs beside every SPS near 0.
+have, (tokens of the target − tokens of the competitor) / keys, and belongs beside every SPS near 0. Prompts whose text
+up to the query is asked with either answer are left out and counted: their SPS is 0 by construction.
 """
 
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ UNITS = {
     "ci_high": "attention",
     "d": "pooled standard deviations, target against competitor",
     "n": "prompts",
-    "clusters": "independent cases: the two orders of a pair count once",
+    "clusters": "independent cases: a pair counts once; fewest words of a kind where they share words",
 }
 
 
@@ -178,6 +179,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(options)
     probe = Sps(level=options.level, attention=options.attention)
 
+    from probes.attention import left_out
     from probes.probe import measure
 
     session = open_session(options)
@@ -185,7 +187,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"{session.name} has no head gates, so its attention is raw; leave --attention gated out")
     table = measure(session.model, probe, session.aligned, tokenizer=session.tokenizer)
     summary = probe.summarize(table)
-    title = f"{session.title}; {probe.attention} attention"
+    lost = left_out(probe.plan(session.aligned, session.tokenizer), "target and distractor")
+    title = f"{session.title}{lost}; {probe.attention} attention"
     columns = ("semantic", "distractor", "sps", INTERVAL, "even", "p_holm")
     show(summary, f"{title}; SPS", (*LEVELS[probe.level][-1:], *columns))
     about = {"level": probe.level, "attention": probe.attention}

@@ -10,6 +10,8 @@ from typing import Literal, get_args
 from models.errors import InputError
 
 Order = Literal["target_first", "target_last"]
+Unit = str | tuple[str, ...]
+"""The unit of inference of a prompt, or with words that prompts share (unit, label, label, …)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,10 @@ class Prompt:
     pair: str | None = None
     """Two prompts that differ only in the order of target and competitor share this name."""
     cluster: str | None = None
-    """Prompts that share it are one unit of inference, for other reasons than a pair's: one frame, one word."""
+    """Prompts that share it are one unit of inference, for other reasons than a pair's: one frame, one story."""
+    words: dict[str, str] | None = None
+    """Kind -> label of what prompts share crosswise, as target -> crayon, competitor -> basket: two prompts that agree
+    in any of them may depend on each other, and an interval over them all holds for new words (`statistics.Shared`)."""
     order: Order | None = None
     """Whether the target or the first-named competitor stands first."""
     category: str
@@ -52,6 +57,8 @@ class Prompt:
             raise InputError(f"{where} is marked {self.order!r}, but its roles say {order_of(self.roles)}")
         if self.pair is not None and self.order is None:
             raise InputError(f"{where} is of pair {self.pair!r} but has no order; write target_first or target_last")
+        if self.words is not None and not (self.words and all(self.words.values())):
+            raise InputError(f"{where} has empty 'words'; name at least one kind and its label, or leave them out")
         if (self.coherent is None) != (self.incoherent is None):
             raise InputError(f"{where} has one continuation; give both, or none")
         if self.coherent is not None and not (self.coherent.strip() and (self.incoherent or "").strip()):
@@ -80,6 +87,8 @@ class Suite:
         twice = [name for name, n in Counter(p.id for p in self.prompts).items() if n > 1]
         if twice:
             raise InputError(f"{self.source}: the id {twice[0]!r} occurs twice; make the ids unique")
+        if len({tuple(p.words or ()) for p in self.prompts}) > 1:
+            raise InputError(f"{self.source}: every prompt needs 'words' of the same kinds in the same order, or none")
         for name, orders in self.pairs.items():
             if sorted(orders) != sorted(get_args(Order)):
                 raise InputError(
@@ -96,10 +105,11 @@ class Suite:
         return found
 
 
-def units(prompts: Sequence[Prompt]) -> list[str]:
+def units(prompts: Sequence[Prompt]) -> list[Unit]:
     """The unit of inference of each prompt: prompts that share a pair, a cluster or a text are one unit.
 
-    Two pronouns of one text are two prompts and one sample of text; so are the two orders of a pair.
+    Two pronouns of one text are two prompts and one sample of text; so are the two orders of a pair. Where the prompts
+    have `words`, each entry is (unit, label of each kind): labels for `statistics.read_clusters`.
     """
     parent: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -113,4 +123,21 @@ def units(prompts: Sequence[Prompt]) -> list[str]:
             if name is not None:
                 parent[root(("text", p.text))] = root((kind, name))
     names: dict[tuple[str, str], str] = {}  # a unit is called after its first pair, cluster or prompt
-    return [names.setdefault(root(("text", p.text)), p.pair or p.cluster or p.id) for p in prompts]
+    found = [names.setdefault(root(("text", p.text)), p.pair or p.cluster or p.id) for p in prompts]
+    return [(one, *p.words.values()) if p.words else one for one, p in zip(found, prompts, strict=True)]
+
+
+def unit_of(label: Unit) -> str:
+    """The unit of a label of `units`, without the words."""
+    return label if isinstance(label, str) else label[0]
+
+
+def population(prompts: Sequence[Prompt]) -> str:
+    """For what an interval over these prompts holds: new words, or where they share none, new texts like these."""
+    found = units(prompts)
+    names = next((list(p.words) for p in prompts if p.words), [])
+    if not names:
+        return f"95 % for new texts, {len(set(found))} independent"
+    counts = [len(set(labels)) for labels in zip(*found, strict=True)]
+    kinds = ", ".join(f"{n} {name}" for n, name in zip(counts[1:], names, strict=True))
+    return f"95 % for new words, {kinds}"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from probes.statistics import degrees_of_freedom, ratio_and_error
+from probes.statistics import Shared, degrees_of_freedom, ratio_and_error
 
 
 class TTest(NamedTuple):
@@ -18,16 +18,17 @@ class TTest(NamedTuple):
     p: np.ndarray
 
 
-def clustered_t(totals: np.ndarray, counts: np.ndarray) -> TTest:
+def clustered_t(totals: np.ndarray, counts: np.ndarray, shared: Shared | None = None) -> TTest:
     """Student's test that Σ y_d / Σ n_d is 0, clusters on the last axis: t = R / SE with df degrees of freedom.
 
     R and SE are `statistics.ratio_and_error`'s, df `statistics.degrees_of_freedom`'s, D−1 for clusters of one size;
     with two orders in every pair this is the paired t test on pair means. NaN where no cluster differs from another.
+    `shared` says which cells share labels of several kinds (`statistics.read_clusters`).
     """
-    difference, error = ratio_and_error(totals, counts)
+    difference, error = ratio_and_error(totals, counts, shared)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(error > 0, difference / error, np.nan)
-    df = np.broadcast_to(degrees_of_freedom(counts), error.shape)
+    df = np.broadcast_to(degrees_of_freedom(counts, shared), error.shape)
     return TTest(difference, error, t, df, 2 * stats.t.sf(np.abs(t), df))
 
 

@@ -28,7 +28,8 @@ from models.errors import InputError
 from probes.loaders import SentencePair, SentencePairs
 from probes.prompts import load_suite
 from probes.sentence_pairs import PAIRS
-from probes.suite import Prompt, Suite, units
+from probes.statistics import read_clusters
+from probes.suite import Prompt, Suite, unit_of, units
 
 if TYPE_CHECKING:
     from models.text.tokenizer import Tokenizer
@@ -62,7 +63,8 @@ class Task:
     source: str
     rule: Rule
     cases: pd.DataFrame
-    """id, pair, cluster (the unit of inference), category, relation, order, answer, foil, given (tokens given)."""
+    """id, pair, cluster (the unit of inference, with the words that cases share), category, relation, order, answer,
+    foil, given (tokens given)."""
     reads: Reads
     filtered: Filtered
     """(id, reason) of the cases left out."""
@@ -84,7 +86,9 @@ class Task:
     def title(self) -> str:
         """Counts: cases, units, tokens given, what was left out."""
         n, given = len(self.cases), int((self.cases["given"] > 0).sum())
-        text = f"{self.name}: {n} cases in {self.cases['cluster'].nunique()} units"
+        within = read_clusters(self.cases["cluster"], n)
+        kinds = "" if within.shared is None else f", 95 % for new words ({within.count} of a kind or more)"
+        text = f"{self.name}: {n} cases in {self.cases['cluster'].map(unit_of).nunique()} units{kinds}"
         if self.rule == "sentence":
             text += ", whole sentences: P is the good one's share of the two"
         elif given:
@@ -191,7 +195,7 @@ def sentence_task(pairs: SentencePairs, tokenizer: "Tokenizer", n_ctx: int | Non
         {
             "id": [p.id for p in kept],
             "pair": "",
-            "cluster": [p.cluster or p.id for p in kept],
+            "cluster": [(p.cluster or p.id, *p.words) if p.words else p.cluster or p.id for p in kept],
             "category": [p.category for p in kept],
             "relation": "",
             "order": "",

@@ -18,7 +18,16 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 
 
-LONG = ("test_documents.py", "test_resume.py", "test_zoo.py", "test_statistics_calibration.py", "test_notebooks.py")
+LONG = (
+    "test_faults.py",
+    "test_grid.py",
+    "test_parallel.py",
+    "test_documents.py",
+    "test_resume.py",
+    "test_zoo.py",
+    "test_statistics_calibration.py",
+    "test_notebooks.py",
+)
 """Files of half a minute and more: first, so that no worker ends with one of them while the other has nothing left."""
 
 

@@ -11,7 +11,19 @@ import pandas as pd
 import pytest
 import torch
 
-from interventions import ablate, amplify, amplify_plots, hydra, hydra_figure, patch, patch_plots, streams, streams_plot
+from interventions import (
+    ablate,
+    ablation_effects,
+    amplify,
+    amplify_plots,
+    hydra,
+    hydra_figure,
+    patch,
+    patch_plots,
+    steer_heads,
+    streams,
+    streams_plot,
+)
 from interventions.stream_edits import replace_everywhere, zero
 from interventions.sweep import document_losses
 from models.checkpoint import load
@@ -294,3 +306,11 @@ def test_other_controls_are_refused_before_anything_is_measured(
     with pytest.raises(InputError, match=message) as caught:
         command.main([str(tiny_run), "--control", str(folder)])
     assert "\n" not in str(caught.value) and not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [ablate, amplify, streams, hydra, patch, ablation_effects, steer_heads])
+def test_an_empty_control_is_not_the_model_itself(command: Any, tiny_run: Path) -> None:
+    with pytest.raises(InputError, match="the name of a run is empty"):
+        command.main([str(tiny_run), "--control", ""])
+    with pytest.raises(InputError, match="the name of a run is empty"):
+        command.main([""])

@@ -119,7 +119,7 @@ def test_command_on_pairs(tiny_run: Path, tmp_path: Path, capsys: pytest.Capture
         (["--sets", "3"], "give a --size of 2 or more"),
         (["--heads", "top2:foo"], "unknown head score 'foo': known: pds"),
         (["--scale"], "give at least one factor"),
-        (["--scale", "nan"], "not a finite number"),
+        (["--scale", "nan"], "scale must be a finite number"),
     ],
 )
 def test_bad_options_are_told_what_to_change(tiny_run: Path, options: list[str], message: str) -> None:

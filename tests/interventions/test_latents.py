@@ -281,7 +281,7 @@ def test_command_one_dimension_at_a_time_and_values(run: Path, tmp_path: Path) -
         (["--text", "a", "--source", "b", "c"], "1 --text and 2 --source"),
         (["--position", "1"], "--position is a position in a text"),
         (["--each", "--together"], "leave --together out"),
-        (["--clamp", "0", "nan"], "--clamp 0.0 nan: finite numbers only"),
+        (["--clamp", "0", "nan"], "clamp must be a finite number, got nan"),
         (["--dims", "8"], "L0.q has latent dimensions 0 to 7, not 8"),
         (["--text", "the cat", "--source", "the cat sat on the"], "tokens: say with --position"),
     ],

@@ -176,7 +176,7 @@ def test_bad_input(tiny_run: Path, suite: Path) -> None:
         (["--clean", "x"], "needs all of"),
         ([*own, "--layers", "7"], "layers 0 to 1"),
         ([*own, "--hooks", "resid_pre"], "token_pre or context_pre"),
-        ([*own, "--threshold", "0"], "--threshold"),
+        ([*own, "--threshold", "0"], "threshold must be positive"),
         ([*own, "--senders", "top1:pds"], "recovery"),
         ([*own, "--senders", "top1:recovery", "--hooks", "mlp_out"], "let --hooks hold z"),
         (["--suite", str(suite), "--pairs", "0"], "at least 1"),

@@ -106,9 +106,9 @@ def plain_hyper(model: Any, tokens: Tensor, s: int, change: Change, where: Any, 
         Y = X
         for hc, branch in ((block.attn_hc, lambda h, b=block: b.attend(h, h)), (block.mlp_hc, block.feed_forward)):
             Y = changed(Y) if where == "everywhere" or (where == layer and reach == "layer") else Y
-            x = hc.normed(Y)
+            x = hc.dynamic(Y)
             pre, res = hc.H_pre(x), hc.H_res(x).expand(*tokens.shape, 4, 4)
-            post = hc.H_post(hc.normed(res @ Y) if hc.spec.post_input == "mixed" else x)
+            post = hc.H_post(hc.dynamic(res @ Y) if hc.spec.post_input == "mixed" else x)
             written = post[..., None] * branch((pre[..., None] * Y).sum(-2))[:, :, None]
             X, Y = res @ X + written, res @ Y + written
         X = Y if where == "everywhere" else X
@@ -243,7 +243,7 @@ def test_bad_input(tiny_run: Path) -> None:
         (["--streams", "resid"], "token"),
         (["--where", "7"], "--where 7.*layers 0 to 1"),
         (["--where", "hed"], "head or everywhere"),
-        (["--draws", "0"], "--draws 0"),
+        (["--draws", "0"], "draws must be at least 1"),
         (["--streams", "context", "--method", "random"], "resample"),
         (["--out", "x.csv"], "parquet"),
     ):

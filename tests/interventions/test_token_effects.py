@@ -163,7 +163,7 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-tokens", "0"], "--max-tokens 0: at least 1"),
+        (["--max-tokens", "0"], "max_tokens must be at least 1, got 0"),
         (["--heads", "L9.H0"], "layers go from 0 to"),
         (["--groups", "L0H1=L0.H0", "--heads", "L0.H1"], "name of a single head"),
         (["--out", "effects.csv"], "effects.parquet"),
@@ -178,8 +178,14 @@ def test_bad_sequences_and_exit_code() -> None:
     model = models.build("lfa", scale="tiny")
     with pytest.raises(InputError, match="0 to 2 next tokens"):
         token_effects(model, [[1, 2, 3], [1]], [])
-    with pytest.raises(InputError, match="not finite at 2 positions"):
+    told = "the edit of blocks.0.attn.hook_z returned values that are not finite: 64 of 64"
+    with pytest.raises(InputError, match=told):
         token_effects(model, [[1, 2, 3]], [{"blocks.0.attn.hook_z": lambda z, hook: z / 0}])
+    broken = models.build("lfa", scale="tiny")
+    with torch.no_grad():
+        broken.embed.weight.fill_(torch.nan)
+    with pytest.raises(InputError, match="not finite"):
+        token_effects(broken, [[1, 2, 3]], [])
     done = subprocess.run(
         [sys.executable, "-m", "interventions.token_effects", "--max-tokens", "0"], capture_output=True, text=True
     )

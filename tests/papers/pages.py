@@ -38,6 +38,22 @@ def changed(name: str, change: Callable[[dict], Any]) -> Change:
     return edit
 
 
+def committed(page: Callable[[Sequence[str]], str], folder: Path) -> None:
+    """Fails unless the page that is written again from a folder's tables is the README.md that lies there.
+
+    The line that says who judged, when and at which commit, is left out.
+    """
+    text = (folder / "README.md").read_text()
+    named = next(line for line in text.splitlines() if line.startswith("- Files: "))
+    files = [name.strip(" .`") for name in named.removeprefix("- Files: ").rstrip(".").split(",")]
+    assert all((folder / name).is_file() for name in files), files
+
+    def plain(page: str) -> list[str]:
+        return [line for line in page.splitlines() if not line.startswith("- Judged again")]
+
+    assert plain(page(files)) == plain(text)
+
+
 def unexplained(folder: Path, leave_out: Collection[str] = ()) -> dict[str, list[str]]:
     """Table -> its columns with a value that is missing without a reason."""
     from probes.undefined import printable
@@ -65,3 +81,28 @@ def refused(
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert end.value.code == 2 and last.startswith("error: ")
     return last
+
+
+def once_more(main: Callable[[Sequence[str]], None], folder: Path, scratch: Path) -> str:
+    """The page of a folder, which judging its tables again must give word for word, with the same claims.
+
+    But for the lines that say when it was judged and which files lie beside; `main` may load no model.
+    """
+    import models.checkpoint
+
+    def lines(text: str) -> list[str]:
+        own = ("- Judged again", "- Files:", "![comparison]")
+        return [line for line in text.splitlines() if line and not line.startswith(own)]
+
+    def closed(*_: Any, **__: Any) -> None:
+        raise AssertionError("--tables loads no model")
+
+    out = scratch / "again"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(models.checkpoint, "load", closed)
+        main(["--tables", str(folder), "--out", str(out), "--static", "none", "--no-html"])
+    texts = [(one / "README.md").read_text(encoding="utf-8") for one in (folder, out)]
+    assert lines(texts[1]) == lines(texts[0])
+    pd.testing.assert_frame_equal(*(pd.read_parquet(one / "claims.parquet") for one in (folder, out)))
+    assert {path.name for path in out.glob("*.parquet")} == {path.name for path in folder.glob("*.parquet")}
+    return texts[0]

@@ -66,6 +66,11 @@ def test_two_runs_make_a_page_and_tables(runs: list[Path], tmp_path: Path, capsy
             column
         )
     assert "1 documents" not in html and "In short" in html
+    keys = tables["coreference-keys-held-out"].query("run == 'lfa' and halves == 'both'").iloc[0]
+    assert re.search(f"most attention in {100 * keys['top1']:.1f}.% of the other", html)
+    assert keys["chance"] < 0.2 < tables["coreference-held-out"]["chance"].min()
+    step = tables["losses"][tables["losses"]["kind"] == "eval"].iloc[-1]
+    assert step["tokens"] == 3 * 2 * 128 and re.search(r"\(0\.0.M tokens seen\)", html)  # steps × sequences × context
 
 
 def test_one_run_is_enough(runs: list[Path], tmp_path: Path) -> None:
@@ -116,8 +121,12 @@ def test_the_verdict_on_coreference_follows_the_interval(low: float, high: float
     row = {"halves": "both", "head": "L0H1 / L1H1", "top1": 0.6, "ci_low": low, "ci_high": high, "p": 0.02}
     row |= {"difference": (low + high) / 2, "n": 20, "clusters": 10}
     table = pd.DataFrame([{**row, "rule": "recency", "rule_share": 0.5}, {**row, "rule": "longest", "rule_share": 0.4}])
-    text = words.coreference("m", {"coreference-held-out": table})
-    assert verdict in text and "“recency”" in text and "n = 20 prompts in 10 pairs" in text
+    keys = pd.DataFrame([{**row, "head": "L2H3 / L2H3", "top1": 0.1, "chance": 0.04, "rule": "recency"}])
+    text = words.coreference("m", {"coreference-held-out": table, "coreference-keys-held-out": keys})
+    assert verdict in text and "“recency”" in text and "n = 20 prompts that share 10 nouns or more of a kind" in text
+    # "right" is of the two nouns; the paper's Top-1, over all tokens, stands beside with its own head and chance
+    assert "(L0H1 / L1H1) prefers the right noun in 60.0 %" in text
+    assert "Over all tokens" in text and "(L2H3 / L2H3)" in text and "10.0 %" in text and "4.0 %" in text
 
 
 @pytest.mark.parametrize(
@@ -140,14 +149,14 @@ def test_sps_must_exceed_what_the_lengths_of_the_nouns_explain(low: float, high:
 )
 def test_suppression_needs_an_effect_and_a_rank(low: float, high: float, rank: float, verdict: str) -> None:
     label = {"measure": "coherence", "selection": "top1", "gate": 0.0}
-    effect = {**label, "group": "selected", "part": "all", "ci_low": low, "ci_high": high, "clusters": 9}
+    effect = {**label, "group": "selected", "part": "all", "ci_low": low, "ci_high": high, "n": 18, "clusters": 9}
     control = {**label, "heads": "L0H1+L1H1", "selected": -0.2, "random_low": -0.3, "random_high": 0.1, "draws": 39}
     tables = {
         "suppression": pd.DataFrame([effect]),
         "suppression-controls": pd.DataFrame([{**control, "p_rank": rank}]),
     }
     (line,) = words.suppression("m", tables)
-    assert verdict in line and "L0H1, L1H1" in line and "n = 9 pairs" in line
+    assert verdict in line and "L0H1, L1H1" in line and "n = 18 prompts" in line
     tables["suppression-controls"].loc[0, "selected"] = NAN
     assert "undefined by construction" in words.suppression("m", tables)[0]
 
@@ -164,5 +173,5 @@ def test_ablation_counts_heads_with_and_without_controls() -> None:
 
 
 def test_sizes_refuse_what_cannot_be_measured() -> None:
-    with pytest.raises(InputError, match="--documents"):
+    with pytest.raises(InputError, match="documents must be at least 2"):
         Sizes(documents=1)

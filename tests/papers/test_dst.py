@@ -14,14 +14,15 @@ from interventions.streams_tables import PAPER
 from models.capture import edit
 from models.checkpoint import load
 from models.errors import InputError
+from models.make import build
 from models.train import main as train
 from models.training.data import evaluation_shards
 from papers.dst import main, open_runs
-from papers.dst_measure import Settings, dual, measure_run
+from papers.dst_measure import Settings, dual, initialization, measure_run
 from papers.dst_printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, area, bounds, printed
 from papers.dst_seeds import claims
 from tests.conftest import ROOT
-from tests.papers.pages import changed, planted, refused, unexplained
+from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.tiny import arguments
 
 SHORT = ["--steps", "2", "--sample-every", "1000"]
@@ -62,10 +63,11 @@ def test_every_quotation_stands_in_the_paper() -> None:
 # ---- verdicts ----------------------------------------------------------------------------------
 
 
-def test_streams_are_judged_where_the_model_still_sees_text_and_areas_over_the_papers_alpha() -> None:
+def test_streams_are_judged_at_both_places_and_areas_over_the_papers_alpha() -> None:
     table = planted({
         ("dst-kron", "gap.random.head"): [0.10, 0.12, 0.11], ("dst-kron", "degradation.16"): [0.16, 0.17, 0.18],
-        ("dst-dense", "degradation.16"): [0.20, 0.22, 0.21], ("dst-dense", "area.excess.linear"): [3.0, 3.2, 3.1],
+        ("dst-kron", "gap.zero.head"): [-0.9, -0.92, -0.91], ("dst-kron", "gap.zero.everywhere"): [0.33, 0.03, 0.12],
+        ("dst-dense", "degradation.16"): [0.199, 0.207, 0.215], ("dst-dense", "area.excess.linear"): [3.0, 3.2, 3.1],
         ("dst-kron", "area.excess.linear"): [3.3, 3.1, 3.4],
     })  # fmt: skip
     table.loc[table["quantity"].str.startswith("gap"), "family"] = "streams"
@@ -73,7 +75,9 @@ def test_streams_are_judged_where_the_model_still_sees_text_and_areas_over_the_p
     rows = found[(found["quantity"] == "gap.random.head")].set_index("claim")
     assert rows.loc["dst-kron above 0", "direction"] == "holds" and rows.loc["dst-kron above 0", "runs"] == "3 of 3"
     assert list(rows.index) == ["dst-kron above 0"], "Table 4's opposite reading is no claim of its own"
-    assert not found["quantity"].str.endswith("everywhere").any()
+    zero = found[found["quantity"].str.startswith("gap.zero")].set_index("quantity")
+    assert zero.loc["gap.zero.head", ["direction", "runs"]].tolist() == ["opposite", "0 of 3"]
+    assert zero.loc["gap.zero.everywhere", ["direction", "runs"]].tolist() == ["not resolved at n=3 seeds", "3 of 3"]
     order = found[(found["quantity"] == "degradation.16") & (found["claim"] == "dst-dense > dst-kron")].iloc[0]
     assert (order["direction"], order["size"]) == ("holds", "printed value inside")  # 20 % − 16.3 %
     lost = found[found["quantity"] == "area.excess.linear"].iloc[0]
@@ -85,6 +89,46 @@ def test_streams_are_judged_where_the_model_still_sees_text_and_areas_over_the_p
     assert set(found["quantity"]) - set(other["quantity"]) == {
         f"area.{k}.linear" for k in ("raw", "excess", "relative")
     }
+
+
+def test_a_gap_within_the_smallest_effect_of_interest_is_negligible_however_sure() -> None:
+    """Random words cost .016 % of the loss more than zero, in every seed: a sign, and nothing."""
+    table = planted({("dst-kron", "gap.random.head"): [0.00016, 0.00018, 0.00015]})
+    table["family"], table["unit"] = "streams", "share of the loss"
+    row = claims(table).set_index("quantity").loc["gap.random.head"]
+    assert row["ci_low"] > 0 and row["p"] < 0.05
+    assert (row["direction"], row["smallest"]) == ("negligible: within ±0.01", 0.01)
+
+
+def test_kronecker_maps_begin_weaker_than_dense_ones() -> None:
+    """Beside layer 0's attention written out in plain torch; the same number every time."""
+    shape = {"n_layers": 2, "n_heads": 4, "d_model": 64, "d_vocab": 100, "n_ctx": 128}
+    table = initialization(shape, "tiny", [1, 0, 1])
+    assert table.equals(initialization(shape, "tiny", [0, 1]))
+    assert table[["scale", "preset", "seed"]].drop_duplicates().shape[0] == len(table) == 8
+    own = table[table["scale"] == "tiny"].set_index(["preset", "seed"])
+    for preset in ("dst-kron", "dst-dense"):
+        model = build(preset, "tiny", seed=1, **shape)
+        ids = torch.randint(0, 100, (2, 128), generator=torch.Generator().manual_seed(0))
+        block = model.blocks[0]
+        with torch.no_grad():
+            _, cache = model.run_with_cache(ids)
+            values = F.layer_norm(model.embed(ids).unflatten(-1, (4, 16)), (16,))  # channel norm: weights begin at 1
+            mixed = (
+                torch.einsum("kh,bthd->btkd", block.attn.v.weight, values)
+                if preset == "dst-kron"
+                else F.linear(values.flatten(-2), block.attn.v.weight).unflatten(-1, (4, 16))
+            )
+            z = torch.einsum("bhqk,bkhd->bqhd", cache["blocks.0.attn.hook_pattern"], mixed)
+            out = (
+                torch.einsum("kh,bthd->btkd", block.attn.o.weight, z)
+                if preset == "dst-kron"
+                else F.linear(z.flatten(-2), block.attn.o.weight)
+            )
+        assert own.loc[(preset, 1), "std"] == pytest.approx(out.std().item(), rel=1e-3)
+    ratio = own["std"]["dst-dense"] / own["std"]["dst-kron"]
+    assert own["ratio"]["dst-kron"].to_numpy() == pytest.approx(ratio.to_numpy()) and (ratio > 4).all()
+    assert (table.loc[(table["scale"] == "paper") & (table["preset"] == "dst-kron"), "ratio"] > 50).all()
 
 
 def test_the_papers_own_degradations_keep_its_bounds() -> None:
@@ -172,7 +216,7 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
     text = (out / "README.md").read_text(encoding="utf-8")
     tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
     assert set(tables) == {
-        "runs", "presets", "claims", "streams", "amplification", "heads", "areas", "losses", "loss"
+        "runs", "presets", "claims", "streams", "amplification", "heads", "areas", "losses", "loss", "initialization",
     }  # fmt: skip
     whole = tables["streams"][tables["streams"]["where"] == "everywhere"]
     assert set(whole["preset"]) == {"dst-kron", "dst-dense"} and not dual(load(runs["std-t-0"]))
@@ -190,6 +234,20 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
     assert "Over other α than the paper's" in text
     for name in re.findall(r"`([\w.-]+\.parquet)`", text):
         assert (out / name).is_file()
+
+
+def test_tables_judged_again_give_the_same_page_without_a_model(out: Path, tmp_path: Path) -> None:
+    once_more(main, out, tmp_path)
+
+
+def test_the_published_page_is_what_its_tables_say(tmp_path: Path) -> None:
+    text = once_more(main, ROOT / "results" / "dst_tinystories", tmp_path)
+    head, claims_at = text.split("## What the paper prints twice")[0], text.split("## Claims of the paper")[1]
+    assert "depends on where a stream is taken away" in head and "2.4 M tokens seen each" in head
+    assert "paper's sign in 0 of 3 runs" in head and "paper's sign in 3 of 3 runs" in head
+    assert "(both models see no text)" in claims_at and "negligible: within ±0.01" in claims_at
+    rows = [line for line in claims_at.split("\n## ")[0].splitlines() if line.startswith("| dst-kron")]
+    assert len(rows) == 6 and all("| 0.0100 |" in row for row in rows), "the smallest effect of every claim"
 
 
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:
@@ -218,6 +276,8 @@ def test_bad_input_is_told_in_one_line_and_exits_2(
         ([one, "--alpha", "0"], "above 0"),
         ([one, "--documents", "1"], "--documents: at least 2"),
         ([one, "--out", str(other / "manifest.json")], "is a file"),
+        ([one, "--tables", str(tmp_path)], "not both"),
+        (["--tables", str(tmp_path)], "is no folder of a comparison"),
     ):
         assert message in refused(main, argv, monkeypatch, capsys)
     changed("manifest.json", lambda m: m.pop("outcome"))(other)

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,12 +13,16 @@ from safetensors.torch import load_file, save_file
 
 from models.errors import InputError
 from models.train import main as train
-from papers.krom import main, open_runs, read
-from papers.krom_conclusion import conclusion
-from papers.krom_mixing import factors, without_gradient
-from papers.krom_printed import ARCHITECTURES
-from papers.losses import Printed, against
+from papers.krom import again, main, open_runs, read
+from papers.krom_conclusion import conclusion, cosines
+from papers.krom_mixing import factors, judged, without_gradient
+from papers.krom_page import differences, page
+from papers.krom_printed import ARCHITECTURES, ORDER
+from papers.losses import Below, Printed, against, bundled, contradictions, curves, order, order_rows
+from tests.papers.pages import committed
 from tests.tiny import arguments
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,9 @@ def test_what_the_loss_did_is_what_lies_beyond_the_replay(runs: dict, tmp_path: 
         tensors[name] = torch.tensor([[keep, swap], [keep, swap]])
     tensors["blocks.1.attn_hc.b.res"] = torch.tensor([[keep, swap + 0.3], [keep + 0.2, swap]])
     save_file(tensors, weights, metadata=with_step)
+    manifest = json.loads((planted / "manifest.json").read_text())
+    del manifest["weights"]  # these are not those that the training ended with
+    (planted / "manifest.json").write_text(json.dumps(manifest))
     found = factors(run).set_index(["module", "factor"])
     assert found.loc[("blocks.1.attn_hc", 0), "by_loss"] == pytest.approx(0.3, abs=1e-5)
     assert found.loc[("blocks.1.attn_hc", 1), "by_loss"] == pytest.approx(-0.2, abs=1e-5)
@@ -91,8 +99,137 @@ def test_losses_are_compared_seed_by_seed() -> None:
         pytest.approx(-0.2 - half, abs=1e-3),
         pytest.approx(-0.2 + half, abs=1e-3),
     )
-    assert row["order"] == "unresolved" and row["all_seeds"] == "2 of 2"
+    assert row["all_seeds"] == "2 of 2" and "order" not in table, "no verdict without a correction"
     assert "the control itself" in table.loc["gpt2", "undefined"]
+
+
+def test_a_loss_is_compared_with_the_control_that_is_printed_beside_it() -> None:
+    """kromhc's 5.92 stands in a caption with 6.01 for the control, whose 6.016 is of another run."""
+    rows = planted_losses(gpt2=[6.0, 6.1], kromhc=[5.9, 6.0])
+    found = against(rows, "gpt2", ARCHITECTURES).set_index("preset")
+    assert found.loc["kromhc", "printed_difference"] == pytest.approx(-0.09)
+
+
+def planted_losses(**losses: list[float]) -> pd.DataFrame:
+    """Losses over seeds 0, 1, …"""
+    return pd.DataFrame(
+        [
+            {"preset": preset, "seed": seed, "loss": x, "parameters": 10, "tokens": 100}
+            for preset, values in losses.items()
+            for seed, x in enumerate(values)
+        ]
+    )
+
+
+def test_the_order_is_judged_pair_by_pair_with_one_correction() -> None:
+    """Three seeds: a clear pair, one with a seed against it, one within .01 nats, and one that is withdrawn."""
+    from scipy import stats
+
+    rows = planted_losses(
+        a=[4.0, 4.1, 4.2], b=[4.5, 4.61, 4.69], c=[4.505, 4.611, 4.699], d=[4.6, 4.5, 4.8],
+    )  # fmt: skip
+    claims = [
+        Below("a", "b", (4.0, 4.5), "Table 1"), Below("b", "c", (4.5, 4.6), "Table 1"),
+        Below("c", "d", (4.6, 4.7), "Table 1"), Below("a", "d", (4.0, 4.1), "Table 1", "withdrawn: planted"),
+        Below("a", "absent", (4.0, 4.1), "Table 1"),
+    ]  # fmt: skip
+    found = order(rows, claims).set_index("claim")
+    assert len(found) == 4, "a preset that was not trained has no claim"
+    p = {
+        f"{x} < {y}": stats.ttest_rel(*(rows[rows["preset"] == z]["loss"] for z in (y, x))).pvalue
+        for x, y in (("a", "b"), ("b", "c"), ("c", "d"))
+    }
+    for rank, claim in enumerate(sorted(p, key=lambda c: p[c])):  # Holm: times 3, 2, 1
+        assert found.loc[claim, "p"] == pytest.approx(p[claim], rel=1e-6)
+        if rank == 0:
+            assert found.loc[claim, "p_holm"] == pytest.approx(3 * p[claim], rel=1e-6)
+    assert found.loc["a < b", "direction"] == "holds" and found.loc["a < b", "size"] == "printed value inside"
+    assert found.loc["b < c", "direction"] == "not resolved at n=3 seeds"
+    assert found.loc["c < d", ["direction", "against"]].tolist() == ["not resolved at n=3 seeds", "1"]
+    assert found.loc["a < d", "direction"] == "withdrawn: planted" and pd.isna(found.loc["a < d", "p"])
+    (said,) = contradictions(found.reset_index(), rows)
+    assert said == "c < d is contradicted in 1 of 3 seeds (seed 1: d 4.5000, c 4.6110)."
+    close = order(planted_losses(a=[4.0, 4.1, 4.2], b=[4.004, 4.105, 4.206]), claims[:1])
+    assert close["direction"].tolist() == ["negligible: within ±0.01"]
+
+
+def test_two_seeds_of_which_one_contradicts_do_not_hold_the_blogs_order() -> None:
+    """The losses of results/krom_textbooks: an uncorrected interval called three of four pairs the same."""
+    rows = planted_losses(
+        gpt2=[5.2490, 5.2439], canon=[4.9715, 4.9312], kromhc=[5.0411, 5.0470], kromcanon=[4.9282, 4.9447]
+    )
+    found = order(rows, ORDER).set_index("claim")
+    assert found.loc["kromcanon < canon", ["direction", "against"]].tolist() == ["not resolved at n=2 seeds", "1"]
+    others = found.drop(index=["kromcanon < canon", "canon < kromhc"])
+    assert set(others["direction"]) == {"not resolved at n=2 seeds, corrected"} and set(others["alone"]) == {"holds"}
+    assert found.loc["canon < kromhc", "direction"].startswith("no claim: the blog prints both orders")
+    text = order_rows(found.reset_index(), "blog")
+    assert "not resolved: 4, no claim: 1." in text and "nan" not in text
+
+
+def test_where_curves_of_bundled_models_cross() -> None:
+    rows = [
+        {"model": model, "step": step, "tokens_seen": 1000 * step, "loss": loss}
+        for model, losses in {"a": [3.0, 2.0, 1.5], "b": [2.8, 2.1, 1.6]}.items()
+        for step, loss in zip((500, 1000, 1500), losses, strict=True)
+    ]
+    said = curves(pd.DataFrame(rows), "a", "b")
+    assert "b has the lower loss at first, and the curves cross between steps 500 and 1,000" in said
+    assert "a 1.5000, b 1.6000 after 1.5 M tokens" in said
+    rows[0]["loss"] = 2.7
+    assert "do not cross" in curves(pd.DataFrame(rows), "a", "b") and curves(pd.DataFrame(rows), "a", "c") == ""
+    own = bundled(["gpt2", "kromcanon-b2"])
+    assert set(own["preset"]) == {"gpt2", "kromcanon"} and own["tokens_seen"].max() > 6e6
+
+
+def test_factors_that_can_act_are_counted_by_what_they_do() -> None:
+    """Swaps of .05, .02, .004 where decay alone gives .02, and .5 in a module that cannot act."""
+    key = {
+        "preset": "kromhc", "b_res": -8.0, "storage": "fp32", "optimizer": "adamw", "lr": 0.005, "decay": 0.2,
+        "steps": 1000, "seed": 0,
+    }  # fmt: skip
+    rest = math.log(0.02 / 0.98)
+    rows = [(0.05, True), (0.025, True), (0.02, True), (0.004, True), (0.5, False)]
+    found = pd.DataFrame([{**key, "swap": s, "acts": acts, "gap_without_gradient": rest} for s, acts in rows])
+    table = judged(pd.DataFrame([{**key, "streams": "mix", "distance_static": 1.0}]), found).iloc[0]
+    assert (table["n_mix"], table["n_decay"], table["n_still"]) == (1, 2, 1)
+    assert "streams" not in table and table["decay"] == 0.2
+    bare = judged(pd.DataFrame([key]), found.assign(gap_without_gradient=-8.0)).iloc[0]
+    assert (bare["n_mix"], bare["n_decay"], bare["n_still"]) == (3, 0, 1), "without decay the same swaps are the loss's"
+
+
+@pytest.mark.parametrize("name", ["krom_textbooks", "krom_sgd_search"])
+def test_the_published_page_is_that_of_its_tables(name: str) -> None:
+    found = again(RESULTS / name)
+    committed(lambda files: page(found, files), RESULTS / name)
+    for table in ("mixing", "order", "comparison"):
+        own = getattr(found, table)
+        if len(own):
+            pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / name / f"{table}.parquet"), own, check_dtype=False)
+
+
+def test_an_earlier_comparison_is_judged_again_without_its_runs(runs: dict, tmp_path: Path) -> None:
+    """The tables of runs that are gone give the page that the runs gave, but for the line that says so."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    main([*(str(path) for path in runs.values()), "--out", str(first)])
+    for path in first.iterdir():
+        if path.name == "README.md":
+            continue
+        second.mkdir(exist_ok=True)
+        shutil.copy(path, second)
+    main(["--tables", str(second), "--out", str(second)])
+    plain = [
+        [line for line in (folder / "README.md").read_text().splitlines() if not line.startswith("- Judged again")]
+        for folder in (first, second)
+    ]
+    assert plain[0] == plain[1]
+    assert len(pd.read_parquet(second / "ways.parquet")) == 4 * 2, "four hyper-connected runs, two evaluations"
+    with pytest.raises(InputError, match="not both"):
+        main([str(runs["gpt2-0"]), "--tables", str(second)])
+    with pytest.raises(InputError, match="no folder of a comparison"):
+        main(["--tables", str(runs["gpt2-0"])])
+    with pytest.raises(InputError, match="is a file"):
+        main(["--tables", str(second), "--out", str(second / "README.md")])
 
 
 def test_the_command_writes_a_page_from_its_tables(runs: dict, tmp_path: Path, capsys) -> None:
@@ -105,13 +242,18 @@ def test_the_command_writes_a_page_from_its_tables(runs: dict, tmp_path: Path, c
     frozen = mixing[mixing["storage"] == "bf16"].iloc[0]
     assert frozen["swap"] == pytest.approx(1 / (1 + math.exp(8)), rel=0.05)
     arms = pd.read_parquet(out / "arms.parquet").set_index("storage")
-    assert arms.loc["bf16", "share"] == pytest.approx(1, abs=1e-6), (
-        "where decay rounds away, all of the way is the loss's"
-    )
+    frozen_arm = arms.loc["bf16"]
+    assert frozen_arm["swap_without_gradient"] == pytest.approx(frozen_arm["start"], rel=1e-6)
+    way = mixing.set_index("storage").loc["bf16", "by_loss"]  # where decay rounds away, all of the way is the loss's
+    assert frozen_arm["by_loss"] == pytest.approx(way)
+    assert math.isnan(frozen_arm["share"]) if abs(way) <= 1e-3 else frozen_arm["share"] == pytest.approx(1, abs=1e-6)
     compared = pd.read_parquet(out / "comparison.parquet").set_index("preset")
     assert compared.loc["kromhc", "pairs"] == 2, "bf16 and −2 are no part of it"
     loss = json.loads((runs["gpt2-0"] / "metrics.jsonl").read_text().splitlines()[-1])
     assert f"{ARCHITECTURES['gpt2'].value:.3f}" in text and "python -m models.train kromhc" in text
+    assert "kromhc < gpt2" in text and "What differs from the blog's recipe" in text and "tokens seen each" in text
+    assert (mixing[["n_mix", "n_decay", "n_still"]].sum(axis=1) == mixing["factors"]).all()
+    assert mixing["n_mix"].sum() == 0, "twelve steps add nothing beyond decay, not even from −2"
     assert loss and "validation loss" in capsys.readouterr().out
 
 
@@ -139,7 +281,7 @@ def _arms(**columns: list) -> pd.DataFrame:
     usual = {
         "preset": "kromhc", "optimizer": "adamw", "storage": "fp32", "lr": 0.005, "decay": 0.2, "steps": 1000,
         "b_res": -8.0, "by_loss": -0.5, "by_loss_max": 0.75, "towards": 3, "factors": 22, "swap": 0.006,
-        "swap_dynamic": 0.008, "swap_without_gradient": 0.0096, "streams": "mix", "stream_cosine": 0.97,
+        "swap_dynamic": 0.008, "swap_without_gradient": 0.0096, "n_mix": 1, "stream_cosine": 0.97,
         "shuffled_cosine": 0.96,
     }  # fmt: skip
     return pd.DataFrame({name: columns.get(name, [value] * n) for name, value in usual.items()})
@@ -151,8 +293,9 @@ BIASES = [-8.0, -8.0, -2.0, -2.0]
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"b_res": BIASES}, "moves away from mixing"),
-        ({"b_res": BIASES, "by_loss": [0.5, 0.25, 0.5, 1.0]}, "moves towards mixing"),
+        ({"b_res": BIASES}, "further from mixing than decay alone takes it, in all 4 runs"),
+        ({"b_res": BIASES, "by_loss": [0.5, 0.25, 0.5, 1.0]}, "closer to mixing than decay alone takes it"),
+        ({"b_res": BIASES, "by_loss": [-0.5, -0.5, -0.05, -0.5]}, "not resolved"),
         ({"b_res": BIASES, "by_loss": [-0.5, -0.5, 0.5, -0.5]}, "not resolved"),
         ({"b_res": [-8.0, -8.0]}, "not resolved"),
         ({"b_res": BIASES[1:]}, "not resolved"),
@@ -165,18 +308,31 @@ def test_the_verdict_needs_two_biases_of_two_seeds_that_agree(columns: dict, sai
 
 
 def test_storage_is_judged_within_a_recipe() -> None:
-    arms = {"storage": ["fp32", "fp32", "bf16"], "swap": [0.006, 0.0063, 0.00026], "streams": ["mix", "mix", "still"]}
+    arms = {"storage": ["fp32", "fp32", "bf16"], "swap": [0.006, 0.0063, 0.00026], "n_mix": [1, 3, 0]}
     sentence = conclusion(_arms(**arms))[0]
-    assert "kromhc from bias -8, AdamW, decay 0.2: the swap starts at 0.0003" in sentence
-    assert "stored in fp32 it ends at 0.0060 to 0.0063" in sentence and "2 runs; the monitor says mix" in sentence
-    assert "stored in bf16 it ends at 0.0003" in sentence and "1 run; the monitor says still" in sentence
+    assert (
+        "kromhc from bias -8, AdamW, decay 0.2: the mean swap of the factors that can act starts at 0.0003" in sentence
+    )
+    assert "stored in fp32 it ends at 0.0060 to 0.0063" in sentence and "2 runs; 1 to 3 of 22 factors mix" in sentence
+    assert "stored in bf16 it ends at 0.0003" in sentence and "1 run; 0 of 22 factors mix" in sentence
     apart = conclusion(_arms(storage=["fp32", "bf16"], decay=[0.2, 0.0]))
     assert not any("stored in bf16 it ends" in line for line in apart)
 
 
-def test_frozen_runs_go_nowhere_and_the_swap_in_use_has_its_own_count() -> None:
-    said = " ".join(conclusion(_arms(by_loss=[0.0, -0.5], swap_dynamic=[0.02, 0.008])))
-    assert "moves away from mixing in 1 of 2 runs" in said and "above what decay alone gives in 1 of 2" in said
+def test_a_way_of_nothing_is_no_way_and_the_swap_in_use_has_its_own_count() -> None:
+    """Two millionths of a logit away from mixing were counted as moving away."""
+    said = " ".join(conclusion(_arms(by_loss=[-2e-6, -0.5, 0.3], swap_dynamic=[0.0097, 0.008, 0.02])))
+    assert "further from mixing in 1 of 3 runs, closer in 1, and within 0.1 logits in 1" in said
+    assert "exceeds what decay alone gives by 0.01 or more in 1 of 3 runs (by any amount in 2" in said
+
+
+def test_cosines_stand_beside_their_shuffled_control() -> None:
+    said = cosines(_arms(stream_cosine=[0.97, 0.99], shuffled_cosine=[0.96, 0.995]), "1.0 M tokens seen each")
+    assert "are 0.970 to 0.990 here (2 runs, 1.0 M tokens seen each)" in said
+    assert "have 0.960 to 0.995; run by run the difference is -0.005 to +0.010" in said
+    assert "\n\n**Per-stream cosines**" in (RESULTS / "krom_textbooks" / "README.md").read_text()[:120], (
+        "the first line"
+    )
 
 
 def test_other_topologies_and_models_are_refused(runs: dict, tmp_path: Path) -> None:
@@ -193,3 +349,18 @@ def test_other_topologies_and_models_are_refused(runs: dict, tmp_path: Path) -> 
         open_runs([changed("frozen", "kromhc-0", freeze_res=True)])
     with pytest.raises(InputError, match="dyn_act is tanh there, none here"):
         open_runs([str(runs["kromhc-0"]), changed("none", "kromhc-1", dyn_act="none")])
+
+
+def test_what_differs_from_the_blogs_recipe_is_read_from_the_runs(runs: dict) -> None:
+    """The tiny runs have the recipe of today; one changed by hand has what it was changed to and no more."""
+    ours = open_runs([str(folder) for folder in runs.values()])
+    assert differences(ours[:1]) == ["storage"], "bf16 throughout is for scale paper"
+    for name, change in {"muon": {"muon_decay_mode": "decoupled"}, "adamw": {"bias_correction": True},
+                         "vectors": {"decay_vectors": False}}.items():  # fmt: skip
+        run = ours[0]
+        other = replace(
+            run, config={**run.config, "training": {**run.config["training"], "param_dtype": "bf16", **change}}
+        )
+        assert differences([other]) == [name]
+    model = {name: x for name, x in ours[0].config["model"].items() if name != "init"}
+    assert differences([replace(ours[0], config={**ours[0].config, "model": model})]) == ["init", "storage"]

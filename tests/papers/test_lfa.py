@@ -1,168 +1,238 @@
 """Paper LFA over seeds: planted numbers whose verdicts follow on paper, and the command on tiny runs."""
 
+import json
 import re
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 
 import papers.lfa_measure
 import papers.lfa_runs
+import probes.probe
 import tests.tiny
 from models.checkpoint import load
+from models.config_io import to_dict
 from models.errors import InputError
+from models.make import build
+from models.presets import preset as make
+from models.text.tokenizer import Tokenizer
 from models.train import main as train
 from models.training.data import evaluation_shards
 from papers.figures import write_figures
 from papers.lfa import main
-from papers.lfa_claims import claims, judge_order
+from papers.lfa_claims import claims
 from papers.lfa_figure import figure
 from papers.lfa_printed import BOUNDS, ORDERS, PRINTED, SETUP
-from papers.lfa_runs import PRESETS, open_runs
-from papers.lfa_seeds import architectures, comparisons, with_reference
-from papers.printed import Bound, Order, number
-from papers.seeds import estimate
-from papers.verdicts import direction, judge_bound, size, verdicts
+from papers.lfa_rows import Settings
+from papers.lfa_runs import PRESETS, Arms, in_arms, open_runs
+from papers.lfa_seeds import architectures, comparisons, contrast, renamed, with_reference
+from papers.rows import Rows
+from papers.runs import Run
+from papers.verdicts import verdicts
+from probes.coreference import Coreference
+from probes.probe import measure
+from probes.prompts import align, load_suite
 from tests.conftest import ROOT
 from tests.papers.pages import NAN, changed, planted, unexplained
 
 PAPER = ROOT.parent / "shared" / "papers" / "001_622b69835ff408ab.txt"
+COMMITTED = ROOT / "results" / "lfa_tinystories"
 FAST = ["--k", "1", "--documents", "4", "--resamples", "100", "--static", "none", "--device", "cpu"]
 
 
-# ---- the rule ----------------------------------------------------------------------------------
+# ---- contrasts of two architectures ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [
-        (0.1, 0.3, "holds"),
-        (-0.3, -0.1, "opposite"),
-        (-0.1, 0.3, "not resolved at n=3 seeds"),
-        (0.0, 0.3, "not resolved at n=3 seeds"),
-        (-0.3, 0.0, "not resolved at n=3 seeds"),
-    ],
-)
-def test_direction_follows_from_the_interval(low: float, high: float, verdict: str) -> None:
-    assert direction(low, high, "3") == verdict
+def shifted(table: pd.DataFrame, preset: str, by: int) -> pd.DataFrame:
+    """The table with other seeds of one preset."""
+    return table.assign(seed=table["seed"] + by * (table["preset"] == preset))
 
 
-def test_direction_without_an_interval_says_why() -> None:
-    assert direction(NAN, NAN, "1", "one seed of cfm") == "undefined: one seed of cfm"
-    with pytest.raises(ValueError, match="reason"):
-        direction(NAN, NAN, "1")
-    with pytest.raises(ValueError, match="turned round"):
-        direction(0.3, 0.1, "3")
-
-
-def test_size_says_where_the_printed_difference_lies() -> None:
-    assert size(0.2, 0.1, 0.3) == "printed value inside"
-    assert size(0.2, 0.3, 0.4) == "larger than printed"
-    assert size(0.2, -0.1, 0.1) == "smaller than printed"
-    assert size(NAN, 0.1, 0.3) == size(0.2, NAN, NAN) == ""
-
-
-def test_an_order_is_judged_by_welchs_interval() -> None:
+def test_seeds_that_both_have_are_paired_and_others_are_compared_by_welch() -> None:
     lfa, std = [0.20, 0.23, 0.29], [0.05, 0.11, 0.10]
-    row = judge_order(
-        Order("pds.max.L5", "lfa", "std-t", ""), planted({("lfa", "pds.max.L5"): lfa, ("std-t", "pds.max.L5"): std})
-    )
-    test = stats.ttest_ind(lfa, std, equal_var=False)
-    low, high = test.confidence_interval(0.95)
-    assert (row["ci_low"], row["ci_high"], row["p"]) == pytest.approx((low, high, test.pvalue))
-    assert (row["direction"], row["size"]) == ("holds", "printed value inside")  # printed 0.276 − 0.058
-    turned = judge_order(
-        Order("pds.max.L5", "lfa", "std-t", ""), planted({("lfa", "pds.max.L5"): std, ("std-t", "pds.max.L5"): lfa})
-    )
-    assert (turned["direction"], turned["size"]) == ("opposite", "")
+    table = planted({("lfa", "pds.max.L5"): lfa, ("std-t", "pds.max.L5"): std})
+    for found, test in (
+        (contrast(table, "pds.max.L5", "lfa", "std-t"), stats.ttest_rel(lfa, std)),
+        (contrast(shifted(table, "lfa", 3), "pds.max.L5", "lfa", "std-t"), stats.ttest_ind(lfa, std, equal_var=False)),
+    ):
+        low, high = test.confidence_interval(0.95)
+        assert (found.ci_low, found.ci_high, found.p) == pytest.approx((low, high, test.pvalue))
+        assert found.difference == pytest.approx(np.mean(lfa) - np.mean(std)) and found.seeds == "3"
+    assert contrast(table, "pds.max.L5", "lfa", "std-t").test == "paired by seed"
+    assert contrast(shifted(table, "lfa", 3), "pds.max.L5", "lfa", "std-t").test == "Welch"
 
 
-def test_a_bound_is_judged_by_students_interval_on_its_side() -> None:
-    seeds = [0.10, 0.13, 0.12]
-    table = planted({("lfa", "pds.max.L5"): seeds})
-    above = judge_bound(Bound("pds.max.L5", "lfa", "above", "0.075", "", ""), table)
-    test = stats.ttest_1samp(seeds, 0.075)
-    low, high = test.confidence_interval(0.95)
-    assert (above["ci_low"], above["ci_high"]) == pytest.approx((low - 0.075, high - 0.075))
-    assert above["p"] == pytest.approx(test.pvalue)
-    assert above["direction"] == "holds"
-    assert judge_bound(Bound("pds.max.L5", "lfa", "below", "0.075", "", ""), table)["direction"] == "opposite"
-    assert judge_bound(Bound("pds.max.L5", "lfa", "below", "0.12", "", ""), table)["direction"].startswith("not res")
-
-
-def test_seeds_that_all_give_one_number_are_judged_by_it() -> None:
-    order = Order("loss", "cfm", "lfa", "")
-    for cfm, verdict in ((2.0, "holds: the same at n=2 seeds"), (1.5, "opposite: the same at n=2 seeds"),
-                         (1.8, "not resolved at n=2 seeds")):  # fmt: skip
-        row = judge_order(order, planted({("cfm", "loss"): [cfm] * 2, ("lfa", "loss"): [1.8] * 2}))
-        assert row["direction"] == verdict and np.isnan([row["ci_low"], row["p"]]).all()
-    row = judge_bound(Bound("loss", "lfa", "below", "1.9", "", ""), planted({("lfa", "loss"): [1.8] * 3}))
-    assert row["direction"] == "holds: the same at n=3 seeds" and "without spread" in row["undefined"]
+def test_what_all_seeds_share_vanishes_from_a_paired_contrast() -> None:
+    order = [0.0, 0.5, -0.4]  # what the order of the data does to both
+    lfa, std = np.array([1.0, 1.02, 1.01]) + order, np.array([0.9, 0.9, 0.9]) + order
+    table = planted({("lfa", "loss"): list(lfa), ("std-t", "loss"): list(std)})
+    assert contrast(table, "loss", "lfa", "std-t").ci_low > 0
+    assert contrast(shifted(table, "lfa", 3), "loss", "lfa", "std-t").ci_low < 0
 
 
 def test_one_seed_no_run_and_no_head_are_undefined() -> None:
-    order = Order("loss", "cfm", "lfa", "")
-    one = planted({("cfm", "loss"): [2.0], ("lfa", "loss"): [1.8, 1.9]})
-    assert judge_order(order, one)["direction"] == "undefined: one seed of cfm"
-    assert judge_order(order, planted({("lfa", "loss"): [1.8, 1.9]}))["direction"] == "undefined: no run of cfm"
-    lost = planted({("cfm", "loss"): [NAN, NAN], ("lfa", "loss"): [1.8, 1.9]})
-    assert judge_order(order, lost)["direction"] == "undefined: no head"
-    assert judge_bound(Bound("loss", "cfm", "above", "1", "", ""), one)["direction"] == "undefined: one seed of cfm"
+    def verdict(table: pd.DataFrame) -> str:
+        judged = claims(table).set_index(["claim", "quantity"])
+        return str(judged.loc[("cfm > lfa", "loss"), "direction"])
+
+    assert verdict(planted({("cfm", "loss"): [2.0], ("lfa", "loss"): [1.8, 1.9]})) == "undefined: one seed of cfm"
+    assert (
+        verdict(planted({("cfm", "loss"): [2.0, NAN], ("lfa", "loss"): [1.8, 1.9]})) == "undefined: one pair of seeds"
+    )
+    assert verdict(planted({("lfa", "loss"): [1.8, 1.9]})) == "undefined: no run of cfm"
+    assert verdict(planted({("cfm", "loss"): [NAN, NAN], ("lfa", "loss"): [1.8, 1.9]})) == "undefined: no head"
+    same = planted({("cfm", "loss"): [2.0, 2.1], ("lfa", "loss"): [1.75, 1.85]})
+    assert verdict(same) == "holds: the same at n=2 seeds"
 
 
 def test_parameters_are_exact() -> None:
-    table = planted({("lfa", "parameters"): [3e6], ("cfm", "parameters"): [2e6, 2e6]})
-    row = judge_order(Order("parameters", "lfa", "cfm", ""), table)
-    assert (row["direction"], row["difference"], row["ci_low"], row["ci_high"]) == ("holds", 1e6, 1e6, 1e6)
+    judged = claims(planted({("lfa", "parameters"): [3e6], ("cfm", "parameters"): [2e6, 2e6]}))
+    row = judged[judged["quantity"] == "parameters"].iloc[2]
+    assert (row["claim"], row["difference"], row["ci_low"], row["ci_high"]) == ("lfa > cfm", 1e6, 1e6, 1e6)
+    assert row["direction"] == "holds: counted, not trained" and np.isnan(row["p"])
 
 
-def test_holm_over_the_table_of_claims_and_the_count_of_verdicts() -> None:
-    table = claims(planted({
-        ("std-t", "loss"): [1.0, 1.1, 1.2], ("lfa", "loss"): [1.5, 1.6, 1.4], ("cfm", "loss"): [1.9, 2.0, 2.2]
-    }))  # fmt: skip
-    tested = table[table["p"].notna()].sort_values("p")
-    assert list(tested["quantity"]) == ["loss"] * 2  # lfa > std-t, cfm > lfa
+def test_one_family_one_correction() -> None:
+    values = {("std-t", "loss"): [1.0, 1.1, 1.2], ("lfa", "loss"): [1.5, 1.61, 1.69], ("cfm", "loss"): [1.9, 2.0, 2.3],
+              ("lfa", "sps"): [0.1, 0.2, 0.3], ("std-t", "sps"): [0.1, 0.3, 0.2]}  # fmt: skip
+    judged = claims(planted(values))
+    tested = judged[judged["p"].notna()].sort_values("p")
+    assert list(tested["quantity"]) == ["loss"] * 2  # lfa > std-t, cfm > lfa; sps of lfa and std-t is no claim
     smaller, larger = tested["p"]
     assert tested["p_holm"].to_numpy() == pytest.approx([2 * smaller, max(2 * smaller, larger)])
-    counts = verdicts(table)
-    assert counts.sum() == len(ORDERS) + len(BOUNDS)
-    assert counts["holds"] == 2 and counts["undefined"] == len(table) - 2
+    assert verdicts(judged).sum() == len(ORDERS) + len(BOUNDS)
+    found = comparisons(planted(values), judged).set_index(["quantity", "preset"])
+    claim = judged.set_index(["quantity", "claim"]).loc[("loss", "lfa > std-t")]
+    assert tuple(found.loc[("loss", "lfa"), ["p", "p_holm"]]) == (claim["p"], claim["p_holm"])
+    assert found.loc[("loss", "lfa"), "verdict"] == claim["direction"] == "holds"
+    for key in (("loss", "cfm"), ("sps", "lfa")):  # no claims of the paper
+        one = found.loc[key]
+        assert one["p"] > 0 and np.isnan(one["p_holm"]) and one["verdict"].startswith("exploratory: not corrected")
+    pooled = np.sqrt((np.var(values["lfa", "loss"], ddof=1) + np.var(values["std-t", "loss"], ddof=1)) / 2)
+    assert found.loc[("loss", "lfa"), "d"] == pytest.approx(0.5 / pooled)
+
+
+# ---- what is not judged ------------------------------------------------------------------------
+
+
+def arm(preset: str, seed: int = 0, **parts: Any) -> Run:
+    """A run of a preset, some of its parts changed."""
+    manifest = {"preset": preset, "seed": seed, "scale": "tiny"}
+    model = json.loads(json.dumps(to_dict(make(preset, "tiny", **parts))))
+    return Run(Path(f"{preset}-{seed}"), preset, seed, manifest, {"model": model})
+
+
+WITH_ROPE: dict[str, Any] = {"positions": "rope"}
+WITH_BOTH: dict[str, Any] = {"positions": "rope", "norm": "channel"}
+
+
+def test_std_t_with_rope_and_cln_differs_from_the_others_in_their_architecture_alone() -> None:
+    for preset in ("d-cas", "lfa", "cfm"):
+        assert Arms(in_arms([arm("std-t"), arm(preset)])).confounded(preset, "std-t") == (
+            f"std-t has learned positions and LayerNorm, {preset} RoPE and CLN"
+        )
+        rope = Arms(in_arms([arm("std-t", **WITH_ROPE), arm(preset)]))
+        assert rope.confounded("std-t+rope", preset) == f"std-t+rope has LayerNorm, {preset} CLN"
+        assert Arms(in_arms([arm("std-t", **WITH_BOTH), arm(preset)])).confounded("std-t+rope+cln", preset) == ""
+        for other in ("d-cas", "lfa", "cfm"):
+            assert Arms(in_arms([arm(other), arm(preset)])).confounded(other, preset) == ""
+    assert build("std-t", "tiny", **WITH_BOTH).n_params() == build("d-cas", "tiny").n_params()
+    positions = 32 * 32  # the table of learned positions, context × width
+    assert build("std-t", "tiny", norm="channel").n_params() == build("d-cas", "tiny").n_params() + positions
+
+
+def test_the_arm_that_differs_least_is_the_control() -> None:
+    runs = [arm("lfa"), arm("std-t"), arm("std-t", **WITH_ROPE)]
+    assert Arms(in_arms(runs)).pair("lfa", "std-t") == ("lfa", "std-t+rope")
+    assert Arms(in_arms([*runs, arm("std-t", **WITH_BOTH)])).pair("std-t", "lfa") == ("std-t+rope+cln", "lfa")
+    learned = arm("lfa", positions="learned", norm="layer")
+    assert Arms(in_arms([*runs, learned])).pair("lfa", "std-t") == ("lfa+learned+layer", "std-t")
+    assert Arms(in_arms([*runs, learned, arm("cfm")])).pair("lfa", "cfm") == ("lfa", "cfm")
+    assert Arms().pair("lfa", "std-t") == ("lfa", "std-t") and Arms().confounded("lfa", "std-t") == ""
+    half = {"positions": "rope", "positions.fraction": 0.5}
+    assert [run.arm for run in in_arms([arm("std-t", **half)])] == ["std-t+rope.fraction=0.5"]
+
+
+def test_a_contrast_of_arms_that_differ_in_more_is_confounded_until_a_control_is_given() -> None:
+    """The loss follows the positions alone: lfa seems better than std-t, and is not than std-t with RoPE and CLN."""
+    gap = [0.0, 0.01, -0.01]
+    values = {("std-t", "loss"): [3.0, 3.1, 3.2], ("lfa", "loss"): [2.8, 2.9, 3.0], ("d-cas", "loss"): [2.7, 2.75, 2.9],
+              ("std-t", "parameters"): [9.0] * 3, ("d-cas", "parameters"): [8.0] * 3}  # fmt: skip
+    runs = [arm(preset, seed) for preset in ("std-t", "d-cas", "lfa") for seed in range(3)]
+    judged = claims(planted(values), Arms(in_arms(runs))).set_index(["quantity", "claim"])
+    row = judged.loc[("loss", "lfa > std-t")]
+    assert row["direction"] == "confounded: std-t has learned positions and LayerNorm, lfa RoPE and CLN"
+    assert np.isnan(row["p"]) and row["difference"] == pytest.approx(-0.2) and row["size"] == ""
+    assert not judged.loc[("loss", "lfa > d-cas"), "direction"].startswith("confounded")
+    assert judged.loc[("parameters", "std-t > d-cas"), "direction"] == "holds: counted, not trained"
+    assert judged.loc[("loss", "cfm > lfa"), "direction"] == "undefined: no run of cfm"
+    values["std-t+rope+cln", "loss"] = [2.8 + gap[0], 2.9 + gap[1], 3.0 + gap[2]]
+    runs += [arm("std-t", seed, **WITH_BOTH) for seed in range(3)]
+    table, arms = planted(values), Arms(in_arms(runs))
+    judged = claims(table, arms).set_index(["quantity", "claim"])
+    assert judged.loc[("loss", "lfa > std-t+rope+cln"), "direction"] == "not resolved at n=3 seeds"
+    assert not judged["direction"].str.startswith("confounded").any()
+    found = comparisons(table, judged.reset_index(), arms).set_index(["quantity", "preset"])
+    assert found["control"].to_dict()["loss", "lfa"] == "std-t+rope+cln"
+    assert found["control"].to_dict()["loss", "std-t+rope+cln"] == "std-t"  # what positions and norm do
+
+
+def test_what_was_measured_among_the_candidates_only_is_withdrawn_and_not_judged_from_them() -> None:
+    values = {(p, f"stability.{domain}.jaccard.competing"): [x, x + 0.01, x + 0.03]
+              for p, x in (("lfa", 0.1), ("cfm", 0.5)) for domain in ("candidates", "keys")}  # fmt: skip
+    keys = claims(planted(values)).set_index(["quantity", "claim"])
+    assert keys.loc[("stability.keys.jaccard.competing", "lfa > cfm"), "direction"].startswith("opposite")
+    only = claims(planted({k: x for k, x in values.items() if ".keys." not in k[1]})).set_index(["quantity", "claim"])
+    row = only.loc[("stability.keys.jaccard.competing", "lfa > cfm")]
+    assert row["direction"].startswith("withdrawn: measured among the candidates only") and np.isnan(row["difference"])
+
+
+def test_top1_and_stability_are_judged_over_all_keys() -> None:
+    """Heads that look elsewhere and toss a coin between the candidates: half right among them, and nowhere else."""
+    suites = {name: load_suite(name) for name in ("coreference", "competing")}
+    words = Tokenizer.train([p.text for suite in suites.values() for p in suite.prompts], 756)
+    net = build("std-t", "tiny", n_layers=9, n_ctx=64, d_vocab=words.d_vocab, tokenizer=words)
+    coins = torch.Generator().manual_seed(0)
+
+    def toss(x: torch.Tensor, hook: Any) -> torch.Tensor:
+        rest = torch.rand(x.shape, generator=coins).tril()
+        rest[..., 0] = 0
+        rows = 0.1 * rest / rest.sum(-1, keepdim=True).clamp_min(1e-9)
+        rows[..., 0] = 1 - rows.sum(-1)
+        return rows.to(x)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probes.probe, "measure", partial(measure, edits={"blocks.*.attn.hook_pattern": toss}))
+        rows, heads = Rows(), Coreference().summarize(measure(net, Coreference(), suites["coreference"]))[["head"]]
+        aligned = {name: align(suite, words, 64) for name, suite in suites.items()}
+        papers.lfa_measure._coreference(rows, heads.copy(), net, aligned, Settings())
+    found = {row["quantity"]: row for row in rows.rows}
+    assert found["coreference.candidates.over30"]["value"] > 30  # of 36 heads
+    assert found["stability.candidates.jaccard.competing"]["value"] == pytest.approx(1 / 3, abs=0.06)
+    assert found["coreference.keys.over30"]["value"] == found["coreference.keys.best"]["value"] == 0
+    lost = found["stability.keys.jaccard.competing"]
+    assert lost["value"] != lost["value"] and "no head hits the target" in lost["undefined"]
+    assert found["stability.keys.over_total.competing"]["value"] == 0
+    judged = {q for c in (*ORDERS, *BOUNDS, *PRINTED) if re.match("coreference|stability", q := c.quantity)}
+    assert judged and not [q for q in judged if ".keys." not in q and "top5" not in q] and judged <= set(found)
 
 
 # ---- seeds -------------------------------------------------------------------------------------
-
-
-def test_the_interval_over_seeds_is_students() -> None:
-    x = np.array([1.8, 1.9, 2.3])
-    low, high = stats.t.interval(0.95, 2, x.mean(), x.std(ddof=1) / np.sqrt(3))
-    found = estimate(x)
-    assert (found["mean"], found["ci_low"], found["ci_high"]) == pytest.approx((2.0, low, high))
-    assert estimate(x[:1])["why"]["ci_low"] == "one seed"
-    assert estimate(np.array([2.0, 2.0]))["why"]["ci_low"] == "seeds without spread"
 
 
 def test_a_seed_without_a_value_is_left_out_and_said() -> None:
     found = architectures(planted({("lfa", "sps"): [0.1, NAN, 0.3]})).set_index("preset").loc["lfa"]
     assert (found["n"], found["mean"], found["left_out"]) == (2, pytest.approx(0.2), "seed 1: no head")
     assert found["printed"] == "0.0058"
-
-
-def test_comparison_with_the_control_and_holm_in_its_family() -> None:
-    values = {("std-t", "loss"): [1.0, 1.1, 1.3], ("lfa", "loss"): [1.4, 1.5, 1.8], ("cfm", "loss"): [1.2, 1.3, 1.1]}
-    found = comparisons(planted(values)).set_index("preset")
-    for preset in ("lfa", "cfm"):
-        a, b = np.array(values[preset, "loss"]), np.array(values["std-t", "loss"])
-        assert found.loc[preset, "p"] == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
-        pooled = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
-        assert found.loc[preset, "d"] == pytest.approx((a.mean() - b.mean()) / pooled)
-    smaller, larger = sorted(found["p"])
-    assert sorted(found["p_holm"]) == pytest.approx([2 * smaller, max(2 * smaller, larger)])
 
 
 def test_the_reference_threshold_is_that_of_std_t() -> None:
@@ -179,14 +249,6 @@ def test_the_reference_threshold_is_that_of_std_t() -> None:
 
 
 # ---- what the paper prints ---------------------------------------------------------------------
-
-
-def test_printed_numbers_are_read_from_their_text() -> None:
-    assert [number(t) for t in ("22.2M", "48.3%", "-0.158", "+0.00215", "7")] == pytest.approx(
-        [22.2e6, 0.483, -0.158, 0.00215, 7]
-    )
-    with pytest.raises(ValueError, match="no printed number"):
-        number("about 3")
 
 
 def test_every_printed_number_stands_in_its_quotation_once_per_model() -> None:
@@ -295,6 +357,95 @@ def test_what_was_measured_is_not_measured_again(
     monkeypatch.setattr(papers.lfa_runs, "sources", lambda: "other code")
     with pytest.raises(AssertionError, match="measured again"):
         main([str(runs["lfa-0"]), *FAST])
+
+
+# ---- judged again ------------------------------------------------------------------------------
+
+
+def without_provenance(folder: Path) -> list[str]:
+    """The lines of a page but those that say who judged it when, and whether it has a figure."""
+    lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith(("- Judged again", "- Files: ", "![comparison]"))]
+
+
+def assert_judged_alike(one: Path, two: Path) -> None:
+    assert without_provenance(one) == without_provenance(two)
+    tables = sorted(path.name for path in one.glob("*.parquet"))
+    assert tables == sorted(path.name for path in two.glob("*.parquet"))
+    for name in tables:
+        pd.testing.assert_frame_equal(pd.read_parquet(one / name), pd.read_parquet(two / name), check_exact=True)
+    assert (one / "trained.json").read_bytes() == (two / "trained.json").read_bytes()
+
+
+def test_the_committed_tables_judged_again_give_the_committed_page(tmp_path: Path) -> None:
+    main(["--tables", str(COMMITTED), "--out", str(tmp_path), "--static", "none", "--no-html"])
+    assert_judged_alike(COMMITTED, tmp_path)
+    first = (COMMITTED / "README.md").read_text(encoding="utf-8").split("## Runs")[0]
+    assert "4.9 M tokens seen each" in first and "No model here copies yet" in first
+    counts = verdicts(pd.read_parquet(COMMITTED / "claims.parquet"))
+    assert all(f"{kind}: {n}" in first for kind, n in counts.items()) and counts.sum() == len(ORDERS) + len(BOUNDS)
+    assert not {"opposite"} & set(counts.index)
+
+
+def test_a_page_is_judged_again_without_a_model(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(papers.lfa_runs, "measure_all", None)
+    again = tmp_path / "again"
+    shutil.copytree(out, again)
+    main(["--tables", str(again), "--out", str(again), "--static", "none"])  # onto itself
+    assert_judged_alike(out, again)
+    assert (
+        "Judged again from these tables by `python -m papers.lfa --tables again`" in (again / "README.md").read_text()
+    )
+    for argv, message in (
+        (["--tables", str(again), "--seed", "3"], "--seed is for measuring"),
+        (["--tables", str(again), "--data", "stories"], "--data is for measuring"),
+        (["--tables", str(tmp_path)], "is no folder of a comparison"),
+        ([str(again), "--tables", str(again)], "not both"),
+    ):
+        with pytest.raises(InputError, match=message):
+            main(argv)
+    (again / "heads.parquet").unlink()
+    with pytest.raises(InputError, match=r"lacks heads\.parquet"):
+        main(["--tables", str(again)])
+
+
+def test_tables_from_before_the_domain_was_in_every_name_are_read() -> None:
+    old = planted({("lfa", "coreference.best_layer"): [0.0], ("lfa", "stability.jaccard.competing"): [0.3]})
+    heads = pd.DataFrame({"preset": "lfa", "seed": 0, "head": ["L0H0", "L1H0", "L2H0"], "layer": [0, 1, 2],
+                          "top1_keys": [0.1, 0.3, 0.3], "attention": [0.9, 0.2, 0.4]})  # fmt: skip
+    found = renamed(old, heads).set_index("quantity")
+    assert found["value"].to_dict() == {
+        "coreference.candidates.best_layer": 0, "stability.candidates.jaccard.competing": 0.3,
+        "coreference.keys.best_layer": 2,  # of equals in Top-1 the one with more attention
+    }  # fmt: skip
+    assert found.loc["coreference.keys.best_layer", "detail"] == "L2H0"
+    now = found.reset_index()
+    assert renamed(now, heads) is now
+
+
+# ---- arms that differ in a part ----------------------------------------------------------------
+
+
+def test_std_t_trained_with_rope_and_cln_is_an_arm_of_its_own(
+    runs: dict[str, Path], corpus: tuple[Path, Path], tmp_path: Path
+) -> None:
+    sets = ["--set", "positions=rope", "--set", "norm=channel", "--set", "n_ctx=160", "--seed", "0"]
+    train(tests.tiny.arguments(corpus, tmp_path / "rope", *sets, preset="std-t"))
+    opened = open_runs([*map(str, runs.values()), str(tmp_path / "rope")])
+    assert [run.name for run in opened] == ["std-t, seed 0", "std-t+rope+cln, seed 0", "lfa, seed 0", "lfa, seed 1"]
+    assert Arms(opened).pair("lfa", "std-t") == ("lfa", "std-t+rope+cln")
+    assert Arms(opened).confounded("lfa", "std-t+rope+cln") == ""
+    with pytest.raises(InputError, match=re.escape("are both std-t+rope+cln, seed 0")):
+        open_runs([str(tmp_path / "rope"), str(tmp_path / "rope")])
+    found = tmp_path / "found"
+    main([str(runs["std-t-0"]), str(tmp_path / "rope"), str(runs["lfa-0"]), "--out", str(found), *FAST])
+    text = (found / "README.md").read_text(encoding="utf-8")
+    assert "lfa > std-t+rope+cln" in text and "confounded" not in text.split("## Against")[0]
+    reopened = tmp_path / "reopened"
+    main(["--tables", str(found), "--out", str(reopened), "--static", "none"])
+    assert_judged_alike(found, reopened)
 
 
 # ---- bad input ---------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from features.cluster import main as cluster
 from features.extract import main as extract
 from models.train import main as train
 from papers.modes import main
-from papers.modes_printed import CLAIMS, PRINTED, printed
+from papers.modes_printed import CLAIMS, PRINTED, printed, unfit
 from papers.pls_seeds import claims, comparisons, presets
-from papers.printed import Order
-from tests.papers.pages import changed, planted, refused, unexplained
+from tests.conftest import ROOT
+from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.papers.test_pls import PAPER
 from tests.tiny import arguments
 
@@ -33,19 +33,30 @@ def test_every_printed_number_stands_in_its_quotation() -> None:
 @pytest.mark.skipif(not PAPER.is_file(), reason="no text of the paper beside the clone")
 def test_every_quotation_stands_in_the_paper() -> None:
     paper = re.sub(r"\s+", " ", PAPER.read_text(encoding="utf-8"))
-    for one in (*PRINTED, *(c for c in CLAIMS if not isinstance(c, Order))):
+    for one in (*PRINTED, *CLAIMS):
         assert re.sub(r"\s+", " ", one.quote) in paper, one
+
+
+def test_clusters_that_are_flat_by_construction_are_no_evidence() -> None:
+    """All clusters of both models are flat in every seed, as in the tables: the number's side would "hold"."""
+    table = planted({(p, "hdbscan.flat"): [1.0, 1.0, 1.0] for p in ("pls", "c2")})
+    plain = claims(table, CLAIMS, printed).set_index("quantity")["direction"]
+    assert plain["hdbscan.flat"].startswith("holds")
+    judged = claims(table, CLAIMS, printed, unfit).set_index("quantity")["direction"]
+    assert judged["hdbscan.flat"].startswith("undefined by construction: ")
+    assert judged.drop("hdbscan.flat").equals(plain.drop("hdbscan.flat"))
 
 
 def test_verdicts_follow_from_planted_seeds() -> None:
     names = {c.quantity for c in CLAIMS}
     values = {("pls", q): [0.3, 0.31, 0.32] for q in names} | {("c2", q): [0.1, 0.12, 0.11] for q in names}
+    values |= {("pls", "depth.late"): [0.3, 0.31, 0.32], ("c2", "depth.late"): [0.1, 0.12, 0.11]}
     values["pls", "kmeans.ari"] = [0.008, 0.01, 0.006]
     table = planted(values)
     found = claims(table, CLAIMS, printed).set_index(["quantity", "claim"])["direction"]
-    assert found["kmeans.ari", "pls below 0.1"] == found["depth.early", "pls > c2"] == "holds"
-    assert found["hdbscan.ari", "pls below 0.1"] == found["depth.late", "c2 > pls"] == "opposite"
-    assert found["hdbscan.flat", "pls above 0.5"] == "opposite"
+    assert found["kmeans.ari", "pls below 0.1"] == "holds"
+    assert found["hdbscan.ari", "pls below 0.1"] == "opposite"
+    assert not any(c.quantity.startswith("depth") for c in CLAIMS), "depth is judged once, by papers.pls"
     means = presets(table, printed).set_index(["quantity", "preset"])
     assert means.loc[("kmeans.ari", "pls"), "printed"] == "0.008" and means.loc[("kmeans.ari", "c2"), "printed"] == ""
     assert comparisons(table, printed).set_index("quantity").loc["depth.late", "paper"] == pytest.approx(-0.16)
@@ -129,6 +140,18 @@ def test_the_page_says_what_the_tables_say(out: Path) -> None:
     assert shares.to_numpy() == pytest.approx(1)
 
 
+def test_tables_judged_again_give_the_same_page_without_a_model(out: Path, tmp_path: Path) -> None:
+    once_more(main, out, tmp_path)
+
+
+def test_the_published_page_is_what_its_tables_say(tmp_path: Path) -> None:
+    text = once_more(main, ROOT / "results" / "pls_modes", tmp_path)
+    assert "2.4 M tokens seen each" in text and "Claims of the paper: holds: 4, not resolved: 1, undefined" in text
+    flat = next(line for line in text.splitlines() if line.startswith("| pls above 0.5 | `hdbscan.flat`"))
+    assert "undefined by construction" in flat and "holds" not in flat and "1.000 / 1.000" in flat
+    assert "coverage 0.384 and 0.365 (46.0%)" in text, "c2 beside the paper's numbers, too"
+
+
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:
     assert unexplained(out) == {}
 
@@ -143,5 +166,7 @@ def test_bad_input_is_told_in_one_line(
         ([pls], "no run of c2"),
         ([pls, "--tokens", "10"], "--tokens, --kmeans-tokens: at least 1000"),
         ([pls, "--out", str(tmp_path / "file")], "is a file"),
+        ([pls, "--tables", str(tmp_path)], "not both"),
+        (["--tables", str(tmp_path / "file")], "is no folder of a comparison"),
     ):
         assert message in refused(main, argv, monkeypatch, capsys)

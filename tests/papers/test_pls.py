@@ -20,7 +20,8 @@ from models.text.corpus import open_corpus
 from models.text.shards import pack
 from models.train import main as train
 from papers.pls import main
-from papers.pls_depth import measure_depth, ranges
+from papers.pls_competence import competence, unfit
+from papers.pls_depth import measure_depth, ranges, second_peak, with_second_peak
 from papers.pls_measure import Measured, Settings, _routing, measure_run
 from papers.pls_printed import CLAIMS, FOUND, PRINTED, Ratio, factor, found, printed
 from papers.pls_runs import open_runs
@@ -32,7 +33,7 @@ from probes.tasks import token_task
 from tests.conftest import ROOT
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER
-from tests.papers.pages import changed, planted, refused, unexplained
+from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.tiny import arguments
 
 SHORT = ["--steps", "2", "--sample-every", "1000"]
@@ -138,7 +139,7 @@ def test_verdicts_follow_from_planted_seeds() -> None:
     spread = judged.loc["|pls| > |c2|", "spread.winograd.entity"]
     expected = float(np.exp(np.log(np.array(wide) / narrow).mean()))
     assert (spread["direction"], spread["difference"]) == ("holds", pytest.approx(expected))
-    assert (spread["size"], spread["paper"]) == ("smaller than printed", 10)
+    assert (spread["size"], spread["paper"]) == ("smaller than printed", pytest.approx(10))
     assert judged.loc["|pls| > |c2|", "effect.gender.anchor"]["direction"] == "opposite"
     assert judged.loc["pls below 0", "effect.gender.anchor"]["direction"] == "opposite"
     early = judged.loc["pls > c2", "depth.early"]
@@ -165,6 +166,135 @@ def test_intervals_of_shares_and_spreads_end_where_these_do() -> None:
     assert tuple(rows.loc[("depth.early", "pls"), ["ci_low", "ci_high"]]) == (0, 1)
     assert rows.loc[("spread.t.g", "pls"), "ci_low"] == 0 and rows.loc[("spread.t.g", "pls"), "ci_high"] > 1
     assert np.isnan(rows.loc[("spread.t.g", "c2"), "ci_low"])
+
+
+# ---- what can be judged ------------------------------------------------------------------------
+
+
+def of_models(probability: dict[str, list[float]], log_odds: dict[str, list[float]]) -> pd.DataFrame:
+    """`baselines` of both models alike: task -> a value per seed."""
+    return pd.DataFrame(
+        {"preset": preset, "seed": seed, "task": task, "probability": p, "log_odds": odds, "right": NAN}
+        for preset in ("pls", "c2")
+        for task in probability
+        for seed, (p, odds) in enumerate(zip(probability[task], log_odds[task], strict=True))
+    )
+
+
+FLOOR = of_models(
+    {"capitalization": [0.0036, 0.0020, 0.0024], "gender": [0.19, 0.23, 0.24], "winograd": [0.016, 0.011, 0.020]},
+    {"capitalization": [3.0, 2.4, 2.6], "gender": [0.45, 0.61, 0.77], "winograd": [0.0035, 0.0197, 0.0106]},
+)
+"""Numbers like those of the published runs: a rare answer, a task that is done, chance."""
+
+
+def test_claims_about_tasks_that_no_model_can_do_are_no_evidence() -> None:
+    """Effects that would be sure, of models at a floor: only those of gender, and log-odds of capitalization, count."""
+    sure = {"pls": [-0.30, -0.31, -0.32], "c2": [-0.010, -0.011, -0.012]}
+    names = {c.quantity for c in CLAIMS if not c.quantity.startswith("depth") and ".found" not in c.quantity}
+    table = planted({(preset, name): sure[preset] for preset in sure for name in names})
+    judged = claims(table, unfit=unfit(table, competence(FLOOR), None)).set_index(["quantity", "claim"])["direction"]
+    why = judged.groupby("quantity").first()
+    rare = "the model cannot do the task: capitalization: P(answer) 0.27 % of pls, under 1 %"
+    assert judged["effect.capitalization.entity", "pls below 0"] == rare
+    chance = "the model cannot do the task: winograd: log-odds +0.011 (-0.009 … +0.031) of pls, not above 0"
+    assert judged["effect.winograd.entity", "pls above 0"] == chance
+    assert judged["effect.winograd.entity", "|pls| > |c2|"].count("not above 0") == 2, "both models are at chance"
+    assert judged["effect.gender.anchor", "pls below 0"] == judged["effect.gender.anchor", "|pls| > |c2|"] == "holds"
+    assert why["kept.winograd.entity"].startswith("the model cannot") and why["kept.gender.anchor"] == "opposite"
+    assert why["kept.capitalization.entity"] == "opposite", "log-odds are above chance, P(answer) is small"
+    for name in ("own.gender.anchor", "own.capitalization.entity", "smear.entity", "diagonality.named"):
+        assert why[name].startswith("the model cannot do the task: capitalization"), name
+    able = FLOOR.assign(
+        probability=0.2, log_odds=FLOOR["log_odds"].where(FLOOR["task"] != "winograd", [1.0, 1.1, 1.2] * 6)
+    )
+    again = claims(table, unfit=unfit(table, competence(able), None)).set_index(["quantity", "claim"])["direction"]
+    assert not again.str.startswith("the model cannot").any()
+
+
+def test_one_seed_has_no_interval_and_its_own_side_says_whether_it_is_chance() -> None:
+    one = competence(of_models({"a": [0.5], "b": [0.5], "c": [0.0]}, {"a": [0.1], "b": [-0.1], "c": [1.0]}))
+    found = one.set_index(["preset", "task"])["cannot"]["pls"]
+    assert found["a"] == "" and found["b"] == "log-odds -0.100 of pls, not above 0"
+    assert found["c"] == "P(answer) 0 % of pls, under 1 %"
+
+
+def test_a_curve_that_spans_nothing_is_not_monotonic_evidence() -> None:
+    able = competence(FLOOR.assign(probability=0.2))
+    for span, verdict in (
+        (0.00016, "negligible: the curve spans only 0.016 points of P(answer)"),
+        (0.16, "holds: the same"),
+    ):
+        table = planted({
+            ("pls", "monotonicity.capitalization.entity"): [1.0, 1.0, 1.0],
+            ("pls", "range.capitalization.entity"): [span, span, span],
+        })  # fmt: skip
+        found = claims(table, unfit=unfit(table, able, None)).set_index("quantity")["direction"]
+        assert found["monotonicity.capitalization.entity"].startswith(verdict)
+
+
+def test_found_heads_are_judged_where_every_run_has_them_above_shuffled_roles() -> None:
+    table = planted(
+        {("pls", "effect.gender.found-anchor"): [-0.1, -0.11, -0.12], ("c2", "effect.gender.found-anchor"): [0.1] * 3}
+    )
+
+    def verdict(roles: pd.DataFrame | None) -> str:
+        found = claims(table, unfit=unfit(table, competence(FLOOR), roles))
+        return str(found.set_index(["quantity", "claim"])["direction"]["effect.gender.found-anchor", "pls below 0"])
+
+    rows = [
+        {"preset": preset, "seed": seed, "group": group, "above_shuffled": True}
+        for preset in ("pls", "c2") for seed in range(3) for group in ("entity", "anchor") for _ in range(2)
+    ]  # fmt: skip
+    roles = pd.DataFrame(rows)
+    assert verdict(None) == "withdrawn: these found heads were not held against shuffled roles"
+    assert verdict(roles) == "holds"
+    entity = (roles["group"] == "entity") & (roles["seed"] == 0)
+    assert verdict(roles.assign(above_shuffled=~entity)) == "holds", "the claim is about anchor heads"
+    one = (roles["preset"] == "pls") & (roles["group"] == "anchor") & (roles["seed"] == 2) & (roles.index % 2 == 0)
+    lost = verdict(roles.assign(above_shuffled=~one))
+    assert lost == "no such head: anchor heads of pls are not above shuffled roles in 1 of 3 runs"
+
+
+def test_claims_that_cannot_be_judged_are_no_tests_of_the_family() -> None:
+    table = planted({
+        ("pls", "effect.gender.anchor"): [-0.1, -0.11, -0.12], ("c2", "effect.gender.anchor"): [-0.01, -0.02, -0.015],
+        ("pls", "effect.winograd.entity"): [0.1, 0.11, 0.12], ("c2", "effect.winograd.entity"): [0.01, 0.02, 0.015],
+    })  # fmt: skip
+    judged = claims(table, unfit=unfit(table, competence(FLOOR), None))
+    tests = judged["p"].dropna()
+    assert len(tests) == 2 and judged["p_holm"].min() == pytest.approx(2 * tests.min())
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ([0.30, 0.10, 0.05, 0.05, 0.10, 0.0, 0.40], 0.30 - 0.05),  # two peaks, the early one lower
+        ([0.26, 0.05, 0.20, 0.12, 0.11, 0.0, 0.26], 0.26 - 0.11),  # as the paper draws PLS
+        ([0.50, 0.20, 0.12, 0.08, 0.06, 0.0, 0.04], 0.04 - 0.06),  # falls all the way
+        ([0.02, 0.03, 0.20, 0.30, 0.20, 0.0, 0.25], 0.03 - 0.20),  # one peak in the middle, no early one
+        ([0.10, 0.00, 0.00, 0.10, 0.20, 0.0, 0.60], 0.10 - 0.00),
+    ],
+)
+def test_a_second_peak_stands_above_the_valley(shares: list[float], expected: float) -> None:
+    """k* = L−1 never occurs, by the rule, and is no valley."""
+    found, why = second_peak(dict(enumerate(shares)), 6)
+    assert found == pytest.approx(expected) and why == ""
+    table = pd.DataFrame({"preset": "pls", "seed": 0, "depth": range(7), "share": shares, "n": 100})
+    both = with_second_peak(planted({("pls", "q"): [1.0]}), table)
+    row = both.set_index("quantity").loc["depth.second_peak"]
+    assert row["value"] == pytest.approx(expected) and row["unit"] == "share of tokens"
+    assert with_second_peak(both, table) is both
+
+
+def test_bimodality_is_judged_in_both_directions() -> None:
+    two, one = [0.10, 0.11, 0.12], [-0.03, -0.02, -0.025]
+    printed_so = claims(planted({("pls", "depth.second_peak"): two, ("c2", "depth.second_peak"): one}))
+    other = claims(planted({("pls", "depth.second_peak"): one, ("c2", "depth.second_peak"): two}))
+    for table, verdict in ((printed_so, "holds"), (other, "opposite")):
+        found = table.set_index(["quantity", "claim"])["direction"]
+        assert found["depth.second_peak", "pls above 0"] == found["depth.second_peak", "pls > c2"] == verdict
+    assert second_peak({0: 0.5, 1: 0.0, 2: 0.5}, 2)[1].startswith("no layer between")
 
 
 # ---- effects known on paper --------------------------------------------------------------------
@@ -306,8 +436,13 @@ def test_the_page_says_what_the_tables_say(out: Path) -> None:
     tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
     assert set(tables) == {
         "runs", "presets", "comparisons", "claims", "effects", "cases", "curves", "hydra", "diagonality", "depth",
-        "heads", "ratios", "leverage", "losses", "loss",
+        "heads", "ratios", "leverage", "losses", "loss", "baselines", "competence", "roles",
     }  # fmt: skip
+    base = tables["baselines"].set_index(["preset", "task"])
+    assert base.loc[("pls", "gender"), "probability"] == pytest.approx(
+        tables["effects"].query("preset == 'pls' and task == 'gender' and measure == 'probability'")["baseline"].iloc[0]
+    )
+    assert base["right"].between(0, 1).all() and len(tables["roles"]) == 2 * 6
     for row in tables["claims"].itertuples():
         assert f"`{row.quantity}` | {row.printed} |" in text and row.direction in text
     quantities = tables["runs"].set_index(["quantity", "preset", "seed"])["value"]
@@ -321,6 +456,24 @@ def test_the_page_says_what_the_tables_say(out: Path) -> None:
     assert "python -m models.train pls --data" in text and "not measured on pls" in text  # no winograd
     for name in re.findall(r"`([\w.-]+\.parquet)`", text):
         assert (out / name).is_file()
+
+
+def test_tables_judged_again_give_the_same_page_without_a_model(out: Path, tmp_path: Path) -> None:
+    once_more(main, out, tmp_path)
+
+
+def test_the_published_page_is_what_its_tables_say(tmp_path: Path) -> None:
+    text = once_more(main, ROOT / "results" / "pls_tinystories", tmp_path)
+    head = text.split("## Claims of the paper")[0]
+    assert "2.4 M tokens seen each. Can the models (pls and c2) do the tasks?" in head
+    assert "capitalization: only in log-odds (P(answer) 0.26 % and 0.23 %" in head
+    assert "gender: yes" in head and "winograd: no" in head and "withdrawn: 17." in head
+    for line in text.splitlines():
+        if line.startswith(("| named |", "| found |")) and ".winograd." in line:
+            assert "the model cannot do the task" in line or "withdrawn" in line
+        if line.startswith("| named | pls above 0.9 | `monotonicity"):
+            assert "holds" not in line
+    assert text.count("unedited, PLS / C2") == 5, "baselines in every table of effects"
 
 
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:
@@ -366,6 +519,8 @@ def test_bad_arguments_are_told_in_one_line_and_exit_2(
         ([pls, str(runs["pls-1"]), control], "seed 1 of pls has no partner"),
         ([pls, pls, control], "are both pls, seed 0"),
         ([pls, control, "--tokens", "0"], "--tokens: at least 1"),
+        ([pls, "--tables", str(tmp_path)], "not both"),
+        (["--tables", str(tmp_path)], "is no folder of a comparison"),
         ([pls, control, "--tasks", "spelling"], "spelling"),
         ([pls, control, "--out", str(tmp_path / "file")], "is a file"),
     ):

@@ -98,6 +98,16 @@ def test_bundle_loads_and_the_card_says_what_was_measured(tiny_run: Path, tmp_pa
     assert "+20.0 (+17.5 to +22.5)" in row and "75.0 %" in row
 
 
+def test_a_bundled_model_is_measured_again_in_place(tiny_run: Path, tmp_path: Path) -> None:
+    """`make cards`: a bundled model is a run, so its folder gets a new card and keeps its weights."""
+    zoo.bundle(tiny_run, tmp_path / "lfa", "old card")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "lfa").iterdir()}
+    zoo.bundle(tmp_path / "lfa", tmp_path / "lfa", "new card")
+    after = {path.name: path.read_bytes() for path in (tmp_path / "lfa").iterdir()}
+    assert after == {**before, "README.md": b"new card"}
+    assert [path.name for path in tmp_path.iterdir()] == ["lfa"]
+
+
 def test_too_large_a_model_is_refused(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo, "LIMIT", 1000)
     with pytest.raises(InputError, match="bytes, more than the 1,000"):

@@ -13,11 +13,11 @@ from scipy import stats
 from models.errors import InputError
 from models.make import build
 from models.text.tokenizer import Tokenizer
-from probes.attention import exceeds
+from probes.attention import exceeds, left_out, undecided
 from probes.coreference import Coreference
 from probes.held_out import halves, held_out
 from probes.probe import measure
-from probes.prompts import align, load_suite
+from probes.prompts import Suite, align, load_suite
 from probes.stability import mean_stability, stability
 from probes.undefined import reasons
 from tests.probes import planted
@@ -85,21 +85,93 @@ def test_held_out_chooses_the_semantic_head(table: pd.DataFrame) -> None:
     both = result[(result["halves"] == "both") & (result["rule"] == "recency")].iloc[0]
     assert (both["top1"], both["rule_share"], both["difference"], both["n"], both["clusters"]) == (1, 0.5, 0.5, 24, 12)
     assert result["n"].tolist() == [12] * 6 + [24] * 3
-    sides = halves(table, 0)
+    rows, apart = halves(table, 0)
+    sides = dict(zip(table["cluster"], rows.tolist(), strict=True))
     assert sorted(sides.values()) == [0] * 6 + [1] * 6
+    assert apart == "texts"
+    assert set(result["apart"]) == {apart}
+    np.testing.assert_array_equal(rows, [sides[c] for c in table["cluster"]])  # a pair is in one half
     relation = table.drop_duplicates("cluster").set_index("cluster")["relation"]
     assert all(sum(sides[c] for c in relation.index[relation == r]) == 3 for r in set(relation))
-    assert halves(table, 0) == halves(table, 0) != halves(table, 1)
+    np.testing.assert_array_equal(rows, halves(table, 0)[0])
+    assert (rows != halves(table, 1)[0]).any()
 
 
 def test_no_head_is_scored_on_the_cases_that_chose_it(table: pd.DataFrame) -> None:
     """A head right on half A and wrong on half B is chosen by A and fails on B."""
-    lucky, sides = table[table["head"].isin(["L0H0", "L0H4"])].copy(), halves(table, 0)
-    on_a = lucky["cluster"].map(sides) == 0
+    lucky = table[table["head"].isin(["L0H0", "L0H4"])].copy()
+    on_a = halves(lucky, 0)[0] == 0
     lucky["hit"] = np.where(lucky["head"] == "L0H4", on_a, lucky["hit"])
     result = held_out(lucky)
     assert result["head"].tolist()[0::3] == ["L0H4", "L0H0", "L0H4 / L0H0"]
     assert result["top1"].tolist()[0::3] == [0.0, 0.5, 0.25]
+
+
+def shared_nouns(n: int = 24) -> pd.DataFrame:
+    """The planted suite with its nouns as words: pairs share six tools and six containers."""
+    suite = planted.suite(n)
+    words = [{"target": str(p.coherent), "competitor": str(p.incoherent)} for p in suite.prompts]
+    prompts = tuple(replace(p, words=w) for p, w in zip(suite.prompts, words, strict=True))
+    return measure(planted.model(), Coreference(), replace(suite, prompts=prompts))
+
+
+def test_halves_share_no_target_noun() -> None:
+    table = shared_nouns()
+    rows, apart = halves(table, 0)
+    assert apart == "texts, first words"
+    target = table["cluster"].map(lambda label: label[1])
+    assert not set(target[rows == 0]) & set(target[rows == 1])
+    assert 0.25 <= rows.mean() <= 0.75
+    whole = table.groupby("pair")["id"].nunique()
+    assert (whole == 2).all() and table.assign(side=rows).groupby("pair")["side"].nunique().eq(1).all()
+    assert set(held_out(table)["apart"]) == {apart}
+
+
+def test_nouns_that_chain_all_cases_leave_whole_texts_apart() -> None:
+    """Every text has two pronouns, one for each of two neighbouring nouns of a ring."""
+    label = [(f"text {i}", f"noun {(i + k) % 12}", "other") for i in range(12) for k in (0, 1)]
+    table = pd.DataFrame({"cluster": pd.Series(label), "relation": "r"})
+    rows, apart = halves(table, 0)
+    assert apart == "texts"
+    assert rows.sum() == 12 and (rows[0::2] == rows[1::2]).all()
+
+
+def test_prompts_that_share_nouns_are_not_independent() -> None:
+    """A head that is right on five tools of six: by pairs its lead is resolved, by tools it is not."""
+    table = shared_nouns(36)
+    one = table[table["head"].isin(["L0H0", "L0H1"])].copy()
+    tool = one["cluster"].map(lambda label: label[1].strip())
+    right = {"key", "hammer", "spoon", "saw", "brush"}
+    one["hit"] = np.where(one["head"] == "L0H1", tool.isin(right), False)
+    by_pair = one.assign(cluster=one["pair"])
+    narrow, wide = (held_out(t).query("halves == 'both' and rule == 'recency'").iloc[0] for t in (by_pair, one))
+    assert narrow["difference"] > 0 < narrow["ci_low"] and narrow["clusters"] == 36
+    assert wide["ci_low"] < 0 < wide["ci_high"] and wide["clusters"] == 6
+    summary = Coreference().summarize(one).set_index("head").loc["L0H1"]
+    assert summary["top1"] == pytest.approx(5 / 6) and summary["clusters"] == 6
+    assert summary["top1_low"] < 0.5 < Coreference().summarize(by_pair).set_index("head").loc["L0H1", "top1_low"]
+
+
+def test_twins_that_differ_after_the_query_only_are_left_out() -> None:
+    """The same text to the pronoun with either answer: half right by construction, so such prompts say nothing."""
+    suite = planted.suite(12)
+    twins = [
+        replace(p, id=f"{p.id}-twin", pair=None, order=None,
+                roles={**p.roles, "target": p.roles["distractor"], "distractor": p.roles["target"]})
+        for p in suite.prompts[:6]
+    ]  # fmt: skip
+    both = Suite("twins", (*suite.prompts, *twins), "planted")
+    asked = {p.id for p in (*suite.prompts[:6], *twins)}
+    assert undecided(both.prompts) == asked
+    aligned = align(both, planted.tokenizer())
+    query = Coreference().plan(aligned, planted.tokenizer())
+    assert set(query.undecided) == asked and not query.left_out
+    table = measure(planted.model(), Coreference(), aligned)
+    assert set(table["id"]) == {p.id for p in suite.prompts[6:]}
+    assert "12 left out whose text up to the query is asked with another answer" in left_out(query, "target")
+    only = tuple(replace(p, pair=None, order=None) for p in both.prompts if p.id in asked)
+    with pytest.raises(InputError, match=r"every prompt has a twin .* \(12\)"):
+        measure(planted.model(), Coreference(), Suite("only", only, "planted"))
 
 
 def test_single_prompts_get_mcnemar() -> None:
@@ -218,7 +290,7 @@ def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str], split_run: A
         "c.parquet", "c-rows.parquet", "c-held-out.parquet", "c-stability.parquet", "c.html",
     }  # fmt: skip
     assert len(pd.read_parquet(out)) == 8
-    with pytest.raises(InputError, match="--top"):
+    with pytest.raises(InputError, match="top must be at least 1"):
         main([str(split_run), "--top", "0"])
 
 

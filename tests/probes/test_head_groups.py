@@ -103,6 +103,73 @@ def test_planted_heads_are_found_and_scored_on_the_other_half() -> None:
     assert len(figure.layout.shapes) == 3
 
 
+def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
+    """Planted, of eight heads: one looks at all candidates; one at the word "took" alone, which is in one class, so
+    that it scores there like a head of the class; the others look everywhere. Only the first has its role."""
+    tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
+    query = probe.plan(planted.suite(12), tokenizer)
+    patterns = []
+    for i, p in enumerate(query.aligned.prompts):
+        q = query.aligned.queries[i]
+        ids, spans = tokenizer.spans(p.text)
+        kinds = token_classes(p, spans)[:q]
+        looks = [
+            [float(k == "entity") for k in kinds],
+            [float(x == tokenizer.encode("took")[-1]) for x in ids[:q]],
+            *[[1.0] * q for _ in range(6)],
+        ]
+        rows = [torch.tensor([*one, float(h > 1)]) for h, one in enumerate(looks)]
+        patterns.append(torch.stack([row / row.sum() for row in rows])[:, None])
+    found = captures(patterns)
+    summary = probe.summarize(probe.read(found, query, tokenizer))
+    shuffled = probe.shuffled(found, query, tokenizer)
+    assert shuffled.shape == (199, 8) and (shuffled == probe.shuffled(found, query, tokenizer)).all()
+    roles = probe.roles(summary, shuffled).set_index("group")
+    word = roles[roles["index"] == 1].iloc[0]
+    assert word["held_out"] > 0.5 and not word["above_shuffled"] and word["p_shuffled"] > 0.05
+    one = roles.loc["entity"]
+    assert one["index"] == 0 and one["above_shuffled"]
+    assert one["p_shuffled"] == (1 + (shuffled[:, 0] >= one["held_out"]).sum()) / 200
+    assert one["p_shuffled_holm"] == pytest.approx(3 * one["p_shuffled"])
+    assert roles["above_shuffled"].sum() == 1, "heads that look everywhere alike have no role"
+
+
+def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
+    """Forms keep one class in a shuffle: beside scores counted token by token."""
+    tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
+    query = probe.plan(planted.suite(4), tokenizer)
+    generator = torch.Generator().manual_seed(1)
+    rows = [torch.rand(3, 1, q + 1, generator=generator) for q in query.aligned.queries]
+    rows = [r / r.sum(-1, keepdim=True) for r in rows]
+    found = probe.shuffled(captures(rows), query, tokenizer, draws=3, seed=5)
+    from probes.held_out import halves
+
+    texts = [(tokenizer.spans(p.text)[0], token_classes(p, tokenizer.spans(p.text)[1])) for p in query.aligned.prompts]
+    seen = [
+        form
+        for (ids, kinds), q in zip(texts, query.aligned.queries, strict=True)
+        for form in zip(ids[:q], kinds[:q], strict=True)
+    ]
+    forms = [form for form in dict.fromkeys(seen) if form[1]]
+    rng = np.random.default_rng(5)
+    cases = probe.read(captures(rows), query, tokenizer).assign(relation="")
+    half = dict(zip(cases["pair"], halves(cases, 0)[0], strict=True))
+    chooses = [half[p.pair] == 0 for p in query.aligned.prompts]
+    for draw in range(3):
+        given = rng.permutation([CLASSES.index(c) for _, c in forms])
+        dealt = dict(zip(forms, [CLASSES[c] for c in given], strict=True))
+        for head in range(3):
+            scores = []
+            for (ids, kinds), q, row in zip(texts, query.aligned.queries, rows, strict=True):
+                new = [dealt.get((ids[k], kinds[k]), "") for k in range(q)]
+                at = [[k for k in range(q) if new[k] == name] for name in CLASSES]
+                scores.append([float(row[head, 0, ks].sum()) - len(ks) / (q + 1) for ks in at])
+            chosen, held = (
+                np.mean([s for s, c in zip(scores, chooses, strict=True) if c == side], 0) for side in (True, False)
+            )
+            assert found[draw, head] == pytest.approx(held[chosen.argmax()], abs=1e-5)
+
+
 def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     rng = np.random.default_rng(2)
     keys = [(layer, h, f"L{layer}H{h}") for layer in range(2) for h in range(4)]
@@ -117,7 +184,7 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
 
     from probes.held_out import halves
 
-    first = table[table["cluster"].map(halves(table.assign(relation=""), 0)) == 0]
+    first = table[halves(table.assign(relation=""), 0)[0] == 0]
     scores = first.groupby(["layer", "index"])[list(CLASSES)].mean().to_numpy()
     best = max(permutations(range(8), 3), key=lambda heads: sum(scores[h, c] for c, h in enumerate(heads)))
     found = groups_of(summary)
@@ -130,7 +197,7 @@ def test_too_few_heads_or_cases_are_one_line() -> None:
     table = looking(["semantic", "entity", "anchor"], 4)
     with pytest.raises(InputError, match="3 groups of 2 heads need 6 heads, here are 3; lower --k"):
         HeadGroups(k=2).summarize(table)
-    with pytest.raises(InputError, match="at least one head"):
+    with pytest.raises(InputError, match="k must be at least 1, got 0"):
         HeadGroups(k=0)
     one = planted.without_pairs(planted.suite(1))
     query = HeadGroups(k=1).plan(align(one, planted.tokenizer()), planted.tokenizer())

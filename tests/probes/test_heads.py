@@ -143,7 +143,7 @@ def test_bad_input() -> None:
         HeadScores(length=40).plan([], Ids(30))
     with pytest.raises(InputError, match="text 0 has 2 tokens"):
         HeadScores().plan([[0, 1]], Ids(300))
-    with pytest.raises(InputError, match="at least 1 sequence"):
+    with pytest.raises(InputError, match="length must be at least 2, got 1"):
         HeadScores(length=1)
 
 

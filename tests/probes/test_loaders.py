@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from models.errors import InputError
 from models.text.tokenizer import Tokenizer
+from probes.attention import undecided
+from probes.held_out import halves
 from probes.loaders import FORMATS, GAP_COLUMNS, OCCUPATIONS, blimp, gap, winobias, winogender, wsc273, wsc285
 from probes.prompts import Prompt, Suite, align, load_suite
+from probes.statistics import read_clusters
+from probes.suite import population, units
 
 WINOBIAS = "1 [The developer] argued with the designer because [she] did not like the design.\n"
 WSC273 = json.dumps(
@@ -201,6 +206,55 @@ def test_winogender_format(tmp_path: Path) -> None:
     ]
     assert [p.category for p in suite.prompts] == ["winogender-male", "winogender-neutral", "winogender-female"]
     assert suite.prompts[0].id == "technician.customer.1.male"
+
+
+def test_winogender_cases_of_an_occupation_are_one_unit(tmp_path: Path) -> None:
+    """Twelve sentences of an occupation are two templates; participants that occupations share cross them."""
+    lines = ["sentid\tsentence"]
+    for occupation, participant in (("technician", "customer"), ("cashier", "customer"), ("nurse", "patient")):
+        for who in (participant, "someone"):
+            for answer, rest in ((1, "could wait"), (0, "was almost done")):
+                for gender, word in (("male", "he"), ("female", "she"), ("neutral", "they")):
+                    mention = f"the {who}" if who != "someone" else who
+                    lines.append(
+                        f"{occupation}.{who}.{answer}.{gender}.txt\tThe {occupation} told {mention} that {word} {rest}."
+                    )
+    suite = winogender(write(tmp_path, "\n".join(lines) + "\n", "all_sentences.tsv"))
+    labels = units(suite.prompts)
+    assert len(labels) == 36 and [len(set(kind)) for kind in zip(*labels, strict=True)] == [3, 5]
+    assert {u for u, who in labels if who == "customer"} == {"technician", "cashier"}
+    assert len({u for u, who in labels if who.startswith("someone")}) == 3  # "someone" is not one participant of all
+    assert read_clusters(labels, 36).count == 3
+    assert population(suite.prompts) == "95 % for new words, 5 participant"
+    assert undecided(suite.prompts) == {p.id for p in suite.prompts}  # all are the same up to the pronoun
+    table = pd.DataFrame({"cluster": pd.Series(labels), "relation": ""})
+    with pytest.raises(InputError, match="at least four independent ones, got 3"):
+        halves(table, 0)
+
+
+def test_sentences_about_the_same_people_are_not_independent(tmp_path: Path) -> None:
+    lines = [
+        "1 [The developer] argued with the designer because [she] did not like the design.",
+        "2 The developer argued with [the designer] because [his] idea cannot be implemented.",
+        "3 [The developer] called the nurse because [he] was ill.",
+    ]
+    suite = winobias(write(tmp_path, "\n".join(lines) + "\n", "pro.txt.dev"))
+    assert units(suite.prompts) == [
+        ("designer / developer", "developer", "designer"),
+        ("designer / developer", "designer", "developer"),
+        ("developer / nurse", "developer", "nurse"),
+    ]
+    first = "The bag beat the box because _ is big."
+    rows = [
+        {"qID": "a", "sentence": first, "option1": "The bag", "option2": "the box", "answer": "1"},
+        {"qID": "b", "sentence": first.replace("big", "old"), "option1": "The bag", "option2": "the box",
+         "answer": "2"},
+        {"qID": "c", "sentence": "In the box the bag fell and _ tore.", "option1": "The box", "option2": "the bag",
+         "answer": "2"},
+    ]  # fmt: skip
+    schemas = wsc273(write(tmp_path, "\n".join(map(json.dumps, rows)) + "\n")).prompts
+    assert len(set(units(schemas))) == 1
+    assert undecided(schemas) == {"a", "b"}  # the same text to the blank, either answer
 
 
 def test_gap_format(tmp_path: Path) -> None:

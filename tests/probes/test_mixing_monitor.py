@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -10,10 +11,11 @@ import torch
 
 from models.errors import InputError
 from models.make import build
+from models.mixing import idle
 from models.train import main as train
 from probes import mixing_figures as draw
-from probes.mixing import by_module, final, log, short
-from probes.mixing_monitor import main, overview, read
+from probes.mixing import by_module, final, log, short, without_gradient
+from probes.mixing_monitor import Watched, main, overview, read
 from probes.tables import read_about
 from tests.tiny import arguments
 
@@ -37,7 +39,9 @@ def test_the_command_writes_tables_and_figures(runs: dict, tmp_path: Path, capsy
     modules, steps, each = (pd.read_parquet(out.with_stem(f"m{name}")) for name in ("", "-log", "-runs"))
     assert len(modules) == 2 * 4 * 2 and set(modules["run"]) == {"krom-8", "krom-2"}
     assert set(steps["step"]) == {6, 12}
-    assert each["streams"].tolist() == ["still", "mix"] and each["bias"].tolist() == [-8.0, -2.0]
+    assert each["streams"].tolist() == ["still", "no more than decay alone"], "twelve steps add nothing to a bias of −2"
+    assert each["bias"].tolist() == [-8.0, -2.0] and each["modules"].tolist() == [3, 3]
+    assert "krom-2: streams no more than decay alone" in printed
     assert read_about(out)["units"]["swap_best"] == "probability"
     page = out.with_suffix(".html").read_text()
     titles = ("Swap probability", "Swap weight", "How hard the dynamic", "Over training", "Bias sweep")
@@ -45,14 +49,96 @@ def test_the_command_writes_tables_and_figures(runs: dict, tmp_path: Path, capsy
 
 
 def test_the_overview_is_that_of_the_log(runs: dict) -> None:
-    """Means over modules, by hand from metrics.jsonl at the last step."""
+    """Means over modules, by hand from metrics.jsonl at the last step; the first module cannot act."""
     run = read(str(runs[-2]))
     (row,) = overview([run]).to_dict("records")
     rows = [json.loads(line) for line in (runs[-2] / "metrics.jsonl").read_text().splitlines()]
     for metric in ("swap_static", "swap_best", "distance_dynamic", "alpha_res"):
-        own = [r["value"] for r in rows if r["kind"] == "mixing" and r["step"] == 12 and r["metric"] == metric]
+        own = [
+            r["value"]
+            for r in rows
+            if r["kind"] == "mixing"
+            and (r["step"], r["metric"]) == (12, metric)
+            and not r["module"].startswith("blocks.0.attn")
+        ]
         assert row[metric] == pytest.approx(sum(own) / len(own), rel=1e-5)
     assert row["loss"] == [r["loss"] for r in rows if r["kind"] == "eval"][-1]
+
+
+def watched(swaps: dict[str, float], rest: float | str) -> Watched:
+    """A model of −8 without tokens whose modules have these swaps in both factors; what decay alone gives."""
+    model = build("kromhc", "tiny").eval()
+    with torch.no_grad():
+        for name, s in swaps.items():
+            dict(model.named_modules())[f"blocks.{name}_hc"].b["res"].copy_(
+                torch.tensor([[math.log((1 - s) / s), 0.0]] * 2)
+            )
+    if not isinstance(rest, str):
+        rest = {f"blocks.{n}.{part}_hc": apart(rest) for n in (0, 1) for part in ("attn", "mlp")}
+    about = {"preset": "kromhc", "seed": "0", "step": 0, "bias": -8.0, "loss": 1.0}
+    return Watched("planted", NO_LOG, final(model, NO_LOG, 0), about, idle(model), rest)
+
+
+def apart(s: float) -> float:
+    """‖H − I‖_F of two factors with swap s, by a plain loop over H = U ⊗ U."""
+    u = [[1 - s, s], [s, 1 - s]]
+    H = [[u[i // 2][j // 2] * u[i % 2][j % 2] for j in range(4)] for i in range(4)]
+    return math.sqrt(sum((H[i][j] - (i == j)) ** 2 for i in range(4) for j in range(4)))
+
+
+@pytest.mark.parametrize(
+    ("swaps", "rest", "said"),
+    [
+        ({"0.attn": 0.5}, 0.0003, "still"),  # the first module mixes equal streams
+        ({"0.mlp": 0.2}, 0.0003, "mix 1, still 2 of 3"),
+        ({"0.mlp": 0.2, "1.attn": 0.2, "1.mlp": 0.2}, 0.2, "no more than decay alone"),
+        ({"0.mlp": 0.2, "1.attn": 0.2, "1.mlp": 0.205}, 0.2, "no more than decay alone"),  # half a point is nothing
+        ({"0.mlp": 0.2, "1.attn": 0.22, "1.mlp": 0.005}, 0.2, "mix 1, no more than decay alone 1, still 1 of 3"),
+        ({"0.mlp": 0.2}, "not known", "not still; decay unknown"),
+        ({}, "not known", "still"),
+    ],
+)
+def test_streams_mix_beyond_what_decay_alone_gives(swaps: dict, rest: float | str, said: str) -> None:
+    (row,) = overview([watched(swaps, rest)]).to_dict("records")
+    assert row["streams"] == said and row["modules"] == 3
+    assert ("distance_decay: not known" in row["undefined"]) == isinstance(rest, str)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_the_replay_is_a_product_of_decays(optimizer: str) -> None:
+    """b (1 − η_t λ) over a warm-up and a cosine, by hand; and up to the step whose weights were kept."""
+    t = {
+        "hc_optimizer": optimizer, "hc_lr": 0.005, "hc_decay": 0.2, "hc_beta1": 0.8, "hc_beta2": 0.95, "warmup": 20,
+        "lr_floor": 0.1,
+    }  # fmt: skip
+    b, ways = -2.0, []
+    for step in range(200):
+        share = (step + 1) / 20 if step < 20 else 0.55 + 0.45 * math.cos(math.pi * (step - 20) / 179)
+        b *= 1 - 0.005 * share * 0.2
+        ways.append(b)
+    for until in (200, 50):
+        keep, swap = without_gradient(torch.tensor([0.0, -2.0]), t, 200, until).tolist()
+        assert keep == 0 and swap == pytest.approx(ways[until - 1], rel=1e-5)
+    bf16 = without_gradient(torch.tensor([0.0, -8.0], dtype=torch.bfloat16), t, 200)
+    assert bf16.tolist() == [0.0, -8.0], "a step of 8e-3 rounds away beside an ulp of 0.03"
+
+
+def test_a_trained_module_that_cannot_act_is_where_the_replay_is() -> None:
+    """The bundled KromCanon: 3,173 steps of training moved its first module by decay alone."""
+    for name in ("kromcanon", "kromcanon-b2"):
+        run = read(name)
+        (first,) = run.idle
+        own = run.final[(run.final["metric"] == "distance_static") & (run.final["module"] == first)]["value"]
+        assert isinstance(run.rest, dict) and own.item() == pytest.approx(run.rest[first], abs=1e-3)
+
+
+def test_weights_from_elsewhere_have_no_replay(runs: dict, tmp_path: Path) -> None:
+    tuned = tmp_path / "tuned"
+    shutil.copytree(runs[-2], tuned)
+    manifest = json.loads((tuned / "manifest.json").read_text())
+    (tuned / "manifest.json").write_text(json.dumps(manifest | {"parent": {"run": "runs/a"}}))
+    (row,) = overview([read(str(tuned))]).to_dict("records")
+    assert row["streams"] == "not still; decay unknown" and "made from other weights" in row["undefined"]
 
 
 def planted() -> pd.DataFrame:

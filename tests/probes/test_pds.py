@@ -140,8 +140,13 @@ def test_bad_input(table: pd.DataFrame) -> None:
     unreadable = [replace(p, roles={**p.roles, "target": (0, 1)}) for p in suite.prompts if p.order == "target_first"]
     with pytest.raises(InputError, match="marked|order"):
         Suite("one order", tuple(replace(p, order="target_last") for p in unreadable), "planted")
-    with pytest.raises(InputError, match="L0H0 is not finite on prompt 'p0-target_first'"):
+    with pytest.raises(InputError, match="the edit of blocks.0.attn.hook_pattern returned values that are not finite"):
         measure(net, Pds(), suite, edits=planted.set_pattern(lambda n: torch.full((n,), torch.nan)))
+    broken = planted.model()
+    with torch.no_grad():
+        broken.embed.weight.fill_(torch.nan)
+    with pytest.raises(InputError, match="L0H0 is not finite on prompt 'p0-target_first'"):
+        measure(broken, Pds(), suite)
     with pytest.raises(InputError, match="threshold"):
         Pds(threshold=-1.0)
     with pytest.raises(InputError, match="empty"):

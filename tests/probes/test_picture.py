@@ -113,7 +113,7 @@ def test_bad_input(net: Any, prompt: Aligned) -> None:
         picture(net, TEXT, "L3.H0")
     with pytest.raises(InputError, match="at least one head"):
         picture(net, TEXT, [])
-    with pytest.raises(InputError, match="L0H0 is not finite"):
+    with pytest.raises(InputError, match="the edit of blocks.0.attn.hook_pattern returned values that are not finite"):
         picture(net, TEXT, edits=planted.set_pattern(lambda n: torch.full((n,), torch.nan)))
     with pytest.raises(InputError, match="no tokenizer"):
         picture(build("std-t", "tiny"), TEXT)

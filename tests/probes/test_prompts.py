@@ -13,7 +13,9 @@ import pytest
 from models.errors import InputError
 from models.text.stories import documents
 from models.text.tokenizer import Tokenizer
+from probes.attention import undecided
 from probes.prompts import FILES, Prompt, Suite, align, load_suite, main
+from probes.suite import population, units
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -276,7 +278,7 @@ def test_the_command_aligns_with_a_run(
     ("argv", "message"),
     [
         (["--run", "r", "--tokenizer", "t"], "give --run or --tokenizer, not both"),
-        (["--n-ctx", "9"], "--n-ctx 9: give at least 1 token, and --tokenizer or --run"),
+        (["--n-ctx", "9"], "--n-ctx 9: give --tokenizer or --run"),
         (["coreference", "--seed", "4"], "n and seed belong"),
         (["--tokenizer", "nowhere"], "nowhere: no such tokenizer"),
         (["--run", "nowhere"], "nowhere is no run folder"),
@@ -302,3 +304,37 @@ def test_bad_input_exits_2_with_one_line() -> None:
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: unknown prompt suite") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [("stories", [1000, 96, 102]), ("story-events", [1000, 35, 35]), ("story-cases", [None, 229, 230])],
+)
+def test_stories_say_which_nouns_they_share(name: str, kinds: list[int | None]) -> None:
+    suite = load_suite(name)
+    labels = units(suite.prompts)
+    found = [len(set(kind)) for kind in zip(*labels, strict=True)]
+    assert found[1:] == kinds[1:] and (kinds[0] is None or found[0] == kinds[0])
+    assert population(suite.prompts) == f"95 % for new words, {found[1]} target, {found[2]} competitor"
+    assert not undecided(suite.prompts)
+    for p, label in zip(suite.prompts, labels, strict=True):
+        nouns = [p.text[slice(*p.roles[role])].lower() for role in ("target", "distractor")]
+        assert list(label[1:]) == nouns
+    if name == "story-cases":  # the cases of one story are one unit
+        assert [label[0] for label in labels] == [p.id.replace("-cases", "").rsplit("-", 1)[0] for p in suite.prompts]
+
+
+def test_words_are_read_from_a_file(tmp_path: Path) -> None:
+    row = {"text": "A cat saw a dog. It", "roles": {"query": [17, 19], "target": [2, 5]}, "category": "c"}
+    rows = [{**row, "id": str(i), "words": {"animal": "cat", "frame": f"f{i}"}} for i in range(2)]
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert units(load_suite(path).prompts) == [("0", "cat", "f0"), ("0", "cat", "f1")]
+    for words, message in (
+        (["cat"], "'words' must map each kind to its label"),
+        ({"animal": ""}, "empty 'words'"),
+        ({"frame": "f1"}, "of the same kinds in the same order"),
+    ):
+        path.write_text("\n".join(json.dumps(r) for r in (rows[0], {**rows[1], "words": words})))
+        with pytest.raises(InputError, match=message):
+            load_suite(path)

@@ -1,5 +1,7 @@
 """Estimates, intervals and the clustered bootstrap against hand-computed values, scipy and statsmodels."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,8 @@ import statsmodels.api as sm
 from scipy import stats
 
 from models.errors import InputError
+from probes.comparisons import asymmetry, compare
+from probes.permutations import sign_flip
 from probes.proportions import paired_proportions, proportion
 from probes.statistics import (
     cluster_bootstrap,
@@ -17,7 +21,10 @@ from probes.statistics import (
     ratio,
     ratio_and_error,
     ratio_of_sums,
+    read_clusters,
+    statistic_interval,
 )
+from probes.t_tests import clustered_t
 
 RNG = np.random.default_rng(0)
 
@@ -201,3 +208,136 @@ def test_bad_input_is_one_line(call, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+# --- labels of several kinds
+
+
+def crossed(seed: int, n: int = 60, pool: int = 7) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+    """Cases of two orders each, with a word of either kind from pools of their own."""
+    rng = np.random.default_rng(seed)
+    pairs = [(f"target {a}", f"other {b}") for a, b in rng.integers(0, pool, (n // 2, 2))]
+    labels = [(f"pair {i // 2}", *pairs[i // 2]) for i in range(n)]
+    effects = {label: rng.standard_normal() for one in labels for label in one}
+    return np.array([sum(effects[w] for w in one) for one in labels]) + rng.standard_normal(n), labels
+
+
+def plain_squares(x: np.ndarray, linked: Callable[[int, int], bool]) -> float:
+    """Σ e_i e_j over all ordered pairs of observations that are linked."""
+    e = x - sum(x) / len(x)
+    return float(sum(e[i] * e[j] for i in range(len(x)) for j in range(len(x)) if linked(i, j)))
+
+
+def plain_error(x: np.ndarray, labels: list[tuple[str, ...]]) -> float:
+    """Standard error of the mean as `probes.statistics` says it, by loops over pairs of observations."""
+    kinds = range(len(labels[0]))
+    sums = [plain_squares(x, lambda i, j, k=k: labels[i][k] == labels[j][k]) for k in kinds]
+    sums.append(plain_squares(x, lambda i, j: any(labels[i][k] == labels[j][k] for k in kinds)))
+    sums.append(plain_squares(x, lambda i, j: bool({*labels[i]} & {*labels[j]})))
+    d = min(len({one[k] for one in labels}) for k in kinds)
+    return float(np.sqrt(d / (d - 1) * max(sums)) / len(x))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("alike", [False, True])
+def test_error_over_several_kinds_is_the_sum_over_pairs_that_share_a_label(seed: int, alike: bool) -> None:
+    x, labels = crossed(seed)
+    if alike:  # the same words are meant in some cases and compete in others, in one case even both
+        labels = [tuple(word.replace("target ", "").replace("other ", "") for word in one) for one in labels]
+    within = read_clusters(labels, len(x))
+    ratio_, error = ratio_and_error(*within.totals(x), within.shared)
+    assert float(ratio_) == pytest.approx(x.mean(), rel=1e-12)
+    assert float(error) == pytest.approx(plain_error(x, labels), rel=1e-9)
+    found = mean(x, labels)
+    sizes = [np.unique([one[k] for one in labels], return_counts=True)[1].astype(float) for k in range(3)]
+    df = min(float(degrees_of_freedom(n)) for n in sizes)
+    assert found.n == min(map(len, sizes))
+    assert found.ci_high - found.mean == pytest.approx(stats.t.ppf(0.975, df) * plain_error(x, labels), rel=1e-9)
+    assert (found.ci_low, found.ci_high) != tuple(mean(x, [one[0] for one in labels])[2:4])
+
+
+def test_one_kind_of_labels_is_what_one_label_is() -> None:
+    x, labels = crossed(0)
+    one = mean(x, [label[1] for label in labels])
+    assert mean(x, [(label[1],) for label in labels]) == one
+    np.testing.assert_array_equal(mean(x, np.array([label[1] for label in labels])[:, None]), one)
+    nested = mean(x, [(*label[:1], label[1]) for label in labels])  # a pair has one target noun: the noun decides
+    np.testing.assert_allclose([nested.mean, *nested[2:]], [one.mean, *one[2:]], rtol=1e-12)
+
+
+def test_numbers_are_labels_of_their_column_and_texts_of_all() -> None:
+    x = np.random.default_rng(1).standard_normal(48)
+    a, b = np.divmod(np.arange(48), 6)
+    codes, texts = np.stack([a, b], 1), [(f"row {i}", f"column {j}") for i, j in zip(a, b, strict=True)]
+    np.testing.assert_allclose(mean(x, codes), mean(x, texts), rtol=1e-12)
+    same = [(str(i), str(j)) for i, j in zip(a, b, strict=True)]
+    within, apart = read_clusters(same, 48), read_clusters(texts, 48)
+    assert within.shared is not None and apart.shared is not None
+    assert (len(within.shared.sums), len(apart.shared.sums)) == (2, 1)
+
+
+def test_a_variance_of_several_kinds_is_never_below_that_of_one() -> None:
+    """Rows and columns of opposite effects: inclusion and exclusion alone gives a negative variance."""
+    a, b = np.divmod(np.arange(16), 4)
+    x = np.where((a + b) % 2 == 0, 1.0, -1.0)  # every row and column sums to 0, every cell does not
+    within = read_clusters(np.stack([a, b], 1), 16)
+    assert within.shared is not None
+    (terms,) = within.shared.sums
+    signed = sum(sign * np.square(cluster_totals(x[at], codes)[0]).sum() for sign, at, codes in terms)
+    assert signed < 0
+    assert float(within.shared.squares(x)) == 0
+    y = x + np.array([3.0, -1.0, -1.0, -1.0])[a]
+    test = clustered_t(*within.totals(y), within.shared)
+    assert float(test.error) >= float(clustered_t(*cluster_totals(y, a)).error) > 0
+
+
+def test_hits_and_comparisons_use_all_kinds() -> None:
+    x, labels = crossed(2)
+    base = np.random.default_rng(3).standard_normal(len(x))
+    found = compare(x, base, labels)
+    assert found.ci_high - found.difference == pytest.approx(
+        stats.t.ppf(0.975, found.df) * plain_error(x - base, labels), rel=1e-9
+    )
+    assert found.clusters == min(len({one[k] for one in labels}) for k in range(3))
+    hit, rule = x > 0, base > 0
+    paired = paired_proportions(hit, rule, labels)
+    t = paired.difference / plain_error(hit.astype(float) - rule, labels)
+    df = float(degrees_of_freedom(read_clusters(labels, len(x)).shared.sizes, read_clusters(labels, len(x)).shared))  # type: ignore[union-attr]
+    assert paired.p == pytest.approx(2 * stats.t.sf(abs(t), df), rel=1e-9)
+    wide, narrow = proportion(hit, labels), proportion(hit, [one[0] for one in labels])
+    assert wide.ci_high - wide.ci_low > narrow.ci_high - narrow.ci_low
+    order = np.tile([True, False], len(x) // 2)
+    apart = asymmetry(x, order, [one[0] for one in labels], labels)
+    halves_ = (x[0::2] - x[1::2], labels[0::2])
+    assert apart.ci_high - apart.difference == pytest.approx(
+        stats.t.ppf(0.975, apart.df) * plain_error(*halves_), rel=1e-9
+    )
+
+
+def test_an_interval_of_a_statistic_over_several_kinds_is_linearised() -> None:
+    """Of a mean it is the interval of `mean`; of a ratio that of the residuals y − R x."""
+    x, labels = crossed(4, pool=10)
+    y = 2 + np.random.default_rng(5).random(len(x))
+    within = read_clusters(labels, len(x))
+    totals, counts = within.totals(x)
+    low, high = statistic_interval(ratio, totals, counts, within=within)
+    np.testing.assert_allclose([low, high], mean(x, labels)[2:4], rtol=1e-7)
+    low, high = statistic_interval(ratio, totals, within.totals(y)[0], within=within)
+    r = x.sum() / y.sum()
+    half = stats.t.ppf(0.975, float(degrees_of_freedom(counts, within.shared))) * plain_error(x - r * y, labels)
+    np.testing.assert_allclose([low, high], [r - half * len(x) / y.sum(), r + half * len(x) / y.sum()], rtol=1e-6)
+    with pytest.raises(InputError, match="at least 8 clusters, got 7"):
+        few = read_clusters(crossed(0, pool=7)[1], 60)
+        statistic_interval(ratio, *few.totals(x), within=few)
+
+
+def test_statistics_of_one_label_refuse_several() -> None:
+    x, labels = crossed(0)
+    with pytest.raises(InputError, match="takes one cluster label per value, here are several"):
+        sign_flip(x, labels)
+    with pytest.raises(InputError, match="of equally many kinds"):
+        mean(x, [labels[0][:2], *labels[1:]])
+    with pytest.raises(InputError, match="1 cluster labels are missing"):
+        mean(x, [(None, "a", "b"), *labels[1:]])
+    with pytest.raises(InputError, match="at least two clusters, got 1"):
+        mean(x, [(*one[:2], "same") for one in labels])

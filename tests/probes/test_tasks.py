@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections import Counter
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,18 @@ def test_pronouns_are_replaced_by_either_occupation(tmp_path: Path, line: str, g
     (pair,) = winobias_pairs(path).pairs
     assert pair.good == good
     assert pair.bad != good and Counter(pair.bad.split()) != Counter(good.split())
-    assert pair.cluster == "guard / nurse"
+    assert pair.cluster == "guard / nurse" and sorted(pair.words) == ["guard", "nurse"]
+
+
+def test_sentences_that_share_an_occupation_are_not_independent(tmp_path: Path, bpe: Tokenizer) -> None:
+    people = ("nurse", "guard", "baker", "clerk")
+    lines = [f"{i} [The {a}] met the {b} because [she] was late." for i, (a, b) in enumerate(permutations(people, 2))]
+    path = tmp_path / "pro.txt.dev"
+    path.write_text("\n".join(lines) + "\n")
+    task = load_task(f"winobias:{path}", bpe)
+    labels = task.cases["cluster"].tolist()
+    assert labels[0] == ("guard / nurse", "nurse", "guard") and len({unit for unit, *_ in labels}) == 6
+    assert "12 cases in 6 units, 95 % for new words (4 of a kind or more)" in task.title
 
 
 def test_published_sets_load_as_tasks(shared_data: Path, bpe: Tokenizer) -> None:

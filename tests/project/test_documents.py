@@ -14,6 +14,7 @@ BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for kind, block in BLOCKS if not kind for line in block.splitlines() if line.startswith("python -m ")]
 SMALLER = {  # the same commands, so small that they end in seconds
     "models.train": ["--steps", "4", "--max-documents", "300", "--set", "d_vocab=600", "--batch-size", "4"],
+    "probes.over_steps": ["--measures", "loss", "induction", "--max-documents", "4", "--sequences", "4"],
     "interventions.ablate": ["--max-documents", "4"],
     "interventions.latents": ["--max-documents", "4"],
     "interventions.streams": ["--max-documents", "4", "--draws", "1"],

@@ -232,3 +232,15 @@ def test_bad_parts_are_refused(source, tokenizer, tmp_path):
             pack(corpus, tokenizer, cache_dir=tmp_path, part="train", valid_fraction=fraction)
     with pytest.raises(InputError, match="no document on this side of the split"):
         pack(corpus, tokenizer, cache_dir=tmp_path, part="valid", valid_fraction=1e-9)
+
+
+def test_documents_are_tokenized_in_groups_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group ends with the document that reaches the bound of characters, or of documents; none is lost."""
+    import models.text.shards as module
+
+    monkeypatch.setattr(module, "GROUP_CHARACTERS", 10)
+    monkeypatch.setattr(module, "GROUP_DOCUMENTS", 4)
+    documents = ["aaaa"] * 5 + ["b"] * 6 + ["c" * 30, "d"]
+    found = list(module._groups(iter(documents)))
+    assert [len(group) for group in found] == [3, 4, 4, 1, 1]
+    assert [document for group in found for document in group] == documents

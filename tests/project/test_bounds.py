@@ -1,0 +1,145 @@
+"""Every number that a command takes says which values it allows, and others end in one line that names it."""
+
+import importlib
+import math
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from models.bounds import AnyNumber, Count, Positive, Seed, Share, check, declared
+from models.cli import parse
+from models.errors import InputError
+from models.training.config import Training
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")
+TOLD_BY_HAND = {"papers.lfa", "papers.dst", "papers.pls"}
+"""Their mains refuse what their numbers exclude."""
+
+
+def options_of(module: str) -> type:
+    return importlib.import_module(module).Options
+
+
+COMMANDS = [
+    name
+    for room in ROOMS
+    for path in sorted((ROOT / room).rglob("*.py"))
+    if "    options = parse(Options, argv" in path.read_text(encoding="utf-8")
+    and path.name != "cli.py"
+    and (name := ".".join(path.relative_to(ROOT).with_suffix("").parts)) not in TOLD_BY_HAND
+]
+
+
+def numbers(kind: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, hint, default) of every field with a number in it, also of the configurations inside."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        found = set(leaves(hints[field.name]))
+        inner = [one for one in found if is_dataclass(one)]
+        if inner:
+            yield from numbers(inner[0])
+        elif {int, float} & found:
+            yield field.name, hints[field.name], field.default
+
+
+def leaves(hint: Any) -> Iterator[Any]:
+    if typing.get_origin(hint) is Annotated:
+        hint = hint.__origin__
+    inner = () if typing.get_origin(hint) is Literal else typing.get_args(hint)
+    if not inner:
+        yield hint
+    for one in inner:
+        yield from leaves(one)
+
+
+def outside(hint: Any) -> Iterator[str]:
+    """Numbers as one types them that a declaration excludes."""
+    bounds = next(declared(hint))
+    if str in leaves(hint):  # where any word is taken, a number out of bounds is one
+        return
+    yield from ("nan", "inf", "1e39") if float in leaves(hint) else (str(10**20),)
+    for limit, step in ((bounds.low, -1), (bounds.above, 0), (bounds.high, 1), (bounds.below, 0)):
+        if limit is not None:
+            yield f"{limit + step:.10g}"
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) > 35
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_every_number_is_declared_and_nothing_else_is_taken(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    kind = options_of(module)
+    for name, hint, default in numbers(kind):
+        limits = list(declared(hint))
+        assert limits, f"{module}: {name} declares no Bounds"
+        width = len(default) if isinstance(default, tuple) and "..." not in str(hint) else 1
+        for text in outside(hint):
+            with pytest.raises((InputError, SystemExit)) as caught:
+                parse(
+                    kind, [f"--{name.replace('_', '-')}={text}"] if width == 1 else [f"--{name}", *[text] * width], ""
+                )
+            if isinstance(caught.value, SystemExit):  # no number of that kind at all, as nan for an int
+                assert caught.value.code == 2
+            else:
+                assert str(caught.value).startswith(f"{name} ") and "\n" not in str(caught.value)
+        capsys.readouterr()
+
+
+@pytest.mark.parametrize("field", [f.name for f in fields(Training) if f.type not in ("str", "bool")])
+def test_python_callers_of_training_get_the_same_line(field: str) -> None:
+    limits = list(declared(typing.get_type_hints(Training, include_extras=True)[field]))
+    if not limits:
+        assert isinstance(getattr(Training(), field), str | bool | None)
+        return
+    whole = int in leaves(typing.get_type_hints(Training)[field])
+    for value in (-1,) if whole else (math.nan, math.inf, -1.0):
+        with pytest.raises(InputError, match=f"^{field} must be"):
+            Training(**{field: value})
+
+
+def test_training_uphill_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^clip must be at least 0, got -1\.0$"):
+        replace(Training(), clip=-1.0)
+
+
+@dataclass(frozen=True)
+class Example:
+    rate: Positive = 1.0
+    share: Share | None = None
+    counts: tuple[Count, ...] = (1,)
+    of: Share | Literal["own"] = "own"
+    seed: Seed = 0
+    free: AnyNumber = 0.0
+    flag: bool = True
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rate": 0.0}, "rate must be positive, got 0.0"),
+        ({"share": 1.5}, "share must be at least 0 and at most 1, got 1.5"),
+        ({"counts": (3, 0)}, "counts must be at least 1, got 0"),
+        ({"of": -0.5}, "of must be at least 0 and at most 1, got -0.5"),
+        ({"seed": 2**31}, "seed must be at least 0 and below 2147483648, got 2147483648"),
+        ({"free": float("-inf")}, "free must be a finite number, got -inf"),
+        ({"free": 1e39}, "free is too large: 1e+39 is beyond ±1.7e+38"),
+        ({"counts": (10**20,)}, "counts is too large: 100000000000000000000 is beyond ±9.22e+18"),
+    ],
+)
+def test_lines(change: dict[str, Any], message: str) -> None:
+    check(Example())
+    check(Example(share=1.0, counts=(), of=0.0, seed=2**31 - 1, free=-1e38))
+    with pytest.raises(InputError) as caught:
+        check(replace(Example(), **change))
+    assert str(caught.value) == message
+
+
+def test_an_empty_path_is_no_folder() -> None:
+    with pytest.raises(InputError, match="an empty path was given"):
+        parse(options_of("models.train"), ["lfa", "--out", ""], "")
