@@ -51,8 +51,6 @@ def launch(options: LaunchOptions, module: str, argv: Sequence[str], *, logs: Pa
     """
     if options.launch in ("serial", "worker") or (options.launch == "torchrun" and "RANK" in os.environ):
         return
-    if options.workers < 1:
-        raise InputError(f"--workers {options.workers}: at least 1")
     command = [sys.executable, "-m", module, *_as_worker(argv)]
     logs.mkdir(parents=True, exist_ok=True)
     start = {"torchrun": _torchrun, "ray": _ray, "submitit": _submitit}[options.launch]

@@ -1,11 +1,15 @@
 """The type checks of the tests: beartype with Python's numeric tower, where an int is a float, and shapes."""
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from types import CodeType, FunctionType, NoneType
 from typing import Any, get_args, get_type_hints
 
 import jaxtyping
+import numpy as np
+import torch
 from beartype import BeartypeConf, beartype
 
 checked = beartype(conf=BeartypeConf(is_pep484_tower=True, violation_type=jaxtyping.TypeCheckError))
@@ -16,31 +20,105 @@ def jaxtyped(fn: Any = None, *, typechecker: Callable) -> Any:
     """`jaxtyping.jaxtyped` for what names shapes, beartype alone for all else.
 
     The import hook wraps every function, and binding the arguments of those without shapes took a third of the tests'
-    time. Shapes that a body checks by isinstance need the whole: there are none here.
+    time. Shapes that a body checks by isinstance need the whole: there are none here. The shapes of a function are held
+    against its annotation once for each kind of call, `once_per_kind`.
     """
     if fn is None:
         return lambda one: jaxtyped(one, typechecker=typechecker)
     if inspect.isfunction(fn):
-        return _checked(fn) or _shapes_too(fn, typechecker=typechecker)
+        return _checked(fn) or once_per_kind(fn, typechecker)
     if dataclasses.is_dataclass(fn) and inspect.isfunction(fn.__init__) and (checked_init := _checked(fn.__init__)):
         fn.__init__ = checked_init
         return fn
     return _shapes_too(fn, typechecker=typechecker)
 
 
+_passed: dict[CodeType, tuple[set[Hashable], set[Hashable]]] = {}
+"""Per function, or per place where closures are made: the kinds of calls and of (call, result) that passed."""
+
+_wrappers: dict[CodeType, Callable | None] = {}
+"""Per function, or per place where closures are made: its check by beartype, None where shapes are named."""
+
+
+def once_per_kind(fn: Callable, typechecker: Callable) -> Callable:
+    """`fn` behind jaxtyping's check of shapes, left out where the same one has passed before.
+
+    The check is a function of what `_kind` keeps of the arguments and of the result, and a model's layers are called
+    with the same shapes over and over: half of the tests' time went into asking again. A function that returns another
+    shape than it did for arguments of the same kind is checked anew.
+    """
+    calls, returns = _passed.setdefault(fn.__code__, (set(), set()))
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        call = None if torch.compiler.is_compiling() else _kind((*args, "**", kwargs) if kwargs else args)
+        if call is None or call not in calls:
+            out = _shapes_too(fn, typechecker=typechecker)(*args, **kwargs)
+            if call is not None:
+                calls.add(call)
+                returns.add((call, _kind(out)))
+            return out
+        out = fn(*args, **kwargs)
+        kind = _kind(out)
+        if kind is None or (call, kind) not in returns:
+            _shapes_too(functools.wraps(fn)(lambda *_, **__: out), typechecker=typechecker)(*args, **kwargs)
+            returns.add((call, kind))
+        return out
+
+    return wrapped
+
+
+def _kind(value: Any) -> Hashable | None:
+    """What type checks can see of a value: type, dtype and shape, members of small containers; None where too much."""
+    cls = type(value)
+    how = _HOW.get(cls) or _HOW.setdefault(cls, _how(cls))
+    if how == "type":
+        return cls
+    if how == "array":
+        return cls, value.dtype, value.shape
+    if how == "value":
+        return cls, value
+    members = (*value.keys(), *value.values()) if how == "mapping" else tuple(value)
+    kinds = tuple(map(_kind, members))
+    return None if len(kinds) > 64 or None in kinds else (cls, kinds)
+
+
+_HOW: dict[type, str] = {}
+
+
+def _how(cls: type) -> str:
+    if issubclass(cls, torch.Tensor | np.ndarray):
+        return "array"
+    if issubclass(cls, str | int | type | NoneType):
+        return "value"
+    if issubclass(cls, dict):
+        return "mapping"
+    return "members" if issubclass(cls, list | tuple | set | frozenset) else "type"
+
+
 def _checked(fn: Callable) -> Callable | None:
     """`fn` behind beartype, None where an annotation has an array in it.
 
-    What is imported for type checkers only is not known when the function runs, and not checked.
+    What is imported for type checkers only is not known when the function runs, and not checked. Beartype compiles a
+    wrapper; a closure made a thousand times gets the wrapper of the first, with itself in the place of the function.
     """
-    written = fn.__annotations__
-    known = {name: _known(a, fn.__globals__) for name, a in written.items()}
-    if any(_has_array(a) for a in known.values()):
-        return None
-    fn.__annotations__ = known
-    wrapped = checked(fn)
-    fn.__annotations__ = written
-    return wrapped
+    code = fn.__code__
+    if code not in _wrappers:
+        written = fn.__annotations__
+        known = {name: _known(a, fn.__globals__) for name, a in written.items()}
+        if any(_has_array(a) for a in known.values()):
+            _wrappers[code] = None
+        else:
+            fn.__annotations__ = known
+            _wrappers[code] = checked(fn)
+            fn.__annotations__ = written
+        return _wrappers[code]
+    first = _wrappers[code]
+    if first is None or first.__code__ is code:  # without annotations beartype gives the function back
+        return first and fn
+    again = FunctionType(first.__code__, first.__globals__, first.__name__, first.__defaults__)
+    again.__kwdefaults__ = {**first.__kwdefaults__, "__beartype_func": fn}
+    return functools.update_wrapper(again, fn)
 
 
 def _has_array(annotation: Any) -> bool:

@@ -42,3 +42,49 @@ def test_so_are_types_without_shapes() -> None:
         parse_heads("all", "6", 6)  # type: ignore[arg-type]
     with pytest.raises(TypeCheckError, match="steps"):
         Training(steps="many")  # type: ignore[arg-type]
+
+
+def test_a_kind_of_call_is_checked_once_and_another_result_anew() -> None:
+    from tests.typecheck import checked, jaxtyped
+
+    shapes = iter([(2, 3), (2, 3), (2, 4)])
+
+    def rows(x: Rows, width: int) -> Rows:
+        return torch.zeros(next(shapes))
+
+    both = jaxtyped(rows, typechecker=checked)
+    for _ in range(2):
+        assert both(torch.zeros(2, 3), 1).shape == (2, 3)
+    with pytest.raises(TypeCheckError, match="return value"):
+        both(torch.zeros(2, 3), 1)
+    with pytest.raises(TypeCheckError, match="width"):
+        both(torch.zeros(2, 3), "1")
+    with pytest.raises(TypeCheckError, match="'x'"):
+        both(torch.zeros(2, 3).long(), 1)
+
+
+def test_every_closure_is_checked_and_called_itself() -> None:
+    from tests.typecheck import checked, jaxtyped
+
+    def plus(n: int) -> Callable[[int], int]:
+        def add(x: int, *, y: int = 0) -> int:
+            return x + n + y
+
+        return jaxtyped(add, typechecker=checked)
+
+    first, second = plus(1), plus(2)
+    assert (first(1), second(1), second(1, y=3), first(x=4)) == (2, 3, 6, 5)
+    for one in (first, second):
+        with pytest.raises(TypeCheckError, match="x"):
+            one("1")
+
+    def shaped(n: int) -> Callable[[Rows], Rows]:
+        def add(x: Rows) -> Rows:
+            return x + n
+
+        return jaxtyped(add, typechecker=checked)
+
+    first_rows, second_rows = shaped(1), shaped(2)
+    assert first_rows(torch.zeros(1, 1)).item() == 1 and second_rows(torch.zeros(1, 1)).item() == 2
+    with pytest.raises(TypeCheckError):
+        second_rows(torch.zeros(1))
