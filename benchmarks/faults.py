@@ -29,7 +29,8 @@ KILLED = 86
 """Exit code of a process that killed itself at a rename."""
 STEPS = 9
 PRELOADED = ["models.training.loop", "models.training.data", "models.derived", "models.text.pairs"]
-PRELOADED += ["torch._dynamo", "torch.utils.tensorboard"]  # which torch imports late, and slowly
+PRELOADED += ["models.train", "models.sft", "models.checkpoint"]
+PRELOADED += ["torch._dynamo", "torch.utils.tensorboard", "typeguard"]  # which torch and tyro import late, and slowly
 LATEST = 120.0
 """Seconds after which a process is no longer waited for."""
 
@@ -102,10 +103,12 @@ class Death:
 
 def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
     """What the process does: the command, on one thread, with its output in a file."""
+    import gc
     import importlib
 
     import torch
 
+    gc.freeze()  # what the server has imported is not garbage: a collection over it took a third of a second
     torch.set_num_threads(1)
     sys.stdout = sys.stderr = open(log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
     replace, count = os.replace, 0

@@ -1,6 +1,9 @@
 """Every test runs with jaxtyping shapes checked by beartype and a cache of its own."""
 
+import os
 from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: one thread a process, as the processes that tests start
 
 import jaxtyping
 import pytest

@@ -33,10 +33,18 @@ def jaxtyped(fn: Any = None, *, typechecker: Callable) -> Any:
     return _shapes_too(fn, typechecker=typechecker)
 
 
-_passed: dict[CodeType, tuple[set[Hashable], set[Hashable]]] = {}
+Place = tuple[str, str, CodeType]
+"""Module, name and code of a function: closures made at one place share it, like-named `__init__` of classes do not."""
+
+
+def _place(fn: Callable) -> Place:
+    return fn.__module__, fn.__qualname__, fn.__code__
+
+
+_passed: dict[Place, tuple[set[Hashable], set[Hashable]]] = {}
 """Per function, or per place where closures are made: the kinds of calls and of (call, result) that passed."""
 
-_wrappers: dict[CodeType, Callable | None] = {}
+_wrappers: dict[Place, Callable | None] = {}
 """Per function, or per place where closures are made: its check by beartype, None where shapes are named."""
 
 
@@ -47,7 +55,7 @@ def once_per_kind(fn: Callable, typechecker: Callable) -> Callable:
     with the same shapes over and over: half of the tests' time went into asking again. A function that returns another
     shape than it did for arguments of the same kind is checked anew.
     """
-    calls, returns = _passed.setdefault(fn.__code__, (set(), set()))
+    calls, returns = _passed.setdefault(_place(fn), (set(), set()))
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -102,19 +110,19 @@ def _checked(fn: Callable) -> Callable | None:
     What is imported for type checkers only is not known when the function runs, and not checked. Beartype compiles a
     wrapper; a closure made a thousand times gets the wrapper of the first, with itself in the place of the function.
     """
-    code = fn.__code__
-    if code not in _wrappers:
+    place = _place(fn)
+    if place not in _wrappers:
         written = fn.__annotations__
         known = {name: _known(a, fn.__globals__) for name, a in written.items()}
         if any(_has_array(a) for a in known.values()):
-            _wrappers[code] = None
+            _wrappers[place] = None
         else:
             fn.__annotations__ = known
-            _wrappers[code] = checked(fn)
+            _wrappers[place] = checked(fn)
             fn.__annotations__ = written
-        return _wrappers[code]
-    first = _wrappers[code]
-    if first is None or first.__code__ is code:  # without annotations beartype gives the function back
+        return _wrappers[place]
+    first = _wrappers[place]
+    if first is None or first.__code__ is fn.__code__:  # without annotations beartype gives the function back
         return first and fn
     again = FunctionType(first.__code__, first.__globals__, first.__name__, first.__defaults__)
     again.__kwdefaults__ = {**first.__kwdefaults__, "__beartype_func": fn}

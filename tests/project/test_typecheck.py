@@ -1,6 +1,7 @@
 """The import hook of the tests checks the shapes and types of the rooms, not only those of what names shapes."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -88,3 +89,22 @@ def test_every_closure_is_checked_and_called_itself() -> None:
     assert first_rows(torch.zeros(1, 1)).item() == 1 and second_rows(torch.zeros(1, 1)).item() == 2
     with pytest.raises(TypeCheckError):
         second_rows(torch.zeros(1))
+
+
+def test_classes_with_equal_code_keep_their_own_types() -> None:
+    from tests.typecheck import checked, jaxtyped
+
+    @dataclass(frozen=True)
+    class Whole:
+        x: int
+
+    @dataclass(frozen=True)
+    class Text:
+        x: str
+
+    assert Whole.__init__.__code__ == Text.__init__.__code__
+    for cls, right, wrong in ((Whole, 1, "1"), (Text, "1", 1)):
+        jaxtyped(cls, typechecker=checked)
+        assert cls(right).x == right
+        with pytest.raises(TypeCheckError):
+            cls(wrong)

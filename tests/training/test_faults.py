@@ -45,7 +45,7 @@ def deaths(number: int, after: bool) -> Iterator[Death]:
     yield Death(number, after)
 
 
-@pytest.mark.parametrize("name", ["last", "sft", pytest.param("best", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["last", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sft", "best"))])
 def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(cases, tmp_path: Path, name: str) -> None:
     case, whole = cases[name]
     number = 1
