@@ -29,7 +29,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from models.checkpoint import read_json, write_text
 from models.errors import InputError
@@ -144,7 +143,7 @@ class Ranks:
     def clip(self, largest: float) -> Tensor:
         """The norm of the whole gradient, over all parameters and shards; the gradient is scaled down to `largest`."""
         norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), largest)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        return _whole(norm)
 
     def refresh(self, model: nn.Module) -> None:
         """Copy the sharded weights into `model` on process 0, where it is evaluated and saved from."""
@@ -153,7 +152,7 @@ class Ranks:
         with torch.no_grad():
             own = model.state_dict()
             for name, value in self.trained.state_dict().items():
-                whole = value.full_tensor() if isinstance(value, DTensor) else value
+                whole = _whole(value)
                 if self.leader:
                     own[name].copy_(whole)
 
@@ -387,3 +386,9 @@ def _same_names(wanted: dict[str, Tensor], saved: Any, path: Path) -> None:
     there = {name for name in saved if name.startswith("model.")}
     if strange := sorted(wanted.keys() ^ there) or [n for n in wanted if saved[n].size != wanted[n].shape]:
         raise InputError(f"{path} belongs to another configuration: {strange[0].removeprefix('model.')}")
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """The tensor, put together where FSDP2 left a part of it on each process: a DTensor, which takes a second to import
+    and which no training without FSDP2 has seen."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -439,6 +439,12 @@ def test_std_t_trained_with_rope_and_cln_is_an_arm_of_its_own(
     assert Arms(opened).confounded("lfa", "std-t+rope+cln") == ""
     with pytest.raises(InputError, match=re.escape("are both std-t+rope+cln, seed 0")):
         open_runs([str(tmp_path / "rope"), str(tmp_path / "rope")])
+
+
+@pytest.mark.slow
+def test_the_page_of_an_arm_of_its_own(runs: dict[str, Path], corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    sets = ["--set", "positions=rope", "--set", "norm=channel", "--set", "n_ctx=160", "--seed", "0"]
+    train(tests.tiny.arguments(corpus, tmp_path / "rope", *sets, preset="std-t"))
     found = tmp_path / "found"
     main([str(runs["std-t-0"]), str(tmp_path / "rope"), str(runs["lfa-0"]), "--out", str(found), *FAST])
     text = (found / "README.md").read_text(encoding="utf-8")

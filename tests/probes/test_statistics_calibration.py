@@ -196,6 +196,7 @@ def test_welch_over_seeds_with_heavy_tails_is_conservative() -> None:
     conservative(welch_t(draw(rng, "t3", S, 3), draw(rng, "t3", S, 3)).p)
 
 
+@pytest.mark.slow
 def test_relabelling_seeds() -> None:
     """5 against 4: 126 labellings, p ≤ 0.05 for 6 of them (4.8 %); 3 against 3 never rejects."""
     rng = np.random.default_rng(8)
@@ -280,6 +281,7 @@ def test_mcnemar_and_its_interval(n: int) -> None:
     assert 0.93 <= np.mean([f.ci_low <= 0 <= f.ci_high for f in found]) <= 0.98
 
 
+@pytest.mark.slow
 def test_paired_shares_over_stories() -> None:
     """Story by story the head or the rule is favoured, 4 cases each: sign flips of whole stories."""
     rng = np.random.default_rng(15)
@@ -305,6 +307,7 @@ def test_power_for_fifteen_points() -> None:
 # --- curves
 
 
+@pytest.mark.slow
 def test_slope_and_curvature() -> None:
     """No slope, no curvature, five gates on the same pairs with errors shared between gates."""
     gates = np.array([0, 0.25, 0.5, 0.75, 1])
