@@ -3,10 +3,11 @@
     python -m benchmarks.faults --kills 50
     python -m benchmarks.faults --kills 0 --every-replace       at every rename, before and after it
 
-A tiny training (dropout, so that the random state matters; validation; the best weights kept) and a fine-tuning run in
-processes of their own. They die by SIGKILL after a random time, or at the n-th `os.replace`, with which every file of a
-run gets its name. Whatever is left is resumed, or started again where there is no run yet, until it completes. Then
-weights and metrics must equal those of the uninterrupted run, bit for bit.
+A tiny training (dropout, so that the random state matters; validation; the best weights kept), a fine-tuning, an
+extraction of features in several parts and a grid of two trainings run in processes of their own. They die by SIGKILL
+after a random time, or at the n-th `os.replace`, with which every file gets its name. Whatever is left is resumed, or
+started again where there is no run yet, until it completes. Then weights, metrics and rows of features must equal those
+of the uninterrupted one, bit for bit.
 """
 
 import json
@@ -49,11 +50,20 @@ class Options:
 
 @dataclass(frozen=True)
 class Case:
-    """A training that a test can start again: module with the command, arguments without --out."""
+    """Work that a test can start again: module with the command, arguments without --out."""
 
     name: str
     module: str
     argv: tuple[str, ...]
+    file: str = ""
+    """What --out names inside the folder of the case; nothing: the folder."""
+    resumes: bool = True
+    """Gone on with by --resume; else by the same command."""
+
+    def words(self, folder: Path) -> list[str]:
+        """The arguments that start the case, or go on with what is left of it in `folder`."""
+        out = ("--out", str(folder / self.file))
+        return ["--resume", *out] if self.resumes and (folder / "manifest.json").exists() else [*self.argv, *out]
 
 
 def training(folder: Path, *more: str) -> Case:
@@ -87,6 +97,27 @@ def tuning(folder: Path, base: Path) -> Case:
         "cpu",
     )
     return Case("sft", "models.sft", (str(base), "--data", str(pairs), *argv))
+
+
+def extraction(folder: Path, base: Path) -> Case:
+    """The features of some stories in several parts (see `_work`), and raw activations beside them."""
+    argv = (str(base), "--data", "stories:1:12", "--raw", "--device", "cpu")
+    return Case("extraction", "features.extract", argv, file="features.parquet", resumes=False)
+
+
+def grid(folder: Path) -> Case:
+    """Two trainings as `training`'s."""
+    preset, *train = training(folder).argv
+    options, sets = dict(zip(train[::2], train[1::2], strict=True)), []
+    sets.append(options.pop("--set"))
+    lines = [f"{name[2:].replace('-', '_')} = {json.dumps(_number(value))}" for name, value in options.items()]
+    text = [f'presets = ["{preset}"]', "seeds = [0, 1]", "[train]", f"set = {json.dumps(sets)}", *lines]
+    (path := folder / "grid.toml").write_text("\n".join(text), encoding="utf-8")
+    return Case("grid", "models.grid", (str(path),), resumes=False)
+
+
+def _number(value: str) -> int | str:
+    return int(value) if value.isdigit() else value
 
 
 # ---- processes that die ------------------------------------------------------------------------
@@ -123,6 +154,10 @@ def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
             os._exit(KILLED)
 
     os.replace = counted  # type: ignore[assignment]
+    if module == "features.extract":
+        import features.extract
+
+        features.extract.PART_ROWS, features.extract.BATCH_TOKENS = 128, 96
     try:
         importlib.import_module(module).main(list(argv))
     except InputError as error:
@@ -154,7 +189,7 @@ def run(module: str, argv: Sequence[str], log: Path, death: Death | None = None)
 def uninterrupted(case: Case, folder: Path) -> float:
     """Run the case to its end in `folder`; seconds. Raises `InputError` when it fails."""
     began = time.perf_counter()
-    code = run(case.module, [*case.argv, "--out", str(folder)], folder.with_suffix(".log"))
+    code = run(case.module, case.words(folder), folder.with_suffix(".log"))
     if code != 0:
         raise InputError(f"{case.name} ended with {code}; see {folder.with_suffix('.log')}")
     return time.perf_counter() - began
@@ -164,9 +199,7 @@ def killed(case: Case, folder: Path, deaths: Iterator[Death]) -> int:
     """Run the case with these deaths, one per process, until it completes or they are used up; the number of kills."""
     log, kills = folder.with_suffix(".log"), 0
     while True:
-        fresh = not (folder / "manifest.json").exists()
-        argv = [*case.argv, "--out", str(folder)] if fresh else ["--resume", "--out", str(folder)]
-        death = next(deaths, None)
+        argv, death = case.words(folder), next(deaths, None)
         code = run(case.module, argv, log, death)
         if code == 0:
             return kills
@@ -179,23 +212,32 @@ def killed(case: Case, folder: Path, deaths: Iterator[Death]) -> int:
 
 
 def ended(folder: Path) -> dict[str, Any]:
-    """What must be the same: weights as `load` gives them, metrics without times, outcome and step."""
+    """What must be the same: of each run weights as `load` gives them, metrics without times, outcome and step; of each
+    table its rows."""
+    import pyarrow.parquet as pq
+
     from models.checkpoint import digest, load
     from models.training.run import OF_THE_MACHINE, read_metrics
 
-    rows = [{k: v for k, v in row.items() if k not in OF_THE_MACHINE} for row in read_metrics(folder)]
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    return {
-        "weights": digest(load(folder).state_dict()),
-        "metrics": rows,
-        **{name: manifest.get(name) for name in ("outcome", "step", "steps", "weights")},
-    }
+    found: dict[str, Any] = {}
+    for path in sorted([*folder.glob("manifest.json"), *folder.glob("*/manifest.json")]):
+        run, about = path.parent, json.loads(path.read_text(encoding="utf-8"))
+        of = "" if run == folder else f"{run.name} "
+        found[f"{of}weights"] = digest(load(run).state_dict())
+        rows = [{k: v for k, v in row.items() if k not in OF_THE_MACHINE} for row in read_metrics(run)]
+        found[f"{of}metrics"] = rows
+        found |= {f"{of}{name} noted": about.get(name) for name in ("outcome", "step", "steps", "weights")}
+    for path in sorted(folder.glob("*.parquet")):
+        found[path.name] = pq.read_table(path).to_pandas().to_csv()
+    if not found:
+        raise InputError(f"{folder}: neither a run nor a table")
+    return found
 
 
 def differences(one: Path, two: Path) -> list[str]:
     """In what two runs differ: names out of `ended`."""
     a, b = ended(one), ended(two)
-    return [name for name in a if a[name] != b[name]]
+    return [name for name in a.keys() | b.keys() if a.get(name) != b.get(name)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -207,6 +249,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         os.environ.setdefault("STREAMSCOPE_CACHE", str(folder / "cache"))
         base = training(folder)
         cases = [base, training(folder, "--keep", "best"), tuning(folder, folder / "training")]
+        cases += [extraction(folder, folder / "training"), grid(folder)]
         seconds = {case: uninterrupted(case, folder / case.name.replace(" ", "_")) for case in cases}
         print(", ".join(f"{case.name} {s:.1f} s" for case, s in seconds.items()), file=sys.stderr)
         began, done, wrong = time.perf_counter(), 0, list[str]()

@@ -7,10 +7,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
-from benchmarks.faults import KILLED, Case, Death, differences, killed, run, training, tuning, uninterrupted
+from benchmarks.faults import (
+    KILLED,
+    Case,
+    Death,
+    differences,
+    extraction,
+    grid,
+    killed,
+    run,
+    training,
+    tuning,
+    uninterrupted,
+)
 from benchmarks.faults import main as faults
 from models.checkpoint import load, read_tensors, write_tensors
 from models.errors import InputError
@@ -43,6 +56,38 @@ def cases(folder: Path) -> dict[str, tuple[Case, Path]]:
 
 def deaths(number: int, after: bool) -> Iterator[Death]:
     yield Death(number, after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["extraction", "grid"])
+def test_rows_and_runs_of_a_grid_survive_every_rename(cases, folder: Path, tmp_path: Path, name: str) -> None:
+    case, whole = extraction(folder, cases["last"][1]) if name == "extraction" else grid(folder), tmp_path / "whole"
+    uninterrupted(case, whole)
+    number = 1
+    while killed(case, out := tmp_path / f"{number}", deaths(number, after=False)):
+        assert differences(whole, out) == [], f"rename {number}"
+        number += 1
+    assert number > 5, "there are more renames than that"
+
+
+def test_what_differs_is_named(cases, tmp_path: Path) -> None:
+    """Weights, metrics, rows of a table, and what only one of two has."""
+    whole, other = cases["last"][1], copied(cases["last"][1], tmp_path)
+    tensors, meta = read_tensors(other / "model.safetensors")
+    write_tensors(other / "model.safetensors", {k: v + 1 for k, v in tensors.items()}, meta)
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(
+        json.dumps(manifest | {"weights": read_tensors(other / "model.safetensors")[1]["sha256"]})
+    )
+    with (other / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 9, "kind": "train", "loss": 1.0}\n')
+    pd.DataFrame({"x": [1.0]}).to_parquet(other / "features.parquet")
+    assert sorted(differences(whole, other)) == ["features.parquet", "metrics", "weights", "weights noted"]
+    pd.DataFrame({"x": [2.0]}).to_parquet(whole / "features.parquet")
+    assert "features.parquet" in differences(whole, other)
+    (whole / "features.parquet").unlink()
+    with pytest.raises(InputError, match="neither a run nor a table"):
+        differences(tmp_path, other)
 
 
 @pytest.mark.parametrize("name", ["last", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sft", "best"))])
