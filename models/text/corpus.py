@@ -9,7 +9,9 @@ A source is one of
 - `org/name`, a Hugging Face dataset, streamed; `hf:ID[:CONFIG][:SPLIT]` says more, and ID may be a
   local dataset folder. A lone CONFIG named train, validation or test is the split;
 - `stories`, `stories:SEED` or `stories:SEED:N`, the built-in procedural stories (a folder that
-  happens to be called stories is `./stories`).
+  happens to be called stories is `./stories`), which are those of version 3, also called `stories3`: what the
+  bundled models were trained on. `stories4:SEED:N:STAGE` are those of version 4, STAGE from 0 (half of the
+  text repeats itself) to 1 (a tenth of it, the default).
 
 Documents lose the whitespace around them, and empty ones are skipped. `<|endoftext|>` separates
 documents wherever it stands, so no document contains it. Memory is bounded by the largest document.
@@ -175,7 +177,7 @@ class HubCorpus(Corpus):
 
 @dataclass(frozen=True, kw_only=True)
 class StoriesCorpus(Corpus):
-    """The built-in procedural stories: `n` documents, a pure function of `seed`."""
+    """The built-in procedural stories of version 3: `n` documents, a pure function of `seed`."""
 
     kind: ClassVar[str] = "stories"
     seed: int = STORIES_SEED
@@ -191,6 +193,29 @@ class StoriesCorpus(Corpus):
         from models.text import stories
 
         return {"stories": f"stories-v{stories.VERSION}-{self.seed}-{self.n}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stories4Corpus(StoriesCorpus):
+    """Those of version 4, at one stage of the curriculum (`models.text.stories4`)."""
+
+    stage: float = 1.0
+
+    def _texts(self) -> Iterator[str]:
+        from models.text import stories4
+
+        return stories4.documents(self.seed, self.n, self.stage)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        from models.text import stories4
+
+        return {"stories": f"stories-v{stories4.VERSION}-{self.seed}-{self.n}-{self.stage:g}"}
+
+
+STORIES: dict[str, type[StoriesCorpus]] = {
+    "stories": StoriesCorpus, "stories3": StoriesCorpus, "stories4": Stories4Corpus,
+}  # fmt: skip
 
 
 def open_corpus(source: str, *, text_field: str = "text", max_documents: int | None = None) -> Corpus:
@@ -210,8 +235,8 @@ def open_corpus(source: str, *, text_field: str = "text", max_documents: int | N
     if not source.strip():
         raise InputError("the data source is empty: give a file, a folder, a dataset id or stories")
     scheme, *rest = source.split(":")
-    if scheme == "stories":
-        return StoriesCorpus(**common, **_stories_options(source, rest))
+    if scheme in STORIES:
+        return STORIES[scheme](**common, **_stories_options(source, scheme, rest))
     if scheme == "hf" and rest:
         return HubCorpus(**common, **_hub_options(source, rest))
     path = Path(source).expanduser()
@@ -229,12 +254,18 @@ def open_corpus(source: str, *, text_field: str = "text", max_documents: int | N
     raise InputError(f"{source}: no such file or folder, nor a dataset id org/name, hf:ID or stories")
 
 
-def _stories_options(source: str, fields: list[str]) -> dict[str, Any]:
-    if len(fields) > 2 or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in fields):
-        raise InputError(f"{source}: write stories, stories:SEED or stories:SEED:N with whole numbers")
-    options: dict[str, Any] = dict(zip(("seed", "n"), map(int, fields), strict=False))
+def _stories_options(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
+    numbers, stage = fields[:2], fields[2:]
+    if len(stage) > (scheme == "stories4") or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
+        form = f"{scheme}:SEED:N" + ":STAGE" * (scheme == "stories4")
+        raise InputError(f"{source}: write {scheme}, {scheme}:SEED or {form} with whole numbers")
+    options: dict[str, Any] = dict(zip(("seed", "n"), map(int, numbers), strict=False))
     if options.get("n") == 0:
         raise InputError(f"{source}: zero stories; ask for at least one")
+    if stage:
+        if not re.fullmatch(r"\d*\.?\d+", stage[0], re.ASCII) or not 0 <= float(stage[0]) <= 1:
+            raise InputError(f"{source}: the stage is a number from 0 to 1, not {stage[0]!r}")
+        options["stage"] = float(stage[0])
     return options
 
 
