@@ -206,7 +206,8 @@ class Options:
     """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl · gpt2 canon kromhc
     kromcanon."""
     data: str | None = None
-    """Training SOURCE: a .txt, .jsonl or .parquet file or a folder of them, a Hugging Face id, or stories."""
+    """Training SOURCE: a .txt, .jsonl or .parquet file or a folder of them, a Hugging Face id, stories, stories4, or a
+    mixture of these with weights of their tokens, "A*.5 + B*.5"."""
     valid: str | None = None
     """Validation SOURCE; without it 5 % of the documents of --data are held out."""
     text_field: str = "text"

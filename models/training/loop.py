@@ -21,6 +21,7 @@ from models.errors import InputError
 from models.flops import peak_flops, training_flops_per_token
 from models.generate import generate
 from models.mixing import has_mixing, idle, measure, still
+from models.text.mixture import MixedWindows
 from models.text.shards import epoch_order
 from models.training.checkpoints import Kept, load_checkpoint, none_yet, save_checkpoint
 from models.training.config import Training, snapshot_steps
@@ -103,7 +104,9 @@ class Trainer:
     # ---- one step ------------------------------------------------------------------------------
 
     def indices(self, step: int) -> Any:
-        """Windows of step `step`: a slice of the epoch's permutation."""
+        """Windows of step `step`: a slice of the epoch's permutation, of a mixture its draws."""
+        if isinstance(self.train, MixedWindows):
+            return self.train.drawn(self.training.seed_of("data"), step * self.batch, self.batch)
         epoch, place = divmod(step, self.per_epoch)
         if getattr(self, "_epoch", None) != epoch:
             self._epoch, self._order = epoch, epoch_order(len(self.train), self.training.seed_of("data"), epoch)
