@@ -3,6 +3,7 @@
 python -m models.train lfa --data stories --scale zoo --out runs/lfa
 python -m models.train lfa --data train.txt --valid valid.txt --scale small --out runs/lfa --epochs 4
 python -m models.train lfa --data "stories4*.5 + tinystories.txt*.5" --scale zoo --out runs/mixed
+python -m models.train lfa --data stories4 --scale zoo --phases 18000:8x64,2000:8x128 --out runs/phases
 python -m models.train pls --data corpus/ --tokenizer gpt2/ --scale paper --out runs/pls
 python -m models.train --resume --out runs/lfa
 torchrun --nproc-per-node 4 -m models.train lfa --data stories --scale paper --out runs/lfa
@@ -158,11 +159,12 @@ def _fit(trainer: Any, data: Any) -> None:
 
     model, folder = trainer.model, trainer.run.folder
     if trainer.ranks.leader:
+        lengths = ", then ".join(f"{phase.batch} x {phase.n_ctx}" for phase in trainer.phases)
         print(
             f"{model.config.name} {model.config.mixing}: {model.n_params():,} parameters; "
             f"{data.train.n_tokens:,} training tokens in {data.train.n_documents:,} documents, "
             f"{data.valid.n_tokens:,} for validation ({data.valid.meta['rule']}); "
-            f"{trainer.steps} steps of {trainer.batch} x {model.config.n_ctx} tokens -> {folder}",
+            f"{trainer.steps} steps of {lengths} tokens -> {folder}",
             file=sys.stderr,
         )
     run_to_end(trainer)
