@@ -71,7 +71,7 @@ def story(seed: int, index: int, stage: float = 1.0, held_out: str = "") -> Tale
     """Story `index` of the stream `seed` at a stage of the curriculum, with its labelled cases in order.
 
     Args:
-        stage: 0 (half of the words in repeats, of 3 to 15 words out of 256) to 1 (a tenth, of 3 to 64 out of all).
+        stage: 0 (half of the words in repeats, of 3 to 10 words out of 256) to 1 (a tenth, of 3 to 28 out of all).
         held_out: "" for training; "combinations" or "words" for evaluation alone (`passages.HELD_OUT`).
 
     Raises:
