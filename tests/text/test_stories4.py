@@ -25,7 +25,6 @@ from models.text.stories4.repeats import FIRST, repeated_words
 from models.text.story_cases import is_held_out
 
 ROOT = Path(__file__).resolve().parents[2]
-FRAMES = {w.lower() for w in re.findall(r"[A-Za-z]+", (ROOT / "models/text/stories4/repeats.py").read_text())}
 RESERVED_WORDS = {word.lower() for word in (*RESERVED.names, *RESERVED.nouns)}
 
 
@@ -132,8 +131,8 @@ def test_evaluation_uses_reserved_words_where_they_decide(with_reserved_words: l
         assert {at(one, span).lower() for span in case.candidates} <= RESERVED_WORDS
     chanted = [one for one in with_reserved_words if one.kind == "repeats"]
     assert len(chanted) > 50
-    for one in chanted:
-        assert sum(w.lower() in RESERVED_WORDS for w in words(one.text)) > 0.3 * len(words(one.text))
+    shares = [sum(w.lower() in RESERVED_WORDS for w in words(one.text)) / len(words(one.text)) for one in chanted]
+    assert min(shares) > 0.1 and sum(shares) / len(shares) > 0.4
     seen = {w.lower() for one in with_reserved_words for w in words(one.text)}
     assert len(seen & RESERVED_WORDS) > 0.95 * len(RESERVED_WORDS)
 
@@ -230,11 +229,13 @@ def test_periods_and_words_of_the_repeats_widen(tales: list[Tale], early: list[T
     first, every = repeated_words(0.0), repeated_words(1.0)
     assert len(first) == FIRST == 256 and every == CHANTED and len(every) > 2000
     assert max(map(len, first)) <= 4  # the short words, which a tokenizer keeps whole
-    rare = {w.lower() for w in every} - {w.lower() for w in first}
-    for one in (one for one in early if one.kind == "repeats"):
-        said = Counter(w.lower() for w in words(one.text))
-        chant = {w for w, n in said.items() if n >= 3 and w in rare}
-        assert len(chant - FRAMES) <= 3 and chant - FRAMES <= set(TRAINING.places) | {n.lower() for n in TRAINING.names}
+    known = {w.lower() for w in first} | {"the", "and", "of", "to", "with"}
+    quoted = [said for one in early if one.kind == "repeats" for said in re.findall(r'"([^"]+)"', one.text)]
+    assert len(quoted) > 5000 and {w.lower() for said in quoted for w in words(said)} <= known
+    late = {
+        w.lower() for one in tales if one.kind == "repeats" for w in words(" ".join(re.findall(r'"([^"]+)"', one.text)))
+    }
+    assert len(late - known) > 1500
 
 
 def test_a_block_says_its_words_again(early: list[Tale], tales: list[Tale]) -> None:
