@@ -2,6 +2,8 @@
 
 python -m models.train lfa --data stories --scale zoo --out runs/lfa
 python -m models.train lfa --data train.txt --valid valid.txt --scale small --out runs/lfa --epochs 4
+python -m models.train lfa --data "stories4*.5 + tinystories.txt*.5" --scale zoo --out runs/mixed
+python -m models.train lfa --data stories4 --scale zoo --phases 18000:8x64,2000:8x128 --out runs/phases
 python -m models.train pls --data corpus/ --tokenizer gpt2/ --scale paper --out runs/pls
 python -m models.train --resume --out runs/lfa
 torchrun --nproc-per-node 4 -m models.train lfa --data stories --scale paper --out runs/lfa
@@ -126,15 +128,15 @@ def _trainer(
 ) -> Any:
     """Model, windows and run folder; the folder is created last, when nothing can be wrong any more."""
     from models.provenance import provenance
-    from models.text.shards import Windows
+    from models.training.data import windows
     from models.training.loop import Trainer
     from models.training.run import Run
     from models.transformer import StreamTransformer
 
     group.seed_noise(training.seed_of("noise"))
     model = StreamTransformer(config, data.tokenizer, seed=training.seed_of("weights"))
-    train = Windows(data.train, config.n_ctx, packing=training.packing)
-    valid = Windows(data.valid, config.n_ctx, packing=training.packing)
+    train = windows(data.train, config.n_ctx, training.packing)
+    valid = windows(data.valid, config.n_ctx, training.packing)
     trainer = Trainer(model, training, train, valid, group.run(Run(out)), device, group)
     if scale is not None and group.leader:
         manifest = {
@@ -157,11 +159,12 @@ def _fit(trainer: Any, data: Any) -> None:
 
     model, folder = trainer.model, trainer.run.folder
     if trainer.ranks.leader:
+        lengths = ", then ".join(f"{phase.batch} x {phase.n_ctx}" for phase in trainer.phases)
         print(
             f"{model.config.name} {model.config.mixing}: {model.n_params():,} parameters; "
             f"{data.train.n_tokens:,} training tokens in {data.train.n_documents:,} documents, "
             f"{data.valid.n_tokens:,} for validation ({data.valid.meta['rule']}); "
-            f"{trainer.steps} steps of {trainer.batch} x {model.config.n_ctx} tokens -> {folder}",
+            f"{trainer.steps} steps of {lengths} tokens -> {folder}",
             file=sys.stderr,
         )
     run_to_end(trainer)

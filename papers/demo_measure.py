@@ -1,5 +1,6 @@
 """What `papers.demo` measures on a run: the probes' own plans, tables and summaries, at the sizes of `Sizes`."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,20 +125,21 @@ def _about(subject: Subject, found: Found) -> None:
     rows = read_metrics(subject.folder, strict=False) if log.is_file() else []
     kinds = [(r["step"], r["kind"], r["loss"]) for r in rows if r["kind"] in ("train", "eval")]
     log_rows = pd.DataFrame(kinds, columns=["step", "kind", "loss"])
-    found.tables["losses"] = log_rows.assign(tokens=log_rows["step"] * _tokens_per_step(subject.folder))
+    found.tables["losses"] = log_rows.assign(tokens=_tokens_seen(subject.folder, log_rows["step"]))
     room = model.config.n_ctx - len(model.tokenizer.encode(PROMPT))
     ids = model.generate(PROMPT, max_new_tokens=min(WORDS, room), temperature=0.8, seed=0)[0]
     found.sample = model.to_string(ids)
 
 
-def _tokens_per_step(folder: Path) -> float:
-    """Training tokens of a step: sequences × context; NaN of a folder that does not say how it was trained."""
+def _tokens_seen(folder: Path, steps: "pd.Series[int]") -> list[float]:
+    """Training tokens after each of `steps`; NaN of a folder that does not say how it was trained."""
     from models.checkpoint import read_json
+    from models.training.config import tokens_seen
 
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     if "training" not in config:
-        return float("nan")
-    return float(config["training"]["batch_size"] * config["model"]["n_ctx"])
+        return [math.nan] * len(steps)
+    return [float(tokens_seen(config["training"], config["model"]["n_ctx"], int(step))) for step in steps]
 
 
 def _pds(model: Any, aligned: "Aligned", found: Found) -> None:

@@ -198,6 +198,7 @@ def page(found: Found, files: "Sequence[str]") -> str:
 
     run = found.runs[0]
     model, training = run.config["model"], run.config["training"]
+    lengths = training.get("phases") or f"{training['batch_size']} × {model['n_ctx']}"
     columns = list(found.kl.columns)
     cells = [[f"{x:.4g}" if isinstance(x, float) else x for x in row] for row in found.kl.itertuples(index=False)]
     ends = [f"{x:.2f}" for x in (found.losses["loss"].min(), found.losses["loss"].max())]
@@ -213,7 +214,8 @@ def page(found: Found, files: "Sequence[str]") -> str:
         f"{math.log(model['d_vocab']):.2f}), and nothing here tests longer training. "
         f"{curves(found.bundled, *PRESETS)}".rstrip(),
         f"- Models: scale {run.manifest['scale']} ({shape(model)}); {run.manifest['steps']:,} steps of "
-        f"{training['batch_size']} × {model['n_ctx']} tokens on `{run.config['data']['data']}`. The paper's: "
+        f"{lengths} tokens on "
+        f"`{run.config['data']['data']}`. The paper's: "
         "4 layers, width 512, 20,000 steps.\n"
         "- Same data, same order for both models of a seed; the paper's two saw different data (SPEC §5).\n"
         f"{made_by(found.about)}\n{files_line(files)}",

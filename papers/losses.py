@@ -235,10 +235,9 @@ def bundled(names: Sequence[str]) -> "pd.DataFrame":
     rows = []
     for name in names:
         run = opened(name, (name.removesuffix("-b2"),))
-        per_step = run.tokens_seen // int(run.manifest["steps"])
         rows += [
             {"model": name, "preset": run.preset, "seed": run.seed, "step": int(e["step"]),
-             "tokens_seen": per_step * int(e["step"]), "loss": float(e["loss"]), "commit": run.manifest["commit"]}
+             "tokens_seen": run.tokens_at(int(e["step"])), "loss": float(e["loss"]), "commit": run.manifest["commit"]}
             for e in evaluations(run_folder(name))
         ]  # fmt: skip
     return pd.DataFrame(rows)

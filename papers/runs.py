@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import InputError
+from models.training.config import tokens_seen
 
 FREE = {
     "seed", "seed_weights", "seed_data", "seed_noise", "device", "compile", "log_every", "eval_every", "eval_batches",
@@ -57,8 +58,12 @@ class Run:
 
     @property
     def tokens_seen(self) -> int:
-        """Training tokens that the run saw, repetitions counted: steps × sequences per step × context."""
-        return int(self.manifest["steps"] * self.config["training"]["batch_size"] * self.config["model"]["n_ctx"])
+        """Training tokens that the run saw, repetitions counted."""
+        return self.tokens_at(int(self.manifest["steps"]))
+
+    def tokens_at(self, step: int) -> int:
+        """Those of its first `step` steps: Σ sequences × length of a sequence."""
+        return tokens_seen(self.config["training"], self.config["model"]["n_ctx"], step)
 
     @property
     def command(self) -> str:

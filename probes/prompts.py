@@ -6,8 +6,9 @@
     python -m probes.prompts winobias:pro_stereotyped_type1.txt.dev
 
 A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
-story-cases, story-events), a JSONL file of the same format, or FORMAT:PATH for a published set (winobias, wsc273,
-wsc285, winogender, gap). `align` says where the roles lie in tokens; `probes.tasks` scores answers.
+story-cases, story-events, same-kind, reserved-words), a JSONL file of the same format, or FORMAT:PATH for a published
+set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens; `probes.tasks` scores
+answers.
 """
 
 from collections import Counter
@@ -36,7 +37,9 @@ __all__ = [
 DATASETS = Path(__file__).resolve().parents[1] / "datasets"
 FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
 TASKS = ("capitalization", "capitalization-8", "gender", "gender-16", "winograd")
-GENERATED = ("stories", "story-cases", "story-events")
+GENERATED = ("stories", "story-cases", "story-events", "same-kind", "reserved-words")
+FOURTH = {"same-kind": "combinations", "reserved-words": "words"}
+"""Suites of the stories of version 4, in which only events decide, by what they hold out."""
 BUNDLED = (*FILES, *GENERATED, *TASKS)
 STORY_N, STORY_SEED = 1000, 2
 """Of the generated suites: how many pairs or cases, and the seed that models.text.stories reserves for evaluation."""
@@ -46,7 +49,7 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
     """A bundled suite (`BUNDLED`), a JSONL file of the same format, or FORMAT:PATH for a published set.
 
     Args:
-        n: how many minimal pairs of "stories" and "story-events", or cases of "story-cases", by default `STORY_N`.
+        n: how many minimal pairs of a generated suite, or cases of "story-cases", by default `STORY_N`.
         seed: which ones, by default `STORY_SEED`.
     """
     name = str(name_or_path)
@@ -76,12 +79,18 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
 
 
 def _pairs(name: str, n: int, seed: int) -> Suite:
-    """Minimal pairs of the built-in corpus from noun and verb combinations that no training story uses."""
-    from models.text.stories import RELATIONS, minimal_pairs
+    """Minimal pairs of the built-in corpus from combinations, or of `reserved-words` from words, that no training story
+    uses."""
+    from models.text import stories, stories4
 
-    relations = ("event",) if name == "story-events" else RELATIONS
+    relations = ("event",) if name == "story-events" else stories.RELATIONS
+    call = f"models.text.stories.minimal_pairs({seed}, {n}, held_out=True, relations={relations!r})"
     try:
-        pairs = minimal_pairs(seed, n, held_out=True, relations=relations)
+        if name in FOURTH:
+            pairs = stories4.minimal_pairs(seed, n, held_out=FOURTH[name])
+            call = f"models.text.stories4.minimal_pairs({seed}, {n}, held_out={FOURTH[name]!r})"
+        else:
+            pairs = stories.minimal_pairs(seed, n, held_out=True, relations=relations)
     except ValueError as error:
         raise InputError(f"{error}; ask for a smaller n") from None
     prompts = []
@@ -97,7 +106,6 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
                     coherent=f" {p.coherent}", incoherent=f" {p.incoherent}",
                 )
             )  # fmt: skip
-    call = f"models.text.stories.minimal_pairs({seed}, {n}, held_out=True, relations={relations!r})"
     return Suite(name, tuple(prompts), call)
 
 

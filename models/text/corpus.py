@@ -9,7 +9,11 @@ A source is one of
 - `org/name`, a Hugging Face dataset, streamed; `hf:ID[:CONFIG][:SPLIT]` says more, and ID may be a
   local dataset folder. A lone CONFIG named train, validation or test is the split;
 - `stories`, `stories:SEED` or `stories:SEED:N`, the built-in procedural stories (a folder that
-  happens to be called stories is `./stories`).
+  happens to be called stories is `./stories`), which are those of version 3, also called `stories3`: what the
+  bundled models were trained on. `stories4:SEED:N:STAGE` are those of version 4, STAGE from 0 (half of the
+  text repeats itself) to 1 (a tenth of it, the default);
+- a mixture of these, `A*WEIGHT + B*WEIGHT`, each part with its share of the tokens that are trained on:
+  `stories4*.5 + tinystories.txt*.5`. `max_documents` and `text_field` hold for every part.
 
 Documents lose the whitespace around them, and empty ones are skipped. `<|endoftext|>` separates
 documents wherever it stands, so no document contains it. Memory is bounded by the largest document.
@@ -17,6 +21,7 @@ documents wherever it stands, so no document contains it. Memory is bounded by t
 
 import hashlib
 import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -38,6 +43,8 @@ from models.text.readers import (
 )
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+WEIGHT = re.compile(r"\*\s*(-?\d*\.?\d+(?:e-?\d+)?|-?\d+\.|nan|-?inf)\s*(?:\+|$)", re.ASCII)
+"""The weight of a part of a mixture, with the plus behind it."""
 SPLITS = ("train", "validation", "test")
 STORIES_SEED, STORIES_N = 0, 20_000
 
@@ -175,7 +182,7 @@ class HubCorpus(Corpus):
 
 @dataclass(frozen=True, kw_only=True)
 class StoriesCorpus(Corpus):
-    """The built-in procedural stories: `n` documents, a pure function of `seed`."""
+    """The built-in procedural stories of version 3: `n` documents, a pure function of `seed`."""
 
     kind: ClassVar[str] = "stories"
     seed: int = STORIES_SEED
@@ -193,6 +200,71 @@ class StoriesCorpus(Corpus):
         return {"stories": f"stories-v{stories.VERSION}-{self.seed}-{self.n}"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stories4Corpus(StoriesCorpus):
+    """Those of version 4, at one stage of the curriculum (`models.text.stories4`)."""
+
+    stage: float = 1.0
+
+    def _texts(self) -> Iterator[str]:
+        from models.text import stories4
+
+        return stories4.documents(self.seed, self.n, self.stage)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        from models.text import stories4
+
+        return {"stories": f"stories-v{stories4.VERSION}-{self.seed}-{self.n}-{self.stage:g}"}
+
+
+STORIES: dict[str, type[StoriesCorpus]] = {
+    "stories": StoriesCorpus, "stories3": StoriesCorpus, "stories4": Stories4Corpus,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureCorpus(Corpus):
+    """Several corpora with weights. Training takes windows of tokens from each (`models.text.mixture`).
+
+    Read as one corpus, for the tokenizer and for validation, it is every document of the parts once: always of the part
+    whose characters are fewest for its share. Where a part has no more, the others go on.
+    """
+
+    kind: ClassVar[str] = "mixture"
+    parts: tuple[Corpus, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The weights, with sum 1."""
+        return tuple(weight / sum(self.weights) for weight in self.weights)
+
+    def _texts(self) -> Iterator[str]:
+        read = {k: part.documents() for k, part in enumerate(self.parts)}
+        characters = [0.0] * len(self.parts)
+        while read:
+            k = min(read, key=characters.__getitem__)
+            document = next(read[k], None)
+            if document is None:
+                del read[k]
+            else:
+                characters[k] += len(document) / self.weights[k]
+                yield document
+
+    def documents(self) -> Iterator[str]:
+        return self._texts()  # each part has counted and stripped its own
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's manifest records: of every part too, with its weight."""
+        parts = [{"weight": w, **part.describe()} for w, part in zip(self.weights, self.parts, strict=True)]
+        return {**super().describe(), "parts": parts}
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {"parts": [[s, part.fingerprint()] for s, part in zip(self.shares, self.parts, strict=True)]}
+
+
 def open_corpus(source: str, *, text_field: str = "text", max_documents: int | None = None) -> Corpus:
     """The corpus that `source` names (see the module); nothing is read yet but folder listings.
 
@@ -202,16 +274,19 @@ def open_corpus(source: str, *, text_field: str = "text", max_documents: int | N
 
     Raises:
         InputError: a path that does not exist, a file of another kind, a folder with no usable
-            file, a malformed `hf:` or `stories:` source, `max_documents` below 1.
+            file, a malformed `hf:` or `stories:` source, a mixture with a part without a weight above 0,
+            `max_documents` below 1.
     """
     if max_documents is not None and max_documents < 1:
         raise InputError(f"max_documents={max_documents}: at least 1, or None for all")
     common: dict[str, Any] = {"source": source, "text_field": text_field, "max_documents": max_documents}
     if not source.strip():
         raise InputError("the data source is empty: give a file, a folder, a dataset id or stories")
+    if WEIGHT.search(source) and not Path(source).expanduser().exists():
+        return _mixture(source, common)
     scheme, *rest = source.split(":")
-    if scheme == "stories":
-        return StoriesCorpus(**common, **_stories_options(source, rest))
+    if scheme in STORIES:
+        return STORIES[scheme](**common, **_stories_options(source, scheme, rest))
     if scheme == "hf" and rest:
         return HubCorpus(**common, **_hub_options(source, rest))
     path = Path(source).expanduser()
@@ -229,12 +304,31 @@ def open_corpus(source: str, *, text_field: str = "text", max_documents: int | N
     raise InputError(f"{source}: no such file or folder, nor a dataset id org/name, hf:ID or stories")
 
 
-def _stories_options(source: str, fields: list[str]) -> dict[str, Any]:
-    if len(fields) > 2 or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in fields):
-        raise InputError(f"{source}: write stories, stories:SEED or stories:SEED:N with whole numbers")
-    options: dict[str, Any] = dict(zip(("seed", "n"), map(int, fields), strict=False))
+def _mixture(source: str, common: dict[str, Any]) -> MixtureCorpus:
+    *pieces, rest = WEIGHT.split(source)
+    names, numbers = [name.strip() for name in pieces[::2]], [float(number) for number in pieces[1::2]]
+    if rest.strip() or len(names) < 2 or not all(names):
+        raise InputError(f"{source}: a mixture has at least two parts, each with a weight of its own: A*.5 + B*.5")
+    for name, weight in zip(names, numbers, strict=True):
+        if not 0 < weight < math.inf:
+            raise InputError(f"{source}: the weight of {name} is {weight:g}; it must be a number above 0")
+    options = {"text_field": common["text_field"], "max_documents": common["max_documents"]}
+    parts = tuple(open_corpus(name, **options) for name in names)
+    return MixtureCorpus(**common, parts=parts, weights=tuple(numbers))
+
+
+def _stories_options(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
+    numbers, stage = fields[:2], fields[2:]
+    if len(stage) > (scheme == "stories4") or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
+        form = f"{scheme}:SEED:N" + ":STAGE" * (scheme == "stories4")
+        raise InputError(f"{source}: write {scheme}, {scheme}:SEED or {form} with whole numbers")
+    options: dict[str, Any] = dict(zip(("seed", "n"), map(int, numbers), strict=False))
     if options.get("n") == 0:
         raise InputError(f"{source}: zero stories; ask for at least one")
+    if stage:
+        if not re.fullmatch(r"\d*\.?\d+", stage[0], re.ASCII) or not 0 <= float(stage[0]) <= 1:
+            raise InputError(f"{source}: the stage is a number from 0 to 1, not {stage[0]!r}")
+        options["stage"] = float(stage[0])
     return options
 
 

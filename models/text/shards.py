@@ -172,6 +172,10 @@ class Windows:
                 f"{n_ctx + 1}; give more text or a smaller n_ctx"
             )
 
+    def at(self, n_ctx: int) -> "Windows":
+        """The same corpus in windows of another length."""
+        return Windows(self.shards, n_ctx, packing=self.packing)
+
     def __len__(self) -> int:
         return self._n
 
@@ -190,11 +194,14 @@ class Windows:
         return _gather(self.shards, begin, end, self.n_ctx)
 
 
-def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of `n` windows in an epoch: a permutation, int64 [n], a pure function of its arguments."""
+def epoch_order(n: int, seed: int, epoch: int, *of: int) -> np.ndarray:
+    """The order of `n` windows in an epoch: a permutation, int64 [n], a pure function of its arguments.
+
+    `of` names what the order is of, where one seed orders several things; a last number of 0 is as none.
+    """
     if seed < 0:
         raise InputError(f"seed={seed}: a seed is a whole number from 0")
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch]))).permutation(n)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch, *of]))).permutation(n)
 
 
 def document_batches(

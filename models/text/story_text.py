@@ -138,6 +138,11 @@ _ARTICLE = re.compile(r"\b([Aa]) (?=(?:\[\w+ )?(?:[aeioAEIO](?!ne\b)|hones|[uU](
 _MARK = re.compile(r"\[(\w+) ([^\]]*)\]")
 
 
+def plain(marked: str) -> str:
+    """The text of `parse`, without the spans."""
+    return _MARK.sub(r"\2", _ARTICLE.sub(r"\1n ", marked))
+
+
 def parse(marked: str) -> tuple[str, list[tuple[str, Span]]]:
     """The plain text and its marks (key, span) in order."""
     marked = _ARTICLE.sub(r"\1n ", marked)

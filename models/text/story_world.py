@@ -1,9 +1,11 @@
 # ruff: noqa: E501 (a template a line, unbroken, is what a reader compares)
 """Who a story is about, how it begins and how it ends: the cast, and facts told early that return late."""
 
+from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 
-from models.text.story_cases import agent_patient, tool_container
+from models.text.story_cases import Passage, agent_patient, tool_container
 from models.text.story_people import gender, number, possessor_possessed
 from models.text.story_plots import PLOTS, Plot
 from models.text.story_plots_more import MORE_PLOTS
@@ -143,6 +145,21 @@ def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
     env = cast(rng)
     if rng.random() < EVENING:
         return _evening(rng, env, held_out)
+    return plotted(rng, env, held_out, PASSAGES, lambda n: rng.sample(sorted(PASSAGES), n))
+
+
+def plotted(
+    rng: Random,
+    env: dict[str, str],
+    held_out: Any,
+    passages: Mapping[str, Callable[..., Passage | None]],
+    draw: Callable[[int], list[str]],
+    likes: bool = True,
+) -> tuple[str, list[Label]]:
+    """A plot with passages between its stages: `draw(n)` names n of `passages`, which are called with `held_out`.
+
+    With `likes` a plot may choose the first.
+    """
     plot = PLOTS[-1] if rng.random() < QUIET else pick(rng, ALL_PLOTS)
     env["place"] = pick(rng, plot.places)
     for slot, name in plot.binds:
@@ -153,8 +170,8 @@ def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
         n_passages, gaps = 2, [0, 0]
     else:
         gaps = rng.sample(range(len(plot.stages) - 1), n_passages)
-    categories = rng.sample(sorted(PASSAGES), n_passages)
-    if categories and plot.likes and rng.random() < 0.3:
+    categories = draw(n_passages)
+    if likes and categories and plot.likes and rng.random() < 0.3:
         liked = pick(rng, plot.likes)
         categories = [liked, *(c for c in categories if c != liked)][:n_passages]
 
@@ -175,9 +192,9 @@ def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
     for i, stage in enumerate(stages):
         paragraphs[-1].append(stage)
         for k in (str(j) for j, gap in enumerate(gaps) if gap == i):
-            passage = PASSAGES[categories[int(k)]](rng, env, k, held_out, rng.random() < 0.5, False)
+            passage = passages[categories[int(k)]](rng, env, k, held_out, rng.random() < 0.5, False)
             if passage is not None:
-                waiting.append([_lead(rng, env, passage[0], passage[2])])
+                waiting.append([lead(rng, env, passage[0], passage[2])])
                 labels += passage[1]
         if waiting and (i + 1 == len(stages) or not stages[i + 1].startswith('"')):  # do not cut a dialogue
             paragraphs += [*waiting, []]
@@ -201,12 +218,12 @@ def _evening(rng: Random, env: dict[str, str], held_out: bool) -> tuple[str, lis
     for k, category in enumerate(categories):
         passage = PASSAGES[category](rng, env, str(k), held_out, rng.random() < 0.5, False)
         if passage is not None:
-            paragraphs.append(_lead(rng, env, passage[0], passage[2]))
+            paragraphs.append(lead(rng, env, passage[0], passage[2]))
             labels += passage[1]
     return "\n\n".join([*paragraphs, expand(pick(rng, NIGHTS), env, rng)]), labels
 
 
-def _lead(rng: Random, env: dict[str, str], text: str, frame: str) -> str:
+def lead(rng: Random, env: dict[str, str], text: str, frame: str) -> str:
     """A passage with words that lead into it."""
     link = "" if text.startswith(('"', "here", "first", "there was")) else expand(pick(rng, LINKS[frame]), env, rng)
     return capital(link) + text if link else capital(text)

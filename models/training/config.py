@@ -1,5 +1,7 @@
 """Options of a training run. Nothing here imports torch; the field docs are the command's help."""
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,6 +69,10 @@ class Training:
     """Passes over the training windows."""
     steps: Count | None = None
     """Optimiser steps; overrides epochs."""
+    phases: str | None = None
+    """A schedule of lengths and mixtures: for each phase STEPS:BATCHxCONTEXT or STEPS:BATCHxCONTEXT:WEIGHTS, as
+    6000:8x64:.7/.3,1500:8x128,500:4x256. WEIGHTS are those of the parts of --data, by default as it says. The steps add
+    up to those of the run. Evaluations keep the model's context and --batch-size."""
     packing: Literal["stream", "document"] = "stream"
     """stream: documents one after another, cut every n_ctx tokens; document: one document per window."""
     seed: Seed = 0
@@ -118,6 +124,9 @@ class Training:
         snapshot_steps(self.snapshots, 0)
         if self.batch_size is not None and self.batch_size % self.accumulate:
             raise InputError(f"{self.accumulate} micro-batches do not divide a batch of {self.batch_size} sequences")
+        steps = sum(phase.steps for phase in phases_of(self.phases))
+        if steps and (self.epochs is not None or self.steps not in (None, steps)):
+            raise InputError(f"--phases says how many steps there are ({steps}): leave out --steps and --epochs")
 
     def seed_of(self, what: Literal["weights", "data", "noise"]) -> int:
         """The seed of one source of chance; `seed` where it has none of its own, as in runs from before there were."""
@@ -128,6 +137,53 @@ class Training:
     def seeds(self) -> dict[str, int]:
         """All three, by what they decide."""
         return {what: self.seed_of(what) for what in ("weights", "data", "noise")}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a run: `steps` steps of `batch_size` sequences of `n_ctx` tokens, from step `first`."""
+
+    first: int
+    steps: int
+    batch_size: int
+    n_ctx: int
+    weights: tuple[float, ...] | None = None
+    """Of the parts of the mixture; None: as --data says."""
+
+
+def phases_of(spec: str | None) -> list[Phase]:
+    """The phases that `--phases` declares, in order; none for None.
+
+    Raises `InputError` for another spelling than STEPS:BATCHxCONTEXT[:W/W…], with commas between.
+    """
+    found: list[Phase] = []
+    for text in spec.split(",") if spec is not None else ():
+        match = re.fullmatch(r"\s*(\d+):(\d+)x(\d+)(?::([\d./e-]+))?\s*", text, re.ASCII)
+        try:
+            if match is None:
+                raise ValueError
+            steps, batch, n_ctx = (int(number) for number in match.groups()[:3])
+            weights = tuple(float(weight) for weight in match[4].split("/")) if match[4] else None
+            if min(steps, batch, n_ctx) < 1 or (weights and (min(weights) < 0 or not 0 < sum(weights) < math.inf)):
+                raise ValueError
+        except ValueError:
+            raise InputError(
+                f"--phases {text.strip()!r}: write STEPS:BATCHxCONTEXT or STEPS:BATCHxCONTEXT:WEIGHT/WEIGHT, as "
+                "6000:8x64:.7/.3, with a comma before the next phase"
+            ) from None
+        found.append(Phase(sum(phase.steps for phase in found), steps, batch, n_ctx, weights))
+    return found
+
+
+def tokens_seen(training: Mapping[str, Any], n_ctx: int, step: int) -> int:
+    """Training tokens after `step` steps, repetitions counted: Σ sequences × tokens of a sequence.
+
+    `training` is that of a run's config.json, `n_ctx` the context of its model.
+    """
+    phases = phases_of(training.get("phases"))
+    if not phases:
+        return int(step * training["batch_size"] * n_ctx)
+    return sum(min(max(step - p.first, 0), p.steps) * p.batch_size * p.n_ctx for p in phases)
 
 
 def snapshot_steps(spec: str, steps: int) -> list[int]:
@@ -195,6 +251,8 @@ def with_recipe(training: Training, preset: str, scale: str) -> Training:
     filled = {**USUAL, **seeds, **OPTIMISERS.get(family, {}), **recipe}
     if training.epochs is not None:
         filled.pop("steps", None)
+    if phases := phases_of(training.phases):
+        filled |= {"steps": sum(phase.steps for phase in phases), "epochs": None}
     return replace(training, **{k: v for k, v in filled.items() if getattr(training, k) is None})
 
 
@@ -206,7 +264,8 @@ class Options:
     """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl · gpt2 canon kromhc
     kromcanon."""
     data: str | None = None
-    """Training SOURCE: a .txt, .jsonl or .parquet file or a folder of them, a Hugging Face id, or stories."""
+    """Training SOURCE: a .txt, .jsonl or .parquet file or a folder of them, a Hugging Face id, stories, stories4, or a
+    mixture of these with weights of their tokens, "A*.5 + B*.5"."""
     valid: str | None = None
     """Validation SOURCE; without it 5 % of the documents of --data are held out."""
     text_field: str = "text"

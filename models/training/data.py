@@ -8,8 +8,9 @@ from typing import Any
 from models.checkpoint import read_json
 from models.errors import InputError
 from models.text.cache import cache_root, cached
-from models.text.corpus import Corpus, open_corpus
-from models.text.shards import TokenShards, pack
+from models.text.corpus import Corpus, MixtureCorpus, open_corpus
+from models.text.mixture import MixedWindows, Mixture
+from models.text.shards import TokenShards, Windows, pack
 from models.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
@@ -20,7 +21,7 @@ class Data:
     """What a run trains and evaluates on."""
 
     tokenizer: Tokenizer
-    train: TokenShards
+    train: TokenShards | Mixture
     valid: TokenShards
     description: dict[str, Any]
 
@@ -36,15 +37,16 @@ def prepare(
 ) -> Data:
     """Open the corpora, train or load the tokenizer, tokenize; all of it is cached by content.
 
-    Without `valid`, documents are held out by a hash of their text (`models.text.shards.in_validation`).
+    Without `valid`, documents are held out by a hash of their text (`models.text.shards.in_validation`). The parts of a
+    mixture are packed each for itself for training; those held out are one text, mixed as the weights say.
     """
     corpus = open_corpus(source, text_field=text_field, max_documents=max_documents)
     held_out = open_corpus(valid, text_field=text_field) if valid is not None else None
     tok = Tokenizer.load(_tokenizer_path(tokenizer)) if tokenizer is not None else trained_bpe(corpus, d_vocab)
     if held_out is not None:
-        train, val = pack(corpus, tok), pack(held_out, tok)
+        train, val = _packed(corpus, tok, "all"), pack(held_out, tok)
     else:
-        train = pack(corpus, tok, part="train", valid_fraction=VALID_FRACTION)
+        train = _packed(corpus, tok, "train")
         val = pack(corpus, tok, part="valid", valid_fraction=VALID_FRACTION)
     description = {
         "train": {**train.meta, "n_tokens": train.n_tokens, "n_documents": train.n_documents},
@@ -52,6 +54,19 @@ def prepare(
         "tokenizer": {"sha256": tok.sha256, "d_vocab": tok.d_vocab, "source": tokenizer or "BPE trained on the data"},
     }
     return Data(tok, train, val, description)
+
+
+def _packed(corpus: Corpus, tok: Tokenizer, part: str) -> TokenShards | Mixture:
+    if isinstance(corpus, MixtureCorpus):
+        shards = [pack(one, tok, part=part, valid_fraction=VALID_FRACTION) for one in corpus.parts]
+        return Mixture(corpus, shards)
+    return pack(corpus, tok, part=part, valid_fraction=VALID_FRACTION)
+
+
+def windows(shards: TokenShards | Mixture, n_ctx: int, packing: str = "stream") -> Windows | MixedWindows:
+    """Training windows of `n_ctx` tokens."""
+    kind = MixedWindows if isinstance(shards, Mixture) else Windows
+    return kind(shards, n_ctx, packing=packing)  # type: ignore[arg-type]
 
 
 def trained_bpe(corpus: Corpus, d_vocab: int) -> Tokenizer:

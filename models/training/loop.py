@@ -5,6 +5,7 @@ the order of the data depends on (seed, step) alone, and weights, moments, rando
 means of the log are in the checkpoint.
 """
 
+import bisect
 import contextlib
 import itertools
 import math
@@ -12,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,9 +22,10 @@ from models.errors import InputError
 from models.flops import peak_flops, training_flops_per_token
 from models.generate import generate
 from models.mixing import has_mixing, idle, measure, still
-from models.text.shards import epoch_order
+from models.text.mixture import MixedWindows
+from models.text.shards import Windows, epoch_order
 from models.training.checkpoints import Kept, load_checkpoint, none_yet, save_checkpoint
-from models.training.config import Training, snapshot_steps
+from models.training.config import Training, phases_of, snapshot_steps
 from models.training.feed import Feed
 from models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
 from models.training.parallel import Ranks, load_sharded, save_sharded
@@ -44,6 +46,16 @@ class Batches(Protocol):
 
     def batch(self, indices: Any) -> tuple[Tensor, Tensor]:
         """Inputs and targets [B, T]; −100 where there is no target."""
+
+
+class Stretch(NamedTuple):
+    """A phase of a run: from step `first`, `batch` windows of `n_ctx` tokens each, at `flops` per token of training."""
+
+    first: int
+    batch: int
+    n_ctx: int
+    windows: Batches
+    flops: int
 
 
 class Stopped(Exception):
@@ -81,6 +93,7 @@ class Trainer:
         if len(train) < self.batch:
             raise InputError(f"the data has {len(train)} windows, one batch needs {self.batch}: lower --batch-size")
         self.steps = training.steps or math.ceil((training.epochs or 1.0) * self.per_epoch)
+        self.phases = self._phases()
         self.snapshots = set(snapshot_steps(training.snapshots, self.steps))
         self.step = 0
         self.best = math.inf
@@ -89,9 +102,9 @@ class Trainer:
         self.shown: float | None = None  # running mean of the loss, for the progress bar
         self.pending: list[tuple[float, list[str], Tensor]] = []  # (rate, names, values) of steps not yet read
         self.seconds = 0.0  # of steps since the last log row
-        self.timed = 0  # those steps
+        self.timed = 0  # their tokens
+        self.spent = 0.0  # their FLOPs
         self.feed: Feed | None = None
-        self.flops = sum(training_flops_per_token(model).values())
         self._stop = False
         self._mixes, self._still = has_mixing(model), False
 
@@ -102,12 +115,50 @@ class Trainer:
 
     # ---- one step ------------------------------------------------------------------------------
 
+    def _phases(self) -> list[Stretch]:
+        """The stretches of the run: one, unless phases are declared. Raises `InputError` for those that cannot be."""
+        t, model, declared = self.training, self.model, phases_of(self.training.phases)
+        if not declared:
+            flops = sum(training_flops_per_token(model).values())
+            return [Stretch(0, self.batch, model.config.n_ctx, self.train, flops)]
+        if not isinstance(self.train, Windows | MixedWindows):
+            raise InputError("phases are for training on text: leave --phases out")
+        found = []
+        for phase in declared:
+            if phase.n_ctx > model.config.n_ctx:
+                raise InputError(f"a phase of {phase.n_ctx} tokens, the model's context is {model.config.n_ctx}")
+            if phase.batch_size % t.accumulate:
+                raise InputError(f"{t.accumulate} micro-batches do not divide a phase's batch of {phase.batch_size}")
+            self.ranks.check(t, phase.batch_size)
+            if isinstance(self.train, MixedWindows):
+                windows: Windows | MixedWindows = self.train.at(phase.n_ctx, phase.weights)
+            elif phase.weights is None:
+                windows = self.train.at(phase.n_ctx)
+            else:
+                raise InputError("weights in --phases need a mixture: give --data with parts, A*.5 + B*.5")
+            if len(windows) < phase.batch_size:
+                raise InputError(f"the data has {len(windows)} windows, a phase's batch needs {phase.batch_size}")
+            flops = sum(training_flops_per_token(model, phase.n_ctx).values())
+            found.append(Stretch(phase.first, phase.batch_size, phase.n_ctx, windows, flops))
+        return found
+
+    def phase(self, step: int) -> int:
+        """The number of the phase in which step `step` lies."""
+        return bisect.bisect_right(self.phases, step, key=lambda phase: phase.first) - 1
+
     def indices(self, step: int) -> Any:
-        """Windows of step `step`: a slice of the epoch's permutation."""
-        epoch, place = divmod(step, self.per_epoch)
-        if getattr(self, "_epoch", None) != epoch:
-            self._epoch, self._order = epoch, epoch_order(len(self.train), self.training.seed_of("data"), epoch)
-        return self._order[place * self.batch : (place + 1) * self.batch]
+        """Windows of step `step`: a slice of the epoch's permutation, of a mixture its draws.
+
+        Every phase begins an order of its own; that of the first is that of a run without phases.
+        """
+        number = self.phase(step)
+        phase, seed = self.phases[number], self.training.seed_of("data")
+        if isinstance(phase.windows, MixedWindows):
+            return phase.windows.drawn(seed, (step - phase.first) * phase.batch, phase.batch, number)
+        epoch, place = divmod(step - phase.first, len(phase.windows) // phase.batch)
+        if getattr(self, "_epoch", None) != (number, epoch):
+            self._epoch, self._order = (number, epoch), epoch_order(len(phase.windows), seed, epoch, number)
+        return self._order[place * phase.batch : (place + 1) * phase.batch]
 
     def autocast(self) -> Any:
         """bf16 on CUDA; on a CPU where the model is wide enough to gain from it.
@@ -131,7 +182,8 @@ class Trainer:
         self.ranks.trained.train()
         lr = set_lr(self.optimizer, lr_factor(self.step, self.steps, t.warmup or 0, t.lr_floor))
         sums: dict[str, Tensor] = {}
-        batches = self.feed or map(self.train.batch, self.micro_batches(self.step))
+        windows = self.phases[self.phase(self.step)].windows
+        batches = self.feed or map(windows.batch, self.micro_batches(self.step))
         for i, (tokens, targets) in enumerate(itertools.islice(map(self._move, batches), t.accumulate)):
             with self.ranks.syncing(i == t.accumulate - 1):
                 with self.autocast():
@@ -170,8 +222,8 @@ class Trainer:
     def _fed(self) -> Feed:
         """The micro-batches from the next step to the last, gathered ahead."""
         steps = range(self.step, self.steps)
-        order = itertools.chain.from_iterable(map(self.micro_batches, steps))
-        return Feed(self.train.batch, order, pin=self.device.type == "cuda")
+        order = ((self.phases[self.phase(step)].windows, part) for step in steps for part in self.micro_batches(step))
+        return Feed(lambda one: one[0].batch(one[1]), order, pin=self.device.type == "cuda")
 
     def _move(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         tokens, targets = batch
@@ -302,23 +354,27 @@ class Trainer:
         if due:
             self._settle()  # waits for the device, so that the clock below has seen the whole work
         self.seconds += time.perf_counter() - began
-        self.timed += 1
+        phase = self.phases[self.phase(self.step - 1)]
+        self.timed += phase.batch * phase.n_ctx
+        self.spent += phase.batch * phase.n_ctx * phase.flops
         if not due:
             return
-        rate = self.timed * self.batch * self.model.config.n_ctx / self.seconds
+        rate = self.timed / self.seconds
         progress.update(self.step, self.shown or 0.0, rate)
         n = self.window.pop("n")
         means = {name: value / n for name, value in self.window.items()}
-        self.run.log(self.step, "train", **means, tokens_per_second=round(rate, 1), **self._hardware(rate))
-        self.window, self.seconds, self.timed = {}, 0.0, 0
+        hardware = self._hardware(self.spent / self.seconds)
+        self.run.log(self.step, "train", **means, tokens_per_second=round(rate, 1), **hardware)
+        self.window, self.seconds, self.timed, self.spent = {}, 0.0, 0, 0.0
 
-    def _hardware(self, rate: float) -> dict[str, float]:
-        """`mfu`, where the device's ceiling is known, and the most memory held so far, in GB (`peak_memory`)."""
+    def _hardware(self, flops: float) -> dict[str, float]:
+        """`mfu`, from the `flops` per second, where the device's ceiling is known, and the most memory held so far, in
+        GB (`peak_memory`)."""
         if self.device.type != "cuda":
             return {"peak_memory": round(peak_resident_bytes() / 1e9, 3)}
         peak = peak_flops(torch.cuda.get_device_name(self.device))
         found = {"peak_memory": round(torch.cuda.max_memory_allocated(self.device) / 1e9, 3)}
-        return found if peak is None else {"mfu": round(rate * self.flops / peak / self.ranks.size, 4), **found}
+        return found if peak is None else {"mfu": round(flops / peak / self.ranks.size, 4), **found}
 
     def _evaluate(self, progress: Progress) -> None:
         result = self.evaluate()

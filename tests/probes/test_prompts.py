@@ -338,3 +338,18 @@ def test_words_are_read_from_a_file(tmp_path: Path) -> None:
         path.write_text("\n".join(json.dumps(r) for r in (rows[0], {**rows[1], "words": words})))
         with pytest.raises(InputError, match=message):
             load_suite(path)
+
+
+@pytest.mark.parametrize("name", ["same-kind", "reserved-words"])
+def test_suites_of_version_4_are_one_kind_and_held_out(name: str) -> None:
+    from models.text.stories4.lexicon import KIND_OF, RESERVED
+
+    suite = load_suite(name, n=60)
+    assert len(suite.prompts) == 120 and {p.relation for p in suite.prompts} == {"event", "state", "transfer"}
+    kept = {word.lower() for word in (*RESERVED.names, *RESERVED.nouns)}
+    kinds = {word.lower(): kind for word, kind in KIND_OF.items()}
+    for prompt in suite.prompts:
+        target, competitor = prompt.words["target"], prompt.words["competitor"]
+        assert kinds[target] == kinds[competitor] and ({target, competitor} <= kept) == (name == "reserved-words")
+        assert prompt.text[slice(*prompt.roles["target"])].lower() == target
+        assert prompt.coherent is not None and prompt.coherent.strip().lower() == target

@@ -1,0 +1,183 @@
+"""Phases of a run: their lengths, batches and mixtures step by step, tokens and FLOPs counted, resumed bit-equal."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models import build
+from models.checkpoint import load
+from models.errors import InputError
+from models.flops import training_flops_per_token
+from models.text.shards import Windows, epoch_order
+from models.train import main
+from models.training.config import Training, phases_of, tokens_seen, with_recipe
+from models.training.data import prepare, windows
+from models.training.loop import Trainer
+from models.training.progress import Progress
+from models.training.run import Run
+from tests.tiny import arguments, corpus_text
+from tests.training.test_mixture import rows, same_weights, stop_at
+
+LENGTHS = "5:8x8,4:4x16,3:2x32"
+
+
+@pytest.fixture(scope="module")
+def source(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    other = tmp_path_factory.mktemp("other") / "other.txt"
+    other.write_text(corpus_text(60, 7))
+    return f"{corpus[0]}*.75 + {other}*.25"
+
+
+def phased(corpus: tuple[Path, Path], out: Path, phases: str, *more: str, data: str | None = None) -> list[str]:
+    argv = arguments(corpus, out, *more, "--phases", phases)
+    steps = argv.index("--steps")
+    argv = argv[:steps] + argv[steps + 2 :]
+    if data is not None:
+        argv[argv.index("--data") + 1] = data
+    return argv
+
+
+def trainer(corpus: tuple[Path, Path], folder: Path, data: str | None = None, **given: Any) -> Trainer:
+    prepared = prepare(data or str(corpus[0]), str(corpus[1]), None, 300)
+    training = with_recipe(Training(device="cpu", batch_size=4, warmup=2, **given), "lfa", "tiny")
+    model = build("lfa", "tiny", tokenizer=prepared.tokenizer, d_vocab=300)
+    return Trainer(model, training, windows(prepared.train, 32), windows(prepared.valid, 32), Run(folder), "cpu")
+
+
+def test_the_spelling() -> None:
+    one, two = phases_of("6000:8x64:.7/.3, 500:4x256")
+    assert (one.first, one.steps, one.batch_size, one.n_ctx, one.weights) == (0, 6000, 8, 64, (0.7, 0.3))
+    assert (two.first, two.steps, two.batch_size, two.n_ctx, two.weights) == (6000, 500, 4, 256, None)
+    assert phases_of(None) == []
+    bad = "8x64 5:8 5:8x0 0:8x64 5:8x64: 5:8x64:a 5:8x64:0/0 5:8x64:-1/2 5:8x64, 5x8x64 5:8x64:1/. 5:8x64:1e999/1"
+    for text in ("", *bad.split()):
+        with pytest.raises(InputError, match="write STEPS:BATCHxCONTEXT") as caught:
+            phases_of(text)
+        assert "\n" not in str(caught.value)
+
+
+def test_phases_say_how_long_the_run_is() -> None:
+    training = with_recipe(Training(phases=LENGTHS), "lfa", "small")
+    assert training.steps == 12 and training.epochs is None
+    assert with_recipe(Training(phases=LENGTHS), "gpt2", "paper").steps == 12  # a recipe's own steps give way
+    assert replace(training, seed=1).steps == 12
+    for more in ({"steps": 13}, {"epochs": 1.0}):
+        with pytest.raises(InputError, match="leave out --steps and --epochs"):
+            Training(phases=LENGTHS, **more)
+
+
+def test_every_step_has_the_shape_of_its_phase(corpus, tmp_path) -> None:
+    t, shapes = trainer(corpus, tmp_path, phases=LENGTHS, accumulate=2), []
+    loss = t.loss
+
+    def seen(tokens: torch.Tensor, targets: torch.Tensor) -> Any:
+        shapes.append(tuple(tokens.shape))
+        return loss(tokens, targets)
+
+    t.loss = seen
+    for _ in range(12):
+        t.update()
+    assert shapes == [(4, 8)] * 10 + [(2, 16)] * 8 + [(1, 32)] * 6  # two micro-batches a step
+
+
+def test_the_order_of_a_phase_is_one_of_its_own(corpus, tmp_path) -> None:
+    t, plain = trainer(corpus, tmp_path, phases=LENGTHS), trainer(corpus, tmp_path, steps=12)
+    short = Windows(prepare(str(corpus[0]), str(corpus[1]), None, 300).train, 16)
+    assert t.indices(5).tolist() == epoch_order(len(short), 0, 0, 1)[:4].tolist()
+    assert t.indices(8).tolist() == epoch_order(len(short), 0, 0, 1)[12:16].tolist()
+    assert t.indices(4).tolist() == t.indices(4).tolist()  # and back again
+    assert plain.indices(2).tolist() == epoch_order(len(plain.train), 0, 0)[8:12].tolist()
+    assert epoch_order(50, 3, 1, 0).tolist() == epoch_order(50, 3, 1).tolist() != epoch_order(50, 3, 1, 1).tolist()
+    inputs, _ = t.phases[1].windows.batch(t.indices(5))
+    assert torch.equal(inputs, short.batch(t.indices(5))[0])
+
+
+def test_one_phase_is_a_run_without_phases(corpus, tmp_path) -> None:
+    main(arguments(corpus, tmp_path / "plain"))
+    main(phased(corpus, tmp_path / "phase", f"12:4x{load(tmp_path / 'plain').config.n_ctx}"))
+    assert same_weights(tmp_path / "plain", tmp_path / "phase")
+    assert rows(tmp_path / "plain") == rows(tmp_path / "phase")
+
+
+def test_weights_change_with_the_phase(corpus, source, tmp_path) -> None:
+    t = trainer(corpus, tmp_path, source, phases="250:4x8:1/0,250:4x8:.2/.8,250:4x16")
+    found = []
+    for first in (0, 250, 500):
+        windows_of = t.phases[first // 250].windows
+        drawn = np.concatenate([t.indices(step) for step in range(first, first + 250)])
+        found.append(float((drawn >= windows_of.first[1]).mean()))
+    assert found == [0.0, 0.8, 0.25]
+
+
+@pytest.mark.parametrize("step", [3, 5, 7, 9, 11])
+def test_stopped_inside_and_at_the_end_of_a_phase_it_goes_on_bit_equal(
+    corpus, source, tmp_path, step: int, monkeypatch
+) -> None:
+    phases = "5:8x8:1/0,4:4x16:.5/.5,3:2x32"
+    main(phased(corpus, tmp_path / "whole", phases, data=source))
+    stop_at(monkeypatch, step, phased(corpus, tmp_path / "cut", phases, data=source))
+    assert max(row["step"] for row in rows(tmp_path / "cut")) <= step
+    main(["--resume", "--out", str(tmp_path / "cut")])
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
+    assert rows(tmp_path / "whole")[-1] == rows(tmp_path / "cut")[-1]
+    assert json.loads((tmp_path / "cut/config.json").read_text())["training"]["phases"] == phases
+
+
+def test_two_processes_share_every_batch(corpus, source, tmp_path) -> None:
+    t = trainer(corpus, tmp_path, source, phases="5:8x8:1/0,4:4x16")
+    whole = [t.indices(step).tolist() for step in range(9)]
+    parts = []
+    for rank in range(2):
+        t.ranks.rank, t.ranks.size = rank, 2
+        parts.append([t.micro_batches(step)[0].tolist() for step in range(9)])
+    assert [a + b for a, b in zip(*parts, strict=True)] == whole
+
+
+def test_tokens_are_counted_by_phase(corpus, tmp_path) -> None:
+    t = trainer(corpus, tmp_path, phases=LENGTHS)
+    config = {"phases": LENGTHS, "batch_size": 4}
+    counted = [0]
+    for step in range(12):
+        inputs, _ = t.phases[t.phase(step)].windows.batch(t.indices(step))
+        counted.append(counted[-1] + inputs.numel())
+    assert [tokens_seen(config, 32, step) for step in range(13)] == counted
+    assert tokens_seen({"batch_size": 4}, 32, 12) == 4 * 32 * 12
+    assert tokens_seen(config, 32, 99) == counted[-1]
+
+
+def test_flops_and_speed_are_those_of_the_phase(corpus, tmp_path) -> None:
+    t = trainer(corpus, tmp_path, phases="2:8x8,2:2x32")
+    assert [phase.flops for phase in t.phases] == [sum(training_flops_per_token(t.model, n).values()) for n in (8, 32)]
+    t.training = replace(t.training, log_every=100)
+    for _ in range(3):
+        t.update()
+        t._log(Progress(4, shown=False), 0.0)
+    assert t.timed == 64 * 3
+    assert t.spent == 2 * 64 * t.phases[0].flops + 64 * t.phases[1].flops
+
+
+@pytest.mark.parametrize(
+    ("phases", "more", "line"),
+    [
+        ("5:8x9999", [], "the model's context is"),
+        ("5:8x8:.5/.5", [], "need a mixture"),
+        ("5:100000x8", [], "a phase's batch needs 100000"),
+        ("5:6x8", ["--accumulate", "4"], "do not divide a phase's batch of 6"),
+        ("5:8", [], "write STEPS:BATCHxCONTEXT"),
+        ("5:8x8", ["--steps", "9"], "leave out --steps"),
+    ],
+)
+def test_bad_phases_are_one_line_and_write_nothing(corpus, tmp_path, phases: str, more: list[str], line: str) -> None:
+    with pytest.raises(InputError, match=line) as caught:
+        main(phased(corpus, tmp_path / "out", phases, *more))
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_weights_are_one_for_each_part(corpus, source, tmp_path) -> None:
+    with pytest.raises(InputError, match="one number from 0 for each of the 2 parts"):
+        trainer(corpus, tmp_path, source, phases="5:8x8:1/1/1")
