@@ -108,16 +108,13 @@ def extraction(folder: Path, base: Path) -> Case:
 def grid(folder: Path) -> Case:
     """Two trainings as `training`'s."""
     preset, *train = training(folder).argv
-    options, sets = dict(zip(train[::2], train[1::2], strict=True)), []
-    sets.append(options.pop("--set"))
-    lines = [f"{name[2:].replace('-', '_')} = {json.dumps(_number(value))}" for name, value in options.items()]
-    text = [f'presets = ["{preset}"]', "seeds = [0, 1]", "[train]", f"set = {json.dumps(sets)}", *lines]
+    options = {name[2:].replace("-", "_"): value for name, value in zip(train[::2], train[1::2], strict=True)}
+    words = {"set": [options.pop("set")], "snapshots": options.pop("snapshots")}
+    values = {**words, **{name: int(value) if value.isdigit() else value for name, value in options.items()}}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    text = [f'presets = ["{preset}"]', "seeds = [0, 1]", "[train]", *lines]
     (path := folder / "grid.toml").write_text("\n".join(text), encoding="utf-8")
     return Case("grid", "models.grid", (str(path),), resumes=False)
-
-
-def _number(value: str) -> int | str:
-    return int(value) if value.isdigit() else value
 
 
 # ---- processes that die ------------------------------------------------------------------------

@@ -9,6 +9,7 @@ presets      LFA's and DST's presets beside `std-t` of the same shape
 supervision  `pls` beside `c2`: the ratio of times over the ratio of FLOPs
 pairs        hdpl beside llama, kromcanon beside gpt2, at the papers' width and layers
 mfu          model FLOPs utilisation of every preset against a measured ceiling: the fastest large matrix product
+profile      the operators in which a step of each preset spends its time, by torch's profiler
 gpus         on paper: what the gradients of 8 GPUs cost to sum, beside the step that they belong to
 
 A step is forward, backward, clipping and the optimisers of `models.train`. Both sides of a ratio have the same shape,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from models.config import ModelConfig
     from models.transformer import StreamTransformer
 
-Part = Literal["gpt", "presets", "supervision", "pairs", "mfu", "gpus"]
-PARTS: tuple[Part, ...] = ("gpt", "presets", "supervision", "pairs", "mfu", "gpus")
+Part = Literal["gpt", "presets", "supervision", "pairs", "mfu", "profile", "gpus"]
+PARTS: tuple[Part, ...] = ("gpt", "presets", "supervision", "pairs", "mfu", "profile", "gpus")
 Step = Callable[[], None]
 
 
@@ -42,7 +43,7 @@ class Options:
     parts: tuple[Part, ...] = PARTS
     """What to measure."""
     presets: tuple[str, ...] = ("d-cas", "lfa", "cfm", "dst-dense", "dst-kron", "dst-ind", "dst-full-ind")
-    """Presets of the part `presets`; those of `mfu` are these, std-t, and all that the other parts compare."""
+    """Presets of the part `presets`; `mfu` and `profile` take these, std-t, and all that the other parts compare."""
     pairs: tuple[str, ...] = ("hdpl:llama", "kromcanon:gpt2")
     """Preset and its peer, of the part `pairs`."""
     widths: tuple[Count, ...] = (192, 384)
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parts = {
         "gpt": beside_gpt, "presets": beside_std_t, "supervision": supervision, "pairs": pairs, "mfu": mfu,
-        "gpus": on_paper,
+        "profile": profile, "gpus": on_paper,
     }  # fmt: skip
     for part in options.parts:
         for line in parts[part](options):
@@ -159,9 +160,7 @@ def mfu(o: Options) -> Iterator[str]:
     known = peak_flops(device_name(o.device))
     printed = "" if known is None else f", the data sheet says {known / 1e12:.0f}"
     yield f"ceiling: {ceiling / 1e12:.3f} TFLOP/s, the best of square products of 1024 to 4096{printed}"
-    compared = ["std-t", *o.presets, "c2", "pls", *(name for pair in o.pairs for name in pair.split(":"))]
-    for name in dict.fromkeys(compared):
-        c = shape(name, o, None if name in ":".join(o.pairs) else o.widths[-1], o.vocabularies[0])
+    for name, c in compared(o):
         flops = sum(training_flops_per_token(build(c)).values()) * o.batch * o.context
         step = training_step(c, name, o)
         step()
@@ -171,6 +170,33 @@ def mfu(o: Options) -> Iterator[str]:
             f"{name}, width {c.d_model}, {c.n_layers} layers, V {c.d_vocab:,}: {rates[len(rates) // 2]:.3f} "
             f"({rates[-1]:.3f} to {rates[0]:.3f}), {o.batch * o.context / seconds[len(seconds) // 2]:,.0f} tokens/s"
         )
+
+
+def profile(o: Options) -> Iterator[str]:
+    """The six operators with most time of their own in one step of each preset, as shares of the step, with calls."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    device = ProfilerActivity.CUDA if o.device == "cuda" else ProfilerActivity.CPU
+    own = "self_device_time_total" if o.device == "cuda" else "self_cpu_time_total"
+    for name, c in compared(o):
+        step = training_step(c, name, o)
+        step()
+        with torch.profiler.profile(activities=[device]) as found:
+            step()
+        rows = sorted(found.key_averages(), key=lambda row: -getattr(row, own))
+        whole = sum(getattr(row, own) for row in rows)
+        spent = ", ".join(
+            f"{row.key.removeprefix('aten::')} {getattr(row, own) / whole:.0%} ({row.count})" for row in rows[:6]
+        )
+        yield f"{name}, width {c.d_model}: {spent}; {sum(row.count for row in rows):,} calls in all"
+
+
+def compared(o: Options) -> "list[tuple[str, ModelConfig]]":
+    """std-t and all that is compared, each once: those of the part `pairs` at their own width, others at the last."""
+    pairs = [name for pair in o.pairs for name in pair.split(":")]
+    names = dict.fromkeys(["std-t", *o.presets, "c2", "pls", *pairs])
+    return [(name, shape(name, o, None if name in pairs else o.widths[-1], o.vocabularies[0])) for name in names]
 
 
 LINKS = {"NVLink 4 (H100)": 450e9, "PCIe 4 x16": 32e9, "25 Gbit Ethernet": 3.125e9}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.training import Options, _step, main, matmul_ceiling, on_paper, shape, training_step
+from benchmarks.training import PARTS, Options, _step, main, matmul_ceiling, on_paper, shape, training_step
 from models import build
 from models.errors import InputError
 
@@ -15,7 +15,9 @@ def test_prints_a_line_per_comparison(capsys: pytest.CaptureFixture) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("1 x 8 tokens, 1 rounds")
     kinds = [line.split(":")[0] for line in lines[1:]]
-    assert [kinds.count(k) for k in ("gpt", "presets", "supervision", "pairs", "mfu", "gpus")] == [1, 1, 1, 1, 7, 6]
+    assert [kinds.count(k) for k in PARTS] == [1, 1, 1, 1, 7, 6, 6]
+    profiles = {line.split()[1].strip(","): line for line in lines if line.startswith("profile:")}
+    assert list(profiles) == ["std-t", "lfa", "c2", "pls", "hdpl", "llama"] and all("%" in p for p in profiles.values())
     assert "x plain GPT" in lines[1] and "lfa, width 48" in lines[2] and "FLOPs predict" in lines[3]
 
 
