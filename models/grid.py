@@ -15,6 +15,10 @@
     lr = 2e-3
     [settings.slow]
     lr = 5e-4
+    [[parts]]                                        # in this order, each with what it changes of the above
+    [[parts]]
+    presets = ["std-t"]
+    train = {set = ["positions=rope"]}
 
 A Python file defines GRID, a dictionary of the same form. Every run is a folder OUT/PRESET[-SETTING]-sSEED of
 `models.train`, trained in a process of its own. Killed, the same command goes on: runs that ended are left alone,
@@ -41,7 +45,7 @@ from models.errors import InputError, unknown
 from models.launch import LaunchOptions, child, is_worker, launch
 from models.ledger import Ledger, Released
 
-KEYS = ("presets", "seeds", "train", "settings")
+KEYS = ("presets", "seeds", "train", "settings", "parts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +128,18 @@ def read_grid(path: Path) -> dict[str, Any]:
 
 
 def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
-    """Presets × settings × seeds, in this order. Raises `InputError` for an unknown key, preset or option."""
+    """Presets × settings × seeds of every part, in this order. Raises `InputError` for an unknown key, preset or option."""
     from models.presets import PRESETS
 
     for key in grid:
         if key not in KEYS:
             raise unknown("key of a grid", key, list(KEYS))
+    if "parts" in grid:
+        parts = grid["parts"]
+        if not isinstance(parts, list) or not all(isinstance(part, dict) and "parts" not in part for part in parts):
+            raise InputError("[[parts]] of a grid are tables, each with what it changes of the grid")
+        cells = [cell for part in parts for cell in cells_of(_part(grid, part))]
+        return _distinct(cells)
     presets, seeds, settings = grid.get("presets"), grid.get("seeds", [0]), grid.get("settings") or {"": {}}
     if not isinstance(presets, list) or not presets or not isinstance(seeds, list) or not seeds:
         raise InputError('a grid needs lists of presets and seeds, as presets = ["lfa"] and seeds = [0, 1]')
@@ -151,9 +161,24 @@ def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
             for seed in seeds:
                 name = "-".join([preset, *([setting] if setting else []), f"s{seed}"])
                 found.append(Cell(name, (preset, *words, "--seed", str(seed))))
-    if len({cell.name for cell in found}) < len(found):
-        raise InputError("a grid names a preset or a seed twice")
-    return found
+    return _distinct(found)
+
+
+def _part(grid: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """The grid with what a part changes: options of `train` one by one, those of `set` beside the grid's."""
+    whole = {key: value for key, value in grid.items() if key != "parts"} | dict(part)
+    both = [table.get("train", {}) for table in (grid, part)]
+    if all(isinstance(table, dict) for table in both):
+        whole["train"] = both[0] | both[1]
+        if any("set" in table for table in both):
+            whole["train"]["set"] = [word for table in both for word in table.get("set", [])]
+    return whole
+
+
+def _distinct(cells: list[Cell]) -> list[Cell]:
+    if len({cell.name for cell in cells}) < len(cells):
+        raise InputError("a grid names a run twice: a preset with a setting and a seed")
+    return cells
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

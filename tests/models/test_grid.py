@@ -58,6 +58,17 @@ def test_cells_by_hand(tmp_path: Path) -> None:
     assert [cell.name for cell in cells_of(read_grid(path))] == ["lfa-s0", "lfa-s1", "lfa-s2"]
 
 
+def test_parts_change_the_grid_in_their_order() -> None:
+    grid = {"presets": ["lfa"], "seeds": [0, 1], "train": {"data": "stories", "lr": 1e-3, "set": ["n_layers=4"]}}
+    rope = {"presets": ["std-t"], "train": {"lr": 2e-3, "set": ["positions=rope"]}}
+    grid["parts"] = [rope, {"seeds": [5], "settings": {"x": {"steps": 7}}}]
+    cells = cells_of(grid)
+    assert [cell.name for cell in cells] == ["std-t-s0", "std-t-s1", "lfa-x-s5"]
+    first = "std-t --data stories --lr 0.002 --set n_layers=4 --set positions=rope --seed 0"
+    last = "lfa --data stories --lr 0.001 --set n_layers=4 --steps 7 --seed 5"
+    assert (" ".join(cells[0].argv), " ".join(cells[2].argv)) == (first, last)
+
+
 @pytest.mark.parametrize(
     ("grid", "line"),
     [
@@ -65,7 +76,10 @@ def test_cells_by_hand(tmp_path: Path) -> None:
         ({"presets": ["lfaa"]}, "unknown preset 'lfaa': did you mean lfa"),
         ({"presets": []}, "a grid needs lists of presets and seeds"),
         ({"presets": ["lfa"], "seeds": ["0"]}, "seeds of a grid are whole numbers from 0, got '0'"),
-        ({"presets": ["lfa", "lfa"]}, "names a preset or a seed twice"),
+        ({"presets": ["lfa", "lfa"]}, "names a run twice"),
+        ({"presets": ["lfa"], "parts": {"train": {}}}, r"\[\[parts\]\] of a grid are tables"),
+        ({"presets": ["lfa"], "parts": [{}, {}]}, "names a run twice"),
+        ({"presets": ["lfa"], "parts": [{"train": {"set": "x"}, "seed": 1}]}, "unknown key of a grid .seed."),
         ({"presets": ["lfa"], "train": {"step": 3}}, "unknown option of a grid 'step': did you mean steps"),
         ({"presets": ["lfa"], "train": {"out": "x"}}, "unknown option of a grid 'out'"),
         ({"presets": ["lfa"], "train": {"steps": "many"}}, "train.steps must be int, got 'many'"),
