@@ -128,7 +128,10 @@ def read_grid(path: Path) -> dict[str, Any]:
 
 
 def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
-    """Presets × settings × seeds of every part, in this order. Raises `InputError` for an unknown key, preset or option."""
+    """Presets × settings × seeds of every part, in this order.
+
+    Raises `InputError` for an unknown key, preset or option.
+    """
     from models.presets import PRESETS
 
     for key in grid:

@@ -16,7 +16,7 @@ All are shares of attention, from 0 to 1. `uniform` is the score of a head that 
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -55,6 +55,8 @@ class HeadScores:
     """Texts are cut to this many tokens, BOS included."""
     seed: Seed = 0
     """Of the random sequences."""
+    pool: Literal["tokens", "words"] = "tokens"
+    """What r is drawn from: all tokens but BOS, or those that are a whole word, a space and two letters or more."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -70,8 +72,13 @@ class HeadScores:
 
         rng = np.random.default_rng(self.seed)
         others = np.delete(np.arange(tokenizer.d_vocab), tokenizer.bos_id)
+        if self.pool == "words":
+            pieces = zip(others, tokenizer.pieces(others.tolist()), strict=True)
+            others = np.array([i for i, text in pieces if text[:1] == " " and len(text) > 2 and text[1:].isalpha()])
         if len(others) < self.length:
-            raise InputError(f"{self.length} different tokens wanted, the vocabulary has {len(others)} besides BOS")
+            raise InputError(
+                f"{self.length} different {self.pool} wanted, the vocabulary has {len(others)} besides BOS"
+            )
         tokens = []
         for _ in range(self.sequences):
             r = rng.choice(others, self.length, replace=False).tolist()

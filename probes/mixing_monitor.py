@@ -112,6 +112,7 @@ def overview(runs: Sequence[Watched]) -> "pd.DataFrame":
     """
     import pandas as pd
 
+    from probes.mixing import streams
     from probes.undefined import note
 
     rows = []
@@ -126,8 +127,7 @@ def overview(runs: Sequence[Watched]) -> "pd.DataFrame":
             row[metric] = float(of["value"].mean()) if of["value"].notna().any() else float("nan")
             if row[metric] != row[metric]:
                 why[metric] = of["why"].iloc[0] if len(of) else "no hyper-connections whose mixing can act"
-        found = can[can["metric"].isin(["distance_static", "distance_dynamic"]) & can["value"].notna()]
-        used = found.drop_duplicates(["module", "metric"]).pivot(index="module", columns="metric", values="value")
+        used = _in_use(run)
         row["modules"] = len(used)
         row["distance_decay"] = float("nan")
         if used.empty:
@@ -136,20 +136,35 @@ def overview(runs: Sequence[Watched]) -> "pd.DataFrame":
             row["streams"], why["distance_decay"] = _unknown(used), run.rest
         else:
             row["distance_decay"] = sum(run.rest[name] for name in used.index) / len(used)
-            row["streams"] = _kinds_of(used, run.rest)
+            row["streams"] = streams(_kinds_of(used, run.rest))
         rows.append({**row, "undefined": note(why)})
     return pd.DataFrame(rows)
 
 
-def _kinds_of(used: "pd.DataFrame", rest: "dict[str, float]") -> str:
-    """The text for a run whose modules have these distances."""
+def _kinds_of(used: "pd.DataFrame", rest: "dict[str, float]") -> list[str]:
+    """`MIX`, `DECAY` or `AT_REST` of each module that has these distances."""
     from models.mixing import STILL
-    from probes.mixing import kind, streams
+    from probes.mixing import kind
 
     in_use = used["distance_static"]
     if "distance_dynamic" in used:
         in_use = used["distance_dynamic"].fillna(in_use)
-    return streams([kind(x, rest[name], STILL) for name, x in in_use.items()])
+    return [kind(x, rest[name], STILL) for name, x in in_use.items()]
+
+
+def kinds(run: Watched) -> list[str] | str:
+    """`MIX`, `DECAY` or `AT_REST` of each hyper-connection whose mixing can act, or why that is not known."""
+    used = _in_use(run)
+    if used.empty:
+        return "no hyper-connections whose mixing can act"
+    return run.rest if isinstance(run.rest, str) else _kinds_of(used, run.rest)
+
+
+def _in_use(run: Watched) -> "pd.DataFrame":
+    """‖H_res − I‖_F of the modules that can act: distance_static and, where it was measured, distance_dynamic."""
+    can = run.final[~run.final["module"].isin(run.idle)]
+    found = can[can["metric"].isin(["distance_static", "distance_dynamic"]) & can["value"].notna()]
+    return found.drop_duplicates(["module", "metric"]).pivot(index="module", columns="metric", values="value")
 
 
 def _unknown(used: "pd.DataFrame") -> str:

@@ -24,7 +24,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -213,14 +213,29 @@ def observe(snapshot: Snapshot, options: Measuring, device: str = "cpu") -> "pd.
 def _documents(model: Any, folder: Path, tokenizer: Any, options: Measuring) -> "pd.DataFrame":
     """Summed loss and summed settling layer of every document."""
     import pandas as pd
+
+    rows = []
+    for index, real, losses, depth in over_documents(model, folder, tokenizer, options.data, options.max_documents):
+        for name, totals in (("loss", losses), ("depth", depth.double().sum(1))):
+            one = {"measure": name, "unit": index.astype(str), "total": totals.cpu().numpy()}
+            rows.append(pd.DataFrame({**one, "n": real.sum(1).cpu().numpy()}))
+    table = pd.concat(rows, ignore_index=True)
+    return table[table["n"] > 0].assign(head="", cluster=lambda t: t["unit"])
+
+
+def over_documents(
+    model: Any, folder: Path, tokenizer: Any, data: str | None, max_documents: int
+) -> "Iterator[tuple[Any, Any, Any, Any]]":
+    """Batches of documents: their numbers [B], which targets are real [B, T], summed losses [B] in nats, and the
+    settling layer of every real target [B, T], 0 elsewhere."""
     import torch
 
     from models.readout import IGNORE, chunk_rows
     from models.text.shards import document_batches
     from models.training.data import evaluation_shards
 
-    shards, rows = evaluation_shards(folder, tokenizer, options.data), []
-    for index, tokens, targets in document_batches(shards, model.config.n_ctx, 16, options.max_documents):
+    shards = evaluation_shards(folder, tokenizer, data)
+    for index, tokens, targets in document_batches(shards, model.config.n_ctx, 16, max_documents):
         tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
         real, predicted = targets != IGNORE, []
         with torch.no_grad():
@@ -231,13 +246,9 @@ def _documents(model: Any, folder: Path, tokenizer: Any, options: Measuring) -> 
                 chunks = h.split(chunk_rows(model.config.d_vocab))
                 predicted.append(torch.cat([(chunk @ model.head.T).argmax(-1) for chunk in chunks]))
             losses = model.losses_from(state, targets).double().sum(1)
-        depth = torch.zeros(targets.shape, dtype=torch.float64, device=targets.device)
-        depth[real] = settling(torch.stack(predicted)).double()
-        for name, totals in (("loss", losses), ("depth", depth.sum(1))):
-            one = {"measure": name, "unit": index.astype(str), "total": totals.cpu().numpy()}
-            rows.append(pd.DataFrame({**one, "n": real.sum(1).cpu().numpy()}))
-    table = pd.concat(rows, ignore_index=True)
-    return table[table["n"] > 0].assign(head="", cluster=lambda t: t["unit"])
+        depth = torch.zeros(targets.shape, dtype=torch.int64, device=targets.device)
+        depth[real] = settling(torch.stack(predicted))
+        yield index, real, losses, depth
 
 
 def settling(predicted: Any) -> Any:
@@ -332,14 +343,15 @@ def over_steps(found: "dict[Snapshot, pd.DataFrame]", control: str | None = None
                 "measure": name,
                 "head": one["head"].iloc[0],
             }
-            row |= _estimate(one["total"], one["n"], one["cluster"])
+            row |= ratio_row(one["total"], one["n"], one["cluster"])
             if control is not None:
                 row |= _difference(one, other, name)
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _estimate(totals: Any, counts: Any, clusters: Any) -> dict[str, Any]:
+def ratio_row(totals: Any, counts: Any, clusters: Any) -> dict[str, Any]:
+    """Σ totals / Σ counts as `value`, with 95 % interval over clusters, n and clusters, or why there is none."""
     import numpy as np
 
     from probes.statistics import cluster_totals, ratio_of_sums, read_clusters
@@ -370,7 +382,7 @@ def _difference(one: "pd.DataFrame", other: "pd.DataFrame | None", name: str) ->
     both = one.merge(other, on="unit", suffixes=("", "_control"))
     if both.empty or (both["n"] != both["n_control"]).any():
         raise InputError(f"{name} of the control is of other documents or tokens: compare runs with one tokenizer")
-    found = _estimate(both["total"] - both["total_control"], both["n"], both["cluster"])
+    found = ratio_row(both["total"] - both["total_control"], both["n"], both["cluster"])
     value = float(other["total"].sum() / other["n"].sum())
     return {
         "control": value,
