@@ -16,7 +16,7 @@
     mixing       share of hyper-connections that mix more than decay alone would make them (`probes.mixing`)
 
 A phenomenon is `present` where its whole 95 % interval lies above the limit, `absent` where none of it does,
-else `undecided`. A head is chosen on one half of the cases and scored on the other, so the best of many is none by luck;
+else `undecided`. A head is chosen on one half of the cases and scored on the other, so none is best by luck;
 intervals are over sequences, documents or prompts, clustered by the words that prompts share. A claim about a model
 needs its phenomenon: where that is absent, an ablation or a difference says nothing of the claim.
 """
@@ -435,7 +435,7 @@ def plot(table: "pd.DataFrame") -> Any:
     figure.update_layout(
         template="simple_white", width=130 + 92 * len(order), height=120 + 30 * len(runs), margin={"t": 70, "b": 40},
         annotations=[
-            {"text": "dark: present, the 95 % interval is above the limit; grey: undecided; light: absent; –: none such",
+            {"text": "dark: present, the interval is above the limit; grey: undecided; light: absent; –: none such",
              "xref": "paper", "yref": "paper", "x": 0, "y": 0, "yshift": -28, "showarrow": False, "font": {"size": 12}}
         ],
     )  # fmt: skip
