@@ -21,9 +21,9 @@ SUITE, PROMPT, WORDS = "stories", "Once upon a time", 90
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much is measured. The defaults take about half a minute per zoo model on one core."""
+    """How much is measured. The defaults take one to two minutes per zoo model on one core."""
 
-    pairs: Annotated[int, Bounds(low=4)] = 250
+    pairs: Annotated[int, Bounds(low=4)] = 600
     """Held-out minimal pairs of the stories, for the probes."""
     documents: Annotated[int, Bounds(low=2)] = 100
     """Validation documents, for the ablation of every head."""
@@ -63,6 +63,8 @@ class Found:
     """The ids of its prompts."""
     head: str = ""
     """Of the attention picture: the best head of the half of the cases that the pair is not in."""
+    chosen: dict[str, str] = field(default_factory=dict)
+    """Prompt -> the head that was best on the half of the cases that the prompt is not in."""
 
 
 def open_runs(folders: tuple[str, ...], device: str) -> list[Subject]:
@@ -105,6 +107,7 @@ def measure_run(subject: Subject, sizes: Sizes, bar: "Bar") -> Found:
         lambda: _coreference(model, aligned, found),
         lambda: _picture(model, aligned, found),
         lambda: _meaning(model, aligned, found),
+        lambda: _following(model, aligned, found),
     ]
     for step in bar(f"{subject.name}: probes, {len(aligned.prompts)} prompts")(steps):
         step()
@@ -187,6 +190,8 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
     both = unseen.groupby("pair", sort=False)["id"].apply(tuple)
     found.pair = next((ids for ids in both if len(ids) == 2), tuple(unseen["id"][:1]))
     found.head = first
+    sides = dict(zip(table["id"], side, strict=True))
+    found.chosen = {name: first if half == 1 else second for name, half in sides.items()}
 
 
 def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
@@ -217,6 +222,70 @@ def _meaning(model: Any, aligned: "Aligned", found: Found) -> None:
     together = pd.concat(tables, ignore_index=True)
     found.tables["sps"] = together[["heads", *(c for c in together if c != "heads")]]
     found.tables["coherence"] = Coherence().summarize(measure(model, Coherence(), aligned))
+
+
+def _following(model: Any, aligned: "Aligned", found: Found) -> None:
+    """What is due to the text's nouns (`probes.elsewhere`), and how it changes without the head that follows the right
+    one best and without each other head of its layer.
+
+    Every prompt loses the head that was chosen without its half of the cases. Rows: the whole, the chosen head, the
+    others one at a time, their mean, and chosen − mean; empty where no prompt has nouns that can be exchanged.
+    """
+    import numpy as np
+    import pandas as pd
+
+    from probes.elsewhere import elsewhere
+    from probes.prompts import align
+    from probes.report import estimate, with_holm
+
+    found.tables["following"] = pd.DataFrame(columns=["who", "role", "change", "ci_low", "ci_high", "n", "undefined"])
+    exchanged = elsewhere(aligned)
+    if exchanged is None:
+        return
+    both = (aligned, align(exchanged, model.tokenizer, model.config.n_ctx))
+    whole = _due(model, both, None)
+    whole = whole[whole["id"].isin(found.chosen)].reset_index(drop=True)
+    heads = sorted(set(found.chosen.values()))
+    of_layer = {h: [f"{h.split('H')[0]}H{i}" for i in range(model.config.n_heads)] for h in heads}
+    cut = {one: _due(model, both, one) for one in sorted({x for some in of_layer.values() for x in some})}
+    change = pd.DataFrame({one: whole["id"].map(t.set_index("id")["due"]) - whole["due"] for one, t in cut.items()})
+    mine = whole["id"].map(found.chosen)
+    own = change.to_numpy()[np.arange(len(change)), change.columns.get_indexer(mine)]
+    others = np.stack([change.loc[i, [x for x in of_layer[h] if x != h]].to_numpy(float) for i, h in mine.items()])
+    rows = [("/".join(heads), "chosen", own)]
+    if others.shape[1]:
+        names = [[x for x in of_layer[h] if x != h] for h in heads]
+        rows += [("/".join(some), "other", others[:, i]) for i, some in enumerate(zip(*names, strict=True))]
+    found_rows = [{"who": w, "role": role, **estimate(x, whole["cluster"])} for w, role, x in rows]
+    table = with_holm(pd.DataFrame(found_rows))
+    more = [("nothing", "whole", whole["due"])]
+    if others.shape[1]:
+        more += [("mean of the others", "mean", others.mean(1)), ("chosen − mean", "above", own - others.mean(1))]
+    more_rows = [{"who": w, "role": role, **estimate(x, whole["cluster"])} for w, role, x in more]
+    found.tables["following"] = pd.concat([table, pd.DataFrame(more_rows)], ignore_index=True).rename(
+        columns={"mean": "change"}
+    )
+
+
+def _due(model: Any, both: "tuple[Aligned, Aligned]", without: str | None) -> "pd.DataFrame":
+    """Per prompt with a control: log-odds − those after another prompt's nouns, as `due`; `without` one head."""
+    from models.head_spec import parse_heads
+    from probes.coherence import Coherence
+    from probes.probe import measure
+
+    edits: dict[str, Any] = {}
+    if without is not None:
+        (head,) = parse_heads(without.replace("H", ".H"), model.config.n_layers, model.config.n_heads)
+
+        def removed(z: Any, hook: Any) -> Any:
+            z = z.clone()
+            z[:, :, head.head] = 0
+            return z
+
+        edits = {f"blocks.{head.layer}.attn.hook_z": removed}
+    own, other = (measure(model, Coherence(), one, edits=edits) for one in both)
+    table = own.merge(other[["id", "log_odds"]], on="id", suffixes=("", "_elsewhere"))
+    return table.assign(due=table["log_odds"] - table["log_odds_elsewhere"])
 
 
 def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:

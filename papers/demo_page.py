@@ -31,6 +31,7 @@ def build(runs: Runs, sizes: Sizes, footer: str) -> Page:
             show.picture(runs),
             show.coreference(runs, sizes),
             show.meaning(runs, sizes),
+            show.following(runs, sizes),
             show.ablation(runs, sizes),
             show.suppression(runs, sizes),
             _limits(runs, sizes),

@@ -135,6 +135,34 @@ def coherence(name: str, tables: "Tables") -> str:
     )
 
 
+def following(name: str, tables: "Tables") -> str:
+    """What is due to the nouns, and whether the head that follows the right one carries more of it than others."""
+    table = tables["following"]
+    if table.empty:
+        return f"**{name}**: no prompt has nouns that can be exchanged."
+    rows = {role: table[table["role"] == role].iloc[0] for role in table["role"].unique()}
+    whole, chosen = rows["whole"], rows["chosen"]
+    text = (
+        f"**{name}**: of its log-odds, {signed(whole['change'])} nats ({spread(whole['ci_low'], whole['ci_high'])}, "
+        f"n = {int(whole['n'])} prompts) are due to the nouns of the text. "
+    )
+    if not whole["ci_low"] > 0:
+        return text + "That cannot be told from 0: it does not use them, so no head can be needed for it."
+    text += f"Without {chosen['who']} they change by {signed(chosen['change'])} "
+    text += f"({spread(chosen['ci_low'], chosen['ci_high'])})"
+    if "above" not in rows:
+        return text + "."
+    above = rows["above"]
+    text += (
+        f", without one of the other {int((table['role'] == 'other').sum())} heads of its layer by "
+        f"{signed(rows['mean']['change'])} on average. The difference is {signed(above['change'])} "
+        f"({spread(above['ci_low'], above['ci_high'])}, {chance_of(above['p'])}): "
+    )
+    if above["ci_high"] < 0 and chosen["ci_high"] < 0:
+        return text + "this head carries part of what the nouns say, more than its neighbours do."
+    return text + "it cannot be told from its neighbours."
+
+
 def ablation(name: str, tables: "Tables") -> str:
     """How many heads matter, how many matter more than another head would, and the one that matters most."""
     table = tables["ablation"]
@@ -225,6 +253,11 @@ def summary(runs: "Mapping[str, Tables]") -> "pd.DataFrame":
         add("SPS", _range(row["sps"], row["ci_low"], row["ci_high"], 4))
         row = tables["coherence"].iloc[0]
         add("coherence, nats", _range(row["log_odds"], row["ci_low"], row["ci_high"], 3))
+        rows_of = tables["following"].set_index("role")
+        for what, role in (("due to the nouns, nats", "whole"), ("… lost with the best head, beyond others", "above")):
+            here = role in rows_of.index
+            one = rows_of.loc[role] if here else None
+            add(what, _range(one["change"], one["ci_low"], one["ci_high"], 3) if one is not None else "no such prompts")
         heads = tables["ablation"]
         add("heads whose ablation changes the loss", f"{int((heads['p_holm'] < LEVEL).sum())} of {len(heads)}")
         best = heads.loc[heads["delta"].idxmax()]

@@ -175,3 +175,66 @@ def test_ablation_counts_heads_with_and_without_controls() -> None:
 def test_sizes_refuse_what_cannot_be_measured() -> None:
     with pytest.raises(InputError, match="documents must be at least 2"):
         Sizes(documents=1)
+
+
+@pytest.mark.parametrize(
+    ("whole", "chosen", "above", "verdict"),
+    [
+        ((0.2, 1.0), (-0.6, -0.2), (-0.5, -0.1), "this head carries part of what the nouns say"),
+        ((0.2, 1.0), (-0.6, -0.2), (-0.5, 0.1), "cannot be told from its neighbours"),
+        ((0.2, 1.0), (-0.1, 0.3), (-0.5, -0.1), "cannot be told from its neighbours"),
+        ((-0.1, 0.3), (-0.6, -0.2), (-0.5, -0.1), "it does not use them"),
+    ],
+)
+def test_a_head_is_needed_only_where_the_nouns_are_used(whole, chosen, above, verdict: str) -> None:
+    def row(who: str, role: str, low: float, high: float) -> dict:
+        return {"who": who, "role": role, "change": (low + high) / 2, "ci_low": low, "ci_high": high, "p": 0.01, "n": 9}
+
+    table = pd.DataFrame(
+        [row("L1H5", "chosen", *chosen), row("L1H0", "other", 0, 0), row("nothing", "whole", *whole),
+         row("mean of the others", "mean", 0, 0), row("chosen − mean", "above", *above)]
+    )  # fmt: skip
+    assert verdict in words.following("m", {"following": table})
+    assert "no prompt has nouns" in words.following("m", {"following": table.head(0)})
+
+
+def test_what_a_head_carries_of_the_nouns_by_hand(runs: list[Path]) -> None:
+    """Two heads chosen for different prompts: each prompt loses its own, and the others of that head's layer."""
+    from models import load
+    from models.capture import edit
+    from papers.demo_measure import Found, _following
+    from probes.coherence import Coherence
+    from probes.elsewhere import elsewhere
+    from probes.probe import measure
+    from probes.prompts import align, load_suite
+
+    model = load(runs[0])
+    aligned = align(load_suite("stories", n=30), model.tokenizer, model.config.n_ctx)
+    others = align(elsewhere(aligned), model.tokenizer, model.config.n_ctx)
+
+    def due(layer: int | None = None, head: int = 0) -> pd.Series:
+        def off(z, hook):
+            return z * (1 - (z.new_zeros(z.shape[2]).index_fill_(0, z.new_tensor([head]).long(), 1.0))[:, None])
+
+        with edit(model, {} if layer is None else {f"blocks.{layer}.attn.hook_z": off}):
+            a, b = (measure(model, Coherence(), one).set_index("id")["log_odds"] for one in (aligned, others))
+        return (a - b).dropna()
+
+    whole = due()
+    half = dict(zip(whole.index, ["L0H1", "L1H2"] * len(whole), strict=False))
+    found = Found(chosen={p.id: half.get(p.id, "L0H1") for p in aligned.prompts})
+    _following(model, aligned, found)
+    table = found.tables["following"].set_index("role")
+    lost = {
+        h: due(int(h[1]), int(h[3])) - whole for h in ("L0H0", "L0H1", "L0H2", "L0H3", "L1H0", "L1H1", "L1H2", "L1H3")
+    }
+    own = [lost[half[name]][name] for name in whole.index]
+    rest = [
+        [lost[f"{half[name][:2]}H{i}"][name] for i in range(4) if f"H{i}" != half[name][2:]] for name in whole.index
+    ]
+    assert table.loc["whole", "change"] == pytest.approx(whole.mean(), abs=1e-6)
+    assert table.loc["chosen", "change"] == pytest.approx(sum(own) / len(own), abs=1e-6)
+    assert table.loc["chosen", "who"] == "L0H1/L1H2" and table.loc["other", "who"].tolist()[0] == "L0H0/L1H0"
+    mean = sum(sum(r) / 3 for r in rest) / len(rest)
+    assert table.loc["mean", "change"] == pytest.approx(mean, abs=1e-6)
+    assert table.loc["above", "change"] == pytest.approx(sum(own) / len(own) - mean, abs=1e-6)
