@@ -6,13 +6,14 @@ The bundled models are runs themselves: `python -m papers.zoo lfa std-t …` mea
 anew, their weights stay as they are (`make cards` does it for all).
 
 Every run becomes a folder OUT/<name of the run's folder> that loads like a run (`load("lfa")`), with README.md, its
-card; OUT/README.md compares them. The name is the preset, or the preset and what is other than in it (kromcanon-b2).
+card; OUT/README.md compares them. Weights are rounded to bf16 once, and the rounded ones are measured. The name is the
+preset, or the preset and what is other than in it (kromcanon-b2).
 Scores are of held-out stories: combinations of nouns and verbs that no training story has. A coreference head is
 chosen on one half of the cases and scored on the other, beside chance and the rules of position.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +28,9 @@ LIMIT = 4_000_000
 """Bytes of a bundled model, its history and card included."""
 LARGE = {"llama": 6_000_000, "hdpl": 6_000_000, "kromcanon": 6_000_000}
 """Presets with a table of their own for the head, or with many streams to log, take more."""
-FILES = ("config.json", "manifest.json", "metrics.jsonl", "model.safetensors", "tokenizer.json")
+WEIGHTS = "model.safetensors"
+FILES = ("config.json", "manifest.json", "metrics.jsonl", "tokenizer.json")
+"""What is copied beside the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +65,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         if name in folders:
             raise InputError(f"{folder} and {folders[name]} are both {name}; give one")
         folders[name] = folder
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, folder in progress_bar("models")(list(folders.items())):
-        row = scores(folder)
-        bundle(folder, options.out / name, card(name, folder, row))
-        rows.append({"model": name, **row})
+
+        def measured(part: Path, name: str = name) -> str:
+            rows.append({"model": name, **scores(part)})
+            return card(name, part, rows[-1])
+
+        bundle(folder, options.out / name, measured)
     _write(options.out / "README.md", index(rows))
     shown = printed(rows).set_index("model").T.reset_index(names="")
     print_table(shown, "bundled models")
@@ -155,19 +161,46 @@ def limit_of(name: str) -> int:
     return next((size for preset, size in LARGE.items() if name == preset or name.startswith(f"{preset}-")), LIMIT)
 
 
-def bundle(folder: Path, out: Path, text: str) -> None:
-    """Copy a run's files and write its card, all or nothing. Raises `InputError` beyond `LIMIT` bytes."""
-    size, limit = sum((folder / name).stat().st_size for name in FILES) + len(text.encode()), limit_of(out.name)
-    if size > limit:
-        raise InputError(f"{folder} has {size:,} bytes, more than the {limit:,} of a bundled model")
+def bundle(folder: Path, out: Path, text: Callable[[Path], str]) -> None:
+    """Copy a run with its weights rounded to bf16, and write the card that `text` makes of the copy; all or nothing.
+
+    From then on the rounded weights are the model: `text` measures them. A model that is bundled already keeps its own.
+    Raises `InputError` beyond `limit_of` bytes, before anything is measured.
+    """
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    for name in FILES:
-        shutil.copyfile(folder / name, part / name)
-    (part / "README.md").write_text(text, encoding="utf-8")
+    try:
+        for name in FILES:
+            shutil.copyfile(folder / name, part / name)
+        if folder.resolve() == out.resolve():
+            shutil.copyfile(folder / WEIGHTS, part / WEIGHTS)
+        else:
+            _round(folder, part)
+        size, limit = sum(path.stat().st_size for path in part.iterdir()), limit_of(out.name)
+        if size > limit:
+            raise InputError(f"{folder} has {size:,} bytes, more than the {limit:,} of a bundled model")
+        (part / "README.md").write_text(text(part), encoding="utf-8")
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
     shutil.rmtree(out, ignore_errors=True)
     part.rename(out)
+
+
+def _round(folder: Path, part: Path) -> None:
+    """The weights of `folder` to the nearest bf16, ties to even, and their new hash in the manifest of `part`."""
+    import json
+
+    import torch
+
+    from models.checkpoint import read_json, read_tensors, write_tensors
+
+    tensors, metadata = read_tensors(folder / WEIGHTS)
+    narrow = {k: x.to(torch.bfloat16) if x.is_floating_point() else x for k, x in tensors.items()}
+    sha256 = write_tensors(part / WEIGHTS, narrow, metadata)
+    manifest = {**read_json(part / "manifest.json"), "weights": sha256, "rounded": "to bf16, after training"}
+    (part / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
 def _write(path: Path, text: str) -> None:

@@ -277,7 +277,8 @@ class Options:
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Change the model, for example --set attention.v=kron --set n_layers=4 --set mixing=kron-kron/dns-dns."""
     tokenizer: str | None = None
-    """A tokenizer.json, a folder with encoder.json and vocab.bpe, or a run; default: train BPE on the data."""
+    """A tokenizer.json, a folder with encoder.json and vocab.bpe, a run or a bundled model; default: train BPE on the
+    data."""
     out: Path | None = None
     """Run folder to write."""
     resume: bool = False

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import read_json
+from models.checkpoint import bundled, read_json, run_folder
 from models.errors import InputError
 from models.text.cache import cache_root, cached
 from models.text.corpus import Corpus, MixtureCorpus, open_corpus
@@ -81,9 +81,12 @@ def trained_bpe(corpus: Corpus, d_vocab: int) -> Tokenizer:
 
 def _tokenizer_path(name: str) -> Path:
     path = Path(name)
+    if name and not path.exists() and name in bundled():
+        return run_folder(name)
     if not name or not path.exists():
         raise InputError(
-            f"tokenizer {name or repr(name)} does not exist: give a tokenizer.json, a folder that holds one, or a run"
+            f"tokenizer {name or repr(name)} does not exist: give a tokenizer.json, a folder that holds one, a run, or "
+            "a bundled model"
         )
     return path
 

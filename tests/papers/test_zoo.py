@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from interventions.sweep import document_losses
 from models.checkpoint import NAMES, ZOO, bundled, load, run_folder
@@ -90,7 +91,7 @@ def test_bundle_loads_and_the_card_says_what_was_measured(tiny_run: Path, tmp_pa
         "largest induction score (L2H2) | 0.375",
     ):
         assert said in text
-    zoo.bundle(tiny_run, tmp_path / "zoo" / "lfa", text)
+    zoo.bundle(tiny_run, tmp_path / "zoo" / "lfa", lambda _: text)
     assert load(tmp_path / "zoo" / "lfa").n_params() == load(tiny_run).n_params()
     assert (tmp_path / "zoo" / "lfa" / "README.md").read_text() == text
     assert sorted(p.name for p in (tmp_path / "zoo").iterdir()) == ["lfa"]
@@ -100,9 +101,9 @@ def test_bundle_loads_and_the_card_says_what_was_measured(tiny_run: Path, tmp_pa
 
 def test_a_bundled_model_is_measured_again_in_place(tiny_run: Path, tmp_path: Path) -> None:
     """`make cards`: a bundled model is a run, so its folder gets a new card and keeps its weights."""
-    zoo.bundle(tiny_run, tmp_path / "lfa", "old card")
+    zoo.bundle(tiny_run, tmp_path / "lfa", lambda _: "old card")
     before = {path.name: path.read_bytes() for path in (tmp_path / "lfa").iterdir()}
-    zoo.bundle(tmp_path / "lfa", tmp_path / "lfa", "new card")
+    zoo.bundle(tmp_path / "lfa", tmp_path / "lfa", lambda _: "new card")
     after = {path.name: path.read_bytes() for path in (tmp_path / "lfa").iterdir()}
     assert after == {**before, "README.md": b"new card"}
     assert [path.name for path in tmp_path.iterdir()] == ["lfa"]
@@ -111,8 +112,27 @@ def test_a_bundled_model_is_measured_again_in_place(tiny_run: Path, tmp_path: Pa
 def test_too_large_a_model_is_refused(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo, "LIMIT", 1000)
     with pytest.raises(InputError, match="bytes, more than the 1,000"):
-        zoo.bundle(tiny_run, tmp_path / "lfa", "card")
-    assert not (tmp_path / "lfa").exists()
+        zoo.bundle(tiny_run, tmp_path / "lfa", lambda _: pytest.fail("measured what is not kept"))
+    assert not any(tmp_path.iterdir())
+
+
+def test_weights_are_rounded_once_and_measured_so(tiny_run: Path, tmp_path: Path) -> None:
+    """The card is made of the rounded weights, and bundling what was bundled changes nothing."""
+    seen = []
+
+    def text(part: Path) -> str:
+        seen.append({k: v.clone() for k, v in load(part).state_dict().items()})
+        return "card"
+
+    zoo.bundle(tiny_run, tmp_path / "lfa", text)
+    zoo.bundle(tmp_path / "lfa", tmp_path / "again", text)
+    wide, narrow = load(tiny_run).state_dict(), load(tmp_path / "lfa").state_dict()
+    for k, x in wide.items():
+        rounded = x.bfloat16().float() if x.is_floating_point() else x
+        assert all(torch.equal(rounded, other[k]) for other in (narrow, *seen))
+    assert any(not torch.equal(x, narrow[k]) for k, x in wide.items())
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (tiny_run, tmp_path / "lfa")]
+    assert sizes[1] < 0.6 * sizes[0]
 
 
 @pytest.mark.parametrize(
