@@ -2,6 +2,7 @@
 
     python -m models.grid grid.toml --out runs/grid
     python -m models.grid grid.toml --out runs/grid --launch submitit --workers 8 --partition gpu
+    python -m models.grid grid.toml --out runs/paper --train scale=paper --train device=cuda
     python -m models.grid --status --out runs/grid
     torchrun --nproc-per-node 2 -m models.grid grid.toml --out runs/grid --launch torchrun
 
@@ -58,6 +59,9 @@ class Options(LaunchOptions):
     """Folder of the run folders."""
     threads: Count = 1
     """CPU threads of a training."""
+    train: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """KEY=VALUE, an option of every run in place of what the grid says of it, as scale=paper or device=cuda.
+    (repeatable)"""
     retry: bool = False
     """Try runs again that failed."""
     status: bool = False
@@ -82,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.threads < 1:
         raise InputError(f"--threads {options.threads}: at least 1")
     out, ledger = options.out, Ledger(options.out / ".ledger")
-    cells = _cells(options.grid, out, write=not options.status)
+    cells = _cells(options.grid, out, options.train, write=not options.status)
     names = [cell.name for cell in cells]
     if not options.status:
         if not is_worker(options):
@@ -211,18 +215,45 @@ def _words(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _cells(path: Path | None, out: Path, *, write: bool) -> list[Cell]:
+def changed(cell: Cell, given: Sequence[str]) -> Cell:
+    """The cell with each KEY=VALUE in place of what its grid says of that option; VALUE as TOML, else text.
+
+    Raises `InputError` for a word of another form, an unknown option and a value of another type.
+    """
+    import tomllib
+
+    argv = list(cell.argv)
+    for word in given:
+        key, equals, text = word.partition("=")
+        if not equals or key == "set":
+            raise InputError(f"--train {word}: give KEY=VALUE of an option other than set, as scale=paper")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        new, flag = _words({key: value}), f"--{key.replace('_', '-')}"
+        if flag in argv:
+            at = argv.index(flag)
+            alone = argv[at + 1].startswith("--")  # true
+            del argv[at : at + (1 if alone else 2)]
+        argv[1:1] = new
+    return Cell(cell.name, tuple(argv))
+
+
+def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bool) -> list[Cell]:
     """The cells of the grid, or of the grid that `out` was begun with. A cell of `out` keeps its arguments.
 
     Raises `InputError` where a cell of that name was begun with others.
     """
     memory = out / "grid.json"
     before: dict[str, list[str]] = _json(memory) if memory.is_file() else {}
+    if path is None and words:
+        raise InputError("--train changes a grid: name its file as well")
     if path is None:
         if not before:
             raise InputError(f"{out} holds no grid yet: give GRID.toml or GRID.py")
         return [Cell(name, tuple(argv)) for name, argv in before.items()]
-    cells = cells_of(read_grid(path))
+    cells = [changed(cell, words) for cell in cells_of(read_grid(path))]
     for cell in cells:
         if before.get(cell.name, list(cell.argv)) != list(cell.argv):
             raise InputError(

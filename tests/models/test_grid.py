@@ -12,10 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from models.cli import parse
+from models.config_io import parse_set
 from models.errors import InputError
-from models.grid import cells_of, main, read_grid
+from models.grid import cells_of, changed, main, read_grid
 from models.ledger import Ledger
+from models.presets import preset
 from models.train import main as train
+from models.training.config import Options, phases_of, with_recipe
 from models.training.run import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +71,35 @@ def test_parts_change_the_grid_in_their_order() -> None:
     first = "std-t --data stories --lr 0.002 --set n_layers=4 --set positions=rope --seed 0"
     last = "lfa --data stories --lr 0.001 --set n_layers=4 --steps 7 --seed 5"
     assert (" ".join(cells[0].argv), " ".join(cells[2].argv)) == (first, last)
+
+
+def test_an_option_for_every_run_goes_before_the_grid() -> None:
+    grid = {"presets": ["lfa"], "train": {"scale": "zoo", "lr": 1e-3}, "settings": {"a": {"lr": 5e-4}, "b": {}}}
+    a, b = (changed(cell, ["scale=paper", "lr=0.002", "device=cuda"]) for cell in cells_of(grid))
+    assert " ".join(a.argv) == " ".join(b.argv) == "lfa --device cuda --lr 0.002 --scale paper --seed 0"
+    (cell,) = cells_of({"presets": ["lfa"]})
+    for word, line in (
+        ("scale", "give KEY=VALUE"),
+        ("set=x", "other than set"),
+        ("lrr=1", "unknown option of a grid 'lrr'"),
+        ("steps=many", "train.steps must be int"),
+    ):
+        with pytest.raises(InputError, match=line):
+            changed(cell, [word])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*/*.toml")), ids=lambda path: path.stem)
+def test_every_run_of_our_grids_can_be_trained(path: Path) -> None:
+    """Each is a model that exists and a training whose schedule adds up, at its scale and at scale paper."""
+    cells = {cell.argv[:-1]: cell for cell in cells_of(read_grid(path))}.values()  # whatever the seed
+    for cell in cells:
+        for given in ([], ["scale=paper"])[: 2 if cell.name.startswith("lfa") else 1]:
+            options = parse(Options, changed(cell, given).argv, "")
+            config = preset(options.preset, options.scale, **parse_set(options.set))
+            training = with_recipe(options.training, options.preset, options.scale)
+            phases = phases_of(training.phases)
+            assert training.steps == sum(phase.steps for phase in phases) or not phases
+            assert all(phase.n_ctx <= config.n_ctx for phase in phases)
 
 
 @pytest.mark.parametrize(
