@@ -97,8 +97,19 @@ def shares(tables: "Sequence[tuple[str, pd.DataFrame]]") -> Any:
     return figure
 
 
-def dots(tables: "Sequence[tuple[str, pd.DataFrame]]", across: str, value: str, title: str) -> Any:
-    """Points with 95 % intervals, a row per entry of `across`, the models beside each other; no interval, no bar."""
+def dots(
+    tables: "Sequence[tuple[str, pd.DataFrame]]",
+    across: str,
+    value: str,
+    title: str,
+    *,
+    first: int = 0,
+    limits: tuple[float, float] | None = None,
+) -> Any:
+    """Points with 95 % intervals, a row per entry of `across`, the models beside each other; no interval, no bar.
+
+    `first` is the number of the first model, which has its colour; `limits` are shown whole, with 0.
+    """
     import plotly.graph_objects as go
 
     figure, names = go.Figure(), [str(x) for x in tables[0][1][across]]
@@ -107,14 +118,17 @@ def dots(tables: "Sequence[tuple[str, pd.DataFrame]]", across: str, value: str, 
         shift = (i - (len(tables) - 1) / 2) * step
         figure.add_scatter(
             x=table[value].tolist(), y=[y + shift for y in range(len(table))], mode="markers", name=name,
-            marker={"color": accent(i), "size": 9}, text=names,
+            marker={"color": accent(first + i), "size": 9}, text=names,
             error_x=_bars(table[value], table["ci_low"], table["ci_high"]),
             hovertemplate=f"{name}, %{{text}}: %{{x:+.4f}}<extra></extra>",
         )  # fmt: skip
-        figure.data[-1].error_x.update(color=accent(i))
+        figure.data[-1].error_x.update(color=accent(first + i))
     figure.add_vline(0, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_layout(legend=LEGEND, showlegend=True, margin={"l": 60, "r": 12, "t": 32, "b": 42})
     figure.update_xaxes(title=title, zeroline=False)
+    if limits is not None:
+        low, high = min(0.0, limits[0]), max(0.0, limits[1])
+        figure.update_xaxes(range=[low - 0.05 * (high - low), high + 0.05 * (high - low)])
     half = 0.5 + step * len(tables) / 4
     ticks = {
         "tickvals": list(range(len(names))),

@@ -49,6 +49,8 @@ class Subject:
     """Its name on the page."""
     folder: Path
     model: Any
+    run: str
+    """As it was called: a run folder or a bundled model."""
 
 
 @dataclass
@@ -92,7 +94,7 @@ def open_runs(folders: tuple[str, ...], device: str) -> list[Subject]:
     short = [p.resolve().name for p in paths]
     whole = [str(p) for p in paths]
     names = next(n for n in (presets, short, whole) if len(set(n)) == len(n))
-    return [Subject(*one) for one in zip(names, paths, found, strict=True)]
+    return [Subject(*one) for one in zip(names, paths, found, folders, strict=True)]
 
 
 def measure_run(subject: Subject, sizes: Sizes, bar: "Bar") -> Found:

@@ -65,7 +65,7 @@ def picture(runs: Runs) -> Section:
         place = int(found.rows[0]["query"].iloc[0])
         head = found.head.replace("H", ".H")
         commands.append(
-            f"python -m probes.picture {subject.folder} --suite {SUITE} --prompt {found.pair[0]} --heads {head} "
+            f"python -m probes.picture {subject.run} --suite {SUITE} --prompt {found.pair[0]} --heads {head} "
             f"--query {place}"
         )
     return Section(
@@ -193,13 +193,18 @@ def ablation(runs: Runs, sizes: Sizes) -> Section:
 
 def following(runs: Runs, sizes: Sizes) -> Section:
     """What is lost of the nouns' meaning without the head that follows the right one."""
+    import pandas as pd
+
     panels, tables = [], []
-    for subject, found in runs:
+    every = pd.concat([found.tables["following"].query("role in ('chosen', 'other')") for _, found in runs])
+    limits = (float(every[["change", "ci_low"]].min().min()), float(every[["change", "ci_high"]].max().max()))
+    for i, (subject, found) in enumerate(runs):
         table = found.tables["following"]
         if table.empty:
             continue
         removed = table[table["role"].isin(["chosen", "other"])]
-        figure = draw.dots([(subject.name, removed)], "who", "change", "change of what is due to the nouns, nats")
+        title = "change of what is due to the nouns, nats"
+        figure = draw.dots([(subject.name, removed)], "who", "change", title, first=i, limits=limits)
         panels.append(Figure(subject.name, figure, "the first row is the head that follows the right noun", 300))
         tables.append(Table(_front("following", table), f"{subject.name}: due to the nouns, and without a head"))
     return Section(
@@ -261,7 +266,7 @@ def suppression(runs: Runs, sizes: Sizes) -> Section:
 
 def each(runs: Runs, command: str) -> list[str]:
     """The command for every run."""
-    return [command.format(subject.folder) for subject, _ in runs]
+    return [command.format(subject.run) for subject, _ in runs]
 
 
 def _together(runs: Runs, name: str) -> "pd.DataFrame":

@@ -147,7 +147,7 @@ def following(name: str, tables: "Tables") -> str:
         f"n = {int(whole['n'])} prompts) are due to the nouns of the text. "
     )
     if not whole["ci_low"] > 0:
-        return text + "That cannot be told from 0: it does not use them, so no head can be needed for it."
+        return text + "That cannot be told from 0, so it cannot be asked which head they need."
     text += f"Without {chosen['who']} they change by {signed(chosen['change'])} "
     text += f"({spread(chosen['ci_low'], chosen['ci_high'])})"
     if "above" not in rows:

@@ -183,7 +183,7 @@ def test_sizes_refuse_what_cannot_be_measured() -> None:
         ((0.2, 1.0), (-0.6, -0.2), (-0.5, -0.1), "this head carries part of what the nouns say"),
         ((0.2, 1.0), (-0.6, -0.2), (-0.5, 0.1), "cannot be told from its neighbours"),
         ((0.2, 1.0), (-0.1, 0.3), (-0.5, -0.1), "cannot be told from its neighbours"),
-        ((-0.1, 0.3), (-0.6, -0.2), (-0.5, -0.1), "it does not use them"),
+        ((-0.1, 0.3), (-0.6, -0.2), (-0.5, -0.1), "it cannot be asked which head they need"),
     ],
 )
 def test_a_head_is_needed_only_where_the_nouns_are_used(whole, chosen, above, verdict: str) -> None:
