@@ -1,15 +1,20 @@
 """Every test runs with jaxtyping shapes checked by beartype and a cache of its own."""
 
+import gc
 import os
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: one thread a process, as the processes that tests start
 
 import jaxtyping
+import plotly.io._html
+import plotly.offline.offline
 import pytest
 
 import tests.tiny
 import tests.typecheck
+
+gc.disable()  # until all is imported: a million objects that stay are not looked through again and again
 
 # before any test module imports the rooms
 jaxtyping.jaxtyped = tests.typecheck.jaxtyped  # what the hook puts before every function
@@ -20,6 +25,8 @@ jaxtyping.install_import_hook(
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 
+
+PLOTLY = plotly.offline.get_plotlyjs
 
 LONG = (
     "test_faults.py",
@@ -38,12 +45,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # a tenth of the tests' time went into collecting
+    gc.enable()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory):
     patch = pytest.MonkeyPatch()
     patch.setenv("STREAMSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _pages_without_plotly():
+    """The tests write hundreds of pages: each holds a line in the place of plotly's own 4.6 MB (see `own_plotly`)."""
+    patch = pytest.MonkeyPatch()
+    for module in (plotly.offline, plotly.offline.offline, plotly.io._html):
+        patch.setattr(module, "get_plotlyjs", lambda: "/* plotly.js */")
+    yield
+    patch.undo()
+
+
+@pytest.fixture
+def own_plotly(monkeypatch: pytest.MonkeyPatch) -> str:
+    """plotly.js, as pages hold it outside the tests."""
+    for module in (plotly.offline, plotly.offline.offline, plotly.io._html):
+        monkeypatch.setattr(module, "get_plotlyjs", PLOTLY)
+    return PLOTLY()
 
 
 @pytest.fixture(scope="session")
