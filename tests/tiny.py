@@ -1,8 +1,11 @@
 """A corpus of random words and the arguments of a training that takes a second."""
 
 import random
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 WORDS = [
     "the",
@@ -30,6 +33,21 @@ WORDS = [
     "it",
     "was",
 ]
+
+
+PARTS = ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon")
+"""Presets that have every part between them: one stream, a frozen and a moving token stream, readouts of every layer,
+gates, dual paths, RMSNorm with RoPE and SwiGLU, Canon layers and hyper-connections."""
+
+FOUR = ("std-t", "pls", "hdpl", "kromcanon")
+"""The four of them that differ most, for what is a command on each."""
+
+
+def some(names: Iterable[str], fast: Collection[str] = PARTS) -> list[Any]:
+    """Parameters of a test: the names, those that are not among `fast` in `make test-slow`."""
+    names = list(names)
+    assert set(fast) & set(names), "one of a kind runs always"
+    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def corpus_text(documents: int, seed: int) -> str:
