@@ -14,6 +14,7 @@ from models.training.data import evaluation_shards
 from papers import zoo
 from papers.zoo_card import SUITES, card, index
 from probes.statistics import ratio_of_sums
+from tests.tiny import some
 
 ROW = {
     "parameters": 1234567, "loss": 1.25, "loss_low": 1.125, "loss_high": 1.375, "documents": 321,
