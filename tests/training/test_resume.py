@@ -76,8 +76,8 @@ def uninterrupted(corpus, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 def test_killed_and_resumed_equals_uninterrupted(
     corpus, uninterrupted: Callable[[str], Path], tmp_path: Path, number: int, preset: str
 ) -> None:
-    # pls has dropout, so the random state matters, kromcanon two optimisers; a pls that is killed at its renames runs in
-    # test_faults, an lfa that gets SIGKILL in test_grid, both always
+    # pls has dropout, so the random state matters, kromcanon two optimisers; a pls that is killed at its renames is in
+    # test_faults, an lfa that gets SIGKILL in test_grid, and both run always
     whole, cut = uninterrupted(preset), tmp_path / "cut"
     code = kill_after(cut, 15, arguments(corpus, cut, *LONG, preset=preset), number)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 130)
