@@ -29,16 +29,26 @@ SHARED = ROOT.parent / "shared" / "data"
 PLOTLY = plotly.offline.get_plotlyjs
 
 LONG = (
-    "test_faults.py",
-    "test_grid.py",
-    "test_parallel.py",
     "test_documents.py",
-    "test_resume.py",
-    "test_zoo.py",
-    "test_statistics_calibration.py",
+    "test_faults.py",
     "test_notebooks.py",
+    "test_parallel.py",
+    "test_control_runs.py",
+    "test_lfa.py",
+    "test_pls.py",
+    "test_dst.py",
+    "test_krom.py",
+    "test_demo.py",
+    "test_zoo.py",
+    "test_compile.py",
+    "test_nnsight.py",
+    "test_grid.py",
+    "test_resume.py",
+    "test_launch.py",
+    "test_update_arithmetic.py",
+    "test_watch.py",
 )
-"""Files of half a minute and more: first, so that no worker ends with one of them while the other has nothing left."""
+"""Files of a quarter of a minute and more: first, so that no worker ends with one of them while the other has nothing left."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
