@@ -111,5 +111,5 @@ def tiny_run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     from models.train import main
 
     out = tmp_path_factory.mktemp("runs") / "lfa"
-    main(tests.tiny.arguments(corpus, out))
+    main(tests.tiny.arguments(corpus, out, "--sample-every", "6"))
     return out
