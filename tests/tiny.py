@@ -43,7 +43,7 @@ FOUR = ("std-t", "pls", "hdpl", "kromcanon")
 """The four of them that differ most, for what is a command on each."""
 
 
-def some(names: Iterable[str], fast: Collection[str] = PARTS) -> list[Any]:
+def some(names: Iterable[Any], fast: Collection[Any] = PARTS) -> list[Any]:
     """Parameters of a test: the names, those that are not among `fast` in `make test-slow`."""
     names = list(names)
     assert set(fast) & set(names), "one of a kind runs always"
