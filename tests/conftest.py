@@ -48,7 +48,7 @@ LONG = (
     "test_update_arithmetic.py",
     "test_watch.py",
 )
-"""Files of a quarter of a minute and more: first, so that no worker ends with one of them while the other has nothing left."""
+"""Files of a quarter of a minute and more: first, so that no worker ends with one while the other has nothing left."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
