@@ -225,6 +225,6 @@ def _missing(name: str, found: Contrast, claim: Any) -> str:
 
 def seeds_by_preset(quantities: "pd.DataFrame") -> dict[str, list[int]]:
     """The seeds of every arm; [] where a preset has no run."""
-    found = quantities.drop_duplicates(["preset", "seed"])
-    arms = in_order((*PRESETS, *found["preset"]))
-    return {p: sorted(int(s) for s in found.loc[found["preset"] == p, "seed"]) for p in arms}
+    found = set(zip(quantities["preset"], quantities["seed"], strict=True))
+    arms = in_order((*PRESETS, *(preset for preset, _ in found)))
+    return {p: sorted(int(seed) for preset, seed in found if preset == p) for p in arms}

@@ -21,10 +21,20 @@ FLAT = "seeds without spread"
 
 def seeds_of(quantities: "pd.DataFrame", quantity: str, preset: str) -> tuple[np.ndarray, list[str]]:
     """Values over the seeds where the quantity is defined, and "seed s: reason" for the others."""
-    rows = quantities[(quantities["quantity"] == quantity) & (quantities["preset"] == preset)]
-    defined = rows["value"].notna()
-    why = [f"seed {s}: {reasons(u).get('value', '')}" for s, u in rows.loc[~defined, ["seed", "undefined"]].to_numpy()]
-    return rows.loc[defined, "value"].to_numpy(float), why
+    mine = _rows(quantities, quantity, preset)
+    values = quantities["value"].to_numpy(float)[mine]
+    missing = np.isnan(values)
+    if not missing.any():
+        return values, []
+    rows = quantities[["seed", "undefined"]].iloc[mine[missing]]
+    why = [f"seed {s}: {reasons(u).get('value', '')}" for s, u in rows.itertuples(index=False)]
+    return values[~missing], why
+
+
+def _rows(quantities: "pd.DataFrame", quantity: str, preset: str) -> np.ndarray:
+    """Positions of the rows; no column is copied for them, which thousands of look-ups in one table would pay for."""
+    one, other = quantities["quantity"] == quantity, quantities["preset"] == preset
+    return np.flatnonzero(one.to_numpy(bool) & other.to_numpy(bool))
 
 
 def nothing(quantities: "pd.DataFrame", quantity: str, preset: str) -> str:
@@ -57,7 +67,8 @@ def paired(
     `left_out`; `alike` is how many of the others have both of one sign. Runs of one seed share the order of their data
     and, of one architecture, where they begin: the seed is the pair.
     """
-    columns = {p: quantities[(quantities["quantity"] == quantity) & (quantities["preset"] == p)] for p in (a, b)}
+    seed_and_value = quantities[["seed", "value"]]
+    columns = {p: seed_and_value.iloc[_rows(quantities, quantity, p)] for p in (a, b)}
     numbers = ("mean", "sd", "ci_low", "ci_high", "p")
     row: dict[str, Any] = {**dict.fromkeys(numbers, NAN), "n": 0, "left_out": "", "alike": 0}
     for preset in (a, b):

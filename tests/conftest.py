@@ -1,15 +1,20 @@
 """Every test runs with jaxtyping shapes checked by beartype and a cache of its own."""
 
+import gc
 import os
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: one thread a process, as the processes that tests start
 
 import jaxtyping
+import plotly.io._html
+import plotly.offline.offline
 import pytest
 
 import tests.tiny
 import tests.typecheck
+
+gc.disable()  # until all is imported: a million objects that stay are not looked through again and again
 
 # before any test module imports the rooms
 jaxtyping.jaxtyped = tests.typecheck.jaxtyped  # what the hook puts before every function
@@ -21,21 +26,39 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 
 
+PLOTLY = plotly.offline.get_plotlyjs
+
 LONG = (
-    "test_faults.py",
-    "test_grid.py",
-    "test_parallel.py",
     "test_documents.py",
-    "test_resume.py",
-    "test_zoo.py",
-    "test_statistics_calibration.py",
+    "test_faults.py",
     "test_notebooks.py",
+    "test_parallel.py",
+    "test_control_runs.py",
+    "test_lfa.py",
+    "test_pls.py",
+    "test_dst.py",
+    "test_krom.py",
+    "test_demo.py",
+    "test_zoo.py",
+    "test_compile.py",
+    "test_nnsight.py",
+    "test_grid.py",
+    "test_resume.py",
+    "test_launch.py",
+    "test_update_arithmetic.py",
+    "test_watch.py",
 )
-"""Files of half a minute and more: first, so that no worker ends with one of them while the other has nothing left."""
+"""Files of a quarter of a minute and more: first, so that no worker ends with one while the other has nothing left."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # a tenth of the tests' time went into collecting
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -44,6 +67,24 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
     patch.setenv("STREAMSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _pages_without_plotly():
+    """The tests write hundreds of pages: each holds a line in the place of plotly's own 4.6 MB (see `own_plotly`)."""
+    patch = pytest.MonkeyPatch()
+    for module in (plotly.offline, plotly.offline.offline, plotly.io._html):
+        patch.setattr(module, "get_plotlyjs", lambda: "/* plotly.js */")
+    yield
+    patch.undo()
+
+
+@pytest.fixture
+def own_plotly(monkeypatch: pytest.MonkeyPatch) -> str:
+    """plotly.js, as pages hold it outside the tests."""
+    for module in (plotly.offline, plotly.offline.offline, plotly.io._html):
+        monkeypatch.setattr(module, "get_plotlyjs", PLOTLY)
+    return PLOTLY()
 
 
 @pytest.fixture(scope="session")
@@ -70,5 +111,5 @@ def tiny_run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     from models.train import main
 
     out = tmp_path_factory.mktemp("runs") / "lfa"
-    main(tests.tiny.arguments(corpus, out))
+    main(tests.tiny.arguments(corpus, out, "--sample-every", "6"))
     return out

@@ -1,8 +1,11 @@
 """A corpus of random words and the arguments of a training that takes a second."""
 
 import random
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 WORDS = [
     "the",
@@ -32,6 +35,21 @@ WORDS = [
 ]
 
 
+PARTS = ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon")
+"""Presets that have every part between them: one stream, a frozen and a moving token stream, readouts of every layer,
+gates, dual paths, RMSNorm with RoPE and SwiGLU, Canon layers and hyper-connections."""
+
+FOUR = ("std-t", "pls", "hdpl", "kromcanon")
+"""The four of them that differ most, for what is a command on each."""
+
+
+def some(names: Iterable[Any], fast: Collection[Any] = PARTS) -> list[Any]:
+    """Parameters of a test: the names, those that are not among `fast` in `make test-slow`."""
+    names = list(names)
+    assert set(fast) & set(names), "one of a kind runs always"
+    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 def corpus_text(documents: int, seed: int) -> str:
     """Documents of random words, 20 to 60 each."""
     rng = random.Random(seed)
@@ -45,7 +63,7 @@ def arguments(corpus: tuple[Path, Path], out: Path, *more: str, preset: str = "l
     return [
         *(preset, "--data", str(train), "--valid", str(valid), "--scale", "tiny", "--set", "d_vocab=300"),
         *("--out", str(out), "--steps", "12", "--batch-size", "4", "--log-every", "3", "--eval-every", "6"),
-        *("--checkpoint-every", "4", "--sample-every", "6", "--device", "cpu", *more),
+        *("--checkpoint-every", "4", "--sample-every", "12", "--device", "cpu", *more),
     ]
 
 

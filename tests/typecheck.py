@@ -56,12 +56,17 @@ def once_per_kind(fn: Callable, typechecker: Callable) -> Callable:
     shape than it did for arguments of the same kind is checked anew.
     """
     calls, returns = _passed.setdefault(_place(fn), (set(), set()))
+    results: list[Any] = []
+    whole = functools.cache(lambda: _shapes_too(fn, typechecker=typechecker))
+    result = functools.cache(
+        lambda: _shapes_too(functools.wraps(fn)(lambda *_, **__: results.pop()), typechecker=typechecker)
+    )
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         call = None if torch.compiler.is_compiling() else _kind((*args, "**", kwargs) if kwargs else args)
         if call is None or call not in calls:
-            out = _shapes_too(fn, typechecker=typechecker)(*args, **kwargs)
+            out = whole()(*args, **kwargs)
             if call is not None:
                 calls.add(call)
                 returns.add((call, _kind(out)))
@@ -69,7 +74,8 @@ def once_per_kind(fn: Callable, typechecker: Callable) -> Callable:
         out = fn(*args, **kwargs)
         kind = _kind(out)
         if kind is None or (call, kind) not in returns:
-            _shapes_too(functools.wraps(fn)(lambda *_, **__: out), typechecker=typechecker)(*args, **kwargs)
+            results.append(out)
+            result()(*args, **kwargs)
             returns.add((call, kind))
         return out
 

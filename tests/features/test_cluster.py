@@ -48,6 +48,7 @@ def raw_file(path: Path, table: pd.DataFrame, x: np.ndarray, checkpoint: str = "
     return path
 
 
+@pytest.mark.usefixtures("own_plotly")
 def test_k_star_clusters_are_found(tmp_path: Path) -> None:
     table = planted(noise=6)
     main([str(planted_file(tmp_path / "f.parquet", table=table)), "--out", str(tmp_path / "out"), "--no-umap"])

@@ -44,9 +44,18 @@ def _logits(model: Any, tokens: Any, blocks: Any = None) -> Any:
 
 def check_presets_compile_as_one_graph() -> None:
     """Un-hooked blocks have no graph break and compute the same."""
+    _presets("dst-kron", "pls", "hdpl")
+
+
+def check_more_presets_compile_slowly() -> None:
+    """With the others: every part of the presets."""
+    _presets("std-t", "lfa", "dst-full-ind")
+
+
+def _presets(*names: str) -> None:
     import torch
 
-    for name in ("std-t", "lfa", "dst-kron", "dst-full-ind", "pls", "hdpl"):  # every part of the presets
+    for name in names:
         torch.compiler.reset()
         model, tokens = _make(name, n_layers=1)
         with torch.no_grad():
@@ -55,14 +64,18 @@ def check_presets_compile_as_one_graph() -> None:
 
 def check_streams_and_canon_compile_as_one_graph() -> None:
     """Hyper-connections add in another order when compiled: equal to rounding; Canon alone bit for bit."""
+    _streams(("canon", {}), ("gpt2", {"residual": "kromhc", "residual.dynamic": False, "residual.hc_dtype": "bf16"}))
+
+
+def check_more_streams_compile_slowly() -> None:
+    """The same of the other kinds of hyper-connections, and of both at once."""
+    _streams(("kromcanon", {}), *[("gpt2", {"residual": kind}) for kind in ("hc", "mhc", "mhc_lite")])
+
+
+def _streams(*models: tuple[str, dict[str, Any]]) -> None:
     import torch
 
-    for name, overrides in [
-        ("canon", {}),
-        ("kromcanon", {}),
-        *[("gpt2", {"residual": kind}) for kind in ("hc", "mhc", "mhc_lite")],
-        ("gpt2", {"residual": "kromhc", "residual.dynamic": False, "residual.hc_dtype": "bf16"}),
-    ]:
+    for name, overrides in models:
         torch.compiler.reset()
         model, tokens = _make(name, n_layers=1, **overrides)
         with torch.no_grad():
@@ -71,15 +84,22 @@ def check_streams_and_canon_compile_as_one_graph() -> None:
 
 
 def check_variants_compile_as_one_graph() -> None:
-    """Other positions, gated FFN, other norms, gates, dropout in training."""
-    import torch
+    """Other positions, gated FFN, other norms, dropout in training."""
+    _variants(("std-t", {"positions": "alibi", "mlp.gate": "dense", "norm": "rms"}), ("pls", {"dropout": 0.1}))
 
-    for name, overrides in [
-        ("std-t", {"positions": "alibi", "mlp.gate": "dense", "norm": "rms"}),
+
+def check_more_variants_compile_slowly() -> None:
+    """Gates, parallel blocks, RoPE in part, values of both streams."""
+    _variants(
         ("lfa", {"positions": "none", "residual.order": "parallel", "attention.gate": "gate"}),
         ("dst-kron", {"positions.fraction": 0.5, "residual.values": "combined"}),
-        ("pls", {"dropout": 0.1}),
-    ]:
+    )
+
+
+def _variants(*models: tuple[str, dict[str, Any]]) -> None:
+    import torch
+
+    for name, overrides in models:
         torch.compiler.reset()
         model, tokens = _make(name, n_layers=1, **overrides)
         model.train()
@@ -94,36 +114,32 @@ def check_training_step() -> None:
     """Loss and gradients of a compiled step equal the plain ones."""
     import torch
 
-    for name in ("std-t", "pls"):
-        torch.compiler.reset()
-        model, tokens = _make(name, dropout=0.0, **{"attention.dropout": 0.0})
-        weights = list(model.blocks.parameters())
-        results = []
-        for blocks in (None, _compiled(model)):
-            loss, _ = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
-            results.append([loss, *torch.autograd.grad(loss, weights)])
-        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), name
+    torch.compiler.reset()
+    model, tokens = _make("pls", n_layers=1, dropout=0.0, **{"attention.dropout": 0.0})
+    weights, results = list(model.blocks.parameters()), []
+    for blocks in (None, _compiled(model)):
+        loss, _ = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
+        results.append([loss, *torch.autograd.grad(loss, weights)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def check_sampled_training_step() -> None:
     """The penalties of HDPL leave a compiled block with their gradient, step after step, as from a plain one."""
     import torch
 
-    for backend in ("eager", "aot_eager"):
-        torch.compiler.reset()
-        model, tokens = _make("hdpl", **{"mlp.up.kl": "free_bits"})
-        weights, results = list(model.blocks.parameters()), []
-        for blocks in (None, _compiled(model, backend)):
-            torch.manual_seed(0)
-            for _ in range(2):
-                loss, parts = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
-                results.append([loss, parts["kl_clamped"], *torch.autograd.grad(loss, weights)])
-        steps = len(results) // 2
-        for plain, compiled in zip(results[:steps], results[steps:], strict=True):
-            for a, b in zip(plain, compiled, strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
-        assert parts.keys() == {"ce", "kl", "kl_nats", "kl_clamped"}
-        assert all(p.penalty is None for p in model._hdpl)
+    torch.compiler.reset()
+    model, tokens = _make("hdpl", n_layers=1, **{"mlp.up.kl": "free_bits"})
+    weights, results = list(model.blocks.parameters()), []
+    for blocks in (None, _compiled(model, "aot_eager")):
+        torch.manual_seed(0)
+        for _ in range(2):
+            loss, parts = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
+            results.append([loss, parts["kl_clamped"], *torch.autograd.grad(loss, weights)])
+    for plain, compiled in zip(results[:2], results[2:], strict=True):
+        for a, b in zip(plain, compiled, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+    assert parts.keys() == {"ce", "kl", "kl_nats", "kl_clamped"}
+    assert all(p.penalty is None for p in model._hdpl)
 
 
 def check_a_whole_step_compiles_as_one_graph() -> None:
@@ -131,7 +147,7 @@ def check_a_whole_step_compiles_as_one_graph() -> None:
     _whole_step("pls")
 
 
-def check_a_whole_step_with_penalties_and_streams_compiles() -> None:
+def check_a_whole_step_with_penalties_and_streams_compiles_slowly() -> None:
     """The same of HDPL with its penalties, and of hyper-connections."""
     _whole_step("hdpl", "kromcanon")
 
@@ -263,13 +279,14 @@ def check_force_eager_ends_with_the_block() -> None:
 
 
 CHECKS = sorted(name for name in globals() if name.startswith("check_"))
-SLOW = "check_a_whole_step_with_penalties_and_streams_compiles"
+SLOW = [name for name in CHECKS if name.endswith("_slowly")]
+FAST = [name for name in CHECKS if name not in SLOW]
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
     """Check -> error, "" for none, of all that are not slow."""
-    return _run(*(name for name in CHECKS if name != SLOW))
+    return _run(*FAST)
 
 
 def _run(*names: str) -> dict[str, str]:
@@ -282,7 +299,7 @@ def _run(*names: str) -> dict[str, str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("check", [name for name in CHECKS if name != SLOW])
+@pytest.mark.parametrize("check", FAST)
 def test_compile(check: str, outcomes: dict[str, str]) -> None:
     """One check; its docstring says what."""
     assert outcomes[check] == ""
@@ -290,7 +307,7 @@ def test_compile(check: str, outcomes: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_compile_slowly() -> None:
-    assert _run(SLOW) == {SLOW: ""}
+    assert _run(*SLOW) == dict.fromkeys(SLOW, "")
 
 
 def main() -> None:

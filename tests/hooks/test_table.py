@@ -12,6 +12,7 @@ from models.hooks import HOOKS, ObservePoint, OnDemand, expected_hooks, row_of
 from models.make import build
 from models.presets import PRESETS
 from models.transformer import StreamTransformer
+from tests.tiny import PARTS, some
 
 torch.set_num_threads(1)
 B, T = 3, 7
@@ -61,6 +62,7 @@ VARIANTS |= {
 for _shape, _source in [("scalar", "query"), ("scalar", "value"), ("vector", "normed"), ("vector", "value")]:
     _gate = {"attention.gate": "gate", "attention.gate.shape": _shape, "attention.gate.source": _source}
     VARIANTS[f"gate-{_shape}-{_source}"] = ("lfa", _gate)
+every = pytest.mark.parametrize("variant", some(VARIANTS, [v for v in VARIANTS if v in PARTS or v not in PRESETS]))
 
 
 def make(variant: str) -> StreamTransformer:
@@ -84,7 +86,7 @@ def fire(model: StreamTransformer) -> list[tuple[str, Tensor]]:
     return fired
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every
 def test_names_and_order(variant: str) -> None:
     """The model has exactly the table's hooks, and they fire once each, in the table's order."""
     model = make(variant)
@@ -94,7 +96,7 @@ def test_names_and_order(variant: str) -> None:
     assert [name for name, _ in fire(model)] == expected
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every
 def test_shapes(variant: str) -> None:
     """Every activation has one of its row's shapes, and begins with the batch."""
     model = make(variant)
@@ -129,7 +131,7 @@ def test_rows_of_a_batch_are_independent(variant: str) -> None:
         torch.testing.assert_close(turned[name], x[order], rtol=0, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every
 def test_kinds_of_points(variant: str) -> None:
     """A row's `edit` and `on_demand` say what the model's points are."""
     model = make(variant)
@@ -154,7 +156,7 @@ def test_row_names_are_unique() -> None:
     assert row_of("blocks.0.attn.hook_zz") is None
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every
 def test_unhooked_run_computes_nothing_on_demand(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without listeners no on-demand point is called; with one on the pattern, both attention points are."""
     model = make(variant)
@@ -176,7 +178,7 @@ def test_unhooked_run_computes_nothing_on_demand(variant: str, monkeypatch: pyte
     assert called == []
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every
 def test_listening_does_not_change_the_result(variant: str) -> None:
     """Explicit scores, norms and mixing matrices agree with the fused path to 1e-12 in float64."""
     model = make(variant).double()

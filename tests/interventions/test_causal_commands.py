@@ -16,6 +16,7 @@ from models.errors import InputError
 from models.text.tokenizer import Tokenizer
 from probes.head_groups import main as head_groups
 from probes.tables import read_about
+from tests.tiny import FOUR, some
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"]
@@ -41,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     return make
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", some(PRESETS, FOUR))
 def test_every_preset(preset: str, run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     folder = run(preset)
     ablation_effects([folder, *SMALL[:2], *TWO, "--draws", "1", "--out", str(tmp_path / "a.parquet")])

@@ -19,7 +19,7 @@ from probes.prompts import load_suite
 from probes.statistics import mean
 from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted
-from tests.tiny import WORDS, untrained
+from tests.tiny import FOUR, WORDS, some, untrained
 
 
 def test_error_table() -> None:
@@ -123,7 +123,9 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("preset", ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"])
+@pytest.mark.parametrize(
+    "preset", some(["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"], FOUR)
+)
 def test_command_on_every_preset(
     preset: str, tiny_run: Path, suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

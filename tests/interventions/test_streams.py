@@ -21,7 +21,7 @@ from models.config import FrozenToken
 from models.errors import InputError
 from models.text.shards import document_batches
 from models.training.data import evaluation_shards
-from tests.tiny import untrained
+from tests.tiny import FOUR, some, untrained
 
 TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))
 TIGHT = dict(rtol=0, atol=1e-10)
@@ -218,7 +218,9 @@ def test_the_table(tiny_run: Path) -> None:
     assert table.loc[("x_t → 0", "everywhere"), "paper_percent"] == 36
 
 
-@pytest.mark.parametrize("preset", ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"])
+@pytest.mark.parametrize(
+    "preset", some(["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"], FOUR)
+)
 def test_command_on_every_preset(
     preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

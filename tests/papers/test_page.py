@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from plotly.offline import get_plotlyjs
 
 from models.errors import InputError
 from papers.page import Page, Section, render, write_page
@@ -20,20 +19,21 @@ def page(*blocks, title: str = "A page") -> Page:
     return Page(title=title, lead="What it shows.", sections=[Section("One", blocks), Section("Two: what?", [])])
 
 
-def without_plotly(html: str) -> str:
-    assert html.count(get_plotlyjs()) == 1
-    return html.replace(get_plotlyjs(), "")
+def without_plotly(html: str, plotly: str) -> str:
+    assert html.count(plotly) == 1
+    return html.replace(plotly, "")
 
 
 def figure() -> go.Figure:
     return go.Figure(go.Heatmap(z=[[1.0, NAN]], colorscale=[[0, "var(--surface)"], [1, "var(--m0)"]]))
 
 
-def test_a_page_loads_nothing_and_inlines_plotly_once() -> None:
-    html = without_plotly(render(page(Panels([Figure("a", figure()), Figure("b", figure())]))))
+def test_a_page_loads_nothing_and_inlines_plotly_once(own_plotly: str) -> None:
+    assert len(own_plotly) > 1e6
+    html = without_plotly(render(page(Panels([Figure("a", figure()), Figure("b", figure())]))), own_plotly)
     assert not re.findall(r"https?://|@import|url\(|\ssrc=", html)
     assert html.count('class="plot"') == 2
-    assert get_plotlyjs() not in render(page(Text("no figures")))
+    assert own_plotly not in render(page(Text("no figures")))
 
 
 def test_contents_link_to_every_section() -> None:
@@ -43,9 +43,9 @@ def test_contents_link_to_every_section() -> None:
     assert 'href="#two-what"' in html
 
 
-def test_figures_are_json_without_nan_and_cannot_end_their_script() -> None:
+def test_figures_are_json_without_nan_and_cannot_end_their_script(own_plotly: str) -> None:
     bad = go.Figure(go.Scatter(x=[1], y=[2], name="</script><b>"))
-    html = without_plotly(render(page(Panels([Figure("a", figure()), Figure("b", bad, height=200)]))))
+    html = without_plotly(render(page(Panels([Figure("a", figure()), Figure("b", bad, height=200)]))), own_plotly)
     found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', html, re.DOTALL)
     assert found is not None
     first, second = json.loads(found[1])

@@ -15,6 +15,7 @@ from models.training.data import evaluation_shards
 from papers import zoo
 from papers.zoo_card import SUITES, card, index
 from probes.statistics import ratio_of_sums
+from tests.tiny import some
 
 ROW = {
     "parameters": 1234567, "loss": 1.25, "loss_low": 1.125, "loss_high": 1.375, "documents": 321,
@@ -51,7 +52,7 @@ def test_bundled_model_is_small_and_complete(name: str) -> None:
     assert "/" not in manifest["data"]["train"]["source"]["source"], "trained on something that nobody else has"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some(NAMES, ["lfa", "pls", "hdpl", "kromcanon-b2"]))
 def test_the_loss_of_the_card_is_the_loss(name: str) -> None:
     model, folder = load(name), run_folder(name)
     losses = document_losses(model, evaluation_shards(folder, model.tokenizer, None), [], max_documents=100)

@@ -13,13 +13,13 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for kind, block in BLOCKS if not kind for line in block.splitlines() if line.startswith("python -m ")]
 SMALLER = {  # the same commands, so small that they end in seconds
-    "models.train": ["--steps", "4", "--max-documents", "300", "--set", "d_vocab=600", "--batch-size", "4"],
+    "models.train": ["--steps=2", "--max-documents=200", "--sample-every=0", "--set", "d_vocab=600", "--batch-size=4"],
     "probes.over_steps": ["--measures", "loss", "induction", "--max-documents", "4", "--sequences", "4"],
-    "interventions.ablate": ["--max-documents", "4"],
+    "interventions.ablate": ["--max-documents", "2", "--draws", "1"],
     "interventions.latents": ["--max-documents", "4"],
     "interventions.streams": ["--max-documents", "4", "--draws", "1"],
     "interventions.amplify": ["--max-documents", "4", "--alpha", "8", "--sample-tokens", "4"],
-    "interventions.patch": ["--pairs", "2", "--hooks", "z"],
+    "interventions.patch": ["--pairs", "1", "--hooks", "z"],
     "interventions.steer": ["--max-documents", "4"],
     "interventions.abliterate": ["--max-documents", "4"],
     "probes.directions": ["--draws", "2"],
@@ -30,7 +30,7 @@ SMALLER = {  # the same commands, so small that they end in seconds
     "features.extract": ["--max-tokens", "1000"],
     "features.cluster": ["--no-umap", "--drop-constant"],
     "interventions.token_effects": ["--max-tokens", "1000"],
-    "interventions.suppress": ["--draws", "20", "--gates", "1", "0", "--measure", "sps"],
+    "interventions.suppress": ["--draws", "20", "--k", "1", "--gates", "1", "0", "--measure", "sps"],
 }
 
 

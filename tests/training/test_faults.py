@@ -92,27 +92,38 @@ def test_what_differs_is_named(cases, tmp_path: Path) -> None:
         differences(tmp_path / "nothing", other)
 
 
-@pytest.mark.parametrize("name", ["last", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sft", "best"))])
-def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(cases, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "every"), [("last", 3), *(pytest.param(one, 1, marks=pytest.mark.slow) for one in ("last", "sft", "best"))]
+)
+def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(
+    cases, tmp_path: Path, name: str, every: int
+) -> None:
+    """Every third rename of one case, and all of them of all cases in `make test-slow`."""
     case, whole = cases[name]
     number = 1
     while killed(case, out := tmp_path / f"{number}", deaths(number, after=False)):
         assert differences(whole, out) == [], f"rename {number}"
-        number += 1
+        number += every
     assert number > 10, "the run makes more renames than that"
 
 
 # ---- damage ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def half(cases: dict[str, tuple[Case, Path]], tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def killed_once(cases: dict[str, tuple[Case, Path]], folder: Path) -> Path:
     """The training, killed when it has two checkpoints."""
     case, _ = cases["last"]
-    out = tmp_path / "half"
-    assert run(case.module, [*case.argv, "--out", str(out)], tmp_path / "log", Death(14)) == KILLED
+    out = folder / "half"
+    assert run(case.module, [*case.argv, "--out", str(out)], folder / "log", Death(14)) == KILLED
     assert {p.name for p in out.glob("checkpoint*.safetensors")} == {LAST, BEFORE}
     return out
+
+
+@pytest.fixture
+def half(killed_once: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(killed_once, tmp_path / "half"))
 
 
 def flip(path: Path, place: int) -> None:

@@ -1,11 +1,14 @@
 """A killed run goes on to the same weights, bit for bit, and its metrics have no row twice."""
 
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,22 +48,38 @@ def kill_after(folder: Path, step: int, argv: list[str], number: int) -> int:
     return process.wait(60)
 
 
+# so many steps that the signal hits the middle; evaluations and samples, which take most of the time, seldom
+LONG = ["--steps", "60", "--checkpoint-every", "7", "--eval-every", "30", "--sample-every", "30"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(corpus, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The whole run of a preset."""
+
+    @functools.cache
+    def of(preset: str) -> Path:
+        whole = tmp_path_factory.mktemp(preset) / "whole"
+        main(arguments(corpus, whole, *LONG, preset=preset))
+        return whole
+
+    return of
+
+
 @pytest.mark.parametrize(
     ("number", "preset"),
     [
-        (signal.SIGKILL, "pls"),
         (signal.SIGINT, "pls"),
-        pytest.param(signal.SIGKILL, "kromcanon", marks=pytest.mark.slow),
+        *(pytest.param(signal.SIGKILL, preset, marks=pytest.mark.slow) for preset in ("pls", "kromcanon")),
     ],
     ids=str,
 )
-def test_killed_and_resumed_equals_uninterrupted(corpus, tmp_path: Path, number: int, preset: str) -> None:
-    # pls has dropout, so the random state matters, kromcanon two optimisers; so many steps that the signal hits the
-    # middle; evaluations and samples, which take most of the time, seldom
-    long = ["--steps", "60", "--checkpoint-every", "7", "--eval-every", "30", "--sample-every", "30"]
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    main(arguments(corpus, whole, *long, preset=preset))
-    code = kill_after(cut, 15, arguments(corpus, cut, *long, preset=preset), number)
+def test_killed_and_resumed_equals_uninterrupted(
+    corpus, uninterrupted: Callable[[str], Path], tmp_path: Path, number: int, preset: str
+) -> None:
+    # pls has dropout, so the random state matters, kromcanon two optimisers; a pls that is killed at its renames is in
+    # test_faults, an lfa that gets SIGKILL in test_grid, and both run always
+    whole, cut = uninterrupted(preset), tmp_path / "cut"
+    code = kill_after(cut, 15, arguments(corpus, cut, *LONG, preset=preset), number)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     reached = max(r["step"] for r in read_metrics(cut, strict=False))
     assert 15 <= reached < 60, "the signal came too late to test anything"
@@ -72,10 +91,8 @@ def test_killed_and_resumed_equals_uninterrupted(corpus, tmp_path: Path, number:
     assert manifest["step"] == 60
 
 
-def test_a_torn_row_is_repaired(corpus, tmp_path: Path) -> None:
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    for out in (whole, torn):
-        main(arguments(corpus, out))
+def test_a_torn_row_is_repaired(tiny_run: Path, tmp_path: Path) -> None:
+    whole, torn = tiny_run, Path(shutil.copytree(tiny_run, tmp_path / "torn"))
     with (torn / "metrics.jsonl").open("a") as file:
         file.write('{"step": 99, "ki')
     main(["--resume", "--out", str(torn)])
