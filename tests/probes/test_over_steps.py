@@ -137,7 +137,7 @@ def test_the_command(runs: list[Path], tmp_path: Path, monkeypatch, capsys) -> N
     assert "over steps" in capsys.readouterr().out and (tmp_path / "over.html").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["over-half.parquet", "over.html", "over.parquet"]
     figure = plot(table)
-    assert {trace.name for trace in figure.data if trace.name} == {str(runs[0]), "control"}
+    assert {trace.name for trace in figure.data if trace.name} == {"a", "control"}
 
 
 def test_what_is_wrong_is_one_line(runs: list[Path], tiny_run: Path, tmp_path: Path) -> None:
