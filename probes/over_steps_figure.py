@@ -58,7 +58,8 @@ def plot(summary: "pd.DataFrame") -> Any:
                 at = band["step"].clip(lower=least)
                 around = go.Scatter(
                     x=[*at, *at[::-1]], y=[*band["ci_high"], *band["ci_low"][::-1]], mode="lines", fill="toself",
-                    opacity=0.15, line={"width": 0}, fillcolor=colour, hoverinfo="skip", showlegend=False, legendgroup=label,
+                    line={"width": 0}, fillcolor=colour, opacity=0.15, hoverinfo="skip", showlegend=False,
+                    legendgroup=label,
                 )  # fmt: skip
                 figure.add_trace(around, **place)
             curve = go.Scatter(
