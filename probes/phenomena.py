@@ -17,8 +17,9 @@
 
 A phenomenon is `present` where its whole 95 % interval lies above the limit, `absent` where none of it does,
 else `undecided`. A head is chosen on one half of the cases and scored on the other, so none is best by luck;
-intervals are over sequences, documents or prompts, clustered by the words that prompts share. A claim about a model
-needs its phenomenon: where that is absent, an ablation or a difference says nothing of the claim.
+intervals are over sequences, documents or prompts, clustered by the words that prompts share, and not corrected for the
+number of lines: of forty lines about nothing one is called present. A claim about a model needs its phenomenon: where
+that is absent, an ablation or a difference says nothing of the claim.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,7 +78,7 @@ class Gate:
 
     only: tuple[str, ...] = NAMES
     """Which phenomena; default: all."""
-    n: Annotated[int, Bounds(low=4)] = 400
+    n: Annotated[int, Bounds(low=4)] = 1000
     """Pairs of each suite of stories."""
     sequences: Annotated[int, Bounds(low=4)] = 64
     """Sequences of random words, said twice."""

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-PRESETS = ("std-t", "lfa", "pls", "dst-kron", "kromcanon")
+from tests.tiny import some
+
+PRESETS = tuple(os.environ.get("NNSIGHT_PRESETS", "lfa kromcanon").split())
 
 
 def _setup(name: str, **overrides: Any) -> tuple[Any, Any, Any]:
@@ -259,12 +261,12 @@ def check_compile_after_wrapping() -> None:
 CHECKS = sorted(name for name in globals() if name.startswith("check_"))
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, str]:
+@pytest.fixture(scope="module", params=some(["lfa kromcanon", "std-t pls dst-kron"], ["lfa kromcanon"]))
+def outcomes(request: pytest.FixtureRequest) -> dict[str, str]:
     """Check -> error, "" for none; from one fresh process in which warnings are errors."""
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-W", "error", str(Path(__file__).resolve())]
-    env = {**os.environ, "PYTHONPATH": str(root)}
+    env = {**os.environ, "PYTHONPATH": str(root), "NNSIGHT_PRESETS": request.param}
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

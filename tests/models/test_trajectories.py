@@ -18,7 +18,7 @@ from models.errors import InputError
 from models.hooks import ObservePoint
 from models.trajectories import Trajectories
 from models.transformer import StreamTransformer
-from tests.tiny import PARTS, some
+from tests.tiny import FOUR, some
 
 torch.set_num_threads(1)
 TOKENS = torch.randint(256, (3, 7), generator=torch.Generator().manual_seed(5))
@@ -97,7 +97,7 @@ def assert_same(model: StreamTransformer, sweep: Sequence[Edits], tolerance: flo
 
 
 @pytest.mark.parametrize("at", [None, AT], ids=["everywhere", "answers"])
-@pytest.mark.parametrize("case", some(CASES, {*PARTS, "alibi", "gate from values"}))
+@pytest.mark.parametrize("case", some(CASES, {*FOUR, "alibi", "gate from values"}))
 def test_an_edit_at_every_hook_of_the_model(case: str, at: Tensor | None) -> None:
     """One sweep over all of them, in chunks of four copies: no stage is too late, no position left out."""
     model = make(case, n_layers=2)

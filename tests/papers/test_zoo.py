@@ -52,7 +52,7 @@ def test_bundled_model_is_small_and_complete(name: str) -> None:
     assert "/" not in manifest["data"]["train"]["source"]["source"], "trained on something that nobody else has"
 
 
-@pytest.mark.parametrize("name", some(NAMES, ["lfa", "pls", "hdpl", "kromcanon-b2"]))
+@pytest.mark.parametrize("name", some(NAMES, ["pls", "kromcanon-b2"]))
 def test_the_loss_of_the_card_is_the_loss(name: str) -> None:
     model, folder = load(name), run_folder(name)
     losses = document_losses(model, evaluation_shards(folder, model.tokenizer, None), [], max_documents=100)
