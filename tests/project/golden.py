@@ -1,0 +1,130 @@
+"""Tables of every command at a small size, recorded before a refactor and compared after it.
+
+    python -m tests.project.golden record runs/golden            at the commit before, in its own checkout
+    python -m tests.project.golden compare runs/golden           now: equal to 1e-6 (p to 1e-4), or each difference
+    python -m tests.project.golden compare runs/golden --only ablate pds
+
+A column that was renamed on purpose is listed in `RENAMED`, one that was dropped in `GONE`, with the reason.
+"""
+
+import argparse
+import contextlib
+import io
+import shlex
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+COMMANDS = {
+    "ablate": "interventions.ablate lfa --heads L4.* --scale 0 0.5 1 --max-documents 12 --draws 5",
+    "ablate-mean": "interventions.ablate lfa --heads L4.* --method mean --max-documents 12 --draws 5",
+    "ablate-resample": "interventions.ablate lfa --heads L4.* --method resample --max-documents 12 --draws 5",
+    "ablate-pairs": "interventions.ablate pls --heads L1.* L5.* --size 2 --max-documents 8 --draws 3",
+    "ablate-prompts": "interventions.ablate lfa --heads L1.H0-2 L5.H0 top2:pds --measure loss sps coherence "
+    "--max-documents 8 --draws 4",
+    "ablate-together": "interventions.ablate lfa --heads L1.H0-2 L2.H1 --together --measure sps --draws 4",
+    "ablate-control": "interventions.ablate pls --control c2 --heads L1.H0-2 --measure loss coherence "
+    "--max-documents 8 --draws 3",
+    "ablate-control-sets": "interventions.ablate pls --control c2 --heads L1.* --size 2 --sets 6 --max-documents 8",
+    "pds": "probes.pds lfa",
+    "pds-own": "probes.pds std-t --threshold own --per-pair",
+    "pds-reference": "probes.pds kromcanon --reference std-t",
+    "pds-stories": "probes.pds pls --suite stories --n 60",
+    "coreference": "probes.coreference lfa",
+    "sps": "probes.sps lfa",
+    "coherence": "probes.coherence lfa",
+    "heads": "probes.heads lfa",
+    "specialization": "probes.specialization lfa",
+    "amplify": "interventions.amplify lfa --max-documents 8 --alpha 1 2 8 --sample-tokens 4",
+    "amplify-control": "interventions.amplify pls --control c2 --max-documents 8 --alpha 1 2 8 --sample-tokens 4",
+    "streams": "interventions.streams lfa --max-documents 8 --draws 2",
+    "suppress": "interventions.suppress lfa --draws 20 --k 1 --gates 1 0 --measure sps coherence",
+    "patch": "interventions.patch lfa --pairs 4 --hooks z",
+    "directions": "probes.directions lfa --draws 3",
+    "head_groups": "probes.head_groups lfa --n 60",
+    "ablation_effects": "interventions.ablation_effects pls --draws 2 --tasks capitalization-8 gender-16",
+    "steer_heads": "interventions.steer_heads lfa --groups entity anchor --draws 0 --tasks capitalization-8 "
+    "--max-documents 4",
+    "hydra": "interventions.hydra lfa --heads L4-5.* --tasks capitalization-8",
+    "latents": "interventions.latents hdpl --max-documents 8",
+    "mixing_monitor": "probes.mixing_monitor kromcanon",
+    "routing": "probes.routing dst-kron",
+    "features": "features.extract lfa --tier topk --max-tokens 1000",
+    "token_effects": "interventions.token_effects lfa --heads L5.* --max-tokens 1000",
+    "phenomena": "probes.phenomena lfa --only repeats capitalization --sequences 4",
+}
+RENAMED: dict[str, dict[str, str]] = {}
+GONE: dict[str, dict[str, str]] = {}
+
+
+def record(folder: Path, only: set[str]) -> None:
+    """Write <command>/*.parquet of every command below the folder."""
+    for name, line in COMMANDS.items():
+        if only and name not in only:
+            continue
+        module, *argv = shlex.split(line)
+        out = folder / name / "out.parquet"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.redirect_stdout(io.StringIO()):
+            import_module(module).main([*argv, "--out", str(out)])
+        print(name, ", ".join(sorted(p.name for p in out.parent.glob("*.parquet"))), flush=True)
+        for page in out.parent.glob("*.html"):
+            page.unlink()
+
+
+def differences(old: pd.DataFrame, new: pd.DataFrame, kind: str) -> list[str]:
+    """What is not the same, a line each."""
+    lines = [f"column {c} is gone" for c in old if c not in new and c not in GONE.get(kind, {})]
+    lines += [f"column {c} is new" for c in new if c not in old]
+    if len(old) != len(new):
+        return [*lines, f"{len(new)} rows for {len(old)}"]
+    for column in (c for c in old if c in new):
+        a, b = old[column], new[column]
+        if pd.api.types.is_numeric_dtype(a) and pd.api.types.is_numeric_dtype(b):
+            limit = 1e-4 if column.startswith("p_") or column == "p" else 1e-6
+            close = np.isclose(a.astype(float), b.astype(float), rtol=limit, atol=limit, equal_nan=True)
+        else:
+            close = np.array([str(x) == str(y) for x, y in zip(a, b, strict=True)])
+        if not close.all():
+            at = int(np.flatnonzero(~close)[0])
+            lines.append(f"{column}: {(~close).sum()} of {len(close)} differ, row {at}: {a[at]!r} is now {b[at]!r}")
+    return lines
+
+
+def compare(folder: Path, only: set[str]) -> int:
+    """Run the commands again; the number of tables that differ."""
+    wrong = 0
+    with tempfile.TemporaryDirectory() as now:
+        record(Path(now), only)
+        for path in sorted(folder.glob("*/*.parquet")):
+            kind = path.parent.name
+            if only and kind not in only:
+                continue
+            again = Path(now) / kind / path.name
+            if not again.exists():
+                lines = ["the table is gone"]
+            else:
+                old = pd.read_parquet(path).rename(columns=RENAMED.get(kind, {}))
+                lines = differences(old, pd.read_parquet(again), kind)
+            wrong += bool(lines)
+            for line in lines:
+                print(f"{kind}/{path.name}: {line}")
+    return wrong
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["record", "compare"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="*", default=())
+    options = parser.parse_args()
+    if options.what == "record":
+        record(options.folder, set(options.only))
+    else:
+        found = compare(options.folder, set(options.only))
+        print(f"{found} tables differ")
+        sys.exit(found > 0)
