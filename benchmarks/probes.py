@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from probes.coherence import Coherence
     from probes.coreference import Coreference
     from probes.held_out import held_out
-    from probes.pds import Pds
+    from probes.pds.measure import summary
     from probes.probe import measure
     from probes.prompts import align, check_tokenizer, load_suite
     from probes.sps import Sps
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     tokens = (*pairs.tokens, *cases.tokens)
     steps: dict[str, Callable[[], object]] = {
         "forward pass alone": lambda: run(model, Query(tokens=tokens, logits=[[len(ids) - 1] for ids in tokens])),
-        "pds": lambda: one(Pds()),
+        "pds": lambda: summary(model, pairs, tokenizer),
         "coreference, candidates": lambda: coreference("candidates"),
         "coreference, keys": lambda: coreference("keys"),
         "sps": lambda: one(Sps()),

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interventions.ablate_tables import labels
 from interventions.controls import Sweep
 from interventions.effects import REASON, by_construction, holm
 from interventions.groups import Group
@@ -15,6 +14,7 @@ from interventions.model_differences import CASES, NAN, NUMBERS, compare_cases, 
 from interventions.observe import SMALLEST, Observed
 from interventions.patch_tables import RESOLUTION
 from interventions.patching import Patched
+from interventions.selection import labels
 from models.head_spec import Head
 from probes.statistics import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
 from probes.suite import Unit

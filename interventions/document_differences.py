@@ -5,7 +5,6 @@ from typing import Any
 
 import pandas as pd
 
-from interventions.ablate_tables import labels
 from interventions.amplification import Patterns
 from interventions.amplify_tables import BASELINE, KEPT, by_construction
 from interventions.areas import readings
@@ -13,6 +12,7 @@ from interventions.controls import Sweep
 from interventions.effects import holm
 from interventions.model_differences import DOCUMENTS, TESTED, Sums, difference, units_of, without
 from interventions.observe import SMALLEST
+from interventions.selection import labels
 from interventions.streams_tables import EMPTY, Cell
 from interventions.sweep import Losses
 from models.head_spec import Head

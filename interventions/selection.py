@@ -19,14 +19,30 @@ Ranking = Mapping[Head, float]
 """Every head of a model with its PDS (a difference of attention weights)."""
 
 
-def pds_table(model: Any, prompts: "Suite | Aligned", tokenizer: Any) -> "pd.DataFrame":
-    """`probes.pds.Pds().summarize` of the prompts' pairs, largest PDS first."""
-    from probes.pds import Pds
-    from probes.probe import measure
+def every_head(model: Any) -> list[Head]:
+    """All heads of a model, in order."""
+    from models.head_spec import parse_heads
 
-    probe = Pds()
-    summary = probe.summarize(measure(model, probe, prompts, tokenizer=tokenizer))
-    return summary.sort_values(["pds", "layer", "index"], ascending=[False, True, True], ignore_index=True)
+    return parse_heads("all", model.config.n_layers, model.config.n_heads)
+
+
+def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
+    """The columns that name a cell; layer and index of a set are −1."""
+    single = heads[0] if len(heads) == 1 else None
+    return {
+        "head": "+".join(h.label for h in heads),
+        "layer": single.layer if single else -1,
+        "index": single.head if single else -1,
+        "scale": float(g),
+    }
+
+
+def pds_table(model: Any, prompts: "Suite | Aligned", tokenizer: Any) -> "pd.DataFrame":
+    """The table `heads` of `probes.pds` over the prompts' pairs, largest PDS first."""
+    from probes.pds.measure import summary
+
+    found = summary(model, prompts, tokenizer)
+    return found.sort_values(["pds", "layer", "index"], ascending=[False, True, True], ignore_index=True)
 
 
 def pds_scores(table: "pd.DataFrame") -> dict[Head, float]:

@@ -86,11 +86,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _curves(options: Options, one: Opened, scales: tuple[float, ...], run: str | None) -> "list[Curve]":
     """The curves of a model: every task and, where wanted, the loss."""
-    from interventions.ablate_tables import every_head
     from interventions.controls import plan
     from interventions.edits import scale_heads
     from interventions.head_curves import curves
     from interventions.observe import observe_loss
+    from interventions.selection import every_head
     from interventions.task_effects import observe_task
 
     heads = [group.heads for group in one.groups]

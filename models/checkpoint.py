@@ -310,6 +310,7 @@ def load(run_or_path: str | Path, *, device: str | torch.device = "cpu") -> Stre
         )
     model = StreamTransformer(config, tokenizer)
     load_weights(model, tensors, weights)
+    model.run = folder
     return model.to(pick_device(str(device))).eval()
 
 

@@ -59,6 +59,7 @@ class StreamTransformer(LensMixin, HookedRootModule):
     def __init__(self, config: c.ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int = 0) -> None:
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
+        self.run: Path | None = None  # the folder it was loaded from
         self.embed = Embedding(config.d_vocab, config.d_model, config.init.embed)
         self.hook_embed = HookPoint()
         table = config.positions.table

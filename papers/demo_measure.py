@@ -148,10 +148,9 @@ def _tokens_seen(folder: Path, steps: "pd.Series[int]") -> list[float]:
 
 
 def _pds(model: Any, aligned: "Aligned", found: Found) -> None:
-    from probes.pds import Pds
-    from probes.probe import measure
+    from probes.pds.measure import summary
 
-    found.tables["pds"] = Pds().summarize(measure(model, Pds(), aligned))
+    found.tables["pds"] = summary(model, aligned)
 
 
 def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:

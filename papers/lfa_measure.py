@@ -68,11 +68,9 @@ def _loss(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, pro
 
 def _position(rows: Rows, model: Any, aligned: "Aligned") -> "pd.DataFrame":
     """PDS (LFA Eq. 7, App. C); returns the table of heads that the other measures add their columns to."""
-    from probes.pds import Pds, layers
-    from probes.probe import measure
+    from probes.pds.measure import layers, summary
 
-    probe = Pds(threshold=FIXED)
-    heads = probe.summarize(measure(model, probe, aligned))
+    heads = summary(model, aligned, threshold=FIXED)
     n, last = int(heads["n"].iloc[0]), model.config.n_layers - 1
     best = heads.loc[heads["pds"].idxmax()]
     rows.add("pds.max", "position", "attention", best["pds"], n=n, detail=best["head"])

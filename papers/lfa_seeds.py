@@ -61,7 +61,7 @@ def with_reference(quantities: "pd.DataFrame", heads: "pd.DataFrame") -> "pd.Dat
     import pandas as pd
 
     from papers.rows import ONE_PER_RUN
-    from probes.pds import mean_plus_sd
+    from probes.pds.measure import mean_plus_sd
 
     runs = {key: one for key, one in heads.groupby(["preset", "seed"], sort=False)}
     own = {key: mean_plus_sd(one) for key, one in runs.items()}

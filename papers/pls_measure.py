@@ -177,10 +177,10 @@ def _steering(
     rows: Rows, model: Any, tasks: "Sequence[Task]", groups: "Sequence[Group]", settings: Settings, progress: Progress
 ) -> list[Curve]:
     """Control range and monotonicity of every group on the steered tasks."""
-    from interventions.ablate_tables import every_head
     from interventions.controls import plan
     from interventions.edits import scale_heads
     from interventions.head_curves import curves, summaries
+    from interventions.selection import every_head
     from interventions.task_effects import observe_task
     from probes.undefined import reasons
 

@@ -1,7 +1,7 @@
 """What the commands that measure a run share: their arguments, loading, tables on the screen and on disk."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,8 @@ from models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from probes.contract import Instrument
 
 INTERVAL = "95 % interval"
 Tables = Mapping[str, tuple["pd.DataFrame", Mapping[str, str]]]
@@ -116,3 +118,94 @@ def documents(shards: Any, at_least: int = 1) -> Iterable[list[int]]:
     for start, stop in zip(shards.starts[:-1], shards.starts[1:], strict=True):
         if stop - start >= at_least:
             yield shards.tokens[start:stop].tolist()
+
+
+# ---- the command of an instrument --------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """What every command of an instrument takes, beside its own options and those of its data."""
+
+    run: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """RUN…: run folders, snapshots (runs/lfa@512), or bundled models; several make one table, with seeds as units."""
+    control: str | None = None
+    """A control model of the same layers and heads: its numbers, and what the run has beyond them, unit by unit."""
+    out: Path | None = None
+    """Write the main table (.parquet) here, the other tables and the observations beside it."""
+    figure: Path | None = None
+    """Write the first figure here: .html, .svg, .pdf or .png."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def main_of(made: "type[Instrument]", doc: str | None = None) -> Callable[[Sequence[str] | None], None]:
+    """`main(argv=None)` of an instrument: its fields, its data's and `Arguments` are the options."""
+
+    def main(argv: Sequence[str] | None = None) -> None:
+        from models.cli import parse
+
+        flat = tyro.conf.OmitArgPrefixes
+        kinds = [(f"data{i}", Annotated[type(one), flat], field(default=one)) for i, one in enumerate(made.takes)]
+        own = ("how", Annotated[made, flat], field(default=made()))
+        options = parse(
+            make_dataclass("Options", [*kinds, own], bases=(Arguments,), frozen=True, kw_only=True),
+            argv,
+            doc or made.__doc__,
+        )
+        measure(options.how, [getattr(options, name) for name, *_ in kinds], options)
+
+    return main
+
+
+def measure(how: "Instrument", data: Sequence[Any], options: Arguments) -> None:
+    """Open every run, measure, print, write. What cannot be written is refused before anything is measured."""
+    from probes.drawing import check_figure, write_figure
+    from probes.result import check_out
+
+    if options.out is not None:
+        check_out(options.out)
+    if options.figure is not None:
+        check_figure(options.figure)
+    if options.control is not None and len(options.run) > 1:
+        raise InputError("--control stands beside one run; give one, or several runs without a control")
+
+    from models.checkpoint import load, run_folder
+    from models.provenance import pick_device, provenance
+    from probes.contract import title_of
+    from probes.together import compare, together
+
+    names = options.run or how.runs
+    for name in (*names, *([options.control] if options.control is not None else [])):
+        run_folder(name)
+    device = pick_device(options.device)
+    models = [load(name, device=device) for name in names]
+    if options.control is not None:
+        control = load(options.control, device=device)
+        _same_shape(models[0], control, options.control)
+    opened = [how.open(model, *data) for model in models]
+    result = together([how.run(one, progress_bar(title_of(one.model))) for one in opened])
+    if options.control is not None:
+        like = how.open(control, *data, like=opened[0])
+        beside = how.run(like, progress_bar(f"{title_of(control)}, control"))
+        result = compare(result, beside)
+    result.print()
+    if options.out is not None:
+        from dataclasses import replace
+
+        whole = replace(result, about={**result.about, **provenance(device), "run": list(names)})
+        for path in whole.save(options.out):
+            print(f"written {path}")
+    if options.figure is not None:
+        write_figure(result.figure(), options.figure)
+        print(f"figure {options.figure}")
+
+
+def _same_shape(model: Any, control: Any, name: str) -> None:
+    """Raise `InputError` for a control whose heads are not those of the model."""
+    (a, b), (c, d) = ((m.config.n_layers, m.config.n_heads) for m in (model, control))
+    if (a, b) != (c, d):
+        raise InputError(
+            f"--control {name} has {c} layers of {d} heads, the model {a} of {b}; "
+            "heads can be compared between models of one shape"
+        )

@@ -263,10 +263,10 @@ def _prompt(suite: Any, aligned: Any, which: int | str | None) -> "Aligned":
 def _scores(model: Any, tokenizer: Any, name: str, aligned: Any) -> dict[Head, float]:
     """PDS on the suite, or a score by position on random sequences (`probes.heads`)."""
     from probes.heads import HeadScores
-    from probes.pds import Pds
+    from probes.pds.measure import summary
 
     if name == "pds":
-        found = Pds().summarize(measure(model, Pds(), aligned, tokenizer=tokenizer)).rename(columns={"pds": "mean"})
+        found = summary(model, aligned, tokenizer).rename(columns={"pds": "mean"})
     else:
         by_place = HeadScores(length=min(24, (model.cfg.n_ctx - 1) // 2))
         found = by_place.summarize(measure(model, by_place, [], tokenizer=tokenizer))

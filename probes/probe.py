@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Probe(Protocol):
+class Reader(Protocol):
     """What `measure` needs of a probe."""
 
     def plan(self, prompts: Any, tokenizer: "Tokenizer") -> "Query":
@@ -31,6 +31,11 @@ class Probe(Protocol):
 
     def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
         """One row per observation."""
+
+
+@runtime_checkable
+class Probe(Reader, Protocol):
+    """A reader that sums up and plots its own tables."""
 
     def summarize(self, table: "pd.DataFrame") -> "pd.DataFrame":
         """Estimates."""
@@ -40,7 +45,7 @@ class Probe(Protocol):
 
 
 def measure(
-    model: Any, probe: Probe, prompts: Any, *, edits: "Edits | None" = None, tokenizer: "Tokenizer | None" = None
+    model: Any, probe: Reader, prompts: Any, *, edits: "Edits | None" = None, tokenizer: "Tokenizer | None" = None
 ) -> "pd.DataFrame":
     """Run a probe on a model, under `edits` if given, and return its table of observations.
 

@@ -10,11 +10,11 @@ import torch
 from scipy import stats
 
 import models
-from interventions.ablate_tables import every_head
 from interventions.controls import plan
 from interventions.edits import scale_heads
 from interventions.groups import Group
 from interventions.head_curves import Curve, curves, levels, leverage, scales_of, spearman, summaries
+from interventions.selection import every_head
 from interventions.task_effects import observe_task
 from models.capture import edit
 from models.errors import InputError

@@ -14,11 +14,14 @@ from models.errors import InputError
 from models.make import build
 from models.text.tokenizer import Tokenizer
 from probes.attention import clusters
-from probes.pds import UNITS, Pds, layers, main, mean_plus_sd
+from probes.contract import Seen
+from probes.documents import given_prompts
+from probes.observations import estimate
+from probes.pds import Pds, main
+from probes.pds.measure import mean_plus_sd
 from probes.prompts import align, load_suite
+from probes.result import Result, Table
 from probes.suite import Suite
-from probes.tables import read_about
-from probes.undefined import reasons
 from tests.probes import planted
 
 torch.set_num_threads(1)
@@ -30,13 +33,18 @@ def measure(*args: Any, **options: Any) -> pd.DataFrame:
     return measure(*args, **options)
 
 
+def heads(net: Any, prompts: Any, tokenizer: Any = None, **options: Any) -> Table:
+    return Pds(**options).measure(net, given_prompts(prompts, net, tokenizer)).table("heads")
+
+
 @pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    return measure(planted.model(), Pds(), planted.suite())
+def result() -> Result:
+    net = planted.model()
+    return Pds().measure(net, given_prompts(planted.suite(), net))
 
 
-def test_planted_heads(table: pd.DataFrame) -> None:
-    summary = Pds().summarize(table)
+def test_planted_heads(result: Result) -> None:
+    summary = result.table("heads").frame
     np.testing.assert_allclose(summary["pds"], planted.PDS, atol=2e-6)
     np.testing.assert_allclose(summary["difference"], planted.PDS, atol=2e-6)
     np.testing.assert_allclose(summary["first"], [0, 1, 1 / 4, 4 / 5, 1 / 12], atol=2e-6)
@@ -45,27 +53,32 @@ def test_planted_heads(table: pd.DataFrame) -> None:
     assert summary["head"].tolist() == [f"L0H{h}" for h in range(5)]
 
 
-def test_heads_without_spread_have_no_test_and_say_so(table: pd.DataFrame) -> None:
-    summary = Pds().summarize(table)
-    assert summary[["ci_low", "ci_high", "p", "p_holm", "d"]].isna().all(axis=None)
-    for text in summary["undefined"]:
-        assert reasons(text).keys() == {"ci_low", "ci_high", "p", "p_holm", "d"}
+def test_heads_without_spread_have_no_test_and_say_so(result: Result) -> None:
+    table, ends = result.table("heads"), {f"difference_{what}" for what in ("low", "high", "p", "p_holm")}
+    assert table.frame[sorted(ends | {"d"})].isna().all(axis=None)
+    assert {column for _, column in table.missing} == ends | {"d"}
+    assert len(table.missing) == 5 * 5
 
 
-def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(table: pd.DataFrame) -> None:
-    turned = table.copy()
-    odd = turned["pair"].str[1:].astype(int) % 2 == 1
-    turned.loc[odd, "difference"] *= -1
-    np.testing.assert_allclose(Pds().summarize(turned)["pds"], 0, atol=1e-6)
-    np.testing.assert_allclose(Pds(per_pair=True).summarize(turned)["pds"], planted.PDS, atol=2e-6)
+def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(result: Result) -> None:
+    from dataclasses import replace
+
+    (block,) = result.blocks.values()
+    turned = block.total.copy().reshape(5, 3, 12)
+    turned[:, :2, 1::2] = turned[:, 1::-1, 1::2]  # in every other pair the two orders trade places
+    for how, expected in ((Pds(), np.zeros(5)), (Pds(per_pair=True), planted.PDS)):
+        found = estimate(replace(block, total=turned.reshape(15, 12)), result.contrasts["heads"])
+        seen = Seen({"heads": block}, {}, {"title": "", "rule": ""})
+        np.testing.assert_allclose(how.tables(seen, {"heads": found})["heads"].frame["pds"], expected, atol=2e-6)
 
 
-def test_thresholds(table: pd.DataFrame) -> None:
-    own = Pds(threshold="own").summarize(table)
+def test_thresholds(result: Result) -> None:
+    net = planted.model()
+    own = heads(net, planted.suite(), threshold="own").frame
     expected = fmean(planted.PDS) + stdev(planted.PDS)
     assert own["threshold"][0] == pytest.approx(expected, abs=1e-5) == mean_plus_sd(own)
     assert own["over"].tolist() == [True, False, False, False, False]
-    by_layer = layers(Pds().summarize(table))
+    by_layer = result.table("layers").frame
     assert by_layer[["layer", "over", "heads"]].to_numpy().tolist() == [[0, 2, 5]]
     assert by_layer["max"][0] == pytest.approx(1)
 
@@ -83,8 +96,8 @@ def test_equals_loops_on_random_models(preset: str, split_words: Tokenizer) -> N
     aligned = align(suite, split_words)
     rows = planted.naive_rows(net, aligned)
     assert max(len(at["target"]) for at in aligned.positions) > 1
-    summary = Pds().summarize(measure(net, Pds(), suite))
-    per_pair = Pds(per_pair=True).summarize(measure(net, Pds(), aligned))
+    summary = heads(net, suite).frame
+    per_pair = heads(net, aligned, per_pair=True).frame
     for i, one in summary.iterrows():
         first, last = {}, {}
         for prompt, at, row in zip(aligned.prompts, aligned.positions, rows, strict=True):
@@ -95,7 +108,7 @@ def test_equals_loops_on_random_models(preset: str, split_words: Tokenizer) -> N
         assert one["pds"] == pytest.approx(abs(fmean(last[k] for k in both) - fmean(first[k] for k in both)), abs=1e-6)
         assert per_pair["pds"][i] == pytest.approx(fmean(abs(last[k] - first[k]) for k in both), abs=1e-6)
         half = stats.t.ppf(0.975, len(both) - 1) * stdev(last[k] - first[k] for k in both) / len(both) ** 0.5
-        assert (one["ci_high"] - one["ci_low"]) / 2 == pytest.approx(half, rel=1e-4)
+        assert (one["difference_high"] - one["difference_low"]) / 2 == pytest.approx(half, rel=1e-4)
 
 
 def test_pairs_of_one_text_are_one_case() -> None:
@@ -133,7 +146,7 @@ def test_a_bridge(tmp_path: Any) -> None:
         measure(bridge, Sps(attention="gated"), aligned, tokenizer=words)
 
 
-def test_bad_input(table: pd.DataFrame) -> None:
+def test_bad_input() -> None:
     net, suite = planted.model(), planted.suite()
     with pytest.raises(InputError, match="the suite has none"):
         measure(net, Pds(), planted.without_pairs(suite))
@@ -149,39 +162,40 @@ def test_bad_input(table: pd.DataFrame) -> None:
         measure(broken, Pds(), suite)
     with pytest.raises(InputError, match="threshold"):
         Pds(threshold=-1.0)
-    with pytest.raises(InputError, match="empty"):
-        Pds().summarize(table.iloc[:0])
     with pytest.raises(InputError, match="two heads"):
-        Pds(threshold="own").summarize(table[table["index"] == 0])
+        mean_plus_sd(pd.DataFrame({"pds": [0.1]}))
 
 
 def test_one_pair_has_a_score_and_no_inference() -> None:
-    summary = Pds().summarize(measure(planted.model(), Pds(), planted.suite(1)))
-    np.testing.assert_allclose(summary["pds"], planted.PDS, atol=2e-6)
-    assert all(reasons(text)["sd"] == "one independent case" for text in summary["undefined"])
+    table = heads(planted.model(), planted.suite(1))
+    np.testing.assert_allclose(table.frame["pds"], planted.PDS, atol=2e-6)
+    assert {why for (_, column), why in table.missing.items() if column == "difference_sd"} == {"one independent case"}
 
 
-def test_plot_shows_heads_and_threshold(table: pd.DataFrame) -> None:
-    figure = Pds().plot(table, "t")
-    np.testing.assert_allclose(np.asarray(figure.data[0].z)[0], planted.PDS, atol=2e-6)
-    np.testing.assert_allclose(figure.data[1].x, planted.PDS, atol=2e-6)
-    assert "0.075: 2 over" in figure.to_json()
+def test_figures_show_heads_and_threshold(result: Result) -> None:
+    np.testing.assert_allclose(np.asarray(result.figure("pds").data[0].z)[0], planted.PDS, atol=2e-6)
+    spread = result.figure("pds-histogram")
+    np.testing.assert_allclose(spread.data[0].x, planted.PDS, atol=2e-6)
+    assert "0.075: 2 over" in spread.to_json()
 
 
 def test_command(short_suite: str, tiny_run: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "pds.parquet"
-    main([str(tiny_run), "--suite", short_suite, "--reference", str(tiny_run), "--out", str(out)])
+    page = tmp_path / "pds.html"
+    main(
+        [str(tiny_run), "--suite", short_suite, "--reference", str(tiny_run), "--out", str(out), "--figure", str(page)]
+    )
     shown = capsys.readouterr().out
     assert "L1H3" in shown
     assert "μ+σ of" in shown
-    summary = pd.read_parquet(out)
+    read = Result.load(out)
+    summary = read.table().frame
     assert len(summary) == 8
-    about = read_about(out)
-    assert about["units"]["pds"] == UNITS["pds"]
-    assert about["about"]["prompts"] == 4
+    assert read.table().column("pds").unit == "attention"
+    assert read.about["data"]["Prompts"]["prompts"] == 4
     assert summary["threshold"][0] == pytest.approx(mean_plus_sd(summary))
-    assert len(pd.read_parquet(out.with_name("pds-rows.parquet"))) == 2 * 8
-    assert "plotly" in out.with_suffix(".html").read_text()
+    assert len(read.blocks["heads"].frame()) == 2 * 8 * 3
+    assert "plotly" in page.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +239,7 @@ def test_help_is_light() -> None:
 
     code = (
         "import sys, importlib\n"
-        "for name in ('pds', 'coreference', 'sps', 'coherence'):\n"
+        "for name in ('coreference', 'sps', 'coherence'):\n"
         "    module = importlib.import_module(f'probes.{name}')\n"
         "    try:\n        module.main(['--help'])\n    except SystemExit:\n        pass\n"
         "heavy = {'torch', 'transformer_lens', 'pandas', 'scipy', 'plotly'} & set(sys.modules)\n"
@@ -233,4 +247,4 @@ def test_help_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Run folder, or bundled") == 4
+    assert done.stdout.count("Run folder, or bundled") == 3

@@ -24,10 +24,10 @@ COMMANDS = {
     "ablate-mean": "interventions.ablate lfa --heads L4.* --method mean --max-documents 12 --draws 5",
     "ablate-resample": "interventions.ablate lfa --heads L4.* --method resample --max-documents 12 --draws 5",
     "ablate-pairs": "interventions.ablate pls --heads L1.* L5.* --size 2 --max-documents 8 --draws 3",
-    "ablate-prompts": "interventions.ablate lfa --heads L1.H0-2 L5.H0 top2:pds --measure loss sps coherence "
+    "ablate-prompts": "interventions.ablate lfa --heads L1.H0-2 L5.H0 top2:pds --measures loss sps coherence "
     "--max-documents 8 --draws 4",
-    "ablate-together": "interventions.ablate lfa --heads L1.H0-2 L2.H1 --together --measure sps --draws 4",
-    "ablate-control": "interventions.ablate pls --control c2 --heads L1.H0-2 --measure loss coherence "
+    "ablate-together": "interventions.ablate lfa --heads L1.H0-2 L2.H1 --together --measures sps --draws 4",
+    "ablate-control": "interventions.ablate pls --control c2 --heads L1.H0-2 --measures loss coherence "
     "--max-documents 8 --draws 3",
     "ablate-control-sets": "interventions.ablate pls --control c2 --heads L1.* --size 2 --sets 6 --max-documents 8",
     "pds": "probes.pds lfa",
@@ -57,8 +57,36 @@ COMMANDS = {
     "token_effects": "interventions.token_effects lfa --heads L5.* --max-tokens 1000",
     "phenomena": "probes.phenomena lfa --only repeats capitalization --sequences 4",
 }
-RENAMED: dict[str, dict[str, str]] = {}
-GONE: dict[str, dict[str, str]] = {}
+ESTIMATE = {"sd": "sd", "ci_low": "low", "ci_high": "high", "p": "p", "p_holm": "p_holm"}
+
+
+def long_names(quantity: str) -> dict[str, str]:
+    """The columns of an estimate are called after it: ci_low of the difference is difference_low."""
+    return {old: f"{quantity}_{new}" for old, new in ESTIMATE.items()}
+
+
+ABLATE = {
+    **long_names("delta"), "loss": "edited", "condition": "edited", "difference": "delta",
+    "p_above": "above_p", "p_above_holm": "above_p_holm",
+    "p_interaction": "interaction_p", "p_interaction_holm": "interaction_p_holm",
+}  # fmt: skip
+RENAMED = {"pds": long_names("difference"), "ablate": ABLATE}
+"""By the command's name up to the first hyphen."""
+GONE = {
+    "pds": {"undefined": "reasons name the new columns"},
+    "ablate": {
+        "undefined": "reasons name the new columns",
+        "measure": "one table per measure",
+        "t": "with p and its interval it says nothing new", "df": "as t",
+        "d_pooled": "it was d", "d_pooled_n": "equal to d for paired cases", "d_kind": "d is pooled",
+        "delta_sd": "of prompts it is between independent cases now, as everywhere",
+        "model": "a table per run; the control is in the table of differences",
+        "n": "documents, and prompts; in both also independent cases as `clusters`",
+    },
+}  # fmt: skip
+CONTRACT = {"ablate", "pds"}
+"""Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
+TABLES_GONE = {"pds": {"rows": "the observations, cells × pairs, are kept instead (Observations.frame)"}}
 
 
 def record(folder: Path, only: set[str]) -> None:
@@ -79,10 +107,9 @@ def record(folder: Path, only: set[str]) -> None:
 def differences(old: pd.DataFrame, new: pd.DataFrame, kind: str) -> list[str]:
     """What is not the same, a line each."""
     lines = [f"column {c} is gone" for c in old if c not in new and c not in GONE.get(kind, {})]
-    lines += [f"column {c} is new" for c in new if c not in old]
     if len(old) != len(new):
         return [*lines, f"{len(new)} rows for {len(old)}"]
-    for column in (c for c in old if c in new):
+    for column in (c for c in old if c in new and c not in GONE.get(kind, {})):
         a, b = old[column], new[column]
         if pd.api.types.is_numeric_dtype(a) and pd.api.types.is_numeric_dtype(b):
             limit = 1e-4 if column.startswith("p_") or column == "p" else 1e-6
@@ -95,6 +122,20 @@ def differences(old: pd.DataFrame, new: pd.DataFrame, kind: str) -> list[str]:
     return lines
 
 
+def controls(old: pd.DataFrame, folder: Path, name: str) -> list[str]:
+    """An old table of run, control and difference by measure, against the new ones with a group of columns each."""
+    lines = []
+    for measure, rows in old.groupby("measure", sort=False):
+        table = "percent" if measure == "percent" else name
+        quantity = "delta" if measure == name else str(measure)
+        new = pd.read_parquet(folder / f"out-{table}-control.parquet")
+        rows = rows.reset_index(drop=True)
+        names = {"run": f"{quantity}_run", "control": f"{quantity}_control", "difference": f"{quantity}_difference"}
+        names |= {old: f"{quantity}_difference_{new}" for old, new in ESTIMATE.items()}
+        lines += differences(rows.rename(columns=names), new, "ablate")
+    return lines
+
+
 def compare(folder: Path, only: set[str]) -> int:
     """Run the commands again; the number of tables that differ."""
     wrong = 0
@@ -104,12 +145,20 @@ def compare(folder: Path, only: set[str]) -> int:
             kind = path.parent.name
             if only and kind not in only:
                 continue
-            again = Path(now) / kind / path.name
-            if not again.exists():
+            family, name = path.parent.name.split("-")[0], path.stem.removeprefix("out").removeprefix("-")
+            if name in TABLES_GONE.get(family, {}):
+                continue
+            again = Path(now) / kind
+            old = pd.read_parquet(path)
+            if family in CONTRACT and name.endswith("control"):
+                lines = controls(old, again, name.removesuffix("control").removesuffix("-") or "loss")
+            elif not (new := again / path.name).exists() and len(CONTRACT & {family}) == 0:
                 lines = ["the table is gone"]
             else:
-                old = pd.read_parquet(path).rename(columns=RENAMED.get(kind, {}))
-                lines = differences(old, pd.read_parquet(again), kind)
+                new = new if new.exists() else again / "out.parquet"  # a table that is the only one is the main one
+                if family in CONTRACT and "model" in old:
+                    old = old[old["model"] == old["model"].iloc[0]].reset_index(drop=True)
+                lines = differences(old.rename(columns=RENAMED.get(family, {})), pd.read_parquet(new), family)
             wrong += bool(lines)
             for line in lines:
                 print(f"{kind}/{path.name}: {line}")

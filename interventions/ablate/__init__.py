@@ -1,0 +1,83 @@
+"""Scale heads down, one at a time or in sets, and measure what the model loses, beside what it loses without others.
+
+    python -m interventions.ablate --heads                          every head of the bundled LFA
+    python -m interventions.ablate runs/lfa --heads
+    python -m interventions.ablate runs/lfa --heads L4.* L5.H2 --scale 0 0.5 1 --data valid.txt --out heads.parquet
+    python -m interventions.ablate runs/lfa --heads L5.H0-2 top3:pds --together --method mean
+    python -m interventions.ablate runs/lfa --heads --size 2        every pair: do heads stand in for each other?
+    python -m interventions.ablate runs/lfa --heads --size 5 --sets 100 --measures sps coherence --suite competing
+    python -m interventions.ablate pls --control c2                 beside a control: differences, paired by document
+    python -m interventions.ablate runs/a runs/b runs/c --heads     several runs: one table, and their mean
+
+Each row is one head (or a set of them: with --together all given, with --size K every K of them, or --sets N random
+ones) at one scale g: its output z is multiplied by g, and `delta` is the change of the loss in nats per token, with a
+95 % interval over documents. The control of a head is the mean delta of all other heads, one at a time (of a set: of
+random sets as large, LFA App. D), and `above` is the difference. `interaction` is what a set changes beyond the
+sum of its heads, one at a time: of the loss, above 0 they stand in for one another (of coherence, below 0). With
+--method mean or resample, z moves to its mean or to another row's z instead of 0: g z + (1−g) z'. SPS and coherence
+(LFA Eq. 8, `probes.coherence`) are compared prompt by prompt, with minimal pairs as units. Holm's p corrects over the
+heads or sets of one scale; p_rank is the rank of delta among the random sets'. d is Cohen's with pooled standard
+deviations, d_z with that of the differences.
+"""
+
+from typing import ClassVar, Literal
+
+from models.bounds import AnyNumber, Count, Seed, Whole
+from models.errors import InputError
+from probes.command import main_of
+from probes.contract import Documents, Instrument, Prompts, instrument
+from probes.figures import Curve, HeadMap, Intervals, Matrix, Scatter
+
+
+@instrument("ablate", Documents(max_documents=200), Prompts())
+class Ablate(Instrument):
+    """Scale heads, one at a time or in sets, and measure what the model loses, beside what other heads cost.
+
+    Δ = R(heads × g) − R(unedited), R the loss per token, SPS or coherence; above = Δ − mean Δ of other heads as many;
+    interaction = Δ(S) − Σ_{h ∈ S} Δ(h) (LFA App. D).
+    """
+
+    heads: tuple[str, ...] = ("all",)
+    """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7, top3:pds. --heads alone means all."""
+    scale: tuple[AnyNumber, ...] = (0.0,)
+    """Factors g on the heads' outputs."""
+    together: bool = False
+    """Scale all the heads at once instead of one at a time."""
+    size: Count = 1
+    """How many of the heads to scale at once: 1 each alone, 2 every pair."""
+    sets: Count | None = None
+    """With --size: as many random sets of that size; default: all."""
+    method: Literal["zero", "mean", "resample"] = "zero"
+    """What the heads are scaled towards: 0, their mean over the measured data, or what they wrote in another row."""
+    measures: tuple[Literal["loss", "sps", "coherence"], ...] = ("loss",)
+    """What to measure."""
+    draws: Whole = 39
+    """Controls: other random sets of as many heads to compare each row with, all where fewer exist; 0: none."""
+    seed: Seed = 0
+    """Which random sets are drawn, and which rows trade places under --method resample."""
+
+    figures: ClassVar = (
+        HeadMap("delta", by="scale"), Scatter("delta", x="alone"), Matrix("interaction"),
+        Intervals("delta", beside="control"), Curve("delta", x="scale", by="head"),
+        HeadMap("delta", "sps", by="scale"), HeadMap("delta", "coherence", by="scale"),
+    )  # fmt: skip
+    planted: ClassVar = (
+        "tests/interventions/test_ablate.py::"
+        "test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_share"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.together and (self.size != 1 or self.sets is not None):
+            raise InputError(
+                "--together scales all heads at once, --size and --sets some of them; give one or the other"
+            )
+        if not self.scale:
+            raise InputError("--scale: give at least one factor")
+        if not self.measures:
+            raise InputError("--measures: give at least one of loss, sps, coherence")
+        if self.sets is not None and self.size == 1:
+            raise InputError("--sets draws sets of --size heads; give a --size of 2 or more (single heads: random3:7)")
+
+
+main = main_of(Ablate, __doc__)

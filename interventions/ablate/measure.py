@@ -1,0 +1,325 @@
+"""Ablation: from edits to cells × documents or prompts, contrasts of them, and a row per head or set and scale."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from interventions.ablate import Ablate
+from interventions.controls import FEW, IDENTITY, NO_DRAWS, Sweep, plan
+from interventions.edits import replace_heads, resample_heads, scale_heads
+from interventions.effects import REASON, by_construction
+from interventions.interactions import ONE, head_sets, parts
+from interventions.observe import SMALLEST, UNIT, Observed, observe_prompts
+from interventions.reference import document_rows, mean_outputs
+from interventions.selection import every_head, labels, pds_scores, pds_table
+from interventions.sweep import Losses, document_losses
+from models.capture import Edits
+from models.errors import unknown
+from models.head_spec import Head, parse_heads, score_names
+from models.text.shards import TokenShards
+from probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
+from probes.effect_sizes import cohens_d, d_interval
+from probes.observations import Contrast, Estimates, Measure, Observations, estimate, ranks
+from probes.result import Column, Table, counts, key, quantity
+from probes.statistics import BOOTSTRAP_CLUSTERS, read_clusters
+
+MakeEdits = Callable[[Sequence[Head], float], Edits]
+KEYS = ("head", "layer", "index", "scale")
+PERCENT = Measure(
+    name="percent of the loss", unit="percent", resolution=100 * SMALLEST["loss"], factor=100.0, shift=-100.0
+)
+MOST = 40
+"""Rows of a long table of sets that are printed, those with the strongest interaction."""
+
+
+def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: the unedited model and every edit of the sweep; units: documents for the loss, prompts for the others."""
+    heads, prompts = _heads(how, model, data), [m for m in dict.fromkeys(how.measures) if m != "loss"]
+    groups = [heads] if how.together else head_sets(heads, how.size, how.sets, how.seed)
+    scales = tuple(dict.fromkeys(float(g) for g in how.scale))
+    seen = Seen({}, {}, {"title": {}})
+    name = title_of(model)
+    if "loss" in how.measures:
+        documents = data[Documents]
+        make = _maker(how, model, list(document_rows(documents.batches())))
+        sweep = sweep_of(model, groups, scales, make, draws=how.draws, seed=how.seed)
+        losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
+        add_losses(seen, sweep, losses, documents.units())
+        baseline, tokens = losses.baseline.sum() / losses.tokens.sum(), int(losses.tokens.sum())
+        what = f"loss {baseline:.4f} nats/token; {documents.title()}, {tokens:,} tokens"
+        seen.about["title"]["loss"] = f"{name}: {what}; {how.method} ablation; {_drawn(sweep)}"
+    if prompts:
+        opened = data[Prompts]
+        make = _maker(how, model, opened.aligned.tokens)
+        sweep = sweep_of(model, groups, scales, make, draws=how.draws, seed=how.seed)
+        found = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
+        for measure, one in found.items():
+            add_prompts(seen, sweep, one, model.config.n_layers)
+            what = f"{name} on {opened.title()}; {measure}, {how.method} ablation; {_drawn(sweep)}"
+            seen.about["title"][measure] = what
+    return seen
+
+
+def _heads(how: Ablate, model: Any, data: Opened) -> list[Head]:
+    """The heads that the options name; top3:pds ranks them on the prompts."""
+    specs = how.heads or ("all",)
+    if strange := score_names(specs) - {"pds"}:
+        raise unknown("head score", min(strange), ["pds"])
+    scores = {}
+    if score_names(specs):
+        opened = data[Prompts]
+        scores["pds"] = pds_scores(pds_table(model, opened.aligned, opened.tokenizer))
+    return parse_heads(specs, model.config.n_layers, model.config.n_heads, scores)
+
+
+def _maker(how: Ablate, model: Any, rows: Sequence[Sequence[int]]) -> MakeEdits:
+    """What builds the edits of the method; `rows` are the reference of the mean."""
+    if how.method == "mean":
+        means = mean_outputs(model, rows)
+        return lambda heads, g: replace_heads(heads, means, g)
+    if how.method == "resample":
+        return lambda heads, g: resample_heads(heads, g, seed=how.seed)
+    return scale_heads
+
+
+def _drawn(sweep: Sweep) -> str:
+    n = max(len(some) for some in sweep.controls)
+    return f"control: {n} other sets of as many heads" if n else "no controls"
+
+
+# ---- cells and contrasts -----------------------------------------------------------------------
+
+
+def sweep_of(
+    model: Any, groups: Sequence[Sequence[Head]], scales: Sequence[float], make: MakeEdits, *, draws: int, seed: int
+) -> Sweep:
+    """Every group at every scale, `draws` other random sets of as many heads beside it, and the heads of sets alone."""
+    return plan(groups, scales, every_head(model), make, draws=draws, seed=seed, also=parts(groups))
+
+
+def cells_of(sweep: Sweep) -> pd.DataFrame:
+    """The unedited model, then every edit: which heads, at which scale."""
+    edits = sorted(sweep.known, key=lambda one: sweep.known[one])
+    return pd.DataFrame([{"head": "unedited", "layer": -1, "index": -1, "scale": 1.0}, *(labels(*e) for e in edits)])
+
+
+def contrasts_of(sweep: Sweep, idle: Callable[[Sequence[Head]], str] = lambda heads: "") -> list[Contrast]:
+    """What is estimated of every cell; `idle` says why heads cannot change the measure, "" where they can."""
+    several = any(len(heads) > 1 for heads, _ in sweep.cells)
+    out = []
+    for (heads, g), at, controls in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
+        row, edited, why = labels(heads, g), at + 1, idle(heads)
+        drawn = {i + 1: 1.0 for others, i in controls if not idle(others)}
+        share = {i: w / len(drawn) for i, w in drawn.items()}
+        none = why or (IDENTITY if g == 1 else NO_DRAWS if not drawn else "")
+        out += [
+            Contrast(quantity="edited", weights={edited: 1.0}, labels=row, null=None),
+            Contrast(quantity="baseline", weights={0: 1.0}, labels=row, null=None),
+            Contrast(
+                quantity="delta", weights={edited: 1.0, 0: -1.0}, labels=row, family=f"delta at {g:g}", missing=why
+            ),
+            Contrast(quantity="control", weights={**share, 0: -1.0}, labels=row, null=None, missing=none),
+            Contrast(
+                quantity="above", labels=row, family=f"above at {g:g}", missing=none,
+                weights={edited: 1.0, **{i: -w for i, w in share.items()}},
+            ),
+        ]  # fmt: skip
+        if several:
+            able = [head for head in heads if not idle([head])]
+            alone = {sweep.known[(head,), g] + 1: 1.0 for head in able} if len(heads) > 1 else {}
+            lost = ONE if len(heads) == 1 else next((r for h in heads if (r := idle([h]))), "") if len(able) < 2 else ""
+            out += [
+                Contrast(
+                    quantity="alone", weights={**alone, 0: -float(len(able))}, labels=row, null=None, missing=lost
+                ),
+                Contrast(
+                    quantity="interaction", labels=row, family=f"interaction at {g:g}", missing=lost,
+                    weights={edited: 1.0, **{i: -1.0 for i in alone}, 0: float(len(able) - 1)},
+                ),
+            ]  # fmt: skip
+    return out
+
+
+def add_losses(seen: Seen, sweep: Sweep, losses: Losses, units: pd.DataFrame) -> None:
+    """The loss of every document, and as percent of the unedited loss."""
+    total = np.concatenate([losses.baseline[None], losses.edited])
+    cells, contrasts = cells_of(sweep), contrasts_of(sweep)
+    nats = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])
+    seen.blocks["loss"] = Observations(
+        measure=nats, cells=cells, units=units, total=total, size=losses.tokens.astype(float)
+    )
+    seen.contrasts["loss"] = contrasts
+    seen.blocks["percent"] = Observations(measure=PERCENT, cells=cells, units=units, total=total, size=losses.baseline)
+    seen.contrasts["percent"] = [
+        Contrast(quantity="percent", weights={at + 1: 1.0}, labels=labels(heads, g), family=f"percent at {g:g}")
+        for (heads, g), at in zip(sweep.cells, sweep.index, strict=True)
+    ]
+    seen.extra = {**(seen.extra or {}), "loss": sweep}
+
+
+def add_prompts(seen: Seen, sweep: Sweep, observed: Observed, n_layers: int) -> None:
+    """A measure of every prompt; SPS cannot change where only heads of the last layer are scaled."""
+    units = observed.cases.rename(columns={"id": "unit"})
+    total = np.stack([observed.under(None), *(observed.under(i) for i in range(len(sweep.edits)))])
+    name = observed.measure
+    seen.blocks[name] = Observations(
+        measure=Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name]),
+        cells=cells_of(sweep), units=units, total=total, size=1.0,
+    )  # fmt: skip
+    seen.contrasts[name] = contrasts_of(
+        sweep, lambda heads: REASON if by_construction(name, "all", heads, n_layers) else ""
+    )
+    seen.extra = {**(seen.extra or {}), name: sweep}
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+
+def tables(how: Ablate, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """One table per measure, a row per head or set of heads and scale."""
+    out = {}
+    for name in (name for name in seen.blocks if name != "percent"):
+        table = table_of(seen, name, estimates[name], estimates.get("percent") if name == "loss" else None)
+        out[name] = table
+    return out
+
+
+def table_of(seen: Seen, name: str, found: Estimates, percent: Estimates | None = None) -> Table:
+    """The table of one measure: the estimates, what their random draws say, and effect sizes of prompts."""
+    sweep, block = seen.extra[name], seen.blocks[name]
+    frame, missing = found.wide(KEYS)
+    changes = estimate(block, [Contrast(quantity="d", weights={i: 1.0, 0: -1.0}) for i in range(len(block.cells))])
+    change = changes.frame["value"].to_numpy(float)
+    more: list[dict[str, float]] = []
+    for i, control in enumerate(c for c in found.contrasts if c.quantity == "control"):
+        drawn = [] if control.missing else [change[cell] for cell in control.weights if cell]
+        row = {"draws": len(drawn), **dict.fromkeys(("control_sd", "p_rank", "p_rank_min"), np.nan)}
+        if drawn:
+            row |= ranks(float(frame["delta"][i]), drawn)
+        if len(drawn) > 1:
+            row["control_sd"] = float(np.std(drawn, ddof=1))
+        for column in ("control_sd", "p_rank", "p_rank_min"):
+            if np.isnan(row[column]):
+                missing[i, column] = control.missing or FEW
+        more.append(row)
+    frame = frame.assign(**{column: [row[column] for row in more] for column in more[0]})
+    unit = block.measure.unit
+    columns = [*HEADS, *_effects(name, unit, "interaction" in frame)]
+    if percent is not None:
+        frame.insert(frame.columns.get_loc("delta"), "percent", percent.frame["value"].to_numpy())
+        frame["tokens"] = int(block.sizes[0].sum())
+        columns += TOKENS
+    else:
+        sizes = [_sizes(block, at + 1, i, missing) for i, at in enumerate(sweep.index)]
+        frame = frame.assign(**{column: [row[column] for row in sizes] for column in sizes[0]})
+        columns += EFFECT_SIZES
+    units = ("documents", "documents") if percent is not None else (
+        "prompts", "independent cases, or the fewest words of a kind where cases share words"
+    )  # fmt: skip
+    several = "interaction" in frame
+    by = ("interaction" if frame["interaction"].notna().any() else "delta") if several else ""
+    return Table(frame, (*columns, *counts(*units)), missing, seen.about["title"][name], by=by, most=MOST)
+
+
+def _sizes(block: Observations, cell: int, row: int, missing: dict) -> dict[str, float]:
+    """Cohen's d of the edited against the unedited prompts, with a bootstrap interval over clusters."""
+    x1, x0 = block.total[cell], block.total[0]
+    out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
+    why = dict.fromkeys(out, missing.get((row, "delta"), ""))
+    if not why["d"] and np.abs(x1 - x0).max() <= block.measure.resolution:
+        why = dict.fromkeys(out, "no case changed under the condition")
+    if not why["d"]:
+        out |= {"d": cohens_d(x1, x0, "pooled"), "d_z": cohens_d(x1, x0, "d_z")}
+        labelled = block.units["cluster"].to_list()
+        if read_clusters(labelled, len(x1)).count < BOOTSTRAP_CLUSTERS:
+            why |= dict.fromkeys(("d_low", "d_high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
+        elif np.isfinite(out["d"]):
+            out["d_low"], out["d_high"] = d_interval(x1, x0, labelled, resamples=2000)
+    for column, value in out.items():
+        if np.isnan(value):
+            missing[row, column] = why[column] or "values without spread"
+    return out
+
+
+HEADS = (
+    key("head", "head", "the head, or the heads of a set", "layer and index"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0; −1 of a set"),
+    Column(name="index", title="index", unit="head", format="d", shown=False, doc="in its layer, from 0; −1 of a set"),
+    Column(name="scale", title="g", unit="factor on z", format="g", doc="what the heads' outputs are multiplied by"),
+)
+RANK = "the rank of delta among the random sets', as a probability"
+
+
+def _effects(name: str, unit: str, sets: bool) -> tuple[Column, ...]:
+    """The columns of a table in `unit`, with interactions where sets are scaled."""
+    what, source = f"{name} with the heads scaled", "LFA App. D"
+    columns = [
+        *quantity("edited", name, unit, what, tested=False, format=".4f", shown=not sets),
+        *quantity("baseline", "unedited", unit, f"{name}, no head scaled", tested=False, format=".4f", shown=False),
+        *quantity("delta", f"Δ {name}", unit, f"{what} − unedited"),
+        *quantity("control", "control", unit, "mean delta of other random sets of as many heads", tested=False,
+                  source=source, shown=not sets),
+        *quantity("above", "above control", unit, "delta − control", source=source, shown=not sets),
+        Column(name="control_sd", title="sd of control", unit=f"{unit}, between random sets", format=".4f", shown=False,
+               doc="standard deviation of delta between the random sets"),
+        Column(name="draws", title="draws", unit="other random sets of as many heads", format="d", shown=False,
+               doc="how many random sets the row is compared with"),
+        Column(name="p_rank", title="p, rank", unit="probability", format="p", shown=not sets, doc=RANK),
+        Column(name="p_rank_min", title="smallest p, rank", unit="probability", format="p", shown=False,
+               doc="the smallest that p_rank can be with so many sets"),
+    ]  # fmt: skip
+    if sets:
+        columns += [
+            *quantity("alone", "Σ alone", unit, "Σ of its heads' delta, one at a time", tested=False),
+            *quantity("interaction", "interaction", unit, "delta − Σ of its heads' delta, one at a time"),
+        ]
+    return tuple(columns)
+
+
+TOKENS = (
+    Column(name="percent", title="percent", unit="percent of the unedited loss", format="+.3f", shown=False,
+           doc="the change of the loss, in percent of the unedited loss"),
+    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
+)  # fmt: skip
+EFFECT_SIZES = (
+    Column(name="d", title="d", unit="pooled standard deviations", format="+.3f", interval=("d_low", "d_high"),
+           doc="Cohen's d of the scaled against the unedited model, pooled over both", source="LFA Eq. 9", shown=False),
+    Column(name="d_low", title="d, lower", unit="pooled standard deviations", format="+.3f", shown=False,
+           doc="lower end of the 95 % bootstrap interval of d"),
+    Column(name="d_high", title="d, upper", unit="pooled standard deviations", format="+.3f", shown=False,
+           doc="upper end of the 95 % bootstrap interval of d"),
+    Column(name="d_z", title="d_z", unit="standard deviations of the differences", format="+.3f", shown=False,
+           doc="mean difference over the standard deviation of the differences"),
+)  # fmt: skip
+
+
+# ---- for those that bring their own heads and documents ------------------------------------------
+
+
+def ablate_heads(
+    model: Any, shards: TokenShards, groups: Sequence[Sequence[Head]], scales: Sequence[float], *, draws: int = 39,
+    seed: int = 0, make: MakeEdits = scale_heads, **limits: Any,
+) -> Table:  # fmt: skip
+    """The table `loss` of any groups of heads on shards (`limits`: those of `sweep.document_losses`)."""
+    sweep = sweep_of(model, groups, scales, make, draws=draws, seed=seed)
+    losses = document_losses(model, shards, sweep.edits, **limits)
+    names = [str(i) for i in range(len(losses.tokens))]
+    seen = Seen({}, {}, {"title": {"loss": "loss"}})
+    add_losses(seen, sweep, losses, pd.DataFrame({"unit": names, "cluster": names}))
+    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    return table_of(seen, "loss", found["loss"], found["percent"])
+
+
+def ablate_on_prompts(
+    model: Any, aligned: Any, tokenizer: Any, measures: Sequence[str], groups: Sequence[Sequence[Head]],
+    scales: Sequence[float], *, draws: int = 39, seed: int = 0, make: MakeEdits = scale_heads,
+) -> dict[str, Table]:  # fmt: skip
+    """The table of each measure (sps, coherence) of any groups of heads on aligned prompts."""
+    sweep = sweep_of(model, groups, scales, make, draws=draws, seed=seed)
+    found = observe_prompts(model, measures, sweep.edits, aligned, tokenizer)
+    seen = Seen({}, {}, {"title": dict.fromkeys(measures, "prompts")})
+    for one in found.values():
+        add_prompts(seen, sweep, one, model.config.n_layers)
+    return {name: table_of(seen, name, estimate(seen.blocks[name], seen.contrasts[name])) for name in seen.blocks}

@@ -1,0 +1,296 @@
+"""What every instrument is: a frozen dataclass whose fields are its options, measured on a model and data.
+
+    r = Ablate(heads="L4.*").measure(model, Documents("valid.txt"))         in a notebook
+    python -m interventions.ablate runs/lfa --heads L4.* --data valid.txt   the same thing
+
+    @instrument("ablate", Documents(max_documents=200), Prompts())
+    class Ablate(Instrument):
+        \"\"\"One sentence; then formula, when to use it, source. This is the command's help.\"\"\"
+        heads: tuple[str, ...] = ("all",)
+        \"\"\"Heads: L5.H4, L4.*, …\"\"\"
+
+Its body are two functions, in `<package>.measure` or, for an instrument of one file, two methods:
+
+    observe(self, model, data, progress) -> Seen        cells × units, and the contrasts wanted
+    tables(self, seen, estimates) -> {name: Table}      the estimates as tables
+
+All else is the same for all: estimates (`probes.observations`), tables and files (`probes.result`), figures
+(`probes.figures`), control, seeds and command (`probes.command`). This module imports nothing heavy, so that `--help`
+answers at once.
+"""
+
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from models.bounds import Count, Seed, check
+from models.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from probes.observations import Contrast, Estimates, Observations
+    from probes.result import Result, Table
+
+Progress = Callable[[Iterable], Iterable]
+
+
+class Validated:
+    """Base of options: every field has the declared type and lies in its declared bounds, else `InputError` says so.
+
+    A string becomes a tuple of one, lists and arrays become tuples, numpy numbers Python's; apart from that nothing is
+    converted: True is no number, and "1" neither.
+    """
+
+    def __post_init__(self) -> None:
+        from pydantic import TypeAdapter, ValidationError
+
+        hints = typing.get_type_hints(type(self), include_extras=True)
+        for one in fields(self):  # type: ignore[arg-type]
+            value = _plain(hints[one.name], getattr(self, one.name))
+            try:
+                value = TypeAdapter(hints[one.name]).validate_python(value, strict=True)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise InputError(f"{one.name}: {reason[0].lower()}{reason[1:]}, got {value!r}") from None
+            object.__setattr__(self, one.name, value)
+        check(self)
+
+
+def _plain(hint: Any, value: Any) -> Any:
+    """A value as the validator wants it: see `Validated`."""
+    if type(value).__module__ == "numpy":
+        value = value.tolist()
+    if _takes(hint, tuple):
+        value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    if isinstance(value, str) and _takes(hint, Path) and not _takes(hint, str):
+        value = Path(value)
+    return value
+
+
+def _takes(hint: Any, kind: type) -> bool:
+    """Whether a type hint is `kind`, or a union with it."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Annotated:
+        return _takes(hint.__origin__, kind)
+    return (
+        hint is kind or origin is kind or (origin is not tuple and any(_takes(a, kind) for a in typing.get_args(hint)))
+    )
+
+
+# ---- data --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data(Validated):
+    """What a model is measured on, named before it is opened: models differ in tokenizer and context."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        """Open it for a model; `like`: what it was opened as for the run that this model is the control of."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Documents(Data):
+    """Texts to measure the loss on."""
+
+    data: str | None = None
+    """SOURCE to measure the loss on; default: the run's validation data."""
+    max_documents: Count | None = 100
+    """Use at most this many documents; None for all."""
+    batch_size: Count = 32
+    """Documents per batch."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        """`probes.documents.OpenDocuments`."""
+        from probes.documents import open_documents
+
+        return open_documents(self, model, like)
+
+
+@dataclass(frozen=True)
+class Prompts(Data):
+    """A suite of prompts with roles."""
+
+    suite: str = "competing"
+    """coreference, competing, stories, story-cases, story-events, a JSONL file, or FORMAT:PATH of a published set."""
+    n: Count | None = None
+    """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
+    suite_seed: Seed | None = None
+    """Which of them to generate (default 2)."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        """`probes.documents.OpenPrompts`."""
+        from probes.documents import open_prompts
+
+        return open_prompts(self, model)
+
+
+def kind_of(spec: Any) -> type[Data]:
+    """The kind of a specification, or of data that are opened already (they name their `kind`)."""
+    return getattr(spec, "kind", type(spec))
+
+
+class Opened(Mapping[type[Data], Any]):
+    """The data of one measurement by kind, each opened for the model when it is first asked for."""
+
+    def __init__(self, model: Any, specs: Sequence[Any], like: "Opened | None" = None) -> None:
+        self.model, self.like = model, like
+        self.specs: dict[type[Data], Any] = {kind_of(spec): spec for spec in specs}
+        self.opened: dict[type[Data], Any] = {k: spec for k, spec in self.specs.items() if not isinstance(spec, Data)}
+
+    def __getitem__(self, kind: type[Data]) -> Any:
+        if kind not in self.opened:
+            like = self.like[kind] if self.like is not None and kind in self.like.opened else None
+            self.opened[kind] = self.specs[kind].of(self.model, like)
+        return self.opened[kind]
+
+    def __iter__(self) -> Iterator[type[Data]]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+
+# ---- instruments -------------------------------------------------------------------------------
+
+
+@dataclass
+class Seen:
+    """What an instrument saw: observations and the contrasts wanted of them, by the same names.
+
+    `about` says what a reader must know (counts of what was left out), `extra` carries what the tables need besides.
+    """
+
+    blocks: "dict[str, Observations]"
+    contrasts: "dict[str, list[Contrast]]"
+    about: dict[str, Any] = field(default_factory=dict)
+    arrays: "dict[str, np.ndarray]" = field(default_factory=dict)
+    extra: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instrument(Validated):
+    """Base of every analysis: a probe, an intervention, a reader of features."""
+
+    name: ClassVar[str] = ""
+    takes: ClassVar[tuple[Data, ...]] = ()
+    """The kinds of data with their defaults."""
+    figures: ClassVar[tuple[Any, ...]] = ()
+    runs: ClassVar[tuple[str, ...]] = ("lfa",)
+    """What is measured where no run is given."""
+    planted: ClassVar[str] = ""
+    """The test that measures it on a case whose answer is known."""
+
+    def measure(self, model: Any, *data: Any, progress: Progress = iter, like: Opened | None = None) -> "Result":
+        """Measure a model, or the run that a string names, on data; kinds that are not given take their defaults.
+
+        Data are specifications, or what they opened as (`probes.documents`).
+
+        Raises `InputError` for data of a kind that this instrument does not take, and as its body does.
+        """
+        return self.run(self.open(model, *data, like=like), progress)
+
+    def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
+        """The data of a measurement, to be opened for the model."""
+        if isinstance(model, str | Path):
+            from models.checkpoint import load
+
+            model = load(model)
+        for spec in data:
+            if kind_of(spec) not in map(type, self.takes):
+                kinds = [type(one).__name__ for one in self.takes]
+                raise InputError(f"{self.name} takes {' and '.join(kinds) or 'no data'}, not {kind_of(spec).__name__}")
+        given = {kind_of(spec): spec for spec in data}
+        return Opened(model, [given.get(type(one), one) for one in self.takes], like)
+
+    def run(self, data: Opened, progress: Progress = iter) -> "Result":
+        """`measure` of data that are opened."""
+        from probes.observations import estimate
+        from probes.result import Result
+
+        seen = self.observe(data.model, data, progress)
+        estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+        tables = self.tables(seen, estimates)
+        about = {
+            "instrument": self.name,
+            "options": asdict(self),
+            "data": {kind.__name__: one.about() for kind, one in data.opened.items()},
+            "model": title_of(data.model),
+            **seen.about,
+        }
+        return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)
+
+    def observe(self, model: Any, data: Opened, progress: Progress) -> Seen:
+        """What the model does on the data; by default `observe` of the package's module measure."""
+        return self._body().observe(self, model, data, progress)
+
+    def tables(self, seen: Seen, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
+        """The estimates as tables; by default `tables` of the package's module measure."""
+        return self._body().tables(self, seen, estimates)
+
+    @classmethod
+    def _body(cls) -> Any:
+        return import_module(f"{cls.__module__}.measure")
+
+
+def title_of(model: Any) -> str:
+    """What titles call a model: its preset and where it comes from."""
+    from models.checkpoint import run_label
+
+    name = getattr(getattr(model, "config", None), "name", type(model).__name__)
+    run = getattr(model, "run", None)
+    return f"{name} ({run_label(run)})" if run is not None else str(name)
+
+
+REGISTERED: dict[str, type[Instrument]] = {}
+OWN = ("name", "takes", "figures", "runs", "planted")
+"""Class attributes that an option may not be called."""
+Class = TypeVar("Class", bound=type[Instrument])
+
+
+def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
+    """Make a class an instrument: a frozen dataclass under `name`, with what it takes and the defaults of these.
+
+    Raises `TypeError` for a class without documentation, an option without, and an option that bears the name of a
+    method or of an option of the command or the data.
+    """
+
+    def register(cls: Class) -> Class:
+        from probes.command import Arguments
+
+        if not (cls.__dict__.get("__doc__") or "").strip():  # dataclasses write one of their own
+            raise TypeError(f"instrument {name!r} says nothing about itself; write its docstring")
+        made = dataclass(frozen=True, kw_only=True)(cls)
+        taken = {n for n in dir(Instrument) if not n.startswith("__")} | set(OWN)
+        taken |= {one.name for data in (*takes, Arguments) if is_dataclass(data) for one in fields(data)}
+        if clash := [one.name for one in fields(made) if one.name in taken]:
+            raise TypeError(f"instrument {name!r}: the option {clash[0]!r} would hide a method or another option")
+        made.name, made.takes = name, takes
+        REGISTERED[name] = made
+        return made
+
+    return register
+
+
+def discover() -> dict[str, type[Instrument]]:
+    """Every instrument of the house, found in the source of its rooms; none is listed by hand."""
+    root = Path(__file__).resolve().parents[1]
+    for room in ("probes", "interventions", "features"):
+        for path in sorted((root / room).rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            if "\n@instrument(" in text:
+                parts = path.relative_to(root).with_suffix("").parts
+                import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return dict(sorted(REGISTERED.items()))
+
+
+def named(name: str) -> type[Instrument]:
+    """An instrument by its name; `InputError` for one that there is not."""
+    known = discover()
+    if name not in known:
+        raise unknown("instrument", name, list(known))
+    return known[name]

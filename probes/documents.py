@@ -1,0 +1,130 @@
+"""Documents opened for a model: its tokens, what was cut, and a name for each that two models can share."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from models.errors import InputError
+from models.text.shards import TokenShards, document_batches, truncated_documents
+from models.training.data import evaluation_shards
+from probes.align import check_tokenizer
+from probes.contract import Data, Documents, Prompts
+
+
+@dataclass(frozen=True)
+class OpenDocuments:
+    """The shards of a specification in one model's tokens; documents are cut at the model's context."""
+
+    kind: ClassVar[type[Data]] = Documents
+    spec: Documents
+    shards: TokenShards
+    n_ctx: int
+    tokenizer: Any
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """max_documents and batch_size, as the sweeps take them."""
+        return {"max_documents": self.spec.max_documents, "batch_size": self.spec.batch_size}
+
+    def batches(self) -> Iterable:
+        """`shards.document_batches` of the documents."""
+        return document_batches(self.shards, self.n_ctx, self.spec.batch_size, self.spec.max_documents)
+
+    def rows(self) -> Iterator[list[int]]:
+        """The token ids of each document, BOS first, not cut."""
+        n = min(self.shards.n_documents, self.spec.max_documents or self.shards.n_documents)
+        for i in range(n):
+            yield self.shards.document(i).tolist()
+
+    def units(self) -> pd.DataFrame:
+        """unit and cluster of every document: its place and the hash of its tokens; documents are independent.
+
+        Only the same document in the same tokens has the same name in two models.
+        """
+        names = [f"{i}:{hashlib.sha1(np.asarray(ids, np.int64)).hexdigest()[:10]}" for i, ids in enumerate(self.rows())]
+        return pd.DataFrame({"unit": names, "cluster": names})
+
+    def title(self) -> str:
+        """How many documents, and how many of them were cut."""
+        n = min(self.shards.n_documents, self.spec.max_documents or self.shards.n_documents)
+        cut = truncated_documents(self.shards, self.n_ctx, self.spec.max_documents)
+        return f"{n} documents, {cut} cut at {self.n_ctx} tokens"
+
+    def about(self) -> dict[str, Any]:
+        """Where the documents come from."""
+        return {"source": self.shards.meta["source"], "documents": self.title()}
+
+
+def open_documents(spec: Documents, model: Any, like: OpenDocuments | None = None) -> OpenDocuments:
+    """The documents in the model's tokens; by default what the run was validated on.
+
+    With `like`, the same documents as another model's: `InputError` for a model with another tokenizer, vocabulary or
+    context. Also for a model that comes from no run and a specification without a source.
+    """
+    tokenizer, n_ctx = check_tokenizer(model), model.config.n_ctx
+    if like is not None:
+        if like.tokenizer.sha256 != tokenizer.sha256:
+            raise InputError(
+                "the control has another vocabulary; what both are measured on must be the same tokens: "
+                "train them with one tokenizer"
+            )
+        if like.n_ctx != n_ctx:
+            raise InputError(
+                f"the control has a context of {n_ctx} tokens, the model {like.n_ctx}; documents would be cut in "
+                "different places"
+            )
+        return OpenDocuments(spec, like.shards, n_ctx, tokenizer)
+    run = getattr(model, "run", None)
+    if run is None and spec.data is None:
+        raise InputError("this model was not loaded from a run: say what to measure it on, as Documents('valid.txt')")
+    return OpenDocuments(spec, evaluation_shards(run, tokenizer, spec.data), n_ctx, tokenizer)
+
+
+@dataclass(frozen=True)
+class OpenPrompts:
+    """A suite in one model's tokens; `suite` is None where the prompts were given in tokens already."""
+
+    kind: ClassVar[type[Data]] = Prompts
+    aligned: Any
+    tokenizer: Any
+    suite: Any = None
+
+    def title(self) -> str:
+        """Which prompts, what was left out, and for what an interval over them holds."""
+        from probes.suite import population
+
+        kept = len(self.aligned.prompts)
+        out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
+        holds = population(self.aligned.prompts)
+        if self.suite is None:
+            return f"{kept} prompts{out}; {holds}"
+        lost = f", {len(self.suite.skipped)} entries skipped" if self.suite.skipped else ""
+        return f"{self.suite.name}: {kept} of {len(self.suite.prompts)} prompts{out}{lost}; {holds}"
+
+    def about(self) -> dict[str, Any]:
+        """The suite, and how many of its prompts were left out for which reason."""
+        left_out = Counter(why for _, why in self.aligned.filtered)
+        source = self.suite.source if self.suite is not None else "given"
+        return {"suite": source, "prompts": len(self.aligned.prompts), "left_out": dict(left_out)}
+
+
+def open_prompts(spec: Any, model: Any) -> OpenPrompts:
+    """The suite aligned with the model's tokenizer and context; `InputError` where no prompt is left."""
+    from probes.prompts import align, load_suite
+
+    suite, tokenizer = load_suite(spec.suite, n=spec.n, seed=spec.suite_seed), check_tokenizer(model)
+    return OpenPrompts(align(suite, tokenizer, model.config.n_ctx), tokenizer, suite)
+
+
+def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompts:
+    """A `Suite`, or what is `Aligned` already, opened for a model of ours or a bridge with this tokenizer."""
+    from probes.attention import align_once
+    from probes.suite import Suite
+
+    tokenizer = check_tokenizer(model, tokenizer)
+    return OpenPrompts(align_once(prompts, tokenizer), tokenizer, prompts if isinstance(prompts, Suite) else None)

@@ -1,0 +1,233 @@
+"""Draws the figures that instruments declare (`probes.figures`): one palette, for the screen and for paper.
+
+Colours are Okabe and Ito's, told apart by colour-blind readers, with marks and dashes that differ in grey; signed
+quantities are drawn in a diverging scale around 0.
+"""
+
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from models.errors import InputError
+from probes.figures import Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Scatter
+from probes.result import Column, Table, check_writable
+from probes.tables import write_atomically
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+PAPER = {
+    "width": 340,
+    "height": 260,
+    "font": {"size": 9, "family": "Helvetica, Arial, sans-serif"},
+    "margin": {"l": 50, "r": 10, "t": 10, "b": 45},
+    "title": None,
+}
+SUFFIXES = (".html", ".svg", ".pdf", ".png")
+MOST_NUMBERS = 100
+"""Cells of a map that have their numbers written in them."""
+
+
+def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False) -> go.Figure | None:
+    """The figure of a result, for a screen or for a paper's column (340 pixels wide, 9 points).
+
+    None where the table, or a value of the column, is not there.
+    """
+    if figure.table is not None and figure.table not in result.tables:
+        return None
+    table = result.table(figure.table)
+    if figure.y not in table.frame or table.frame[figure.y].isna().all():
+        return None
+    drawn = _draw(figure, table)
+    if drawn is not None:
+        drawn.update_layout(template="plotly_dark" if dark else "plotly_white")
+        drawn.update_layout(
+            **(PAPER if paper else {"width": 860, "title": {"text": table.title, "font": {"size": 13}}})
+        )
+    return drawn
+
+
+def axis(column: Column) -> str:
+    """What stands at an axis: title and unit."""
+    return f"{column.title} [{column.unit}]"
+
+
+@singledispatch
+def _draw(figure: Figure, table: Table) -> go.Figure | None:
+    raise TypeError(f"{type(figure).__name__} cannot be drawn; register a function for it here")
+
+
+@_draw.register
+def _(figure: HeadMap, table: Table) -> go.Figure | None:
+    column, frame = table.column(figure.y), table.frame
+    frame = frame[(frame["layer"] >= 0) & frame[figure.y].notna()]
+    if figure.by is not None and len(frame):
+        frame = frame[frame[figure.by] == frame[figure.by].min()]
+    if not len(frame) or frame.duplicated(["layer", "index"]).any():
+        return None
+    names = [column.name, *(column.interval or ())]
+    frame = frame.assign(text=[column.text(*row) for row in frame[names].itertuples(index=False, name=None)])
+    grid, texts = (frame.pivot(index="layer", columns="index", values=name) for name in (figure.y, "text"))
+    signed = column.format.startswith("+")
+    limit = float(frame[figure.y].abs().max()) or 1.0
+    digits = ("+" if signed else "") + (".3f" if limit >= 0.01 else ".1e")
+    drawn = go.Figure(
+        go.Heatmap(
+            z=grid.to_numpy(), x=[f"H{h}" for h in grid.columns], y=[f"L{layer}" for layer in grid.index],
+            customdata=texts.to_numpy(), texttemplate=f"%{{z:{digits}}}" if grid.size <= MOST_NUMBERS else None,
+            hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
+            colorscale="RdBu_r" if signed else "Blues", zmin=-limit if signed else 0.0, zmax=limit,
+            colorbar={"title": column.unit.split(",")[0], "thickness": 14},
+        )
+    )  # fmt: skip
+    drawn.update_layout(xaxis_title="head", yaxis_title="layer", height=max(320, 70 * len(grid) + 120))
+    drawn.update_yaxes(autorange="reversed")
+    return drawn
+
+
+@_draw.register
+def _(figure: Intervals, table: Table) -> go.Figure:
+    frame = table.frame[table.frame[figure.y].notna()]
+    order = frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]
+    frame = frame.loc[order].iloc[::-1]
+    drawn = go.Figure()
+    for i, name in enumerate([figure.y, *([figure.beside] if figure.beside in frame else [])]):
+        column = table.column(name)
+        ends = [frame[end] for end in column.interval] if column.interval else None
+        bars = {} if ends is None else {"array": ends[1] - frame[name], "arrayminus": frame[name] - ends[0]}
+        drawn.add_scatter(
+            x=frame[name], y=[str(v) for v in frame[figure.label]], mode="markers", name=column.title,
+            marker={"color": PALETTE[i], "symbol": MARKS[i], "size": 8},
+            error_x={"type": "data", "thickness": 1.2, **bars} if bars else None,
+        )  # fmt: skip
+    drawn.add_vline(x=0, line={"color": "gray", "width": 1, "dash": "dot"})
+    drawn.update_layout(
+        xaxis_title=axis(table.column(figure.y)), yaxis={"type": "category"}, height=max(320, 18 * len(frame) + 140)
+    )
+    return drawn
+
+
+@_draw.register
+def _(figure: Curve, table: Table) -> go.Figure | None:
+    frame = table.frame[table.frame[figure.y].notna()]
+    if frame[figure.x].nunique() < 2:
+        return None
+    column = table.column(figure.y)
+    groups = dict(list(frame.groupby(figure.by, sort=False))) if figure.by else {"": frame}
+    most = sorted(groups, key=lambda name: -float(np.ptp(groups[name][figure.y])))[: figure.most]
+    drawn = go.Figure()
+    for i, name in enumerate(name for name in groups if name in most):
+        one, colour = groups[name].sort_values(figure.x), PALETTE[i % len(PALETTE)]
+        if column.interval:
+            low, high = (one[end].fillna(one[figure.y]) for end in column.interval)
+            drawn.add_scatter(
+                x=[*one[figure.x], *one[figure.x][::-1]], y=[*high, *low[::-1]], fill="toself", fillcolor=colour,
+                opacity=0.15, line={"width": 0}, showlegend=False, hoverinfo="skip", legendgroup=str(name),
+            )  # fmt: skip
+        drawn.add_scatter(
+            x=one[figure.x], y=one[figure.y], mode="lines+markers", name=str(name), legendgroup=str(name),
+            line={"color": colour, "dash": DASHES[i % len(DASHES)]}, marker={"symbol": MARKS[i % len(MARKS)]},
+            showlegend=bool(figure.by),
+        )  # fmt: skip
+    drawn.update_layout(xaxis_title=axis(table.column(figure.x)), yaxis_title=axis(column), height=480)
+    if figure.log:
+        drawn.update_xaxes(type="log")
+    return drawn
+
+
+@_draw.register
+def _(figure: Scatter, table: Table) -> go.Figure | None:
+    if figure.x not in table.frame:
+        return None
+    frame = table.frame[table.frame[[figure.x, figure.y]].notna().all(axis=1)]
+    if not len(frame):
+        return None
+    both = frame[[figure.x, figure.y]].to_numpy()
+    ends = [both.min(), both.max()]
+    drawn = go.Figure(go.Scatter(x=ends, y=ends, mode="lines", line={"dash": "dot", "color": "gray"}, name="equal"))
+    drawn.add_scatter(
+        x=frame[figure.x], y=frame[figure.y], text=[str(v) for v in frame[figure.label]], mode="markers",
+        showlegend=False, marker={"color": PALETTE[0]}, hovertemplate="%{text}: %{x:.4f}, %{y:.4f}<extra></extra>",
+    )  # fmt: skip
+    titles = (axis(table.column(name)) for name in (figure.x, figure.y))
+    drawn.update_layout(**dict(zip(("xaxis_title", "yaxis_title"), titles, strict=True)), height=560)
+    return drawn
+
+
+@_draw.register
+def _(figure: Matrix, table: Table) -> go.Figure | None:
+    frame = table.frame[table.frame[figure.y].notna()]
+    pairs = [str(label).split("+") for label in frame[figure.label]]
+    if len(pairs) < 2 or any(len(pair) != 2 for pair in pairs) or frame[figure.label].duplicated().any():
+        return None
+    names = sorted({name for pair in pairs for name in pair}, key=_place)
+    at, grid = {name: i for i, name in enumerate(names)}, np.full((len(names), len(names)), np.nan)
+    for (a, b), value in zip(pairs, frame[figure.y], strict=True):
+        grid[at[a], at[b]] = grid[at[b], at[a]] = value
+    limit = float(np.nanmax(np.abs(grid))) or 1.0
+    drawn = go.Figure(
+        go.Heatmap(
+            z=grid, x=names, y=names, colorscale="RdBu_r", zmin=-limit, zmax=limit, hoverongaps=False,
+            hovertemplate="%{y} and %{x}: %{z:+.4f}<extra></extra>",
+            colorbar={"title": table.column(figure.y).unit.split(",")[0]},
+        )
+    )  # fmt: skip
+    drawn.update_layout(plot_bgcolor="#999", height=760)  # pairs that were not measured are grey
+    drawn.update_xaxes(showgrid=False, tickmode="linear")
+    drawn.update_yaxes(showgrid=False, tickmode="linear", autorange="reversed")
+    return drawn
+
+
+@_draw.register
+def _(figure: Histogram, table: Table) -> go.Figure:
+    column = table.column(figure.y)
+    drawn = go.Figure(go.Histogram(x=table.frame[figure.y].dropna(), nbinsx=24, marker={"color": PALETTE[0]}))
+    if figure.at is not None and pd.notna(table.frame[figure.at].iloc[0]):
+        line = float(table.frame[figure.at].iloc[0])
+        over = int((table.frame[figure.y] > line).sum())
+        drawn.add_vline(line, line_dash="dash", annotation_text=f"{line:.3f}: {over} over")
+    drawn.update_layout(xaxis_title=axis(column), yaxis_title="rows", showlegend=False, height=420)
+    return drawn
+
+
+def _place(label: str) -> tuple[int, int, str]:
+    """Layer and head of L5H4, for sorting."""
+    layer, _, head = label.removeprefix("L").partition("H")
+    return (int(layer), int(head), label) if layer.isdigit() and head.isdigit() else (-1, -1, label)
+
+
+def check_figure(path: Path) -> Path:
+    """`path` where a figure can be written. Raises `InputError` before anything is measured where it cannot."""
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"--figure {path}: a figure is {', '.join(SUFFIXES)}; name it {path.with_suffix('.html')}")
+    if path.suffix != ".html":
+        try:
+            import kaleido  # noqa: F401
+        except ImportError:
+            raise InputError(
+                f"{path} needs kaleido and Chromium: pip install 'streamscope[figures]', or .html"
+            ) from None
+    check_writable(path)
+    return path
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a figure in the form of its suffix, complete when it bears its name.
+
+    Raises `InputError` for another suffix, and for static forms where kaleido or Chromium is missing.
+    """
+    check_figure(path)
+    if path.suffix == ".html":
+        text = figure.to_html(include_plotlyjs=True)
+        write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+        return
+    try:
+        image = figure.to_image(format=path.suffix[1:], scale=2 if path.suffix == ".png" else 1)
+    except Exception as error:  # kaleido raises errors of Chromium, of its own and of asyncio
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{path} could not be drawn ({reason}); .html needs no Chromium") from None
+    write_atomically(path, lambda part: part.write_bytes(image))

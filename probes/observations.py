@@ -1,0 +1,319 @@
+"""What instruments saw, and every estimate made from it.
+
+An instrument observes *cells* (a head scaled to 0, the same head at .5, the unedited model, a random head instead) on
+*units* (documents, minimal pairs, cases): a total y and a size n for each cell k and unit u. The value of a cell is a
+ratio over all units, and every estimate is a *contrast* of cells:
+
+    R_k = a Σ_u y_ku / Σ_u n_ku + b        estimate = Σ_k w_k R_k
+
+A change is the contrast {edited: 1, unedited: −1}; what a head costs beyond other heads is {edited: 1, each of the D
+drawn: −1/D}; an interaction is {set: 1, each head: −1, unedited: |S| − 1}; a run against its control is every weight
+once with + and once with −. So one function makes all of them, and their errors follow the design of the experiment:
+
+    e_u = Σ_k w_k a (y_ku − R̂_k n_ku) / Σ_u n_ku        Var = D/(D−1) Σ over units that share a label of e_u e_u'
+
+(linearised ratios, multi-way clusters: `probes.statistics`), R̂ without a and b. t has Satterthwaite's degrees of
+freedom for units of unequal sizes (`statistics.degrees_of_freedom`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from models.errors import InputError
+from probes.corrections import correct
+from probes.statistics import Clusters, clustered_square, degrees_of_freedom, read_clusters
+
+Reasons = dict[tuple[int, str], str]
+"""(row, column) -> why that cell of a table has no value."""
+
+ONE_UNIT, SAME = "one independent case", "the same in every independent case"
+NUMBERS = ("value", "sd", "low", "high", "p", "p_holm")
+TESTED = ("low", "high", "p", "p_holm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """What is measured: name, unit, and the rounding of one unit's value (y/n, in the measure's units).
+
+    A change up to `resolution` is rounding: where no unit's estimate differs from another's by more, there is no
+    interval and no test. `factor` and `shift` are a and b, which make a percentage of a ratio.
+    """
+
+    name: str
+    unit: str
+    resolution: float
+    factor: float = 1.0
+    shift: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observations:
+    """Totals and sizes of cells × units.
+
+    `cells` is a table of keys (head, scale, draw …), one row per cell; `units` has the columns unit (its name) and
+    cluster (one label, or a tuple of labels of several kinds), and what else is known of a unit. `total` and `size` are
+    [cells, units]; NaN means that the unit is not in the cell. Values are raw: the unedited model is a cell, and
+    controls are cells.
+
+    Raises `InputError` for other shapes, sizes that are not positive, infinite totals, and units named twice.
+    """
+
+    measure: Measure
+    cells: pd.DataFrame
+    units: pd.DataFrame
+    total: np.ndarray
+    size: np.ndarray | float
+
+    def __post_init__(self) -> None:
+        shape = (len(self.cells), len(self.units))
+        object.__setattr__(self, "total", np.asarray(self.total, float))
+        object.__setattr__(self, "size", np.broadcast_to(np.asarray(self.size, float), shape))
+        size = self.sizes
+        if self.total.shape != shape or not shape[1]:
+            raise InputError(f"{shape[0]} cells and {shape[1]} units, but totals of shape {self.total.shape}")
+        if missing := {"unit", "cluster"} - set(self.units):
+            raise InputError(f"units need the columns unit and cluster, here is no {' and no '.join(sorted(missing))}")
+        if self.units["unit"].duplicated().any():
+            raise InputError(f"unit {self.units['unit'][self.units['unit'].duplicated()].iloc[0]!r} is there twice")
+        inside = ~np.isnan(self.total)
+        if np.isinf(self.total).any() or not (size[inside] > 0).all() or not np.isfinite(size[inside]).all():
+            raise InputError(f"{self.measure.name}: totals must be finite, and sizes positive")
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """[cells, units]"""
+        return np.asarray(self.size)
+
+    def cell(self, **keys: Any) -> int:
+        """The index of the one cell with these keys; `InputError` where there is none or several."""
+        found = np.logical_and.reduce([(self.cells[name] == value).to_numpy() for name, value in keys.items()])
+        if found.sum() != 1:
+            raise InputError(f"{found.sum()} cells have {', '.join(f'{k}={v}' for k, v in keys.items())}")
+        return int(np.flatnonzero(found)[0])
+
+    def at(self, units: Any) -> "Observations":
+        """The same cells on some of the units (a mask or indices)."""
+        some = np.arange(len(self.units))[np.asarray(units)]
+        chosen = self.units.iloc[some].reset_index(drop=True)
+        return replace(self, units=chosen, total=self.total[:, some], size=self.sizes[:, some])
+
+    def frame(self) -> pd.DataFrame:
+        """The long form: one row per cell and unit that is in it, with keys, unit, total, size and value in units."""
+        cell, unit = np.nonzero(~np.isnan(self.total))
+        keys, of = self.cells.iloc[cell].reset_index(drop=True), self.units.iloc[unit].reset_index(drop=True)
+        total, size = self.total[cell, unit], self.sizes[cell, unit]
+        values = {"total": total, "size": size, "value": self.measure.factor * total / size + self.measure.shift}
+        return pd.concat([keys, of, pd.DataFrame(values)], axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """One estimate: what it is called, and the weights of the cells.
+
+    `labels` name the row it belongs to (head, scale), `quantity` what is estimated there (delta, above, interaction).
+    `null` is the value it is tested against, None where it is described only. The p of one `family` are corrected
+    together. With `missing` there is no value, and that is why; with `fixed` the value is known without measuring (the
+    change of a scale of 1 is 0), the reason says why it has no test.
+    """
+
+    quantity: str
+    weights: Mapping[int, float]
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    null: float | None = 0.0
+    family: str | None = None
+    missing: str = ""
+    fixed: str = ""
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """`frame`: one row per contrast with its labels, quantity, `NUMBERS`, n and clusters; why cells have no value."""
+
+    frame: pd.DataFrame
+    reasons: Reasons
+    contrasts: tuple[Contrast, ...] = ()
+
+    def wide(self, keys: Sequence[str], *, describe: Sequence[str] = ()) -> tuple[pd.DataFrame, Reasons]:
+        """One row per combination of `keys`, one group of columns per quantity; and why cells have no value.
+
+        A quantity q has the columns q, q_sd, q_low, q_high, q_p and q_p_holm; the described ones only q and those of
+        `describe`. n and clusters are the largest of the row's.
+        """
+        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        reasons: dict[tuple[Any, ...], dict[str, str]] = {}
+        for i, (one, c) in enumerate(zip(self.frame.to_dict("records"), self.contrasts, strict=True)):
+            key = tuple(one[name] for name in keys)
+            row = rows.setdefault(key, {**dict(zip(keys, key, strict=True)), "n": 0, "clusters": 0})
+            row["n"], row["clusters"] = max(row["n"], one["n"]), max(row["clusters"], one["clusters"])
+            for name in ("value", *describe) if c.null is None else NUMBERS:
+                column = c.quantity if name == "value" else f"{c.quantity}_{name}"
+                row[column] = one[name]
+                if why := self.reasons.get((i, name)):
+                    reasons.setdefault(key, {})[column] = why
+        order = {key: i for i, key in enumerate(rows)}
+        table = pd.DataFrame(list(rows.values()))
+        counts = ["n", "clusters"]
+        table = table[[*(c for c in table if c not in counts), *counts]]
+        return table, {(order[key], column): why for key, some in reasons.items() for column, why in some.items()}
+
+
+def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidence: float = 0.95) -> Estimates:
+    """Every contrast of the observations, with sd between clusters, interval, p and Holm's p within its family.
+
+    A contrast is over the units that are in all its cells. Where these are one cluster, or no cluster's own estimate
+    differs from another's by more than the measure's resolution, interval and p are undefined, with the reason. sd is
+    that of the clusters' own estimates Σ_k w_k a y_kc / n_kc. Units are those of the measure.
+
+    Raises `InputError` for a cell that does not exist.
+    """
+    m = observed.measure
+    present = ~np.isnan(observed.total)
+    known: dict[bytes, tuple[np.ndarray, Clusters]] = {}
+    rows: list[dict[str, Any]] = []
+    reasons: Reasons = {}
+    for i, c in enumerate(contrasts):
+        cells, w = np.fromiter(c.weights, int), np.fromiter(c.weights.values(), float)
+        if len(cells) and not (cells.min() >= 0 and cells.max() < len(observed.cells)):
+            raise InputError(f"contrast {c.quantity!r}: there is no cell {cells.max()}")
+        row: dict[str, Any] = {**c.labels, "quantity": c.quantity, **dict.fromkeys(NUMBERS, np.nan)}
+        why = dict.fromkeys(NUMBERS, c.missing) if c.missing else {}
+        inside = present[cells].all(0) if len(cells) else np.zeros(present.shape[1], bool)
+        if not inside.any():
+            why = dict.fromkeys(NUMBERS, c.missing or "no unit is in all cells of this contrast")
+            rows.append({**row, "n": 0, "clusters": 0})
+            reasons |= {(i, name): text for name, text in why.items()}
+            continue
+        key = inside.tobytes()
+        if key not in known:
+            at = np.flatnonzero(inside)
+            labels = observed.units["cluster"].iloc[at]
+            known[key] = at, read_clusters(labels.to_list(), len(at))
+        at, within = known[key]
+        row |= {"n": len(at), "clusters": within.count}
+        if not c.missing:
+            numbers, untested = _contrast(
+                observed.total[np.ix_(cells, at)], observed.sizes[np.ix_(cells, at)], w, within, m, c.null, confidence
+            )
+            row |= numbers
+            if untested and c.null is None:
+                why = {name: text for name, text in untested.items() if name != "p"}
+            else:
+                why = untested
+            if c.fixed:
+                row |= dict.fromkeys(("sd", *TESTED), np.nan)
+                why = dict.fromkeys(("sd", *TESTED), c.fixed)
+        reasons |= {(i, name): text for name, text in why.items()}
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    _holm(frame, contrasts, reasons)
+    return Estimates(frame, reasons, tuple(contrasts))
+
+
+def _contrast(
+    total: np.ndarray, size: np.ndarray, w: np.ndarray, within: Clusters, m: Measure, null: float | None, level: float
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Numbers of one contrast from totals and sizes [cells, units], and why some are missing."""
+    sums = size.sum(1, keepdims=True)
+    ratio = total.sum(1, keepdims=True) / sums
+    row = {"value": float(w @ (m.factor * ratio[:, 0] + m.shift))}
+    if within.count < 2:
+        return row, dict.fromkeys(("sd", *TESTED), ONE_UNIT)
+    y, n = within.totals(total)[0], within.totals(size)[0]  # [cells, clusters]
+    own = w @ (m.factor * y / n + m.shift)
+    row["sd"] = float(own.std(ddof=1))
+    scale = max(float(np.abs(m.factor * w[:, None] * y / n).max()), abs(row["value"]))
+    if np.ptp(own) <= max(m.resolution, 8 * np.finfo(float).eps * scale):
+        return row, dict.fromkeys(TESTED, SAME)
+    error = float(np.sqrt(clustered_square(w @ (m.factor * (y - ratio * n) / sums), within.shared)))
+    share = (np.abs(w)[:, None] * n / sums).sum(0) / np.abs(w).sum()
+    df = float(degrees_of_freedom(share, within.shared))
+    if error == 0 or not df > 0:
+        return row, dict.fromkeys(TESTED, SAME)
+    half = float(stats.t.ppf(0.5 + level / 2, df)) * error
+    row |= {"low": row["value"] - half, "high": row["value"] + half}
+    if null is not None:
+        row["p"] = float(2 * stats.t.sf(abs(row["value"] - null) / error, df))
+    return row, {}
+
+
+def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) -> None:
+    """Fill p_holm: Holm's correction over the tested contrasts of each family (by default: of each quantity)."""
+    families = pd.Series([c.quantity if c.family is None else c.family for c in contrasts], dtype=object)
+    for _, rows in families.groupby(families, sort=False).groups.items():
+        p = frame.loc[rows, "p"]
+        if p.notna().any():
+            frame.loc[rows, "p_holm"] = correct(p).p
+    for i, p in enumerate(frame["p"] if len(frame) else ()):
+        if np.isnan(p) and (i, "p") in reasons:
+            reasons.setdefault((i, "p_holm"), reasons[i, "p"])
+
+
+def compare(run: Observations, control: Observations, contrasts: Sequence[Contrast]) -> Estimates:
+    """Every tested contrast of the run, of the control, and their difference over the units that both have.
+
+    Quantities are <quantity>_run and <quantity>_control, described, and <quantity>_difference, tested: the run's
+    weights on its cells and their negative on the control's, unit by unit, so that what documents share drops out.
+
+    Raises `InputError` for other measures or cells in the two, and for fewer than two shared units.
+    """
+    if run.measure != control.measure or not run.cells.equals(control.cells):
+        raise InputError(f"a run and its control need the same cells of one measure, {run.measure.name!r} has others")
+    common = [name for name in run.units["unit"] if name in set(control.units["unit"])]
+    if len(common) < 2:
+        raise InputError(f"{run.measure.name}: {len(common)} units are in the run and in its control, two are needed")
+    mine, theirs = (one.at(pd.Index(one.units["unit"]).get_indexer(common)) for one in (run, control))
+    k = len(run.cells)
+    both = Observations(
+        measure=run.measure,
+        cells=pd.concat([run.cells.assign(model=name) for name in ("run", "control")], ignore_index=True),
+        units=mine.units,
+        total=np.concatenate([mine.total, theirs.total]),
+        size=np.concatenate([mine.sizes, theirs.sizes]),
+    )
+    out = []
+    for c in (c for c in contrasts if c.null is not None):
+        other = {cell + k: -w for cell, w in c.weights.items()}
+        out += [
+            replace(c, quantity=f"{c.quantity}_run", null=None, fixed=""),
+            replace(
+                c, quantity=f"{c.quantity}_control", null=None, fixed="", weights={a: -w for a, w in other.items()}
+            ),
+            replace(c, quantity=f"{c.quantity}_difference", weights={**c.weights, **other}, null=0.0),
+        ]
+    return estimate(both, out)
+
+
+def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], confidence: float = 0.95) -> Estimates:
+    """The same contrasts of several training runs, with runs as units: mean, sd between them, t interval, p.
+
+    The question is then about the recipe and not about one trained model. A row that is missing in any run is missing.
+    Raises `InputError` for runs with other contrasts.
+    """
+    first = runs[0]
+    named = [[*keys, "quantity"]] * len(runs)
+    if any(not one.frame[n].equals(first.frame[n]) for one, n in zip(runs, named, strict=True)):
+        raise InputError("seeds can be summarised where all runs have the same rows; the runs differ in theirs")
+    values = np.stack([one.frame["value"].to_numpy(float) for one in runs])  # [runs, contrasts]
+    cells = pd.DataFrame({"row": range(values.shape[1])})
+    units = pd.DataFrame({"unit": range(len(runs)), "cluster": range(len(runs))})
+    measure = Measure(name="over seeds", unit="", resolution=0.0)
+    observed = Observations(measure=measure, cells=cells, units=units, total=values.T, size=1.0)
+    lost = np.isnan(values).any(0)
+    contrasts = [
+        replace(c, weights={i: 1.0}, fixed="", missing=c.missing or ("undefined in a run" if lost[i] else ""))
+        for i, c in enumerate(first.contrasts)
+    ]
+    return estimate(observed, contrasts, confidence=confidence)
+
+
+def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:
+    """p_rank and the smallest it can be: how extreme a value is among those of random draws (`permutations`)."""
+    from probes.permutations import rank_among
+
+    found = rank_among(value, np.asarray(drawn, float))
+    return {"p_rank": found.p, "p_rank_min": found.p_min}

@@ -1,0 +1,68 @@
+"""Token-Position Dependence Score: does a head look at the target because of what it is, or of where it stands?
+
+    python -m probes.pds runs/lfa                                        60 competing-noun prompts, threshold 0.075
+    python -m probes.pds runs/lfa --reference runs/std-t --out pds.parquet
+    python -m probes.pds runs/lfa --suite stories --n 500 --threshold own
+
+PDS of a head = |mean over pairs of α(query → target | target last) − mean of α(query → target | target first)|
+(LFA Eq. 7, App. C). A head that looks at the latest noun has 1, a head that looks at the tool wherever it stands 0.
+A head that looks at neither, or everywhere alike, has 0 as well: read PDS beside `probes.coreference`.
+"""
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from models.bounds import NotNegative
+from models.errors import InputError
+from probes.command import main_of
+from probes.contract import Instrument, Prompts, instrument
+from probes.figures import HeadMap, Histogram, Intervals
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from models.capture import Captures, Query
+    from probes.align import Aligned
+    from probes.suite import Suite
+
+FIXED = 0.075
+"""The paper's threshold, μ+σ of its Std-T (LFA §3.2)."""
+
+
+@instrument("pds", Prompts())
+class Pds(Instrument):
+    """PDS of every head over the minimal pairs of a suite: does it follow the word, or its place?
+
+    PDS = |mean over pairs of α(query → target | target last) − α(query → target | target first)| (LFA Eq. 7, App. C).
+    """
+
+    per_pair: bool = False
+    """Mean over pairs of |last − first| instead of |mean difference|. Opposite pairs do not cancel, and neither does
+    noise: it is 0 only for a head that never moves."""
+    threshold: NotNegative | Literal["own"] | None = None
+    """Heads over it are counted as position-dependent: a number (default 0.075), or own, μ+σ of the heads at hand."""
+    reference: str | None = None
+    """Run whose μ+σ is the threshold instead."""
+
+    figures: ClassVar = (
+        HeadMap("pds"),
+        Histogram("pds", at="threshold"),
+        Intervals("difference"),
+        HeadMap("difference"),
+    )
+    planted: ClassVar = "tests/probes/test_pds.py::test_planted_heads"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reference is not None and self.threshold is not None:
+            raise InputError("--reference gives the threshold; leave --threshold out, or --reference")
+
+    def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
+        """The patterns of the prompts whose pair is complete; `InputError` without pairs."""
+        return self._body().plan(prompts, tokenizer)
+
+    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
+        """One row per pair and head: attention `first` and `last`, and `difference` = last − first."""
+        return self._body().read(captures, query)
+
+
+main = main_of(Pds, __doc__)

@@ -1,0 +1,186 @@
+"""PDS: from the patterns of minimal pairs to cells × pairs, and to a row per head."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from models.capture import Captures, Query, run
+from models.errors import InputError
+from probes.align import Aligned, require_pairs
+from probes.attention import (
+    RESOLUTION,
+    RoleQuery,
+    align_once,
+    attention_rows,
+    by_layer,
+    choose,
+    prompt_columns,
+    role_query,
+    tidy,
+    to,
+)
+from probes.contract import Opened, Prompts, Seen, title_of
+from probes.documents import given_prompts
+from probes.effect_sizes import cohens_d
+from probes.observations import Contrast, Estimates, Measure, Observations
+from probes.pds import FIXED, Pds
+from probes.result import Column, Table, counts, key, quantity
+from probes.suite import Suite
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+UNIT = "attention"
+ORDERS = ("first", "last", "moved")
+"""Attention to the target where it stands first, where it stands last, and |last − first| of the pair."""
+KEYS = ("head", "layer", "index")
+NO_SPREAD = "attention without spread, or one pair"
+
+
+def plan(prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
+    """The patterns of the prompts whose pair is complete; `InputError` without pairs."""
+    aligned = align_once(prompts, tokenizer)
+    return role_query(choose(aligned, [i for pair in require_pairs(aligned) for i in pair]), tokenizer)
+
+
+def both_orders(captures: Captures, query: Query) -> tuple[np.ndarray, np.ndarray]:
+    """Attention [pairs, L, H] to the target where it stands first, and where it stands last."""
+    assert isinstance(query, RoleQuery)
+    aligned = query.aligned
+    target = np.stack([to(rows, aligned.positions[i]["target"]) for i, rows in attention_rows(captures, query)])
+    pairs = aligned.pairs()
+    return target[[i for i, _ in pairs]], target[[j for _, j in pairs]]
+
+
+def pair_columns(query: RoleQuery) -> dict[str, list[Any]]:
+    """pair, cluster, category and relation of every pair."""
+    columns = prompt_columns(query.aligned)
+    names = ("pair", "cluster", "category", "relation")
+    return {name: [columns[name][i] for i, _ in query.aligned.pairs()] for name in names}
+
+
+def read(captures: Captures, query: Query) -> pd.DataFrame:
+    """One row per pair and head: attention `first` and `last`, and `difference` = last − first."""
+    assert isinstance(query, RoleQuery)
+    first, last = both_orders(captures, query)
+    values = {"first": first, "last": last, "difference": last - first}
+    return tidy(pair_columns(query), list(by_layer(captures, "hook_pattern")), values)
+
+
+def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Seen:
+    """Cells: every head, target first, target last, and how far the pair moves; units: pairs."""
+    opened, about = data[Prompts], {"rule": rule_of(how)}
+    if how.reference is not None:
+        other = Pds(per_pair=how.per_pair).measure(how.reference, *(data.specs[kind] for kind in data.specs))
+        about["threshold"] = mean_plus_sd(other.table().frame)
+    query = plan(opened.aligned, opened.tokenizer)
+    captures = run(model, query)
+    first, last = both_orders(captures, query)
+    columns, layers = pair_columns(query), list(by_layer(captures, "hook_pattern"))
+    total = np.stack([first, last, np.abs(last - first)])  # [orders, pairs, L, H]
+    if not np.isfinite(total).all():
+        raise InputError(f"{int((~np.isfinite(total)).sum())} observations are NaN")
+    cells = [
+        {"head": f"L{layer}H{h}", "layer": layer, "index": h, "order": order}
+        for layer in layers for h in range(total.shape[3]) for order in ORDERS
+    ]  # fmt: skip
+    units = pd.DataFrame({"unit": columns["pair"], **columns})
+    observed = Observations(
+        measure=Measure(name="PDS", unit=UNIT, resolution=RESOLUTION),
+        cells=pd.DataFrame(cells), units=units,
+        total=total.transpose(2, 3, 0, 1).reshape(len(cells), len(units)), size=1.0,
+    )  # fmt: skip
+    contrasts = []
+    for at in range(0, len(cells), len(ORDERS)):
+        labels = {name: cells[at][name] for name in KEYS}
+        contrasts += [
+            Contrast(quantity="first", weights={at: 1.0}, labels=labels, null=None),
+            Contrast(quantity="last", weights={at + 1: 1.0}, labels=labels, null=None),
+            Contrast(quantity="moved", weights={at + 2: 1.0}, labels=labels, null=None),
+            Contrast(quantity="difference", weights={at + 1: 1.0, at: -1.0}, labels=labels),
+        ]
+    about["title"] = f"{title_of(model)} on {opened.title()}"
+    return Seen({"heads": observed}, {"heads": contrasts}, about)
+
+
+def rule_of(how: Pds) -> str:
+    """Where the threshold comes from."""
+    own = "this run" if how.threshold == "own" else None
+    return f"μ+σ of {how.reference or own}" if how.reference or own else "fixed"
+
+
+def tables(how: Pds, seen: Seen, estimates: "Mapping[str, Estimates]") -> dict[str, Table]:
+    """heads: a row per head; layers: how many of a layer's heads are over the threshold (LFA Table 4, Figure 1)."""
+    frame, missing = estimates["heads"].wide(KEYS)
+    frame.insert(len(KEYS), "pds", frame["moved"] if how.per_pair else frame["difference"].abs())
+    frame = frame.drop(columns="moved")
+    observed = seen.blocks["heads"]
+    d = []
+    for i in range(len(frame)):
+        first, last, moved = observed.total[3 * i : 3 * i + 3]
+        moves = len(first) > 1 and moved.max() > RESOLUTION
+        d.append(cohens_d(last, first) if moves else float("nan"))
+        if d[-1] != d[-1]:
+            missing[i, "d"] = NO_SPREAD
+    frame["d"] = d
+    threshold = seen.about.get("threshold", FIXED if how.threshold is None else how.threshold)
+    frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
+    frame["over"] = frame["pds"] > frame["threshold"]
+    title, rule = seen.about["title"], seen.about["rule"]
+    over = f"threshold {frame['threshold'][0]:.4f} ({rule}): {frame['over'].sum()} heads over it"
+    return {
+        "heads": Table(frame, HEADS, missing, f"{title}; PDS per head"),
+        "layers": Table(layers(frame), LAYERS, {}, over),
+    }
+
+
+HEAD = (
+    key("head", "head", "layer and index"),
+    key("layer", "layer", "counted from 0", "layer", "d"),
+    key("index", "index", "of the head in its layer, from 0", "head", "d"),
+)
+THRESHOLD = Column(name="threshold", title="threshold", unit=UNIT, format=".4f", shown=False,
+                   doc="heads with a larger PDS are counted as position-dependent")  # fmt: skip
+HEADS = (
+    HEAD[0],
+    *(Column(**{**vars(c), "shown": False}) for c in HEAD[1:]),
+    Column(name="pds", title="PDS", unit=UNIT, format=".4f", source="LFA Eq. 7, App. C",
+           doc="|mean over pairs of attention to the target, last − first|, or the mean of |last − first|"),
+    *quantity("first", "target first", UNIT, "to the target where it stands first", tested=False, format=".4f"),
+    *quantity("last", "target last", UNIT, "to the target where it stands last", tested=False, format=".4f"),
+    *quantity("difference", "last − first", UNIT, "attention to the target, last − first", sd="independent cases"),
+    Column(name="d", title="d", unit="pooled standard deviations", format="+.3f", shown=False,
+           doc="Cohen's d of last against first, pooled over the two orders"),
+    THRESHOLD,
+    Column(name="over", title="over", unit="yes or no", doc="whether PDS exceeds the threshold"),
+    *counts("pairs", "independent cases: pairs of one text count once; fewest words of a kind where they share words"),
+)  # fmt: skip
+LAYERS = (
+    HEAD[1],
+    Column(name="over", title="over", unit="heads", format="d", doc="heads over the threshold", source="LFA Table 4"),
+    Column(name="heads", title="heads", unit="heads", format="d", doc="heads of the layer"),
+    Column(name="max", title="largest PDS", unit=UNIT, format=".4f", doc="largest PDS of the layer"),
+    Column(name="mean", title="mean PDS", unit=UNIT, format=".4f", doc="mean PDS of the layer"),
+)
+
+
+def mean_plus_sd(summary: pd.DataFrame) -> float:
+    """μ+σ of `pds` over heads (σ with n−1): of a reference run, the threshold of LFA App. C."""
+    if len(summary) < 2:
+        raise InputError(f"μ+σ needs at least two heads, the model has {len(summary)}; give a number as threshold")
+    return float(summary["pds"].mean() + summary["pds"].std(ddof=1))
+
+
+def layers(summary: pd.DataFrame) -> pd.DataFrame:
+    """Per layer: heads over the threshold, largest and mean PDS (LFA Table 4, Figure 1)."""
+    grouped = summary.groupby("layer")
+    parts = {"over": grouped["over"].sum(), "heads": grouped.size()}
+    pds = grouped["pds"]
+    return grouped[[]].sum().assign(**parts, max=pds.max(), mean=pds.mean()).reset_index()
+
+
+def summary(model: Any, prompts: Suite | Aligned, tokenizer: Any = None, **options: Any) -> pd.DataFrame:
+    """The table `heads` of prompts in tokens, with the short names that `papers` keep: sd, ci_low, ci_high, p."""
+    table = Pds(**options).measure(model, given_prompts(prompts, model, tokenizer)).table("heads")
+    return table.short("difference")

@@ -1,0 +1,479 @@
+"""What an instrument gives back: tables that know their columns, and all that is needed to draw and compare them again.
+
+    r = Ablate(heads="L4.*").measure(model, Documents("valid.txt"))
+    r                                           in a notebook: the tables and the first figure
+    r.table("heads").frame                      a pandas table
+    r.figure("delta")                           plotly
+    r.save("heads.parquet", figure="heads.pdf")
+    Result.load("heads.parquet")
+
+One renderer serves terminal, notebook, Markdown and HTML: a number stands with its interval in one cell, a p below 1e-4
+says so, and a cell without a value is "undefined", with the reason below the table.
+"""
+
+import html
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from models.errors import InputError, unknown
+from probes.observations import Contrast, Measure, Observations, Reasons
+from probes.undefined import COLUMN as UNDEFINED
+from probes.undefined import note
+from probes.undefined import reasons as read_reasons
+
+FORMAT = 1
+"""Of the files written by `Result.save`."""
+LEAST_P = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table: what it is called, counted in, and how it is shown.
+
+    `format` is a format specification for numbers, "p" for probabilities, "" for text. `interval` names the columns of
+    its 95 % interval, which are shown with it. What is not `shown` is on disk only.
+    """
+
+    name: str
+    title: str
+    unit: str
+    doc: str
+    format: str = ""
+    interval: tuple[str, str] | None = None
+    shown: bool = True
+    source: str = ""
+    """Where the quantity is defined: a paper and its equation."""
+
+    def __post_init__(self) -> None:
+        for what in ("name", "title", "unit", "doc"):
+            if not str(getattr(self, what)).strip():
+                raise InputError(f"column {self.name!r} has no {what}; say what it is, and what it is counted in")
+
+    def text(self, value: Any, low: Any = None, high: Any = None) -> str:
+        """The value as it is shown, with its interval."""
+        if value is None or (isinstance(value, float) and np.isnan(value)):
+            return "undefined"
+        if self.format == "p":
+            return "< 1e-4" if value < LEAST_P else f"{value:.4f}"
+        if isinstance(value, bool | np.bool_):
+            return "yes" if value else "no"
+        shown = format(value, self.format) if self.format and not isinstance(value, str) else str(value)
+        if low is not None and not np.isnan(low):
+            shown += f" ({low:{self.format}} … {high:{self.format}})"
+        return shown
+
+
+def key(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:
+    """A column that names rows."""
+    return Column(name=name, title=title, unit=unit, doc=doc, format=format)
+
+
+def quantity(
+    name: str, title: str, unit: str, doc: str, *, format: str = "+.4f", tested: bool = True, sd: str = "units",
+    source: str = "", shown: bool = True,
+) -> tuple[Column, ...]:  # fmt: skip
+    """The columns of an estimate as `Estimates.wide` names them; of a described one the value alone."""
+    interval = (f"{name}_low", f"{name}_high") if tested else None
+    value = Column(
+        name=name, title=title, unit=unit, doc=doc, format=format, interval=interval, source=source, shown=shown
+    )
+    if not tested:
+        return (value,)
+    ends = [
+        Column(name=end, title=f"{title}, {which}", unit=unit, doc=f"{which} end of the 95 % interval of {name}",
+               format=format, shown=False)
+        for end, which in zip(interval or (), ("lower", "upper"), strict=True)
+    ]  # fmt: skip
+    return (
+        value,
+        Column(name=f"{name}_sd", title=f"sd of {title}", unit=f"{unit}, between {sd}", format=format, shown=False,
+               doc=f"standard deviation of {name} between independent {sd}"),
+        *ends,
+        Column(name=f"{name}_p", title=f"p of {title}", unit="probability", doc=f"p that {name} is 0", format="p",
+               shown=False),
+        Column(name=f"{name}_p_holm", title="p, Holm", unit="probability", format="p", shown=shown,
+               doc=f"p of {name}, corrected over its family"),
+    )  # fmt: skip
+
+
+def counts(n: str, clusters: str) -> tuple[Column, Column]:
+    """The columns n and clusters of `Estimates.wide`."""
+    return (
+        Column(name="n", title="n", unit=n, doc=f"how many {n}", format="d", shown=False),
+        Column(
+            name="clusters", title="independent", unit=clusters, doc=f"how many {clusters}", format="d", shown=False
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Table:
+    """A pandas table, its columns as data, and why cells have no value.
+
+    Raises `InputError` for a column of the frame that is not described, a described one that is not there, and a cell
+    that has a value and a reason for having none.
+    """
+
+    frame: pd.DataFrame
+    columns: tuple[Column, ...]
+    missing: Reasons = field(default_factory=dict)
+    title: str = ""
+    by: str = ""
+    """Where the table is longer than `most`, the rows with the largest values of this column are shown."""
+    most: int = 40
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if strange := [name for name in self.frame if name not in names]:
+            raise InputError(f"table {self.title!r}: column {strange[0]!r} has no title, unit and doc")
+        if strange := [name for name in names if name not in self.frame]:
+            raise InputError(f"table {self.title!r}: column {strange[0]!r} is described, but not there")
+        for row, name in self.missing:
+            if pd.notna(self.frame[name].iloc[row]):
+                raise InputError(f"table {self.title!r}: {name} of row {row} has a value and a reason for having none")
+
+    def column(self, name: str) -> Column:
+        """The description of a column."""
+        for one in self.columns:
+            if one.name == name:
+                return one
+        raise unknown("column", name, [one.name for one in self.columns])
+
+    def short(self, name: str) -> pd.DataFrame:
+        """The frame with short names for the columns of one quantity, as `papers` keeps them.
+
+        sd, ci_low, ci_high, p and p_holm, and the reasons of missing values as the text column `undefined`.
+        """
+        names = {"sd": "sd", "low": "ci_low", "high": "ci_high", "p": "p", "p_holm": "p_holm"}
+        names = {f"{name}_{long}": short for long, short in names.items()}
+        told = Table(
+            self.frame.rename(columns=names),
+            tuple(replace(c, name=names.get(c.name, c.name), interval=None) for c in self.columns),
+            {(row, names.get(column, column)): why for (row, column), why in self.missing.items()},
+        )
+        return _told(told)
+
+    def head(self, n: int = 20) -> "Table":
+        """The first n rows."""
+        kept = {at: why for at, why in self.missing.items() if at[0] < n}
+        return replace(self, frame=self.frame.head(n), missing=kept)
+
+    def rows(self) -> pd.DataFrame:
+        """The rows that are shown."""
+        if not self.by or len(self.frame) <= self.most:
+            return self.frame
+        size = self.frame[self.by].abs()
+        return self.frame.loc[size.sort_values(ascending=False, kind="stable").index[: self.most]]
+
+    def caption(self) -> str:
+        """The title, and how many of the rows are shown where these are not all."""
+        shown, all_of = len(self.rows()), len(self.frame)
+        if shown == all_of:
+            return self.title
+        return f"{self.title}; {shown} of {all_of} rows, those with the largest {self.column(self.by).title}"
+
+    def cells(self) -> tuple[list[Column], list[list[str]]]:
+        """The columns that are shown, and the text of every cell."""
+        shown, frame = [column for column in self.columns if column.shown], self.rows()
+        texts = []
+        for column in shown:
+            values = frame[column.name].tolist()
+            if column.interval is None:
+                texts.append([column.text(v) for v in values])
+            else:
+                ends = zip(*(frame[end].tolist() for end in column.interval), strict=True)
+                texts.append([column.text(v, low, high) for v, (low, high) in zip(values, ends, strict=True)])
+        return shown, [list(row) for row in zip(*texts, strict=True)]
+
+    def legend(self) -> list[str]:
+        """One line per reason: undefined (2 rows) delta: the same in every document."""
+        names = {column.name for column in self.columns if column.shown}
+        count = Counter((name, why) for (_, name), why in self.missing.items() if name in names)
+        lines: dict[tuple[str, int], list[str]] = {}
+        for (name, why), n in count.items():
+            lines.setdefault((why, n), []).append(self.column(name).title)
+        return [
+            f"undefined ({n} row{'s' if n > 1 else ''}) {', '.join(titles)}: {why}"
+            for (why, n), titles in lines.items()
+        ]
+
+    def print(self, console: Any = None) -> None:
+        """On the terminal. Names fold where it is narrow; numbers are never cut."""
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table as Grid
+
+        columns, rows = self.cells()
+        grid, needed = Grid(title=escape(self.caption()), title_justify="left"), 1
+        for i, column in enumerate(columns):
+            widest = max((len(row[i]) for row in rows), default=0)
+            least = max(min(widest, 16) if not column.format else widest, min(len(column.title), 8))
+            grid.add_column(
+                escape(column.title), justify="right" if column.format else "left", overflow="fold", min_width=least
+            )
+            needed += least + 3
+        for row in rows:
+            grid.add_row(*map(escape, row))
+        terminal = console or Console()
+        if terminal.is_terminal or console is not None:
+            out = terminal if terminal.width >= needed else Console(width=needed, file=terminal.file)
+        else:
+            out = Console(width=max(160, needed))
+        out.print(grid)
+        for line in self.legend():
+            print(line, file=out.file)
+
+    def markdown(self) -> str:
+        """As a Markdown table, with its title above and the reasons of missing values below."""
+        columns, rows = self.cells()
+        lines = [f"**{_plain(self.caption())}**", ""] if self.title else []
+        lines.append("| " + " | ".join(_plain(c.title) for c in columns) + " |")
+        lines.append("|" + "|".join("--:" if c.format else "---" for c in columns) + "|")
+        lines += ["| " + " | ".join(map(_plain, row)) + " |" for row in rows]
+        return "\n".join([*lines, *(f"\n{_plain(line)}" for line in self.legend())])
+
+    def _repr_html_(self) -> str:
+        columns, rows = self.cells()
+        head = "".join(f'<th title="{html.escape(f"{c.doc} ({c.unit})", quote=True)}">{html.escape(c.title)}</th>'
+                       for c in columns)  # fmt: skip
+        align = ["right" if c.format else "left" for c in columns]
+        body = "".join(
+            "<tr>"
+            + "".join(f'<td style="text-align:{a}">{html.escape(x)}</td>' for a, x in zip(align, row, strict=True))
+            + "</tr>"
+            for row in rows
+        )  # fmt: skip
+        below = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in self.legend())
+        title = f"<caption>{html.escape(self.caption())}</caption>" if self.title else ""
+        return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+
+
+def _plain(text: str) -> str:
+    """Without what Markdown would read as the end of a cell."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+@dataclass(frozen=True)
+class Result:
+    """Tables by name (the first is the main one), what they were estimated from, figures, arrays, and provenance.
+
+    `blocks` are the observations and `contrasts` the estimates made of them, by the same names, so that a loaded
+    result can be compared and pooled without the model. `arrays` are kept as safetensors.
+    """
+
+    tables: Mapping[str, Table]
+    blocks: Mapping[str, Observations] = field(default_factory=dict)
+    contrasts: Mapping[str, Sequence[Contrast]] = field(default_factory=dict)
+    figures: tuple[Any, ...] = ()
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def table(self, name: str | None = None) -> Table:
+        """A table by name, the main one without."""
+        if name is None:
+            return next(iter(self.tables.values()))
+        if name not in self.tables:
+            raise unknown("table", name, list(self.tables))
+        return self.tables[name]
+
+    def figure(self, name: str | None = None, **how: Any) -> Any:
+        """A declared figure by name as plotly figure, the first that has something to show without.
+
+        `how`: paper=True for a column's width and fonts, dark=True. Raises `InputError` where none can be drawn.
+        """
+        known = {one.name: one for one in self.figures}
+        if name is not None and name not in known:
+            raise unknown("figure", name, list(known))
+        for one in self.figures if name is None else (known[name],):
+            drawn = one.draw(self, **how)
+            if drawn is not None:
+                return drawn
+        raise InputError(f"{'no figure' if name is None else f'figure {name!r}'} has values to show in this result")
+
+    def print(self) -> None:
+        """Every table on the terminal."""
+        for table in self.tables.values():
+            table.print()
+
+    def _repr_html_(self) -> str:
+        parts = [table._repr_html_() for table in self.tables.values()]
+        drawn = next((d for one in self.figures if (d := one.draw(self)) is not None), None)
+        if drawn is not None:
+            parts.append(drawn.to_html(full_html=False, include_plotlyjs="cdn"))
+        return "".join(parts)
+
+    # ---- disk ----------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, figure: str | Path | None = None) -> list[Path]:
+        """Write PATH (the main table), PATH-<name> of the others and of the observations, and a figure.
+
+        Tables are parquet with units, columns, reasons and provenance; the figure is html, svg, pdf or png by its
+        suffix. Every file is complete when it bears its name; the paths are returned. Raises `InputError` for another
+        suffix and for what cannot be written.
+        """
+        from probes.drawing import write_figure
+
+        path = check_out(Path(path))
+        names = list(self.tables)
+        about = {**self.about, "format": FORMAT, "tables": names, "blocks": list(self.blocks)}
+        done = []
+        for name, table in self.tables.items():
+            to = path if name == names[0] else path.with_stem(f"{path.stem}-{name}")
+            _write(to, _told(table), {"table": _columns(table), "about": about, "units": _units(table)})
+            done.append(to)
+        for name, block in self.blocks.items():
+            to = path.with_stem(f"{path.stem}-{name}-observations")
+            _write(to, *_block(block, self.contrasts.get(name, ()), about))
+            done.append(to)
+        if self.arrays:
+            done.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, about))
+        if figure is not None:
+            write_figure(self.figure(), Path(figure))
+            done.append(Path(figure))
+        return done
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Result":
+        """A result written by `save`. Raises `InputError` for a file that is not one, or damaged."""
+        from probes.contract import discover
+
+        path = Path(path)
+        meta = _meta(path)
+        if meta.get("about", {}).get("format") != FORMAT:
+            raise InputError(f"{path} is no result of an instrument (format {FORMAT}): measure it again")
+        about = meta["about"]
+        tables = {}
+        for i, name in enumerate(about["tables"]):
+            tables[name] = _read_table(path if i == 0 else path.with_stem(f"{path.stem}-{name}"))
+        blocks, contrasts = {}, {}
+        for name in about["blocks"]:
+            blocks[name], contrasts[name] = _read_block(path.with_stem(f"{path.stem}-{name}-observations"))
+        arrays = {}
+        if path.with_suffix(".safetensors").is_file():
+            from safetensors.numpy import load_file
+
+            arrays = load_file(path.with_suffix(".safetensors"))
+        known = discover().get(about.get("instrument", ""))
+        plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks")}
+        return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)
+
+
+def check_out(path: Path) -> Path:
+    """`path` where a table can be written there. Raises `InputError` before anything is measured where it cannot."""
+    if path.suffix != ".parquet":
+        raise InputError(f"--out {path}: the table is parquet, name it {path.with_suffix('.parquet')}")
+    check_writable(path)
+    return path
+
+
+def check_writable(path: Path) -> None:
+    """Raise `InputError` where a file cannot be made at `path`: its folder is made if it is not there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; name a file")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"cannot write {path}: the folder {path.parent} is not writable")
+
+
+def _told(table: Table) -> pd.DataFrame:
+    """The frame with the reasons of missing values as the text column `undefined`."""
+    rows: dict[int, dict[str, str]] = {}
+    for (row, name), why in table.missing.items():
+        rows.setdefault(row, {})[name] = why
+    return table.frame.assign(**{UNDEFINED: [note(rows.get(i, {})) for i in range(len(table.frame))]})
+
+
+def _columns(table: Table) -> dict[str, Any]:
+    told = {"title": table.title, "by": table.by, "most": table.most}
+    return {**told, "columns": [asdict(column) for column in table.columns]}
+
+
+def _units(table: Table) -> dict[str, str]:
+    return {column.name: column.unit for column in table.columns}
+
+
+def _write(path: Path, frame: pd.DataFrame, meta: Mapping[str, Any]) -> None:
+    """Parquet with JSON in the schema metadata, under its name when it is complete."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from probes.tables import write_atomically
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    told = {name.encode(): json.dumps(value).encode() for name, value in meta.items()}
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
+    write_atomically(path, lambda part: pq.write_table(table, part))
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
+    from safetensors.numpy import save_file
+
+    from probes.tables import write_atomically
+
+    write_atomically(path, lambda part: save_file(dict(arrays), part, {"about": json.dumps(about)}))
+    return path
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    """The JSON of a parquet file's schema metadata. Raises `InputError` for a missing, foreign or damaged file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        found = pq.read_schema(path).metadata or {}
+        meta = {
+            name.decode(): json.loads(text) for name, text in found.items() if name not in (b"pandas", b"ARROW:schema")
+        }
+    except (pa.ArrowException, ValueError, RecursionError, OSError) as error:
+        raise InputError(f"{path} cannot be read as a result: {str(error).splitlines()[0]}") from None
+    about = meta.get("about")
+    if not isinstance(about, dict) or not all(isinstance(about.get(k, []), list) for k in ("tables", "blocks")):
+        raise InputError(f"{path} is no result of an instrument: it does not say what it is about")
+    return meta
+
+
+def _read_table(path: Path) -> Table:
+    meta = _meta(path)
+    frame = pd.read_parquet(path)
+    told = frame.pop(UNDEFINED)
+    missing = {(i, name): why for i, text in enumerate(told) for name, why in read_reasons(text).items()}
+    described = meta["table"]["columns"]
+    columns = tuple(Column(**{**c, "interval": tuple(c["interval"]) if c["interval"] else None}) for c in described)
+    about = meta["table"]
+    return Table(frame, columns, missing, about["title"], about["by"], about["most"])
+
+
+def _block(
+    block: Observations, contrasts: Sequence[Contrast], about: Mapping[str, Any]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A row per cell with its totals and sizes as lists; measure, units and contrasts in the metadata."""
+    frame = block.cells.assign(total=list(block.total), size=list(block.sizes))
+    told = [{**asdict(c), "weights": [[k, w] for k, w in c.weights.items()]} for c in contrasts]
+    units = {name: block.units[name].tolist() for name in block.units}
+    return frame, {"measure": asdict(block.measure), "of_units": units, "contrasts": told, "about": about}
+
+
+def _read_block(path: Path) -> tuple[Observations, tuple[Contrast, ...]]:
+    meta = _meta(path)
+    frame = pd.read_parquet(path)
+    total, size = np.stack(frame.pop("total").to_list()), np.stack(frame.pop("size").to_list())
+    units = pd.DataFrame(meta["of_units"])
+    units["cluster"] = [tuple(c) if isinstance(c, list) else c for c in units["cluster"]]
+    contrasts = tuple(
+        Contrast(**{**c, "weights": {int(k): float(w) for k, w in c["weights"]}}) for c in meta["contrasts"]
+    )
+    measure = Measure(**meta["measure"])
+    return Observations(measure=measure, cells=frame, units=units, total=total, size=size), contrasts

@@ -1,0 +1,133 @@
+"""Several results of one instrument: a run beside its control, runs in one table, training seeds as units.
+
+compare(run, control)       every estimate of the run minus the control's, over the units that both have
+together([a, b, c])         one table with a column `run`
+seeds([a, b, c])            every estimate as mean over the runs: what the recipe does, not one model
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from models.errors import InputError
+from probes import observations
+from probes.observations import Estimates
+from probes.result import Column, Result, Table, counts, quantity
+
+
+def _described(result: Result, name: str) -> Column | None:
+    """The column of a quantity, as any table of the result describes it."""
+    for table in result.tables.values():
+        for column in table.columns:
+            if column.name == name:
+                return column
+    return None
+
+
+def _labels(result: Result, estimates: Estimates) -> tuple[list[str], list[Column]]:
+    """The keys of the contrasts, and their columns."""
+    keys = list(dict.fromkeys(key for c in estimates.contrasts for key in c.labels))
+    columns = [_described(result, name) or Column(name=name, title=name, unit="name", doc=f"{name} of the row")
+               for name in keys]  # fmt: skip
+    return keys, columns
+
+
+def _table(result: Result, estimates: Estimates, suffixes: dict[str, tuple[str, bool]], n: str, title: str) -> Table:
+    """The wide table of estimates whose quantities end in one of `suffixes` (-> what it adds to the title, tested)."""
+    keys, columns = _labels(result, estimates)
+    frame, reasons = estimates.wide(keys)
+    for name in dict.fromkeys(estimates.frame["quantity"]):
+        suffix = next(s for s in suffixes if name.endswith(s))
+        plain, (words, tested) = name.removesuffix(suffix), suffixes[suffix]
+        of = _described(result, plain)
+        unit, shown = (of.unit, of.format) if of else ("units of the measure", "+.4f")
+        doc = f"{of.doc if of else plain}; {words}"
+        columns += quantity(
+            name, f"{of.title if of else plain}, {words}", unit, doc, format=shown or "+.4f", tested=tested, sd=n,
+            shown=of is None or of.shown or name.startswith("percent"),
+        )  # fmt: skip
+    columns += counts(n, "independent cases, or the fewest words of a kind where cases share words")
+    return Table(frame, tuple(columns), reasons, title)
+
+
+def compare(run: Result, control: Result) -> Result:
+    """The run's tables, and for each block of observations a table of run, control and run − control.
+
+    Differences are paired unit by unit, with a 95 % interval, p and Holm's p within the contrast's family
+    (`observations.compare`). Raises `InputError` for results of other instruments or options, and where no two units
+    are the same in both.
+    """
+    if any(run.about.get(k) != control.about.get(k) for k in ("instrument", "options")):
+        raise InputError("a run and its control must be measured by one instrument with the same options")
+    names = [str(one.about.get("model")) for one in (run, control)]
+    if names[0] == names[1]:
+        names[1] += ", control"
+    tables = dict(run.tables)
+    suffixes = {
+        "_run": ("run", False),
+        "_control": ("control", False),
+        "_difference": ("run − control", True),
+    }
+    for name, block in run.blocks.items():
+        if name not in control.blocks:
+            raise InputError(f"the control has no observations {name!r}: measure it with the same options")
+        found = observations.compare(block, control.blocks[name], run.contrasts[name])
+        title = f"{names[0]} minus {names[1]}: {block.measure.name}; 95 % over what both were measured on"
+        tables[f"{name}-control"] = _table(run, found, suffixes, "cases", title)
+    about = {**run.about, "control": dict(control.about)}
+    return Result(tables, run.blocks, run.contrasts, run.figures, run.arrays, about)
+
+
+def together(results: Sequence[Result]) -> Result:
+    """The tables of several runs as one each, with the column `run` in front, and `seeds` below where rows agree."""
+    if len(results) == 1:
+        return results[0]
+    names = _names(results)
+    run = Column(name="run", title="run", unit="name", doc="the run that was measured")
+    tables: dict[str, Table] = {}
+    for name in results[0].tables:
+        parts = [one.tables[name] for one in results if name in one.tables]
+        frames = [part.frame.assign(run=who) for who, part in zip(names, parts, strict=True)]
+        missing, start = {}, 0
+        for part in parts:
+            missing |= {(row + start, column): why for (row, column), why in part.missing.items()}
+            start += len(part.frame)
+        frame = pd.concat(frames, ignore_index=True)
+        frame = frame[["run", *(c for c in frame if c != "run")]]
+        known = {c.name: c for part in parts for c in part.columns}
+        tables[name] = Table(frame, (run, *(known[c] for c in frame if c != "run")), missing, parts[0].title)
+    first = results[0]
+    blocks = {f"{who}-{name}": b for who, one in zip(names, results, strict=True) for name, b in one.blocks.items()}
+    made = {f"{who}-{name}": c for who, one in zip(names, results, strict=True) for name, c in one.contrasts.items()}
+    if len(results) > 1 and all(list(one.blocks) == list(first.blocks) for one in results):
+        tables |= seeds(results)
+    about = {**first.about, "model": names, "runs": [dict(one.about) for one in results]}
+    return Result(tables, blocks, made, first.figures, {}, about)
+
+
+def seeds(results: Sequence[Result]) -> dict[str, Table]:
+    """For each block a table <block>-runs of every estimate's mean over the runs, with an interval between runs.
+
+    Runs that do not have the same rows (heads that were ranked in each) give none.
+    """
+    tables = {}
+    for name in results[0].blocks:
+        each = [observations.estimate(one.blocks[name], one.contrasts[name]) for one in results]
+        try:
+            found = observations.over_seeds(each, list(dict.fromkeys(k for c in each[0].contrasts for k in c.labels)))
+        except InputError:
+            continue
+        title = f"mean over {len(results)} runs of {results[0].blocks[name].measure.name}; runs are the units"
+        tables[f"{name}-runs"] = _table(results[0], found, {"": ("mean over runs", True)}, "runs", title)
+    return tables
+
+
+def _names(results: Sequence[Result]) -> list[str]:
+    """What the runs are called; a model measured twice gets a number."""
+    names: list[str] = []
+    for one in results:
+        name, at = str(one.about.get("model")), 2
+        while name in names:
+            name, at = f"{one.about.get('model')} #{at}", at + 1
+        names.append(name)
+    return names

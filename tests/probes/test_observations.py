@@ -1,0 +1,214 @@
+"""Estimates of contrasts against plain loops, textbook tests and the functions that they replace."""
+
+from dataclasses import replace
+from statistics import fmean
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from models.errors import InputError
+from probes.comparisons import compare as compare_cases
+from probes.observations import Contrast, Measure, Observations, compare, estimate, over_seeds
+from probes.statistics import ratio_of_sums
+
+NATS = Measure(name="loss", unit="nats/token", resolution=1e-6)
+
+
+def block(
+    total: np.ndarray, size: np.ndarray | float = 1.0, clusters: list | None = None, **keys: list
+) -> Observations:
+    k, n = total.shape
+    units = pd.DataFrame({"unit": [f"u{i}" for i in range(n)]})
+    units["cluster"] = clusters if clusters is not None else units["unit"]
+    cells = pd.DataFrame(keys or {"cell": range(k)})
+    return Observations(measure=NATS, cells=cells, units=units, total=total, size=size)
+
+
+def naive(y: np.ndarray, n: np.ndarray, w: dict[int, float], labels: list[tuple]) -> tuple[float, float]:
+    """Value and standard error by loops over units and their labels, from this module's docstring."""
+    ratio = {k: sum(y[k]) / sum(n[k]) for k in w}
+    e = [sum(wk * (y[k, u] - ratio[k] * n[k, u]) / sum(n[k]) for k, wk in w.items()) for u in range(y.shape[1])]
+    kinds = range(len(labels[0]))
+
+    def shared(which: tuple[int, ...]) -> float:
+        total = 0.0
+        for i, a in enumerate(labels):
+            total += sum(e[i] * e[j] for j, b in enumerate(labels) if all(a[k] == b[k] for k in which))
+        return total
+
+    both = shared((0,)) if len(kinds) == 1 else shared((0,)) + shared((1,)) - shared((0, 1))
+    largest = max([both, *(shared((k,)) for k in kinds)])
+    d = min(len({label[k] for label in labels}) for k in kinds)
+    return sum(wk * ratio[k] for k, wk in w.items()), (d / (d - 1) * largest) ** 0.5
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_equals_loops_over_units_and_labels(kinds: int) -> None:
+    rng = np.random.default_rng(kinds)
+    y, n = rng.normal(2, 1, (4, 24)), rng.integers(5, 60, (4, 24)).astype(float)
+    labels = [tuple(f"{'ab'[k]}{rng.integers(0, 5)}" for k in range(kinds)) for _ in range(24)]
+    w = {0: 1.0, 1: -0.5, 3: -0.5}
+    found = estimate(block(y, n, [x if kinds > 1 else x[0] for x in labels]), [Contrast(quantity="q", weights=w)])
+    one = found.frame.iloc[0]
+    value, error = naive(y, n, w, labels)
+    assert one["value"] == pytest.approx(value, abs=1e-12)
+    half = (one["high"] - one["low"]) / 2
+    quantile = half / error  # the degrees of freedom are those of statistics.degrees_of_freedom
+    assert 1.9 < quantile < 4.5
+    t = abs(value) / error
+    df = np.array([d for d in np.arange(1.0, 40, 0.001) if stats.t.ppf(0.975, d) <= quantile])[0]
+    assert one["p"] == pytest.approx(2 * stats.t.sf(t, df), abs=1e-3)
+
+
+def test_two_cells_on_the_same_units_are_the_paired_test() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.normal(0, 1, (2, 30)) + np.array([[0.5], [0.0]])
+    one = estimate(block(y), [Contrast(quantity="q", weights={0: 1.0, 1: -1.0})]).frame.iloc[0]
+    assert one["p"] == pytest.approx(stats.ttest_rel(y[0], y[1]).pvalue, abs=1e-12)
+    assert one["sd"] == pytest.approx((y[0] - y[1]).std(ddof=1))
+    old = compare_cases(y[0], y[1], resamples=100)
+    assert [one["value"], one["low"], one["high"]] == pytest.approx(
+        [old.difference, old.ci_low, old.ci_high], abs=1e-12
+    )
+
+
+def test_documents_of_unequal_length_are_the_ratio_estimator() -> None:
+    rng = np.random.default_rng(1)
+    n = rng.integers(10, 250, 40).astype(float)
+    y = rng.normal(0.1, 0.2, (1, 40)) * n
+    one = estimate(block(y, n), [Contrast(quantity="q", weights={0: 1.0})]).frame.iloc[0]
+    old = ratio_of_sums(y[0], n)
+    assert [one["value"], one["sd"], one["low"], one["high"]] == pytest.approx(
+        [old.mean, old.sd, old.ci_low, old.ci_high], abs=1e-12
+    )
+
+
+def test_factor_and_shift_are_a_percentage_of_a_ratio() -> None:
+    y = np.array([[3.0, 5.0, 8.0, 4.0]])
+    percent = replace(NATS, factor=100.0, shift=-100.0)
+    one = estimate(replace(block(y, 4.0), measure=percent), [Contrast(quantity="q", weights={0: 1.0})]).frame.iloc[0]
+    assert one["value"] == pytest.approx(100 * 20 / 16 - 100)
+    raw = estimate(block(y, 4.0), [Contrast(quantity="q", weights={0: 1.0})]).frame.iloc[0]
+    assert one["high"] - one["low"] == pytest.approx(100 * (raw["high"] - raw["low"]))
+
+
+def test_a_unit_that_is_not_in_a_cell_is_left_out_and_counted() -> None:
+    y = np.array([[1.0, 2.0, 3.0, 4.0], [0.0, np.nan, 1.0, 1.0]])
+    w = {0: 1.0, 1: -1.0}
+    one = estimate(block(y), [Contrast(quantity="q", weights=w), Contrast(quantity="r", weights={0: 1.0})]).frame
+    assert one["n"].tolist() == [3, 4]
+    assert one["value"].tolist() == pytest.approx([fmean([1, 2, 3]), 2.5])
+
+
+def test_no_interval_without_difference_and_says_why() -> None:
+    y = np.stack([np.full(6, 2.0) + 1e-7 * np.arange(6), np.zeros(6)])
+    found = estimate(block(y), [Contrast(quantity="q", weights={0: 1.0, 1: -1.0})])
+    assert found.frame[["low", "high", "p", "p_holm"]].isna().all(axis=None)
+    assert set(found.reasons.values()) == {"the same in every independent case"}
+    alone = estimate(block(y, clusters=["a"] * 6), [Contrast(quantity="q", weights={0: 1.0})])
+    assert set(alone.reasons.values()) == {"one independent case"}
+    assert {column for _, column in alone.reasons} == {"sd", "low", "high"} | {"p", "p_holm"}
+
+
+def test_missing_and_fixed_contrasts_keep_their_reasons() -> None:
+    y = np.random.default_rng(0).normal(0, 1, (2, 9))
+    rows = [
+        Contrast(quantity="a", weights={}, missing="the last layer cannot act"),
+        Contrast(quantity="b", weights={0: 1.0, 1: -1.0}, fixed="a scale of 1 changes nothing"),
+        Contrast(quantity="c", weights={0: 1.0}, null=None),
+    ]
+    found = estimate(block(y), rows)
+    assert np.isnan(found.frame["value"][0])
+    assert found.reasons[0, "value"] == "the last layer cannot act"
+    assert np.isfinite(found.frame["value"][1])
+    assert found.reasons[1, "p"] == "a scale of 1 changes nothing"
+    assert np.isnan(found.frame["p"][2])
+    assert (2, "p") not in found.reasons  # described, not tested
+
+
+def test_holm_is_over_the_tested_of_a_family() -> None:
+    rng = np.random.default_rng(3)
+    y = rng.normal(0.4, 1, (6, 20))
+    families = ["a", "a", "a", "b", "b", "a"]
+    rows = [Contrast(quantity="q", weights={i: 1.0}, family=f) for i, f in enumerate(families)]
+    rows[5] = replace(rows[5], missing="not there")
+    found = estimate(block(y), rows).frame
+    p = found["p"].to_numpy()
+    order = np.argsort(p[:3])
+    expected = np.minimum(np.maximum.accumulate(p[:3][order] * [3, 2, 1]), 1)
+    assert found["p_holm"].to_numpy()[:3][order] == pytest.approx(expected)
+    assert found["p_holm"].to_numpy()[3:5].min() == pytest.approx(min(2 * p[3:5].min(), 1))
+    assert np.isnan(found["p_holm"][5])
+
+
+def test_a_control_is_paired_over_shared_units() -> None:
+    rng = np.random.default_rng(4)
+    shared = rng.normal(0, 3, 20)
+    run, control = (block(np.stack([shared + rng.normal(m, 0.1, 20), shared])) for m in (0.5, 0.2))
+    w = Contrast(quantity="delta", weights={0: 1.0, 1: -1.0}, labels={"head": "L0H0"})
+    found = compare(run, control, [w]).frame.set_index("quantity")
+    mine, theirs = (one.total[0] - one.total[1] for one in (run, control))
+    test = stats.ttest_rel(mine, theirs)
+    assert found.loc["delta_difference", "p"] == pytest.approx(test.pvalue, abs=1e-12)
+    assert found.loc["delta_run", "value"] == pytest.approx(mine.mean())
+    assert found.loc["delta_control", "value"] == pytest.approx(theirs.mean())
+    fewer = control.at(np.arange(20)[::-1][:15])  # other order, some missing: matched by name
+    part = compare(run, fewer, [w]).frame.set_index("quantity")
+    assert part.loc["delta_difference", "n"] == 15
+    assert part.loc["delta_difference", "value"] == pytest.approx((mine - theirs)[5:].mean())
+    described = compare(run, control, [w, Contrast(quantity="base", weights={1: 1.0}, null=None)])
+    assert set(described.frame["quantity"]) == {"delta_run", "delta_control", "delta_difference"}
+    itself = compare(run, run, [w])
+    assert itself.frame["value"][2] == 0
+    assert itself.reasons[2, "p"] == "the same in every independent case"
+    with pytest.raises(InputError, match="0 units"):
+        strangers = replace(control, units=control.units.assign(unit=[f"v{i}" for i in range(20)]))
+        compare(run, strangers, [w])
+
+
+def test_seeds_are_the_units_of_a_recipe() -> None:
+    rng = np.random.default_rng(5)
+    runs = [block(rng.normal(m, 0.01, (1, 50))) for m in (0.1, 0.3, 0.2)]
+    w = [Contrast(quantity="q", weights={0: 1.0}, labels={"head": "L0H0"})]
+    each = [estimate(one, w) for one in runs]
+    found = over_seeds(each, ["head"]).frame.iloc[0]
+    values = [one.frame["value"][0] for one in each]
+    test = stats.ttest_1samp(values, 0)
+    assert [found["value"], found["p"]] == pytest.approx([fmean(values), test.pvalue])
+    assert found["n"] == 3
+
+
+def test_bad_observations_are_refused() -> None:
+    y = np.ones((2, 3))
+    for kwargs, message in (
+        ({"total": np.ones((3, 3))}, "totals of shape"),
+        ({"total": np.full((2, 3), np.inf)}, "finite"),
+        ({"size": np.zeros(1)}, "sizes positive"),
+        ({"units": pd.DataFrame({"unit": ["a", "a", "b"], "cluster": [1, 2, 3]})}, "there twice"),
+        ({"units": pd.DataFrame({"unit": [1, 2, 3]})}, "cluster"),
+    ):
+        with pytest.raises(InputError, match=message):
+            replace(block(y), **kwargs)
+    with pytest.raises(InputError, match="no cell"):
+        estimate(block(y), [Contrast(quantity="q", weights={7: 1.0})])
+    with pytest.raises(InputError, match="0 cells"):
+        block(y).cell(cell=9)
+
+
+def test_wide_has_a_row_for_each_key() -> None:
+    y = np.random.default_rng(6).normal(0, 1, (4, 12))
+    rows = [
+        Contrast(quantity=q, weights={i: 1.0}, labels={"head": h}, null=null, missing=gone)
+        for i, (h, q, null, gone) in enumerate(
+            [("A", "base", None, ""), ("A", "delta", 0.0, ""), ("B", "base", None, ""), ("B", "delta", 0.0, "no way")]
+        )
+    ]
+    frame, why = estimate(block(y), rows).wide(["head"])
+    assert frame["head"].tolist() == ["A", "B"]
+    assert {"base", "delta", "delta_sd", "delta_low", "delta_high", "delta_p", "delta_p_holm"} < set(frame)
+    assert "base_p" not in frame
+    assert {at for at, text in why.items() if text == "no way"} == {
+        (1, f"delta{s}") for s in ("", "_sd", "_low", "_high", "_p", "_p_holm")
+    }
