@@ -36,7 +36,7 @@ from tests.interventions.copiers import COPIER
 from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.tiny import arguments
 
-SHORT = ["--steps", "2", "--sample-every", "1000"]
+SHORT = ["--steps", "2"]
 PAPER = ROOT.parent / "shared" / "papers" / "003_3d7689fc2037bc32.txt"
 NAN = float("nan")
 
