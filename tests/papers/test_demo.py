@@ -36,6 +36,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             "3",
             "--log-every",
             "1",
+            "--sample-every",
+            "0",
             "--device",
             "cpu",
             "--out",
