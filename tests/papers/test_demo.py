@@ -43,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             "--out",
             str(folder / name),
         ]
-        train([preset, "--data", "stories:0:150", *sizes, *rest])
+        train([preset, "--data", "stories:0:80", *sizes, *rest])
         made.append(folder / name)
     return made
 

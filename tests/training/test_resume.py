@@ -98,8 +98,9 @@ def test_killed_and_resumed_equals_uninterrupted(
     preset: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # number None: SIGINT to this process, which is trained in; else to one of its own. pls has dropout, so the random state matters, kromcanon two optimisers; a pls that is killed at its renames is in
-    # test_faults, an lfa that gets SIGKILL in test_grid, and both run always
+    # number None: SIGINT to this process, which trains; else the signal to a process of its own. pls has dropout, so the
+    # random state matters, kromcanon two optimisers; a pls that is killed at its renames is in test_faults, an lfa that
+    # gets SIGKILL in test_grid, and both run always
     whole, cut = uninterrupted(preset), tmp_path / "cut"
     argv = arguments(corpus, cut, *LONG, preset=preset)
     code = interrupted(17, argv, monkeypatch) if number is None else kill_after(cut, 15, argv, number)
