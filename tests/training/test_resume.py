@@ -98,7 +98,7 @@ def test_killed_and_resumed_equals_uninterrupted(
     preset: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # number None: SIGINT to this process, which trains; else the signal to a process of its own. pls has dropout, so the
+    # number None: SIGINT to this process, which trains; else the signal to one of its own. pls has dropout, so the
     # random state matters, kromcanon two optimisers; a pls that is killed at its renames is in test_faults, an lfa that
     # gets SIGKILL in test_grid, and both run always
     whole, cut = uninterrupted(preset), tmp_path / "cut"
