@@ -1,7 +1,9 @@
 """`capture` and `edit`: names, errors, cleaning up, nesting, copies."""
 
+import importlib
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import models
 from models.capture import capture, edit
 from models.errors import InputError
 from models.hooks import ObservePoint
@@ -272,7 +275,15 @@ def test_captured_tensors_are_copies(model: StreamTransformer) -> None:
 
 
 def test_package_exports() -> None:
-    """What `models` exports is never hidden by a file of the same name, whatever was imported first."""
+    """What `models` exports is not hidden by a file of the same name, once all of them are imported."""
+    for home in set(models._HOME.values()):
+        importlib.import_module(f"models.{home}")
+    assert not [n for n in models.__all__ if isinstance(getattr(models, n), types.ModuleType)]
+
+
+@pytest.mark.slow
+def test_package_exports_of_a_fresh_process() -> None:
+    """The same where nothing else was imported first."""
     code = """
 import importlib, types, models
 for home in set(models._HOME.values()):

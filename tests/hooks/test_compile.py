@@ -44,12 +44,12 @@ def _logits(model: Any, tokens: Any, blocks: Any = None) -> Any:
 
 def check_presets_compile_as_one_graph() -> None:
     """Un-hooked blocks have no graph break and compute the same."""
-    _presets("dst-kron", "pls", "hdpl")
+    _presets("dst-kron", "hdpl")
 
 
 def check_more_presets_compile_slowly() -> None:
     """With the others: every part of the presets."""
-    _presets("std-t", "lfa", "dst-full-ind")
+    _presets("std-t", "lfa", "pls", "dst-full-ind")
 
 
 def _presets(*names: str) -> None:
@@ -125,12 +125,21 @@ def check_training_step() -> None:
 
 def check_sampled_training_step() -> None:
     """The penalties of HDPL leave a compiled block with their gradient, step after step, as from a plain one."""
+    _sampled_step("eager")
+
+
+def check_sampled_training_step_with_a_traced_backward_slowly() -> None:
+    """The same with the backward pass traced as well."""
+    _sampled_step("aot_eager")
+
+
+def _sampled_step(backend: str) -> None:
     import torch
 
     torch.compiler.reset()
     model, tokens = _make("hdpl", n_layers=1, **{"mlp.up.kl": "free_bits"})
     weights, results = list(model.blocks.parameters()), []
-    for blocks in (None, _compiled(model, "aot_eager")):
+    for blocks in (None, _compiled(model, backend)):
         torch.manual_seed(0)
         for _ in range(2):
             loss, parts = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
@@ -144,15 +153,15 @@ def check_sampled_training_step() -> None:
 
 def check_a_whole_step_compiles_as_one_graph() -> None:
     """Model, readouts of all layers, loss: no graph break, and the plain step's loss and gradients."""
-    _whole_step("pls")
+    _whole_step("eager", "pls")
 
 
 def check_a_whole_step_with_penalties_and_streams_compiles_slowly() -> None:
-    """The same of HDPL with its penalties, and of hyper-connections."""
-    _whole_step("hdpl", "kromcanon")
+    """The same with the backward pass traced as well, also of HDPL with its penalties, and of hyper-connections."""
+    _whole_step("aot_eager", "pls", "hdpl", "kromcanon")
 
 
-def _whole_step(*names: str) -> None:
+def _whole_step(backend: str, *names: str) -> None:
     import torch
 
     from models.training.loop import compiled_loss
@@ -161,7 +170,7 @@ def _whole_step(*names: str) -> None:
         torch.compiler.reset()
         model, tokens = _make(name, n_layers=1, dropout=0.0, **{"attention.dropout": 0.0})
         weights, results = list(model.train().parameters()), []
-        for loss in (model.loss, compiled_loss(model, backend="aot_eager")):
+        for loss in (model.loss, compiled_loss(model, backend=backend)):
             torch.manual_seed(0)
             total, parts = loss(tokens, tokens.roll(-1, 1))
             grads = torch.autograd.grad(total, weights, allow_unused=True)
@@ -187,11 +196,20 @@ def check_training_step_in_bf16() -> None:
 
 def check_an_edit_after_compiled_training_has_effect() -> None:
     """A compiled step, then an edit on the plain model: the effect is that on a model never compiled."""
+    _edit_after(("lfa", "eager"))
+
+
+def check_an_edit_after_more_compiled_training_has_effect_slowly() -> None:
+    """The same of one stream, and with the backward pass traced as well."""
+    _edit_after(("std-t", "eager"), ("lfa", "aot_eager"))
+
+
+def _edit_after(*models: tuple[str, str]) -> None:
     import torch
 
     from models.capture import capture, edit
 
-    for name, backend in [("std-t", "eager"), ("lfa", "aot_eager")]:
+    for name, backend in models:
         torch.compiler.reset()
         (model, tokens), (fresh, _) = _make(name, n_layers=1), _make(name, n_layers=1)
         blocks = _compiled(model, backend)

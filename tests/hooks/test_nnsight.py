@@ -261,7 +261,7 @@ def check_compile_after_wrapping() -> None:
 CHECKS = sorted(name for name in globals() if name.startswith("check_"))
 
 
-@pytest.fixture(scope="module", params=some(["lfa kromcanon", "std-t pls dst-kron"], ["lfa kromcanon"]))
+@pytest.fixture(scope="module", params=some(["lfa", "kromcanon std-t pls dst-kron"], ["lfa"]))
 def outcomes(request: pytest.FixtureRequest) -> dict[str, str]:
     """Check -> error, "" for none; from one fresh process in which warnings are errors."""
     root = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from interventions.edits import add_direction, replace_heads, resample_heads, sc
 from models.capture import Edits, Query, edit, run
 from models.errors import InputError
 from models.head_spec import Head
-from tests.tiny import some
+from tests.tiny import FOUR, some
 
 torch.set_num_threads(1)
 
@@ -68,7 +68,7 @@ def sweep_of(model: Any) -> list[Edits]:
     ]
 
 
-@pytest.mark.parametrize("preset", some(PRESETS))
+@pytest.mark.parametrize("preset", some(PRESETS, FOUR))
 def test_every_kind_of_edit_is_that_of_its_own_run(preset: str) -> None:
     """To 1e-5 in float32, in the batches of `run` (resampling depends on them), all at once and copy by copy."""
     model = models.build(preset, scale="tiny", seed=3, init_std=0.1)

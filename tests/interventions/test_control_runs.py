@@ -160,7 +160,14 @@ def test_amplify(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measu
         assert len(both[name]) == len(single[0][name]) + len(single[1][name])
 
 
-def test_ablate(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], words: Path, measure: Measure) -> None:
+HEADS = ["--heads", "L0.*", "L1.H1"]
+PAIRS = ["--heads", "L0.*", "--size", "2"]
+
+
+@pytest.mark.parametrize("sets", [HEADS, pytest.param(PAIRS, marks=pytest.mark.slow)], ids=["heads", "pairs"])
+def test_ablate(
+    sets: list[str], tiny_run: Path, changed: Path, corpus: tuple[Path, Path], words: Path, measure: Measure
+) -> None:
     options = [
         "--data",
         str(corpus[1]),
@@ -174,36 +181,37 @@ def test_ablate(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], words:
         "0.5",
     ]
     options += ["--measure", "loss", "coherence", "sps"]
-    for sets in (["--heads", "L0.*", "L1.H1"], ["--heads", "L0.*", "--size", "2"]):
-        itself = measure(ablate, tiny_run, *options, *sets, control=tiny_run)
-        is_zero(itself["control"])
-        both = measure(ablate, tiny_run, *options, *sets, control=changed)
-        mine, theirs = (measure(ablate, run, *options, *sets) for run in (tiny_run, changed))
-        table, keys = both["control"], ["head", "scale"]
-        columns = {"delta": "delta", **({"interaction": "interaction"} if "--size" in sets else {})}
-        assert set(table["measure"]) == {"percent", *columns}
-        check(table[table["measure"] != "percent"], mine[""], theirs[""], keys, columns)
-        percent = table[table["measure"] == "percent"].set_index(keys)["run"]
-        one = mine[""].set_index(keys)
-        np.testing.assert_allclose(percent, 100 * (one["loss"] / one["baseline"] - 1).reindex(percent.index))
-        for name in ("coherence", "sps"):
-            found = both[f"{name}-control"]
-            columns = {name: "difference", **({"interaction": "interaction"} if "--size" in sets else {})}
-            assert set(found["measure"]) == set(columns)
-            check(found, mine[name], theirs[name], keys, columns)
-            is_zero(itself[f"{name}-control"])
-            last = found[found["head"] == "L1H1"]
-            assert name == "coherence" or last["undefined"].str.contains("by construction").all()
-        assert both[""]["model"].nunique() == 2 and len(both[""]) == 2 * len(mine[""])
+    itself = measure(ablate, tiny_run, *options, *sets, control=tiny_run)
+    is_zero(itself["control"])
+    both = measure(ablate, tiny_run, *options, *sets, control=changed)
+    mine, theirs = (measure(ablate, run, *options, *sets) for run in (tiny_run, changed))
+    table, keys = both["control"], ["head", "scale"]
+    columns = {"delta": "delta", **({"interaction": "interaction"} if "--size" in sets else {})}
+    assert set(table["measure"]) == {"percent", *columns}
+    check(table[table["measure"] != "percent"], mine[""], theirs[""], keys, columns)
+    percent = table[table["measure"] == "percent"].set_index(keys)["run"]
+    one = mine[""].set_index(keys)
+    np.testing.assert_allclose(percent, 100 * (one["loss"] / one["baseline"] - 1).reindex(percent.index))
+    for name in ("coherence", "sps"):
+        found = both[f"{name}-control"]
+        columns = {name: "difference", **({"interaction": "interaction"} if "--size" in sets else {})}
+        assert set(found["measure"]) == set(columns)
+        check(found, mine[name], theirs[name], keys, columns)
+        is_zero(itself[f"{name}-control"])
+        last = found[found["head"] == "L1H1"]
+        assert name == "coherence" or last["undefined"].str.contains("by construction").all()
+    assert both[""]["model"].nunique() == 2 and len(both[""]) == 2 * len(mine[""])
 
 
-def test_ablate_towards_the_mean_of_each_model(
+def test_ablate_pairs_towards_the_mean_of_each_model(
     tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measure: Measure
 ) -> None:
-    options = ["--heads", "L0.*", "--method", "mean", "--data", str(corpus[1]), "--max-documents", "6", "--draws", "0"]
+    options = [*PAIRS, "--method", "mean", "--data", str(corpus[1]), "--max-documents", "6", "--draws", "0"]
     both = measure(ablate, tiny_run, *options, control=changed)["control"]
     mine, theirs = (measure(ablate, run, *options)[""] for run in (tiny_run, changed))
-    check(both[both["measure"] == "delta"], mine, theirs, ["head", "scale"], {"delta": "delta"})
+    columns = {"delta": "delta", "interaction": "interaction"}
+    assert set(both["measure"]) == {"percent", *columns}
+    check(both[both["measure"] != "percent"], mine, theirs, ["head", "scale"], columns)
 
 
 # ---- over cases --------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
     # a run is killed with its worker in the middle; another cannot be trained
     out, grid = tmp_path / "grid", toml(corpus, tmp_path / "grid.toml", '["lfa"]')
-    grid.write_text(grid.read_text() + "[settings.a]\n[settings.b]\nbatch_size = 100000\n")
+    grid.write_text(grid.read_text() + '[settings.a]\n[settings.b]\nset = ["n_layers=0"]\n')
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     worker = subprocess.Popen(
         [sys.executable, "-m", "models.grid", str(grid), "--out", str(out)],
@@ -172,7 +172,8 @@ def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
     main([str(grid), "--out", str(out)])
     said = capsys.readouterr().out
     assert [ledger.state(f"lfa-{s}-s0").kind for s in "ab"] == ["done", "failed"]
-    assert "one batch needs 100000" in ledger.state("lfa-b-s0").detail and "one batch needs 100000" in said
+    told = "n_layers must be at least 1, got 0"
+    assert told in ledger.state("lfa-b-s0").detail and told in said
     argv = cells_of(read_grid(grid))[0].argv
     train([*argv, "--out", str(tmp_path / "whole")])
     one, two = weights(first), weights(tmp_path / "whole")

@@ -57,6 +57,8 @@ for connection in ("hc", "mhc", "mhc_lite", "kromhc"):
 FROZEN = [
     name for name, (base, over) in VARIANTS.items() if preset(base, "tiny", **over).residual.kind == "frozen_token"
 ]
+SLOW |= {"positions learned", "positions rope", "mixing kron-ind/ind-dns", "mixing dns-id/ind-ind", "partial rope"}
+SLOW |= {"q kron, k ind", "canon, swiglu, k 2", "kromhc, freeze_res True"}  # parts that the others have too
 every = pytest.mark.parametrize("variant", some(VARIANTS, VARIANTS.keys() - SLOW))
 
 

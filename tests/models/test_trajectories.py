@@ -96,8 +96,17 @@ def assert_same(model: StreamTransformer, sweep: Sequence[Edits], tolerance: flo
 # ---- the same numbers --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", [None, AT], ids=["everywhere", "answers"])
-@pytest.mark.parametrize("case", some(CASES, {*FOUR, "alibi", "gate from values"}))
+@pytest.mark.parametrize(
+    ("case", "at"),
+    [
+        pytest.param(case, at, id=f"{case}-{where}", marks=[] if case in fast else pytest.mark.slow)
+        for where, at, fast in (
+            ("everywhere", None, {"pls", "kromcanon"}),
+            ("answers", AT, {*FOUR, "alibi", "gate from values"}),
+        )
+        for case in CASES
+    ],
+)
 def test_an_edit_at_every_hook_of_the_model(case: str, at: Tensor | None) -> None:
     """One sweep over all of them, in chunks of four copies: no stage is too late, no position left out."""
     model = make(case, n_layers=2)
@@ -110,7 +119,7 @@ THREE = torch.tensor([[0, 3, 6], [2, 2, -1], [-7, 5, 1]])
 
 @pytest.mark.parametrize(
     ("at", "budget"),
-    [(None, 100), (AT, 1), (AT, 10**6), (THREE, 100)],
+    [(None, 100), (AT, 1), pytest.param(AT, 10**6, marks=pytest.mark.slow), (THREE, 100)],
     ids=["losses", "alone", "together", "three"],
 )
 def test_singles_pairs_and_random_sets(at: Tensor | None, budget: int) -> None:
@@ -177,7 +186,7 @@ def test_the_unedited_pass_is_the_plain_one_bit_for_bit() -> None:
 # ---- captures ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("budget", [1, pytest.param(60, marks=pytest.mark.slow), 10**6])
+@pytest.mark.parametrize("budget", some([1, 60, 10**6], [1]))
 @pytest.mark.parametrize("case", some(["std-t", "lfa", "kromcanon", "hdpl"], ["lfa", "kromcanon"]))
 def test_captures_of_every_hook(case: str, budget: int) -> None:
     """What a hook shows under an edit, before its place too; with final streams and without."""

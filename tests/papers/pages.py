@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,19 @@ def unexplained(folder: Path, leave_out: Collection[str] = ()) -> dict[str, list
             found[path.stem] = [c for c in shown if (shown[c].astype(str) == "NaN (unexplained)").any()]
     assert found
     return {name: columns for name, columns in found.items() if columns}
+
+
+def fewer_prompts(patch: pytest.MonkeyPatch, most: int) -> None:
+    """From every suite that is loaded, its first `most` prompts, whole pairs."""
+    import probes.prompts
+
+    whole = probes.prompts.load_suite
+
+    def first(*args: Any, **options: Any) -> Any:
+        suite = whole(*args, **options)
+        return replace(suite, prompts=suite.prompts[:most])
+
+    patch.setattr(probes.prompts, "load_suite", first)
 
 
 def refused(

@@ -36,12 +36,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             "3",
             "--log-every",
             "1",
+            "--sample-every",
+            "0",
             "--device",
             "cpu",
             "--out",
             str(folder / name),
         ]
-        train([preset, "--data", "stories:0:150", *sizes, *rest])
+        train([preset, "--data", "stories:0:80", *sizes, *rest])
         made.append(folder / name)
     return made
 

@@ -25,7 +25,7 @@ from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.tiny import arguments
 
-SHORT = ["--steps", "2", "--sample-every", "1000"]
+SHORT = ["--steps", "2"]
 PAPER_TEXT = ROOT.parent / "shared" / "papers" / "000_f5aca6399040d6b7.txt"
 
 

@@ -38,7 +38,7 @@ def runs(corpus, tmp_path_factory) -> dict[str, Path]:
         "b2-0": ("kromhc", "--seed", "0", "--set", "residual.b_res=-2"),
     }
     for name, (preset, *more) in plan.items():
-        train(arguments(corpus, folder / name, "--sample-every", "0", *more, preset=preset))
+        train(arguments(corpus, folder / name, *more, preset=preset))
     return {name: folder / name for name in plan}
 
 

@@ -33,10 +33,10 @@ from probes.tasks import token_task
 from tests.conftest import ROOT
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER
-from tests.papers.pages import changed, once_more, planted, refused, unexplained
+from tests.papers.pages import changed, fewer_prompts, once_more, planted, refused, unexplained
 from tests.tiny import arguments
 
-SHORT = ["--steps", "2", "--sample-every", "1000"]
+SHORT = ["--steps", "2"]
 PAPER = ROOT.parent / "shared" / "papers" / "003_3d7689fc2037bc32.txt"
 NAN = float("nan")
 
@@ -427,7 +427,9 @@ def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("out") / "pls"
     options = ["--tasks", "capitalization-8", "gender-16", "--tokens", "300", "--draws", "2", "--static", "none"]
     pair = [str(runs[name]) for name in ("pls-0", "c2-0")]
-    main([*pair, "--out", str(folder), *options, "--no-html", "--device", "cpu"])
+    with pytest.MonkeyPatch.context() as patch:
+        fewer_prompts(patch, 60)
+        main([*pair, "--out", str(folder), *options, "--no-html", "--device", "cpu"])
     return folder
 
 

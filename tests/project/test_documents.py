@@ -17,11 +17,11 @@ SMALLER = {  # the same commands, so small that they end in seconds
     "probes.over_steps": ["--measures", "loss", "induction", "--max-documents", "4", "--sequences", "4"],
     "probes.phenomena": ["--only", "repeats", "capitalization", "--sequences", "4"],
     "interventions.ablate": ["--max-documents", "2", "--draws", "1"],
-    "interventions.latents": ["--max-documents", "4"],
+    "interventions.latents": ["--max-documents", "2"],
     "interventions.streams": ["--max-documents", "4", "--draws", "1"],
-    "interventions.amplify": ["--max-documents", "4", "--alpha", "8", "--sample-tokens", "4"],
-    "interventions.patch": ["--pairs", "1", "--hooks", "z"],
-    "interventions.steer": ["--max-documents", "4"],
+    "interventions.amplify": ["--max-documents", "2", "--alpha", "8", "--sample-tokens", "2"],
+    "interventions.patch": ["--pairs", "1", "--hooks", "z", "--direction", "denoise", "--senders", "top1:recovery"],
+    "interventions.steer": ["--max-documents", "2", "--draws", "1", "--sample-tokens", "4"],
     "interventions.abliterate": ["--max-documents", "4"],
     "probes.directions": ["--draws", "2"],
     "interventions.ablation_effects": ["--draws", "1", "--tasks", "capitalization-8", "gender-16"],
@@ -30,8 +30,9 @@ SMALLER = {  # the same commands, so small that they end in seconds
     "probes.head_groups": ["--n", "60"],
     "features.extract": ["--max-tokens", "1000"],
     "features.cluster": ["--no-umap", "--drop-constant"],
+    "features.predict_effects": ["--shuffles", "1", "--resamples", "100", "--folds", "3"],
     "interventions.token_effects": ["--max-tokens", "1000"],
-    "interventions.suppress": ["--draws", "20", "--k", "1", "--gates", "1", "0", "--measure", "sps"],
+    "interventions.suppress": ["--draws", "20", "--k", "1", "--gates", "0", "--measure", "sps"],
 }
 
 

@@ -59,6 +59,7 @@ def test_a_closed_standard_output_prints_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "f").exists()
 
 
+@pytest.mark.slow
 def test_ablate_into_head_keeps_table_and_figure(tiny_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "heads.parquet"
     argv = ["-m", "interventions.ablate", str(tiny_run), "--heads", "--max-documents", "4", "--draws", "2"]

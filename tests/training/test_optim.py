@@ -326,7 +326,7 @@ def test_rounding_that_would_round_nothing_raises() -> None:
         make_optimizer(model, training("kromhc", rounding="stochastic", hc_optimizer="sgd"))
 
 
-@pytest.mark.parametrize("name", some(["lfa", "pls", "dst-kron", "hdpl", "kromcanon"], ["hdpl", "kromcanon"]))
+@pytest.mark.parametrize("name", some(["lfa", "pls", "dst-kron", "hdpl", "kromcanon"], ["kromcanon"]))
 def test_a_model_stored_in_bf16_learns(name: str) -> None:
     """Forward, backward and step in every family; thirty steps on one batch at scale tiny."""
     model = build(name, "tiny", dropout=0.0).train()

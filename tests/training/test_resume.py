@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from models.errors import InputError
 from models.train import main
+from models.training.loop import Trainer
 from models.training.run import OF_THE_MACHINE, read_metrics
 from tests.tiny import arguments
 
@@ -31,6 +32,21 @@ def rows(folder: Path) -> list[dict]:
 def weights_equal(a: Path, b: Path) -> bool:
     one, two = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
     return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+def interrupted(step: int, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run the command in this process, which gets SIGINT in the middle of `step`."""
+    update = Trainer.update
+
+    def signalled(self: Trainer) -> dict:
+        if self.step + 1 == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return update(self)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.setattr(Trainer, "update", signalled)
+        main(argv)
+    return end.value.code
 
 
 def kill_after(folder: Path, step: int, argv: list[str], number: int) -> int:
@@ -68,18 +84,26 @@ def uninterrupted(corpus, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 @pytest.mark.parametrize(
     ("number", "preset"),
     [
-        (signal.SIGINT, "pls"),
+        (None, "pls"),
+        pytest.param(signal.SIGINT, "pls", marks=pytest.mark.slow),
         *(pytest.param(signal.SIGKILL, preset, marks=pytest.mark.slow) for preset in ("pls", "kromcanon")),
     ],
     ids=str,
 )
 def test_killed_and_resumed_equals_uninterrupted(
-    corpus, uninterrupted: Callable[[str], Path], tmp_path: Path, number: int, preset: str
+    corpus,
+    uninterrupted: Callable[[str], Path],
+    tmp_path: Path,
+    number: int | None,
+    preset: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # pls has dropout, so the random state matters, kromcanon two optimisers; a pls that is killed at its renames is in
-    # test_faults, an lfa that gets SIGKILL in test_grid, and both run always
+    # number None: SIGINT to this process, which trains; else the signal to one of its own. pls has dropout, so the
+    # random state matters, kromcanon two optimisers; a pls that is killed at its renames is in test_faults, an lfa that
+    # gets SIGKILL in test_grid, and both run always
     whole, cut = uninterrupted(preset), tmp_path / "cut"
-    code = kill_after(cut, 15, arguments(corpus, cut, *LONG, preset=preset), number)
+    argv = arguments(corpus, cut, *LONG, preset=preset)
+    code = interrupted(17, argv, monkeypatch) if number is None else kill_after(cut, 15, argv, number)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     reached = max(r["step"] for r in read_metrics(cut, strict=False))
     assert 15 <= reached < 60, "the signal came too late to test anything"

@@ -47,28 +47,34 @@ def test_nothing_for_a_model_without_mixing(corpus, tmp_path: Path, monkeypatch)
     assert mixing_rows(tmp_path / "a") == []
 
 
-def test_watching_does_not_change_the_training(corpus, tmp_path: Path, monkeypatch) -> None:
+@pytest.fixture(scope="module")
+def watched(corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of kromhc."""
+    out = tmp_path_factory.mktemp("watched") / "run"
+    main(arguments(corpus, out, preset="kromhc"))
+    return out
+
+
+def test_watching_does_not_change_the_training(corpus, watched: Path, tmp_path: Path, monkeypatch) -> None:
     import models.training.loop
 
-    main(arguments(corpus, tmp_path / "watched", preset="kromhc"))
     monkeypatch.setattr(models.training.loop, "has_mixing", lambda model: False)
     main(arguments(corpus, tmp_path / "unwatched", preset="kromhc"))
-    assert mixing_rows(tmp_path / "watched") and not mixing_rows(tmp_path / "unwatched")
-    assert weights_equal(tmp_path / "watched", tmp_path / "unwatched")
+    assert mixing_rows(watched) and not mixing_rows(tmp_path / "unwatched")
+    assert weights_equal(watched, tmp_path / "unwatched")
 
 
-def test_curves_in_tensorboard(corpus, tmp_path: Path) -> None:
+def test_curves_in_tensorboard(watched: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    main(arguments(corpus, tmp_path / "a", preset="kromhc"))
-    board = EventAccumulator(str(tmp_path / "a" / "tb"))
+    board = EventAccumulator(str(watched / "tb"))
     board.Reload()
     points = board.Scalars("mixing/swap_static/blocks.1.attn_hc/factor_1")
     assert [p.step for p in points] == [6, 12]
     assert points[-1].value == pytest.approx(
         next(
             r["value"]
-            for r in mixing_rows(tmp_path / "a")
+            for r in mixing_rows(watched)
             if (r["step"], r["module"], r["metric"], r["part"]) == (12, "blocks.1.attn_hc", "swap_static", "factor 1")
         )
     )
