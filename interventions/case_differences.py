@@ -6,16 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interventions.controls import Sweep
-from interventions.effects import REASON, by_construction, holm
+from interventions.effects import holm
 from interventions.groups import Group
 from interventions.hydra_tables import FEW, UNSURE, Decomposition, known_direct, layer_values, part_values
 from interventions.model_differences import CASES, NAN, NUMBERS, compare_cases, shared_cases, units_of
-from interventions.observe import SMALLEST, Observed
+from interventions.observe import SMALLEST
 from interventions.patch_tables import RESOLUTION
 from interventions.patching import Patched
-from interventions.selection import labels
-from models.head_spec import Head
 from probes.statistics import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
 from probes.suite import Unit
 from probes.tasks import Task
@@ -103,43 +100,6 @@ def _share_difference(
 
 def _two_shares(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.asarray(ratio(a, b, axis) - ratio(c, d, axis))
-
-
-def compare_prompts(sweep: Sweep, observed: tuple[Observed, Observed], n_layers: int) -> pd.DataFrame:
-    """One row per cell of a sweep over heads: what an edit changes in the run minus what it changes in the control.
-
-    SPS or coherence of the same prompts in both models (run first), with 95 % over independent cases, p, p_holm over
-    the cells of one scale; of several heads also the interaction (`interactions`). SPS under gating of the last layer
-    is undefined by construction. Raises `InputError` for fewer than two shared prompts.
-    """
-    measure = observed[0].measure
-    common, at = shared_cases(observed[0].cases, observed[1].cases, measure)
-    clusters = observed[0].cases["cluster"].to_numpy()[common]
-
-    def idle(heads: Sequence[Head]) -> bool:
-        return by_construction(measure, "all", heads, n_layers)
-
-    def change(one: Observed, use: np.ndarray, edit: int) -> np.ndarray:
-        return (one.under(edit) - one.under(None))[use]
-
-    tables = []
-    for name in (measure, "interaction"):
-        named: list[dict[str, Any]] = []
-        values: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-        for (heads, g), i in zip(sweep.cells, sweep.index, strict=True):
-            able = [head for head in heads if not idle([head])]
-            if name == "interaction" and len(heads) == 1:
-                continue
-            named.append(labels(heads, g))
-            for one, found, use in zip(observed, values, (common, at), strict=True):
-                x = change(one, use, i)
-                if name == "interaction":
-                    x = x - sum(change(one, use, sweep.known[(head,), g]) for head in able)
-                has = len(able) >= (1 if name == measure else 2)
-                found.append(x if has else np.full_like(x, NAN))
-        if named:
-            tables.append(compare_cases(named, name, *values, clusters, resolution=SMALLEST[measure], missing=REASON))
-    return holm(pd.concat(tables, ignore_index=True), ("measure", "scale"))
 
 
 def compare_patches(

@@ -8,11 +8,9 @@ import pandas as pd
 from interventions.amplification import Patterns
 from interventions.amplify_tables import BASELINE, KEPT, by_construction
 from interventions.areas import readings
-from interventions.controls import Sweep
 from interventions.effects import holm
 from interventions.model_differences import DOCUMENTS, TESTED, Sums, difference, units_of, without
 from interventions.observe import SMALLEST
-from interventions.selection import labels
 from interventions.streams_tables import EMPTY, Cell
 from interventions.sweep import Losses
 from models.head_spec import Head
@@ -95,33 +93,6 @@ def compare_areas(alphas: Sequence[float], losses: tuple[Losses, Losses]) -> pd.
         about = {"measure": "area", "kind": mine.kind, "axis": mine.axis}
         rows.append({**about, **row, "n": len(mine.totals), "undefined": note(why)})
     return holm(pd.DataFrame(rows), ("measure",))
-
-
-def compare_heads(sweep: Sweep, losses: tuple[Losses, Losses]) -> pd.DataFrame:
-    """One row per measure and cell of a sweep over heads: run, control, run − control with 95 %, p, p_holm.
-
-    delta (nats/token) and percent of the unedited loss, and of several heads the interaction (`interactions`), of the
-    same documents in both models (run first). p_holm corrects over the cells of one scale. Raises `InputError` for
-    other documents in the two.
-    """
-    rows = []
-    for measure in ("delta", "percent", "interaction"):
-        for (heads, g), at in zip(sweep.cells, sweep.index, strict=True):
-            if measure == "interaction" and len(heads) == 1:
-                continue
-            y, base = [one.edited[at] for one in losses], [one.baseline for one in losses]
-            if measure == "percent":
-                row, why = difference(*map(Sums, y, base), resolution=PERCENT, factor=100, shift=-100)
-            else:
-                changes = [a - b for a, b in zip(y, base, strict=True)]
-                for head in heads if measure == "interaction" else ():
-                    alone = sweep.known[(head,), g]
-                    changes = [x - (one.edited[alone] - one.baseline) for x, one in zip(changes, losses, strict=True)]
-                sums = [Sums(x, one.tokens.astype(float)) for x, one in zip(changes, losses, strict=True)]
-                row, why = difference(*sums, resolution=NATS)
-            about = {"measure": measure, **labels(heads, g)}
-            rows.append({**about, **row, "n": len(base[0]), "undefined": note(why)})
-    return holm(pd.DataFrame(rows), ("measure", "scale"))
 
 
 def compare_streams(

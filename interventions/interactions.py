@@ -9,24 +9,17 @@ the logits, effects need not add up even where no head reads another. A head tha
 last layer) has Δ = 0 and leaves the interaction to the others of its set.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from math import comb
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from interventions.selection import random_sets
 from models.errors import InputError
 from models.head_spec import Head
-from probes.statistics import t_quantile
-from probes.t_tests import clustered_t, spread
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from interventions.controls import Sweep
-    from probes.statistics import Shared
+    pass
 
 COLUMNS = ("interaction", "interaction_low", "interaction_high", "p_interaction")
 ONE = "one head has no parts"
@@ -61,55 +54,3 @@ def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> 
 def parts(groups: Sequence[Sequence[Head]]) -> list[tuple[Head, ...]]:
     """Each head of the groups of several heads, alone."""
     return [(head,) for head in dict.fromkeys(h for group in groups if len(group) > 1 for h in group)]
-
-
-def interaction_columns(
-    sweep: "Sweep",
-    changes: Callable[[int], np.ndarray],
-    sizes: np.ndarray,
-    *,
-    resolution: float,
-    shared: "Shared | None" = None,
-    idle: Callable[[Sequence[Head]], str] = lambda heads: "",
-) -> "tuple[dict[str, list[float]], list[dict[str, str]]]":
-    """(`COLUMNS`, why cells have no value) of every cell: Σ_d (Δ_d(S) − Σ_h Δ_d({h})) / Σ_d n_d with 95 % and p.
-
-    `changes` gives the totals [D] of an edit over documents or independent cases, `sizes` [D] how many tokens or
-    prompts each has, `shared` which of them share labels of several kinds. Interactions that differ between these by no
-    more than rounding (`resolution`) have no interval. `idle` says why heads cannot change anything, "" where they can.
-    """
-    rows: list[dict[str, float]] = []
-    reasons: list[dict[str, str]] = []
-    for (heads, g), at in zip(sweep.cells, sweep.index, strict=True):
-        row = dict.fromkeys(COLUMNS, float("nan"))
-        able = [head for head in heads if not idle([head])]
-        lost = ONE if len(heads) == 1 else next((why for head in heads if (why := idle([head]))), "")
-        if len(able) < 2:
-            rows.append(row)
-            reasons.append(dict.fromkeys(COLUMNS, lost))
-            continue
-        beyond = changes(at) - sum(changes(sweep.known[(head,), g]) for head in able)
-        test = clustered_t(beyond, sizes, shared)
-        row["interaction"] = float(test.difference)
-        if spread(test) > resolution:
-            half = t_quantile(0.95, float(test.df)) * float(test.error)
-            row |= {"interaction_low": row["interaction"] - half, "interaction_high": row["interaction"] + half}
-            row["p_interaction"] = float(test.p)
-            reasons.append({})
-        else:
-            reasons.append(dict.fromkeys(COLUMNS[1:], "the interaction is the same in every cluster"))
-        rows.append(row)
-    return {name: [row[name] for row in rows] for name in COLUMNS}, reasons
-
-
-def strongest(table: "pd.DataFrame", n: int = SHOWN) -> "pd.DataFrame":
-    """The rows of the n sets with the largest interactions at any scale, largest first.
-
-    Where none has one, the first n; the whole table where it has no more sets.
-    """
-    most = table.assign(size=table["interaction"].abs()).groupby("head", sort=False)["size"].max()
-    if len(most) <= n:
-        return table
-    order = most.sort_values(ascending=False, kind="stable", na_position="last").index[:n]
-    rank = {head: i for i, head in enumerate(order)}
-    return table[table["head"].isin(order)].sort_values("head", key=lambda heads: heads.map(rank), kind="stable")

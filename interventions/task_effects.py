@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interventions.ablate_tables import every_head, prompt_controls
 from interventions.batch import answer_log_probs
-from interventions.controls import Sweep, plan
+from interventions.controls import Sweep, control_columns, plan
 from interventions.edits import scale_heads
-from interventions.effects import Cell, effect_rows, holm
+from interventions.effects import Cell, by_construction, effect_rows, holm
 from interventions.groups import Group
-from interventions.observe import NAMES, Observed
+from interventions.observe import NAMES, SMALLEST, Observed
+from interventions.selection import every_head
 from models.capture import Edits
 from models.errors import InputError
 from probes.statistics import read_clusters
+from probes.t_tests import clustered_t
 from probes.tasks import Task
 from probes.undefined import note, reasons
 
@@ -111,3 +112,20 @@ def ablate_tasks(
     table = pd.concat(parts, ignore_index=True)
     table = holm(holm(table, ("measure",)), ("measure",), "p_above")
     return Effects(table, changes, {task.name: task.cases for task in tasks})
+
+
+def prompt_controls(observed: Observed, sweep: Sweep, n_layers: int) -> tuple[dict[str, Any], list[bool]]:
+    """Columns of the controls, the reasons of their empty cells among them, and the cells that cannot have any."""
+
+    within = read_clusters(observed.cases["cluster"].to_numpy(), len(observed.cases))
+    rows, impossible = [], []
+    for (heads, g), at, controls in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
+        able = [i for drawn, i in controls if not by_construction(observed.measure, "all", drawn, n_layers)]
+        change = observed.under(at) - observed.under(None)
+        others = np.array([observed.under(i) - observed.under(None) for i in able])
+        paired = clustered_t(*within.totals(change - others.mean(0)), within.shared) if able else None
+        effects = others.mean(-1) if able else []
+        row = control_columns(float(change.mean()), effects, paired, g, resolution=SMALLEST[observed.measure])
+        rows.append({"undefined": note(row.pop("why")), **row})
+        impossible.append(by_construction(observed.measure, "all", heads, n_layers))
+    return {name: [row[name] for row in rows] for name in rows[0]}, impossible

@@ -78,19 +78,21 @@ def _write_tables(out: Path, found: Sequence[tuple[Subject, Found]], about: dict
 
 def _units() -> dict[str, dict[str, str]]:
     """Units by the first word of a table's name, from the modules that made the table."""
-    from interventions.ablate_tables import UNITS as ABLATION
+    from interventions.ablate.measure import LOSS
     from interventions.suppress import UNITS as SUPPRESSION
-    from probes import coherence, coreference, pds, sps
+    from probes import coherence, coreference, sps
+    from probes.pds.measure import HEADS
+    from probes.result import short_units
 
     return {
         "parameters": {"parameters": "numbers, layers summed"},
         "losses": {"loss": "nats/token", "tokens": "training tokens seen, repetitions counted"},
-        "pds": pds.UNITS,
+        "pds": short_units(HEADS, "difference"),
         "coreference": coreference.UNITS,
         "sps": sps.UNITS,
         "coherence": coherence.UNITS,
         "following": {"change": "nats of log-odds; of the row `whole` the log-odds due to the nouns themselves"},
-        "ablation": ABLATION,
+        "ablation": short_units(LOSS, "delta"),
         "suppression": SUPPRESSION,
     }
 

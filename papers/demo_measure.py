@@ -291,7 +291,7 @@ def _due(model: Any, both: "tuple[Aligned, Aligned]", without: str | None) -> "p
 
 def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
     """Every head at z = 0, one at a time, on validation documents: `interventions.ablate`."""
-    from interventions.ablate_tables import ablate_heads
+    from interventions.ablate.measure import ablate_heads
     from models.head_spec import parse_heads
     from models.training.data import evaluation_shards
 
@@ -300,7 +300,8 @@ def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
     heads = parse_heads("all", model.config.n_layers, model.config.n_heads)
     progress = bar(f"{subject.name}: {len(heads)} heads ablated")
     groups = [[head] for head in heads]
-    table = ablate_heads(model, shards, groups, [0.0], max_documents=sizes.documents, progress=progress)
+    measured = ablate_heads(model, shards, groups, [0.0], max_documents=sizes.documents, progress=progress)
+    table = measured.short("delta")
     found.tables["ablation"] = table.sort_values("delta", ascending=False, kind="stable", ignore_index=True)
 
 

@@ -118,7 +118,7 @@ def _limits(runs: Runs, sizes: Sizes) -> Section:
                     *seeds,
                     f"python -m models.train {presets[0]} --data stories --scale small --out runs/{presets[0]}-small",
                     f"python -m probes.coreference {runs[0][0].run} --suite {SUITE} --n 1000",
-                    f"python -m interventions.ablate {runs[0][0].run} --heads --measure sps coherence",
+                    f"python -m interventions.ablate {runs[0][0].run} --heads --measures sps coherence",
                     f"python -m probes.logit_lens {runs[0][0].run} --text \"Lily had a red ball. She\"",
                 ]
             ),

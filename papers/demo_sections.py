@@ -286,7 +286,8 @@ def _front(name: str, table: "pd.DataFrame") -> "pd.DataFrame":
 
 def _units(which: str) -> dict[str, str]:
     """Units of the columns, from the modules that made them."""
-    from interventions.ablate_tables import UNITS as ABLATE
+    from interventions.ablate.measure import LOSS
     from probes.coreference import UNITS as COREFERENCE
+    from probes.result import short_units
 
-    return ABLATE if which == "a" else COREFERENCE
+    return short_units(LOSS, "delta") if which == "a" else COREFERENCE

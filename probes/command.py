@@ -139,7 +139,7 @@ class Arguments:
     """auto, cpu or cuda."""
 
 
-def main_of(made: "type[Instrument]", doc: str | None = None) -> Callable[[Sequence[str] | None], None]:
+def main_of(made: "type[Instrument]", doc: str | None = None) -> Callable[..., None]:
     """`main(argv=None)` of an instrument: its fields, its data's and `Arguments` are the options."""
 
     def main(argv: Sequence[str] | None = None) -> None:
@@ -148,7 +148,7 @@ def main_of(made: "type[Instrument]", doc: str | None = None) -> Callable[[Seque
         flat = tyro.conf.OmitArgPrefixes
         kinds = [(f"data{i}", Annotated[type(one), flat], field(default=one)) for i, one in enumerate(made.takes)]
         own = ("how", Annotated[made, flat], field(default=made()))
-        options = parse(
+        options: Any = parse(
             make_dataclass("Options", [*kinds, own], bases=(Arguments,), frozen=True, kw_only=True),
             argv,
             doc or made.__doc__,
@@ -172,7 +172,8 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments) -> None:
 
     from models.checkpoint import load, run_folder
     from models.provenance import pick_device, provenance
-    from probes.contract import title_of
+    from probes.contract import Documents, title_of
+    from probes.documents import same_tokens
     from probes.together import compare, together
 
     names = options.run or how.runs
@@ -183,6 +184,8 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments) -> None:
     if options.control is not None:
         control = load(options.control, device=device)
         _same_shape(models[0], control, options.control)
+        if Documents in map(type, how.takes):
+            same_tokens(models[0], control, options.control)
     opened = [how.open(model, *data) for model in models]
     result = together([how.run(one, progress_bar(title_of(one.model))) for one in opened])
     if options.control is not None:

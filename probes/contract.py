@@ -19,6 +19,7 @@ All else is the same for all: estimates (`probes.observations`), tables and file
 answers at once.
 """
 
+import json
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -217,7 +218,7 @@ class Instrument(Validated):
         tables = self.tables(seen, estimates)
         about = {
             "instrument": self.name,
-            "options": asdict(self),
+            "options": json.loads(json.dumps(asdict(self), default=str)),  # as it is on disk
             "data": {kind.__name__: one.about() for kind, one in data.opened.items()},
             "model": title_of(data.model),
             **seen.about,
@@ -252,6 +253,7 @@ OWN = ("name", "takes", "figures", "runs", "planted")
 Class = TypeVar("Class", bound=type[Instrument])
 
 
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
     """Make a class an instrument: a frozen dataclass under `name`, with what it takes and the defaults of these.
 
@@ -271,7 +273,7 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
             raise TypeError(f"instrument {name!r}: the option {clash[0]!r} would hide a method or another option")
         made.name, made.takes = name, takes
         REGISTERED[name] = made
-        return made
+        return made  # type: ignore[return-value]
 
     return register
 

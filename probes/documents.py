@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,7 +47,10 @@ class OpenDocuments:
 
         Only the same document in the same tokens has the same name in two models.
         """
-        names = [f"{i}:{hashlib.sha1(np.asarray(ids, np.int64)).hexdigest()[:10]}" for i, ids in enumerate(self.rows())]
+        names = [
+            f"{i}:{hashlib.sha1(np.asarray(ids, np.int64).tobytes()).hexdigest()[:10]}"
+            for i, ids in enumerate(self.rows())
+        ]
         return pd.DataFrame({"unit": names, "cluster": names})
 
     def title(self) -> str:
@@ -68,21 +72,31 @@ def open_documents(spec: Documents, model: Any, like: OpenDocuments | None = Non
     """
     tokenizer, n_ctx = check_tokenizer(model), model.config.n_ctx
     if like is not None:
-        if like.tokenizer.sha256 != tokenizer.sha256:
-            raise InputError(
-                "the control has another vocabulary; what both are measured on must be the same tokens: "
-                "train them with one tokenizer"
-            )
-        if like.n_ctx != n_ctx:
-            raise InputError(
-                f"the control has a context of {n_ctx} tokens, the model {like.n_ctx}; documents would be cut in "
-                "different places"
-            )
+        if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
+            raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
         return OpenDocuments(spec, like.shards, n_ctx, tokenizer)
     run = getattr(model, "run", None)
     if run is None and spec.data is None:
         raise InputError("this model was not loaded from a run: say what to measure it on, as Documents('valid.txt')")
-    return OpenDocuments(spec, evaluation_shards(run, tokenizer, spec.data), n_ctx, tokenizer)
+    shards = evaluation_shards(Path() if run is None else run, tokenizer, spec.data)
+    return OpenDocuments(spec, shards, n_ctx, tokenizer)
+
+
+def same_tokens(model: Any, control: Any, name: str) -> None:
+    """Raise `InputError` for a control that reads documents in other tokens than the model, or cuts them elsewhere."""
+    mine, theirs = check_tokenizer(model), check_tokenizer(control)
+    if mine.sha256 != theirs.sha256 or model.config.d_vocab != control.config.d_vocab:
+        a, b = model.config.d_vocab, control.config.d_vocab
+        sizes = f" ({b} tokens, the model {a})" if a != b else ""
+        raise InputError(
+            f"--control {name} has another vocabulary{sizes}; "
+            "what both are measured on must be the same tokens: train them with one tokenizer"
+        )
+    if model.config.n_ctx != control.config.n_ctx:
+        raise InputError(
+            f"--control {name} has a context of {control.config.n_ctx} tokens, the model {model.config.n_ctx}; "
+            "documents would be cut in different places"
+        )
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,15 @@ def quantity(
     )  # fmt: skip
 
 
+SHORT = {"sd": "sd", "low": "ci_low", "high": "ci_high", "p": "p", "p_holm": "p_holm"}
+
+
+def short_units(columns: Sequence[Column], name: str) -> dict[str, str]:
+    """The units of `Table.short`."""
+    names = {f"{name}_{long}": short for long, short in SHORT.items()}
+    return {names.get(column.name, column.name): column.unit for column in columns}
+
+
 def counts(n: str, clusters: str) -> tuple[Column, Column]:
     """The columns n and clusters of `Estimates.wide`."""
     return (
@@ -152,8 +161,7 @@ class Table:
 
         sd, ci_low, ci_high, p and p_holm, and the reasons of missing values as the text column `undefined`.
         """
-        names = {"sd": "sd", "low": "ci_low", "high": "ci_high", "p": "p", "p_holm": "p_holm"}
-        names = {f"{name}_{long}": short for long, short in names.items()}
+        names = {f"{name}_{long}": short for long, short in SHORT.items()}
         told = Table(
             self.frame.rename(columns=names),
             tuple(replace(c, name=names.get(c.name, c.name), interval=None) for c in self.columns),

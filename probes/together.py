@@ -11,7 +11,7 @@ import pandas as pd
 
 from models.errors import InputError
 from probes import observations
-from probes.observations import Estimates
+from probes.observations import Estimates, Reasons
 from probes.result import Column, Result, Table, counts, quantity
 
 
@@ -32,13 +32,13 @@ def _labels(result: Result, estimates: Estimates) -> tuple[list[str], list[Colum
     return keys, columns
 
 
-def _table(result: Result, estimates: Estimates, suffixes: dict[str, tuple[str, bool]], n: str, title: str) -> Table:
-    """The wide table of estimates whose quantities end in one of `suffixes` (-> what it adds to the title, tested)."""
+def _table(result: Result, estimates: Estimates, suffixes: dict[str, str], n: str, title: str) -> Table:
+    """The wide table of estimates whose quantities end in one of `suffixes` (-> what it adds to the title)."""
     keys, columns = _labels(result, estimates)
     frame, reasons = estimates.wide(keys)
     for name in dict.fromkeys(estimates.frame["quantity"]):
         suffix = next(s for s in suffixes if name.endswith(s))
-        plain, (words, tested) = name.removesuffix(suffix), suffixes[suffix]
+        plain, words, tested = name.removesuffix(suffix), suffixes[suffix], f"{name}_p" in frame
         of = _described(result, plain)
         unit, shown = (of.unit, of.format) if of else ("units of the measure", "+.4f")
         doc = f"{of.doc if of else plain}; {words}"
@@ -64,9 +64,9 @@ def compare(run: Result, control: Result) -> Result:
         names[1] += ", control"
     tables = dict(run.tables)
     suffixes = {
-        "_run": ("run", False),
-        "_control": ("control", False),
-        "_difference": ("run − control", True),
+        "_run": "run",
+        "_control": "control",
+        "_difference": "run − control",
     }
     for name, block in run.blocks.items():
         if name not in control.blocks:
@@ -88,7 +88,8 @@ def together(results: Sequence[Result]) -> Result:
     for name in results[0].tables:
         parts = [one.tables[name] for one in results if name in one.tables]
         frames = [part.frame.assign(run=who) for who, part in zip(names, parts, strict=True)]
-        missing, start = {}, 0
+        missing: Reasons = {}
+        start = 0
         for part in parts:
             missing |= {(row + start, column): why for (row, column), why in part.missing.items()}
             start += len(part.frame)
@@ -118,7 +119,7 @@ def seeds(results: Sequence[Result]) -> dict[str, Table]:
         except InputError:
             continue
         title = f"mean over {len(results)} runs of {results[0].blocks[name].measure.name}; runs are the units"
-        tables[f"{name}-runs"] = _table(results[0], found, {"": ("mean over runs", True)}, "runs", title)
+        tables[f"{name}-runs"] = _table(results[0], found, {"": "mean over runs"}, "runs", title)
     return tables
 
 

@@ -293,6 +293,8 @@ EFFECT_SIZES = (
     Column(name="d_z", title="d_z", unit="standard deviations of the differences", format="+.3f", shown=False,
            doc="mean difference over the standard deviation of the differences"),
 )  # fmt: skip
+LOSS = (*HEADS, *_effects("loss", UNIT["loss"], False), *TOKENS, *counts("documents", "documents"))
+"""The columns of the table of losses of single heads."""
 
 
 # ---- for those that bring their own heads and documents ------------------------------------------

@@ -70,7 +70,8 @@ def read(captures: Captures, query: Query) -> pd.DataFrame:
 
 def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Seen:
     """Cells: every head, target first, target last, and how far the pair moves; units: pairs."""
-    opened, about = data[Prompts], {"rule": rule_of(how)}
+    opened = data[Prompts]
+    about: dict[str, Any] = {"rule": rule_of(how)}
     if how.reference is not None:
         other = Pds(per_pair=how.per_pair).measure(how.reference, *(data.specs[kind] for kind in data.specs))
         about["threshold"] = mean_plus_sd(other.table().frame)

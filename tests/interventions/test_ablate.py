@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from interventions.ablate import main
-from interventions.ablate_plots import plot
-from interventions.ablate_tables import UNITS, ablate_heads
+from interventions.ablate import Ablate, main
+from interventions.ablate.measure import ablate_heads
 from interventions.edits import resample_heads, scale_heads
 from interventions.sweep import document_losses
 from models import build
@@ -19,8 +18,9 @@ from models.errors import InputError
 from models.head_spec import Head, parse_heads
 from models.text.shards import document_batches
 from models.training.data import evaluation_shards
+from probes.contract import Documents
+from probes.result import Result
 from probes.statistics import ratio_of_sums
-from probes.tables import read_about
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +71,17 @@ def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
 
 def test_table_is_the_estimate_of_the_losses(measured) -> None:
     model, shards = measured
-    table = ablate_heads(model, shards, [[Head(1, 1)]], [0.0, 1.0])
+    found = ablate_heads(model, shards, [[Head(1, 1)]], [0.0, 1.0])
+    table = found.frame
     base, gone = naive_loss(model, shards, {}), naive_loss(model, shards, scale_heads([Head(1, 1)], 0.0))
     diff, n = np.array([a - b for (a, _), (b, _) in zip(gone, base, strict=True)]), np.array([n for _, n in base])
     row = table.iloc[0]
     assert row["delta"] == pytest.approx(diff.sum() / n.sum(), abs=1e-6)
-    assert row["ci_low"] <= row["delta"] <= row["ci_high"]
+    assert row["delta_low"] <= row["delta"] <= row["delta_high"]
     assert row["n"] == shards.n_documents
     one = table[table["scale"] == 1.0].iloc[0]
-    assert (one["delta"], one["ci_low"], one["ci_high"], one["sd"]) == (0.0, 0.0, 0.0, 0.0)
+    assert (one["delta"], one["delta_sd"]) == (0.0, 0.0)
+    assert found.missing[1, "delta_p"] == "the same in every independent case"
 
 
 def test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_share(measured) -> None:
@@ -89,10 +91,10 @@ def test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_
     with torch.no_grad():
         model.blocks[1].attn.o.weight[0] = 0.0  # independent output: head 0 of layer 1 writes nothing
         model.blocks[1].attn.o.weight[1] *= 30.0
-    table = ablate_heads(model, shards, [[Head(1, h)] for h in range(4)], [0.0]).set_index("head")
+    table = ablate_heads(model, shards, [[Head(1, h)] for h in range(4)], [0.0]).frame.set_index("head")
     assert table.loc["L1H0", "delta"] == 0.0
     assert table["delta"].abs().idxmax() == "L1H1"
-    assert not table.loc["L1H1", "ci_low"] <= 0 <= table.loc["L1H1", "ci_high"]
+    assert not table.loc["L1H1", "delta_low"] <= 0 <= table.loc["L1H1", "delta_high"]
 
 
 def test_scaling_is_pure_and_exact(measured) -> None:
@@ -137,14 +139,14 @@ def test_head_grammar_all_random_and_union() -> None:
 
 def test_command_writes_table_and_figure(tiny_run: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "deep" / "heads.parquet"
-    main([str(tiny_run), "--heads", "--scale", "0", "0.5", "1", "--max-documents", "10", "--out", str(out)])
+    page, scales = out.with_suffix(".html"), ["--scale", "0", "0.5", "1"]
+    main([str(tiny_run), "--heads", *scales, "--max-documents", "10", "--out", str(out), "--figure", str(page)])
     assert "L1H3" in capsys.readouterr().out
-    table = pd.read_parquet(out)
-    assert len(table) == 2 * 4 * 3
-    assert {name for name in UNITS if not name.startswith("interaction")} <= set(table.columns)
-    assert read_about(out)["about"]["argv"]
-    page = out.with_suffix(".html").read_text()
-    assert "plotly" in page
+    found = Result.load(out)
+    assert len(found.table().frame) == 2 * 4 * 3
+    assert found.about["argv"]
+    assert found.figure("delta-over-scale").data
+    assert "plotly" in page.read_text()
     assert [p.name for p in out.parent.iterdir() if p.name.startswith(".")] == []
 
 
@@ -153,11 +155,27 @@ def test_together_is_one_row(tiny_run: Path, capsys) -> None:
     assert "L0H0+L1H1" in capsys.readouterr().out
 
 
-def test_plot_shows_every_head() -> None:
-    frame = {"layer": [0, 0, 1, 1], "index": [0, 1, 0, 1], "delta": [0.0, -1.0, 1.0, 2.0]}
-    table = pd.DataFrame(frame).assign(scale=0.0, ci_low=-1.0, ci_high=1.0)
-    (heat,) = plot(table).data
-    assert np.asarray(heat.z).tolist() == [[0, -1], [1, 2]]
+def test_in_a_notebook_it_is_the_command(tiny_run: Path, tmp_path: Path) -> None:
+    result = Ablate(heads=("L1.*",), draws=2).measure(load(tiny_run), Documents(max_documents=8))
+    (heat,) = result.figure("delta").data
+    expected = result.table("loss").frame["delta"]
+    assert np.asarray(heat.z).tolist() == [expected.tolist()]
+    main(
+        [str(tiny_run), "--heads", "L1.*", "--draws", "2", "--max-documents", "8", "--out", str(tmp_path / "x.parquet")]
+    )
+    pd.testing.assert_frame_equal(Result.load(tmp_path / "x.parquet").table().frame, result.table().frame)
+    assert "Δ loss" in result._repr_html_()
+
+
+def test_several_runs_are_one_table_and_their_mean(tiny_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.parquet"
+    main([str(tiny_run), str(tiny_run), "--heads", "L1.*", "--draws", "0", "--max-documents", "6", "--out", str(out)])
+    found = Result.load(out)
+    assert len(found.table().frame) == 8 and found.table().frame["run"].nunique() == 2
+    mean = found.table("loss-runs").frame
+    assert mean["n"].tolist() == [2] * 4
+    np.testing.assert_allclose(mean["delta"], found.table().frame["delta"][:4])
+    assert mean["delta_p"].isna().all(), "two runs that are one do not differ"
 
 
 def test_interval_covers_the_truth_19_times_in_20() -> None:

@@ -29,6 +29,7 @@ from interventions.sweep import document_losses
 from models.checkpoint import load
 from models.errors import InputError
 from models.training.data import evaluation_shards
+from probes.result import Result
 from probes.suite import Prompt
 from probes.t_tests import clustered_t
 from probes.tables import read_about
@@ -165,53 +166,64 @@ PAIRS = ["--heads", "L0.*", "--size", "2"]
 
 
 @pytest.mark.parametrize("sets", [HEADS, pytest.param(PAIRS, marks=pytest.mark.slow)], ids=["heads", "pairs"])
-def test_ablate(
-    sets: list[str], tiny_run: Path, changed: Path, corpus: tuple[Path, Path], words: Path, measure: Measure
-) -> None:
-    options = [
-        "--data",
-        str(corpus[1]),
-        "--max-documents",
-        "6",
-        "--draws",
-        "2",
-        "--suite",
-        str(words),
-        "--scale",
-        "0.5",
-    ]
-    options += ["--measure", "loss", "coherence", "sps"]
-    itself = measure(ablate, tiny_run, *options, *sets, control=tiny_run)
-    is_zero(itself["control"])
-    both = measure(ablate, tiny_run, *options, *sets, control=changed)
-    mine, theirs = (measure(ablate, run, *options, *sets) for run in (tiny_run, changed))
-    table, keys = both["control"], ["head", "scale"]
-    columns = {"delta": "delta", **({"interaction": "interaction"} if "--size" in sets else {})}
-    assert set(table["measure"]) == {"percent", *columns}
-    check(table[table["measure"] != "percent"], mine[""], theirs[""], keys, columns)
-    percent = table[table["measure"] == "percent"].set_index(keys)["run"]
-    one = mine[""].set_index(keys)
-    np.testing.assert_allclose(percent, 100 * (one["loss"] / one["baseline"] - 1).reindex(percent.index))
-    for name in ("coherence", "sps"):
-        found = both[f"{name}-control"]
-        columns = {name: "difference", **({"interaction": "interaction"} if "--size" in sets else {})}
-        assert set(found["measure"]) == set(columns)
-        check(found, mine[name], theirs[name], keys, columns)
-        is_zero(itself[f"{name}-control"])
-        last = found[found["head"] == "L1H1"]
-        assert name == "coherence" or last["undefined"].str.contains("by construction").all()
-    assert both[""]["model"].nunique() == 2 and len(both[""]) == 2 * len(mine[""])
+def test_ablate(sets: list[str], tiny_run: Path, changed: Path, corpus: tuple[Path, Path], words: Path) -> None:
+    options = ["--data", str(corpus[1]), "--max-documents", "6", "--draws", "2", "--suite", str(words)]
+    options += ["--scale", "0.5", "--measures", "loss", "coherence", "sps", *sets]
+    beside_a_control(options, ("loss", "percent", "coherence", "sps"), tiny_run, changed, words.parent)
+
+
+def beside_a_control(
+    options: list[str], blocks: tuple[str, ...], run: Path, control: Path, folder: Path
+) -> dict[str, pd.DataFrame]:
+    """`ablate` with --control: the columns of the run and the control are those of two single runs, and of itself 0."""
+
+    def go(one: Path, *more: str) -> Result:
+        ablate.main([str(one), *options, *more, "--out", str(folder / "t.parquet")])
+        return Result.load(folder / "t.parquet")
+
+    both, itself = (go(run, "--control", str(one)) for one in (control, run))
+    assert both.about["control"]["model"] == f"lfa ({control})"
+    single = [go(one) for one in (run, control)]
+    found = {}
+    for block in blocks:
+        table = found[block] = both.tables[f"{block}-control"].frame.set_index(["head", "scale"])
+        quantities = [c.removesuffix("_difference") for c in table if c.endswith("_difference")]
+        for quantity in quantities:
+            a, b = (_single(one, block, quantity).reindex(table.index).astype(float) for one in single)
+            np.testing.assert_allclose(table[f"{quantity}_run"], a, atol=1e-9)
+            np.testing.assert_allclose(table[f"{quantity}_control"], b, atol=1e-9)
+            np.testing.assert_allclose(table[f"{quantity}_difference"], a - b, atol=1e-9)
+            known = table[table[f"{quantity}_difference_p"].notna()]
+            low, high = (known[f"{quantity}_difference_{end}"] for end in ("low", "high"))
+            assert ((low < known[f"{quantity}_difference"]) & (known[f"{quantity}_difference"] < high)).all()
+            assert (known[f"{quantity}_difference_p_holm"] >= known[f"{quantity}_difference_p"]).all()
+            same = itself.tables[f"{block}-control"].frame
+            assert (same[f"{quantity}_difference"].dropna().abs() < 1e-12).all()
+            assert same[f"{quantity}_difference_p"].isna().all()
+        assert {"percent"} == set(quantities) if block == "percent" else {"delta"} <= set(quantities)
+    return found
+
+
+def _single(one: Result, block: str, quantity: str) -> pd.Series:
+    table = one.tables["loss" if block == "percent" else block].frame
+    return table.set_index(["head", "scale"])[quantity]
+
+
+def test_heads_of_the_last_layer_cannot_change_sps(tiny_run: Path, changed: Path, words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "t.parquet"
+    options = ["--heads", "L1.H1", "--measures", "sps", "--suite", str(words), "--draws", "0"]
+    ablate.main([str(tiny_run), *options, "--control", str(changed), "--out", str(out)])
+    table = Result.load(out).tables["sps-control"]
+    assert np.isnan(table.frame["delta_difference"][0])
+    assert "by construction" in table.missing[0, "delta_difference"]
 
 
 def test_ablate_pairs_towards_the_mean_of_each_model(
-    tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measure: Measure
+    tiny_run: Path, changed: Path, corpus: tuple[Path, Path], tmp_path: Path
 ) -> None:
     options = [*PAIRS, "--method", "mean", "--data", str(corpus[1]), "--max-documents", "6", "--draws", "0"]
-    both = measure(ablate, tiny_run, *options, control=changed)["control"]
-    mine, theirs = (measure(ablate, run, *options)[""] for run in (tiny_run, changed))
-    columns = {"delta": "delta", "interaction": "interaction"}
-    assert set(both["measure"]) == {"percent", *columns}
-    check(both[both["measure"] != "percent"], mine, theirs, ["head", "scale"], columns)
+    found = beside_a_control(options, ("loss", "percent"), tiny_run, changed, tmp_path)
+    assert "interaction_difference" in found["loss"]
 
 
 # ---- over cases --------------------------------------------------------------------------------

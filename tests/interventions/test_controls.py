@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from interventions.ablate_tables import ablate_heads
+from interventions.ablate.measure import ablate_heads
 from interventions.controls import IDENTITY, NO_DRAWS, plan
 from interventions.edits import scale_heads
 from interventions.sweep import document_losses
@@ -16,7 +16,6 @@ from models.errors import InputError
 from models.head_spec import Head, parse_heads
 from models.training.data import evaluation_shards
 from probes.t_tests import clustered_t
-from probes.undefined import reasons
 
 HEADS = parse_heads("all", 2, 4)
 
@@ -53,7 +52,7 @@ def test_random_sets_are_as_large_and_others() -> None:
 
 def test_control_is_the_mean_of_the_others(measured) -> None:
     model, shards = measured
-    table = ablate_heads(model, shards, [[head] for head in HEADS], [0.0]).set_index("head")
+    table = ablate_heads(model, shards, [[head] for head in HEADS], [0.0]).frame.set_index("head")
     losses = document_losses(model, shards, [scale_heads([head], 0.0) for head in HEADS])
     change, tokens = losses.edited - losses.baseline, losses.tokens.astype(float)
     deltas = change.sum(1) / tokens.sum()
@@ -63,11 +62,11 @@ def test_control_is_the_mean_of_the_others(measured) -> None:
         assert row["control"] == pytest.approx(np.delete(deltas, i).mean(), abs=1e-9)
         assert row["control_sd"] == pytest.approx(np.delete(deltas, i).std(ddof=1), abs=1e-9)
         assert row["above"] == pytest.approx(row["delta"] - row["control"], abs=1e-9)
-        assert row["p_above"] == pytest.approx(float(test.p), rel=1e-6)
+        assert row["above_p"] == pytest.approx(float(test.p), rel=1e-6)
         assert row["draws"] == 7
     assert table["above"].abs().idxmax() == "L1H1"
     assert table.loc["L1H1", "p_rank"] == pytest.approx(2 / 8)  # the largest of eight, on two sides
-    assert (table["p_above_holm"] >= table["p_above"]).all()
+    assert (table["above_p_holm"] >= table["above_p"]).all()
     assert table.loc["L1H0", "delta"] == 0.0
     assert table.loc["L1H0", "above_low"] <= -table.loc["L1H0", "control"] <= table.loc["L1H0", "above_high"]
 
@@ -75,13 +74,13 @@ def test_control_is_the_mean_of_the_others(measured) -> None:
 def test_cells_without_controls_say_why(measured) -> None:
     model, shards = measured
     limits = {"max_documents": 10}
-    unchanged = ablate_heads(model, shards, [[HEADS[0]]], [1.0], **limits).iloc[0]
-    assert reasons(unchanged["undefined"])["control"] == IDENTITY
-    without = ablate_heads(model, shards, [[HEADS[0]]], [0.0], draws=0, **limits).iloc[0]
-    assert reasons(without["undefined"])["p_above_holm"] == NO_DRAWS
-    assert np.isnan(without["control"]) and without["draws"] == 0
-    most = ablate_heads(model, shards, [HEADS], [0.0], **limits).iloc[0]  # there is no other set of all heads
-    assert reasons(most["undefined"])["above"] == NO_DRAWS
+    unchanged = ablate_heads(model, shards, [[HEADS[0]]], [1.0], **limits)
+    assert unchanged.missing[0, "control"] == IDENTITY
+    without = ablate_heads(model, shards, [[HEADS[0]]], [0.0], draws=0, **limits)
+    assert without.missing[0, "above_p_holm"] == NO_DRAWS
+    assert np.isnan(without.frame["control"][0]) and without.frame["draws"][0] == 0
+    most = ablate_heads(model, shards, [HEADS], [0.0], **limits)  # there is no other set of all heads
+    assert most.missing[0, "above"] == NO_DRAWS
 
 
 @pytest.mark.parametrize(("scales", "draws", "message"), [([float("nan")], 3, "not a finite"), ([0.0], -1, "draws")])

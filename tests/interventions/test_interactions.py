@@ -1,5 +1,6 @@
 """Sets of heads: planted backups whose interaction is known, a plain computation, and what cannot be asked."""
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,20 @@ import pytest
 from scipy import stats
 
 from interventions.ablate import main
-from interventions.ablate_plots import plot_pairs, plot_sets
-from interventions.ablate_tables import ablate_heads, ablate_on_prompts
+from interventions.ablate.measure import ablate_heads, ablate_on_prompts, add_losses
 from interventions.controls import Sweep
-from interventions.interactions import MOST, head_sets, interaction_columns, strongest
+from interventions.interactions import MOST, head_sets
+from interventions.sweep import Losses
 from models.checkpoint import load
 from models.errors import InputError
 from models.head_spec import Head
 from models.training.data import evaluation_shards
 from probes.align import align
+from probes.contract import Seen
+from probes.figures import Matrix
+from probes.observations import estimate
+from probes.result import Result, Table, key, quantity
 from probes.statistics import ratio_of_sums
-from probes.tables import read_about
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, log_odds, model, scale, suite, tokenizer
 from tests.interventions.test_ablate import naive_loss
 from tests.tiny import untrained
@@ -55,13 +59,15 @@ def test_a_planted_backup_interacts_by_what_it_made_up_for(kappa: float) -> None
     other = Head(1, 3)
     found = ablate_on_prompts(
         net, aligned, tokenizer(), ["coherence"], [[COPIER, BACKUP], [COPIER, other], [COPIER]], [0.0], draws=0
-    )["coherence"].set_index("head")
+    )["coherence"]
+    why = {column: text for (row, column), text in found.missing.items() if row == 2}
+    found = found.frame.set_index("head")
     made_up = np.mean([log_odds(c * kappa * DELTA / scale(0.0), c) for c in (1, -1)])
     at = {"L0H1+L1H0": -made_up, "L0H1+L1H3": 0.0}
     for head, expected in at.items():
         assert found.loc[head, "interaction"] == pytest.approx(expected, abs=1e-4)
     assert (kappa > 0) == (abs(made_up) > 1)
-    assert "one head has no parts" in found.loc["L0H1", "undefined"] and np.isnan(found.loc["L0H1", "interaction"])
+    assert why["interaction"] == "one head has no parts" and np.isnan(found.loc["L0H1", "interaction"])
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +83,7 @@ def test_interactions_are_those_of_whole_passes(measured: tuple) -> None:
     net, shards = measured
     heads = [Head(0, 1), Head(0, 2), Head(1, 3)]
     sets = head_sets(heads, 2, None, 0) + head_sets(heads, 3, None, 0)
-    table = ablate_heads(net, shards, sets, [0.0, 0.5]).set_index(["head", "scale"])
+    table = ablate_heads(net, shards, sets, [0.0, 0.5]).frame.set_index(["head", "scale"])
     tokens = np.array([n for _, n in naive_loss(net, shards, {})], float)
     losses = {
         (one, g): np.array([loss for loss, _ in naive_loss(net, shards, scale_heads(one, g) if one else {})])
@@ -91,23 +97,24 @@ def test_interactions_are_those_of_whole_passes(measured: tuple) -> None:
             got = row[["interaction", "interaction_low", "interaction_high"]].to_numpy(float)
             assert expected.sd > 1e-4, "no more than rounding"
             assert got == pytest.approx([expected.mean, expected.ci_low, expected.ci_high], abs=2e-6)
-            assert row["p_interaction"] <= row["p_interaction_holm"] <= 1
+            assert row["interaction_p"] <= row["interaction_p_holm"] <= 1
 
 
 def test_scale_one_has_no_interaction(measured: tuple) -> None:
     net, shards = measured
-    same = ablate_heads(net, shards, [[Head(0, 0), Head(1, 1)]], [1.0]).iloc[0]
-    assert same["interaction"] == 0.0 and "same in every cluster" in same["undefined"]
+    same = ablate_heads(net, shards, [[Head(0, 0), Head(1, 1)]], [1.0])
+    assert same.frame["interaction"][0] == 0.0
+    assert same.missing[0, "interaction_p"] == "the same in every independent case"
 
 
 def test_command_on_pairs(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "pairs.parquet"
     main([str(tiny_run), "--heads", "--size", "2", "--max-documents", "6", "--draws", "3", "--out", str(out)])
-    table = pd.read_parquet(out)
-    assert len(table) == 28 and table["interaction"].notna().all()
-    assert "20 of 28 sets, those with the strongest interaction" in " ".join(capsys.readouterr().out.split())
-    assert read_about(out)["units"]["interaction"].startswith("nats/token")
-    assert {path.name for path in tmp_path.glob("*.html")} == {"pairs.html", "pairs-pairs.html"}
+    found = Result.load(out)
+    assert len(found.table().frame) == 28 and found.table().frame["interaction"].notna().all()
+    assert found.table().column("interaction").unit.startswith("nats/token")
+    drawn = [one.name for one in found.figures if one.draw(found) is not None]
+    assert {"delta-against-alone", "interaction-pairs"} <= set(drawn)
     main([str(tiny_run), "--size", "3", "--sets", "4", "--max-documents", "6", "--draws", "0", "--out", str(out)])
     assert len(pd.read_parquet(out)) == 4
 
@@ -127,7 +134,7 @@ def test_bad_options_are_told_what_to_change(tiny_run: Path, options: list[str],
         main([str(tiny_run), *options])
 
 
-def test_a_scale_given_twice_is_one_and_all_scales_of_the_strongest_are_shown(
+def test_a_scale_given_twice_is_one_and_of_many_sets_the_strongest_are_shown(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out, common = tmp_path / "t.parquet", ["--max-documents", "6", "--draws", "0"]
@@ -136,7 +143,7 @@ def test_a_scale_given_twice_is_one_and_all_scales_of_the_strongest_are_shown(
     capsys.readouterr()
     main([str(tiny_run), "--size", "2", "--scale", "0", "0.5", *common])
     said = " ".join(capsys.readouterr().out.split())
-    assert "20 of 28 sets" in said and "no controls" in said and said.count("│ 0.5 │") == 20
+    assert "40 of 56 rows, those with the largest interaction" in said and "no controls" in said
 
 
 def test_small_interactions_of_many_documents_are_tested() -> None:
@@ -144,27 +151,32 @@ def test_small_interactions_of_many_documents_are_tested() -> None:
     rng = np.random.default_rng(0)
     pair, a, b = (Head(5, 0), Head(5, 1)), Head(5, 0), Head(5, 1)
     known = {(pair, 0.0): 0, ((a,), 0.0): 1, ((b,), 0.0): 2}
-    sweep = Sweep([{}] * 3, [(pair, 0.0)], [0], [[]], known)
-    tokens = np.full(400, 100.0)
-    changes = [100 * (4e-6 + 1e-5 * rng.standard_normal(400)), np.zeros(400), np.zeros(400)]
-    columns, (why,) = interaction_columns(sweep, lambda i: changes[i], tokens, resolution=1e-6)
-    expected = stats.ttest_1samp(changes[0] / 100, 0.0)
-    assert columns["p_interaction"] == [pytest.approx(expected.pvalue)] and why == {}
-    changes[0] = 100 * (4e-6 + 1e-8 * rng.standard_normal(400))
-    columns, (why,) = interaction_columns(sweep, lambda i: changes[i], tokens, resolution=1e-6)
-    assert np.isnan(columns["p_interaction"]).all() and "same in every cluster" in why["p_interaction"]
+    sweep, names = Sweep([{}] * 3, [(pair, 0.0)], [0], [[]], known), [str(i) for i in range(400)]
+    for spread, tested in ((1e-5, True), (1e-8, False)):
+        effect = 4e-6 + spread * rng.standard_normal(400)
+        seen = Seen({}, {})
+        edited = np.stack([100 * effect, np.zeros(400), np.zeros(400)])
+        losses = Losses(np.zeros(400) + 1e-12, edited, np.full(400, 100), np.zeros((3, 400)))
+        add_losses(seen, sweep, losses, pd.DataFrame({"unit": names, "cluster": names}))
+        found, why = estimate(seen.blocks["loss"], seen.contrasts["loss"]).wide(["head"])
+        if tested:
+            expected = stats.ttest_1samp(effect, 0.0)
+            assert found["interaction_p"][0] == pytest.approx(expected.pvalue) and (0, "interaction_p") not in why
+        else:
+            assert (
+                np.isnan(found["interaction_p"][0]) and why[0, "interaction_p"] == "the same in every independent case"
+            )
 
 
 def test_the_strongest_come_first_and_pictures_show_them() -> None:
     heads = ["+".join(h.label for h in pair) for pair in combinations(HEADS[:8], 2)]
-    table = pd.DataFrame(
-        {"head": heads, "scale": 0.0, "delta": np.arange(28.0), "interaction": np.arange(28.0) % 7 - 3}
-    )
-    shown = strongest(table, 8)
-    assert list(shown["interaction"].abs()) == [3.0] * 8 and strongest(table, 28) is table
-    sets = plot_sets(table, "nats")
-    assert np.allclose(sets.data[1].y - sets.data[1].x, table["interaction"])
-    pairs = plot_pairs(table, "nats").data[0]
+    frame = pd.DataFrame({"head": heads, "interaction": np.arange(28.0) % 7 - 3})
+    columns = (key("head", "head", "a pair"), *quantity("interaction", "interaction", "nats", "x", tested=False))
+    table = Table(frame, columns, {}, "pairs", by="interaction", most=8)
+    assert list(table.rows()["interaction"].abs()) == [3.0] * 8
+    assert table.caption() == "pairs; 8 of 28 rows, those with the largest interaction"
+    assert replace(table, most=28).rows() is frame
+    pairs = Matrix("interaction").draw(Result({"pairs": table})).data[0]
     z = np.array(pairs.z, float)
     assert list(pairs.x) == [h.label for h in HEADS[:8]] and np.isnan(np.diag(z)).all()
-    assert z[0, 3] == z[3, 0] == table.set_index("head").loc["L0H0+L0H3", "interaction"]
+    assert z[0, 3] == z[3, 0] == frame.set_index("head").loc["L0H0+L0H3", "interaction"]

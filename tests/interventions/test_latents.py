@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import tests.tiny
-from interventions.ablate_tables import ablate_heads
+from interventions.ablate.measure import ablate_heads
 from interventions.latent_edits import Place, blend_latents, clamp_latents, parse_places, scale_latents
 from interventions.latents import main
 from interventions.latents_tables import Cell, aligned_positions, latents_on_documents, latents_on_prompts
@@ -183,7 +183,7 @@ def test_a_sweep_without_divergence_has_none(measured: Any) -> None:
     model, shards = measured
     losses = document_losses(model, shards, [scale_latents([UP], 0.0)])
     assert not losses.divergence.any() and losses.divergence.shape == losses.edited.shape
-    assert len(ablate_heads(model, shards, [[Head(1, 1)]], [0.0], max_documents=5)) == 1, (
+    assert len(ablate_heads(model, shards, [[Head(1, 1)]], [0.0], max_documents=5).frame) == 1, (
         "heads of HDPL as of any model"
     )
 

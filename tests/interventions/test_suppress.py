@@ -20,7 +20,7 @@ import torch
 
 from interventions import suppress
 from interventions.ablate import main as ablate
-from interventions.ablate_tables import ablate_on_prompts
+from interventions.ablate.measure import ablate_on_prompts
 from interventions.edits import scale_heads
 from interventions.effects import Cell, by_construction, effect_rows
 from interventions.observe import observe_loss, observe_prompts
@@ -31,6 +31,7 @@ from models.head_spec import Head
 from models.make import build
 from models.training.data import evaluation_shards
 from probes.align import Aligned, align
+from probes.result import Result
 from tests.probes import planted
 
 DELTA, C = 2.0, 1.5
@@ -135,11 +136,11 @@ def test_the_semantic_head_carries_sps_and_coherence_as_on_paper(found: tuple, a
 def test_gate_one_is_exactly_the_baseline_and_is_run_as_such_by_ablate(net: Any, aligned: Aligned) -> None:
     groups = [[Head(0, h)] for h in range(5)]
     found = ablate_on_prompts(net, aligned, net.tokenizer, ["sps", "coherence"], groups, [1.0, 0.0])
-    for table in found.values():
-        assert (table.loc[table["scale"] == 1, "difference"] == 0.0).all()
+    for table in (one.frame for one in found.values()):
+        assert (table.loc[table["scale"] == 1, "delta"] == 0.0).all()
         assert len(table) == 10
-    gone = rows(found["coherence"], head="L0H1", scale=0.0).iloc[0]
-    assert gone["difference"] == pytest.approx(-shift(1), abs=1e-5)
+    gone = rows(found["coherence"].frame, head="L0H1", scale=0.0).iloc[0]
+    assert gone["delta"] == pytest.approx(-shift(1), abs=1e-5)
 
 
 def test_measures_share_a_forward_pass_without_changing(net: Any, aligned: Aligned) -> None:
@@ -163,16 +164,18 @@ def test_what_cannot_change_is_undefined_and_not_zero(found: tuple, net: Any, al
         one = rows(table, selection="last", group="selected", measure="sps").iloc[0]
         assert "by construction" in one["undefined"]
     assert np.isnan(rows(result.controls, selection="last", measure="sps")["p_rank"].item())
-    single = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[READER]], [0.0])["sps"].iloc[0]
-    assert np.isnan(single["difference"])
-    assert "by construction" in single["undefined"]
+    single = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[READER]], [0.0])["sps"]
+    assert np.isnan(single.frame["delta"][0])
+    assert "by construction" in single.missing[0, "delta"]
     pairs = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[SEMANTIC, READER], [SEMANTIC, Head(0, 2)]], [0.0])
-    one, other = (row for _, row in pairs["sps"].iterrows())
-    assert np.isfinite(one["difference"]) and np.isnan(one["interaction"])
-    assert "interaction" in one["undefined"] and "by construction" in one["undefined"]
+    one, other = (row for _, row in pairs["sps"].frame.iterrows())
+    assert np.isfinite(one["delta"]) and np.isnan(one["interaction"])
+    assert "by construction" in pairs["sps"].missing[0, "interaction"]
     assert other["interaction"] == pytest.approx(0, abs=1e-6), "L0H2 writes nothing"
-    three = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[RECENCY, SEMANTIC, READER]], [0.0])["sps"].iloc[0]
-    two = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[RECENCY, SEMANTIC]], [0.0])["sps"].iloc[0]
+    three, two = (
+        ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [heads], [0.0])["sps"].frame.iloc[0]
+        for heads in ([RECENCY, SEMANTIC, READER], [RECENCY, SEMANTIC])
+    )
     assert three["interaction"] == pytest.approx(two["interaction"], abs=1e-9), "the reader is in the last layer"
 
 
@@ -274,18 +277,18 @@ def test_ablate_ranks_by_pds_and_writes_a_table_per_measure(
 ) -> None:
     monkeypatch.setattr("models.checkpoint.run_folder", Path)
     monkeypatch.setattr("models.checkpoint.load", lambda folder, device: net)
-    monkeypatch.setattr("probes.prompts.load_suite", lambda name: planted.suite())
+    monkeypatch.setattr("probes.prompts.load_suite", lambda name, n=None, seed=None: planted.suite())
     out = tmp_path / "a.parquet"
-    ablate(["run", "--heads", "top1:pds", "L0.H1", "L1.H0", "--measure", "sps", "coherence", "--out", str(out)])
+    ablate(["run", "--heads", "top1:pds", "L0.H1", "L1.H0", "--measures", "sps", "coherence", "--out", str(out)])
     assert "by construction" in capsys.readouterr().out
     table = pd.read_parquet(tmp_path / "a-coherence.parquet").set_index("head")
     assert list(table.index) == ["L0H0", "L0H1", "L1H0"]
-    assert table["difference"].tolist() == pytest.approx([0, -shift(1), 0], abs=1e-5)
-    assert not out.exists()  # the loss was not asked for
+    assert table["delta"].tolist() == pytest.approx([0, -shift(1), 0], abs=1e-5)
+    assert list(Result.load(out).tables) == ["sps", "coherence"]  # the loss was not asked for
 
 
 def test_unknown_measure_and_suite(net: Any, aligned: Aligned, tiny_run: Path) -> None:
     with pytest.raises(InputError, match="loudness"):
         observe_prompts(net, ["loudness"], [], aligned, net.tokenizer)
     with pytest.raises(InputError, match="nonsense"):
-        ablate([str(tiny_run), "--heads", "--measure", "sps", "--suite", "nonsense"])
+        ablate([str(tiny_run), "--heads", "--measures", "sps", "--suite", "nonsense"])

@@ -63,7 +63,7 @@ def test_a_closed_standard_output_prints_nothing(tmp_path: Path) -> None:
 def test_ablate_into_head_keeps_table_and_figure(tiny_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "heads.parquet"
     argv = ["-m", "interventions.ablate", str(tiny_run), "--heads", "--max-documents", "4", "--draws", "2"]
-    code, _, said = closed_pipe([*argv, "--out", str(out)], 0)
+    code, _, said = closed_pipe([*argv, "--out", str(out), "--figure", str(out.with_suffix(".html"))], 0)
     assert code == 0, said
     assert len(pd.read_parquet(out)) == 8
     assert [p for p in tmp_path.glob("*.html") if p.stat().st_size > 1000]
