@@ -79,7 +79,10 @@ def compare(run: Result, control: Result) -> Result:
 
 
 def together(results: Sequence[Result]) -> Result:
-    """The tables of several runs as one each, with the column `run` in front, and `seeds` below where rows agree."""
+    """The tables of several runs as one each, with the column `run` in front, and `seeds` below where rows agree.
+
+    Blocks are called run0-<name>, run1-<name> …, in the order of the runs (`about["runs"]`).
+    """
     if len(results) == 1:
         return results[0]
     names = _names(results)
@@ -98,8 +101,8 @@ def together(results: Sequence[Result]) -> Result:
         known = {c.name: c for part in parts for c in part.columns}
         tables[name] = Table(frame, (run, *(known[c] for c in frame if c != "run")), missing, parts[0].title)
     first = results[0]
-    blocks = {f"{who}-{name}": b for who, one in zip(names, results, strict=True) for name, b in one.blocks.items()}
-    made = {f"{who}-{name}": c for who, one in zip(names, results, strict=True) for name, c in one.contrasts.items()}
+    blocks = {f"run{i}-{name}": b for i, one in enumerate(results) for name, b in one.blocks.items()}
+    made = {f"run{i}-{name}": c for i, one in enumerate(results) for name, c in one.contrasts.items()}
     if len(results) > 1 and all(list(one.blocks) == list(first.blocks) for one in results):
         tables |= seeds(results)
     about = {**first.about, "model": names, "runs": [dict(one.about) for one in results]}
