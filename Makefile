@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+ROOMS := models probes interventions features papers benchmarks
 PRESETS := lfa std-t d-cas cfm pls c2 dst-kron llama hdpl gpt2 kromcanon
 ZOO := --data stories:0:30000 --valid stories:1:1000 --scale zoo --epochs 1 --lr 2e-3 --eval-every 500
 
@@ -55,7 +56,10 @@ mutants: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
-	$(BIN)/python -m mypy
+	rm -rf .links && mkdir -p .links/streamscope # mypy does not know that rooms are subpackages: it gets a tree where they are
+	for room in $(ROOMS); do ln -s ../../$$room .links/streamscope/$$room; done
+	for file in __init__ __main__ aliases; do ln -s ../../streamscope/$$file.py .links/streamscope/$$file.py; done
+	cd .links && ../$(BIN)/python -m mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .links .pytest_cache .mypy_cache .ruff_cache build *.egg-info

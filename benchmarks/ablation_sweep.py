@@ -21,16 +21,15 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.bounds import Count
-from models.cli import command, parse
+from streamscope.models.bounds import Count
+from streamscope.models.cli import command, parse
 
 if TYPE_CHECKING:
     import numpy as np
+    from streamscope.models.head_spec import Head
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.models.transformer import StreamTransformer
     from torch import Tensor
-
-    from models.head_spec import Head
-    from models.text.shards import TokenShards
-    from models.transformer import StreamTransformer
 
 Case = Literal["answers", "losses", "pairs"]
 UNITS = 3
@@ -87,11 +86,10 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     import time
 
     import torch
-
-    from benchmarks.timing import interleaved
-    from interventions.edits import scale_heads
-    from models import build
-    from models.head_spec import parse_heads
+    from streamscope.benchmarks.timing import interleaved
+    from streamscope.interventions.edits import scale_heads
+    from streamscope.models import build
+    from streamscope.models.head_spec import parse_heads
 
     shape: dict[str, Any] = {"n_layers": options.layers, "d_vocab": vocab, "n_ctx": options.length, "init_std": 0.1}
     model = build("std-t", **shape)
@@ -129,9 +127,8 @@ def _ours(
 ) -> "Callable[[], np.ndarray]":
     """The sweep: ln p [1 + edits, rows] of the next token at the last position, or losses per token."""
     import numpy as np
-
-    from interventions.batch import answer_log_probs
-    from interventions.sweep import document_losses
+    from streamscope.interventions.batch import answer_log_probs
+    from streamscope.interventions.sweep import document_losses
 
     prompts, last = tokens[:, :-1].tolist(), [tokens.shape[1] - 2] * len(tokens)
 
@@ -150,8 +147,7 @@ def _difference(
 ) -> float:
     """The largest difference to one whole pass per edit, of `CHECKED` edits spread over the sweep, or all of a few."""
     import numpy as np
-
-    from models.capture import edit
+    from streamscope.models.capture import edit
 
     step = max(1, len(sweep) // CHECKED) if len(sweep) > 100 else 1
     worst = 0.0
@@ -166,9 +162,8 @@ def _difference(
 def _shards(folder: Path, tokens: "Tensor", vocab: int) -> "TokenShards":
     """The rows as documents."""
     import numpy as np
-
-    from models.checkpoint import sha256
-    from models.text.shards import FORMAT, TokenShards
+    from streamscope.models.checkpoint import sha256
+    from streamscope.models.text.shards import FORMAT, TokenShards
 
     tokens.numpy().astype(np.uint16).tofile(folder / "tokens.bin")
     np.save(folder / "starts.npy", np.arange(len(tokens) + 1) * tokens.shape[1])

@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.bounds import Count
-from models.cli import command, parse
-from models.errors import InputError
+from streamscope.models.bounds import Count
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,9 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from importlib.metadata import version
 
     import numpy as np
-
-    from benchmarks.timing import interleaved
-    from features.modes import ComputationalModes
+    from streamscope.benchmarks.timing import interleaved
+    from streamscope.features.modes import ComputationalModes
 
     try:
         import hdbscan  # noqa: F401
@@ -89,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _line(name: str, times: list[float], found: "np.ndarray", ours: list[float], same: "np.ndarray") -> str:
-    from features.agreement import adjusted_rand
+    from streamscope.features.agreement import adjusted_rand
 
     line = f"{name:10s} {median(times):7.1f} s  {found.max() + 1:5d} clusters  {(found >= 0).mean():.1%} of the tokens"
     if name == "ours":
@@ -118,7 +117,7 @@ def _table(options: Options) -> "np.ndarray":
     import numpy as np
 
     if options.features is not None:
-        from features.store import read_features
+        from streamscope.features.store import read_features
 
         x = read_features(options.features).X[: options.tokens]
         return x[:, np.ptp(x, axis=0) > 0]
@@ -133,9 +132,8 @@ def _table(options: Options) -> "np.ndarray":
 def _compare_new(x: "np.ndarray") -> None:
     """Labels of odd rows after a fit on the even ones."""
     import hdbscan
-
-    from features.agreement import adjusted_rand
-    from features.modes import ComputationalModes
+    from streamscope.features.agreement import adjusted_rand
+    from streamscope.features.modes import ComputationalModes
 
     modes = ComputationalModes().fit(x[::2])
     start = time.perf_counter()

@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.bounds import Seed, Whole
-from models.cli import command, parse
-from models.errors import InputError
+from streamscope.models.bounds import Seed, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
 
 KILLED = 86
 """Exit code of a process that killed itself at a rename."""
 STEPS = 9
-PRELOADED = ["models.training.loop", "models.training.data", "models.derived", "models.text.pairs"]
-PRELOADED += ["models.train", "models.sft", "models.checkpoint"]
+PRELOADED = ["training.loop", "training.data", "derived", "text.pairs"]
+PRELOADED = [f"streamscope.models.{name}" for name in (*PRELOADED, "train", "sft", "checkpoint")]
 PRELOADED += ["torch._dynamo", "torch.utils.tensorboard", "typeguard"]  # which torch and tyro import late, and slowly
 LATEST = 120.0
 """Seconds after which a process is no longer waited for."""
@@ -152,9 +152,9 @@ def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
 
     os.replace = counted  # type: ignore[assignment]
     if module == "features.extract":
-        import features.extract
+        import streamscope.features.extract
 
-        features.extract.PART_ROWS, features.extract.BATCH_TOKENS = 128, 96
+        streamscope.features.extract.PART_ROWS, streamscope.features.extract.BATCH_TOKENS = 128, 96
     try:
         importlib.import_module(module).main(list(argv))
     except InputError as error:
@@ -212,9 +212,8 @@ def ended(folder: Path) -> dict[str, Any]:
     """What must be the same: of each run weights as `load` gives them, metrics without times, outcome and step; of each
     table its rows."""
     import pyarrow.parquet as pq
-
-    from models.checkpoint import digest, load
-    from models.training.run import OF_THE_MACHINE, read_metrics
+    from streamscope.models.checkpoint import digest, load
+    from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
 
     found: dict[str, Any] = {}
     for path in sorted([*folder.glob("manifest.json"), *folder.glob("*/manifest.json")]):

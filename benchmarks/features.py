@@ -25,16 +25,15 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from features.schema import FeatureOptions, Tier
-from models.bounds import Count
-from models.cli import command, parse
-from models.errors import InputError
+from streamscope.features.schema import FeatureOptions, Tier
+from streamscope.models.bounds import Count
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from models.text.shards import TokenShards
-    from models.transformer import StreamTransformer
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.models.transformer import StreamTransformer
 
 COMPARED = 1e-4
 """Largest difference to the straightforward features that rounding may make; relative for values above 1 (spans)."""
@@ -98,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _model(options: Options, vocab: int) -> "StreamTransformer":
-    from models import build
+    from streamscope.models import build
 
     shape: dict[str, Any] = {
         "n_layers": options.layers,
@@ -112,9 +111,8 @@ def _model(options: Options, vocab: int) -> "StreamTransformer":
 def _shards(folder: Path, lengths: "np.ndarray", vocab: int) -> "TokenShards":
     """Documents of random tokens, one more than `lengths` says."""
     import numpy as np
-
-    from models.checkpoint import sha256
-    from models.text.shards import FORMAT, TokenShards
+    from streamscope.models.checkpoint import sha256
+    from streamscope.models.text.shards import FORMAT, TokenShards
 
     starts = np.concatenate([[0], np.cumsum(lengths + 1)])
     np.random.default_rng(0).integers(vocab, size=int(starts[-1]), dtype=np.uint16).tofile(folder / "tokens.bin")
@@ -132,11 +130,10 @@ def _measure(options: Options, vocab: int) -> list[str]:
 
     import numpy as np
     import torch
-
-    from benchmarks.timing import interleaved
-    from features.extract import extract
-    from features.reader import FeatureReader
-    from features.store import read_features
+    from streamscope.benchmarks.timing import interleaved
+    from streamscope.features.extract import extract
+    from streamscope.features.reader import FeatureReader
+    from streamscope.features.store import read_features
 
     model = _model(options, vocab)
     reader = FeatureReader(model, FeatureOptions(tier=options.tier))
@@ -171,9 +168,9 @@ def _measure(options: Options, vocab: int) -> list[str]:
 
 def _bound(model: "StreamTransformer", documents: Sequence[Sequence[int]]) -> None:
     """One forward pass with explicit attention, L unembeddings, one softmax and top-2 over each; no lower bound."""
-    from features.extract import BATCH_TOKENS
-    from models.capture import batches, pad
-    from models.readout import map_logits
+    from streamscope.features.extract import BATCH_TOKENS
+    from streamscope.models.capture import batches, pad
+    from streamscope.models.readout import map_logits
 
     inputs = [ids[:-1] for ids in documents]
     for batch in batches([len(ids) for ids in inputs], BATCH_TOKENS):
@@ -255,10 +252,10 @@ CHILD = """
 import json, resource, sys, tempfile
 from pathlib import Path
 import numpy as np, torch
-from benchmarks.features import Options, _model, _shards
-from features.extract import extract
-from features.reader import FeatureReader
-from features.schema import FeatureOptions
+from streamscope.benchmarks.features import Options, _model, _shards
+from streamscope.features.extract import extract
+from streamscope.features.reader import FeatureReader
+from streamscope.features.schema import FeatureOptions
 given = json.loads(sys.argv[1])
 options = Options(**given["options"])
 n, length = given["tokens"], options.length

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.bounds import Count, Positive
-from models.cli import command, parse
-from models.errors import InputError
+from streamscope.models.bounds import Count, Positive
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
-    from models.training.loop import Trainer
+    from streamscope.models.training.loop import Trainer
 
 Row = dict[str, Any]
 Piece = Literal["correctness", "sync", "mfu", "memory"]
@@ -120,7 +120,7 @@ def name_of(device: str) -> str:
 
 def chosen(o: Options) -> Sequence[str]:
     """The presets to look at."""
-    from models.presets import PRESETS
+    from streamscope.models.presets import PRESETS
 
     return o.presets or tuple(PRESETS)
 
@@ -133,8 +133,7 @@ def correctness(o: Options) -> Cases:
     import copy
 
     import torch
-
-    from models import build
+    from streamscope.models import build
 
     def look(name: str) -> Row:
         change: dict[str, Any] = {"dropout": 0.0, "attention.dropout": 0.0}
@@ -171,10 +170,10 @@ def gradients(loss: Any, model: Any) -> list[Any]:
 
 def trainer(o: Options, name: str, folder: Path, **changes: Any) -> "Trainer":
     """The product's own training loop on random windows."""
-    from models import build
-    from models.training.config import Training, with_recipe
-    from models.training.loop import Trainer
-    from models.training.run import Run
+    from streamscope.models import build
+    from streamscope.models.training.config import Training, with_recipe
+    from streamscope.models.training.loop import Trainer
+    from streamscope.models.training.run import Run
 
     model = build(name, o.scale)
     options = {"steps": o.steps, "device": o.device, "sample_every": 0, "log_every": max(1, o.steps // 3), **changes}
@@ -214,8 +213,7 @@ def mfu(o: Options) -> Cases:
 
     def look(name: str, compile_: str) -> Row:
         import torch
-
-        from models.training.progress import Progress
+        from streamscope.models.training.progress import Progress
 
         if o.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -247,7 +245,7 @@ def memory(o: Options) -> Cases:
     import torch
 
     def look(name: str) -> Row:
-        from models import build
+        from streamscope.models import build
 
         model = build(name).to(o.device).train()
         tokens = torch.randint(model.config.d_vocab, (32, 513), device=o.device)

@@ -17,13 +17,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.bounds import Count
-from models.cli import command, parse
+from streamscope.models.bounds import Count
+from streamscope.models.cli import command, parse
 
 if TYPE_CHECKING:
+    from streamscope.models.transformer import StreamTransformer
     from torch import nn
-
-    from models.transformer import StreamTransformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,7 @@ def no_taps() -> Iterator[None]:
     with ExitStack() as stack:
         for module in ("residual", "attention", "mlp", "transformer"):
             stack.enter_context(patch(f"models.{module}.tap", lambda point, x: x))
-        stack.enter_context(patch("models.residual.observe", lambda point, readout: None))
+        stack.enter_context(patch("streamscope.models.residual.observe", lambda point, readout: None))
         yield
 
 
@@ -96,10 +95,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print."""
     options = parse(Options, argv, __doc__)
     import torch
-
-    from benchmarks.plain_gpt import PlainGPT
-    from benchmarks.timing import paired
-    from models import build, preset
+    from streamscope.benchmarks.plain_gpt import PlainGPT
+    from streamscope.benchmarks.timing import paired
+    from streamscope.models import build, preset
 
     device = options.device
     c = build("std-t", "small").config

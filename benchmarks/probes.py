@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from models.bounds import Count
-from models.cli import command, parse
+from streamscope.models.bounds import Count
+from streamscope.models.cli import command, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +30,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, time, print."""
     options = parse(Options, argv, __doc__)
 
-    from models.capture import Query, run
-    from models.checkpoint import load
-    from probes.coherence import Coherence
-    from probes.coreference import Coreference
-    from probes.held_out import held_out
-    from probes.pds.measure import summary
-    from probes.probe import measure
-    from probes.prompts import align, check_tokenizer, load_suite
-    from probes.sps import Sps
-    from probes.stability import stability
+    from streamscope.models.capture import Query, run
+    from streamscope.models.checkpoint import load
+    from streamscope.probes.coherence import Coherence
+    from streamscope.probes.coreference import Coreference
+    from streamscope.probes.held_out import held_out
+    from streamscope.probes.pds.measure import summary
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align, check_tokenizer, load_suite
+    from streamscope.probes.sps import Sps
+    from streamscope.probes.stability import stability
 
     model = load(options.run)
     tokenizer = check_tokenizer(model)

@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.bounds import Count, Whole
-from models.cli import command, parse
-from models.errors import InputError
+from streamscope.models.bounds import Count, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
-    from models.config import ModelConfig
-    from models.transformer import StreamTransformer
+    from streamscope.models.config import ModelConfig
+    from streamscope.models.transformer import StreamTransformer
 
 Part = Literal["gpt", "presets", "supervision", "pairs", "mfu", "profile", "gpus"]
 PARTS: tuple[Part, ...] = ("gpt", "presets", "supervision", "pairs", "mfu", "profile", "gpus")
@@ -125,9 +125,9 @@ def beside_std_t(o: Options) -> Iterator[str]:
 
 def supervision(o: Options) -> Iterator[str]:
     """Time of `pls` over `c2`, beside the ratio of their FLOPs."""
-    from benchmarks.timing import paired
-    from models import build
-    from models.flops import training_flops_per_token
+    from streamscope.benchmarks.timing import paired
+    from streamscope.models import build
+    from streamscope.models.flops import training_flops_per_token
 
     for width in o.widths:
         for vocabulary in o.vocabularies:
@@ -152,9 +152,9 @@ def pairs(o: Options) -> Iterator[str]:
 
 def mfu(o: Options) -> Iterator[str]:
     """Training FLOPs per second of every preset over those of a large matrix product in the same dtype."""
-    from benchmarks.timing import interleaved
-    from models import build
-    from models.flops import peak_flops, training_flops_per_token
+    from streamscope.benchmarks.timing import interleaved
+    from streamscope.models import build
+    from streamscope.models.flops import peak_flops, training_flops_per_token
 
     ceiling = matmul_ceiling(o)
     known = peak_flops(device_name(o.device))
@@ -209,9 +209,9 @@ def on_paper(o: Options) -> Iterator[str]:
     A ring of n moves 2 (n − 1) / n of the gradient's bytes through every link. Without any overlap a step takes the
     sum of the two times; with DDP's overlap of the backward pass the larger of communication and two thirds of compute.
     """
-    from models import build
-    from models.flops import PEAKS, training_flops_per_token
-    from models.training.config import Training, with_recipe
+    from streamscope.models import build
+    from streamscope.models.flops import PEAKS, training_flops_per_token
+    from streamscope.models.training.config import Training, with_recipe
 
     n, speed = 8, 0.35 * PEAKS["H100"]
     for name in ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon"):
@@ -237,7 +237,7 @@ def on_paper(o: Options) -> Iterator[str]:
 
 def shape(name: str, o: Options, width: int | None, vocabulary: int) -> "ModelConfig":
     """A preset's configuration in the benchmark's shape; heads stay the preset's."""
-    from models import preset
+    from streamscope.models import preset
 
     change: dict[str, Any] = {"d_vocab": vocabulary, "n_ctx": o.context}
     change |= {"d_model": width, "mlp.d_mlp": 0} if width is not None else {}
@@ -251,7 +251,7 @@ def clock(o: Options) -> Callable[[], float]:
 
 def ratio(peer: str, theirs: Step, name: str, ours: Step, o: Options) -> str:
     """One line: how many times as fast as the peer."""
-    from benchmarks.timing import paired
+    from streamscope.benchmarks.timing import paired
 
     r = paired(theirs, ours, rounds=o.rounds, warmup=2, clock=clock(o))
     speed = o.batch * o.context / r.second
@@ -261,10 +261,9 @@ def ratio(peer: str, theirs: Step, name: str, ours: Step, o: Options) -> str:
 def training_step(c: "ModelConfig", name: str, o: Options) -> Step:
     """A whole step of `models.train`'s kind on random tokens."""
     import torch
-
-    from models import build
-    from models.training.config import Training, with_recipe
-    from models.training.optim import make_optimizer
+    from streamscope.models import build
+    from streamscope.models.training.config import Training, with_recipe
+    from streamscope.models.training.optim import make_optimizer
 
     model: StreamTransformer = build(c).to(o.device).train()
     optimizer = make_optimizer(model, with_recipe(Training(), name, "paper"))
@@ -276,8 +275,7 @@ def training_step(c: "ModelConfig", name: str, o: Options) -> Step:
 def plain_step(c: "ModelConfig", o: Options) -> Step:
     """The same of the plain GPT: its optimiser is AdamW with the same options."""
     import torch
-
-    from benchmarks.plain_gpt import PlainGPT
+    from streamscope.benchmarks.plain_gpt import PlainGPT
 
     plain = PlainGPT(
         d_vocab=c.d_vocab, n_ctx=c.n_ctx, d=c.d_model, heads=c.n_heads, layers=c.n_layers, d_mlp=c.d_mlp

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-
-from models.errors import InputError
-from probes.statistics import BOOTSTRAP_CLUSTERS, t_quantile
+from streamscope.models.errors import InputError
+from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, t_quantile
 
 GROUPS = 20
 """Of documents, for the jackknife."""

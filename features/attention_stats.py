@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
+from streamscope.features.schema import FeatureOptions
 from torch import Tensor
-
-from features.schema import FeatureOptions
 
 
 @dataclass(frozen=True)

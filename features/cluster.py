@@ -24,18 +24,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-
-from models.bounds import Bounds, Count, Seed, Whole
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import INTERVAL, progress_bar, show
+from streamscope.models.bounds import Bounds, Count, Seed, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import INTERVAL, progress_bar, show
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-
-    from features.modes import ComputationalModes
-    from features.store import Features
+    from streamscope.features.modes import ComputationalModes
+    from streamscope.features.store import Features
 
 MODES = "modes.safetensors"
 AGREEMENT_UNITS = {"value": "1: the same clusters, 0: as by chance", "n": "tokens", "documents": "documents"}
@@ -93,9 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
 
     import numpy as np
-
-    from features.cluster_checks import agreement_table, raw_rows_of, stability_table
-    from features.cluster_tables import (
+    from streamscope.features.cluster_checks import agreement_table, raw_rows_of, stability_table
+    from streamscope.features.cluster_tables import (
         CLUSTER_UNITS,
         DEPTH_UNITS,
         SUMMARY_UNITS,
@@ -104,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         plot,
         summary_table,
     )
-    from features.store import read_features, remove_tables
-    from probes.tables import write_atomically, write_table
+    from streamscope.features.store import read_features, remove_tables
+    from streamscope.probes.tables import write_atomically, write_table
 
     found = read_features(options.features)
     if (n := len(found.table)) < max(options.min_cluster_size, 2):
@@ -168,7 +165,7 @@ def _check(options: Options) -> None:
 
 def _modes(options: Options, seed: int | None = None) -> "ComputationalModes":
     """The clusterer of the options."""
-    from features.modes import ComputationalModes
+    from streamscope.features.modes import ComputationalModes
 
     return ComputationalModes(
         options.method,
@@ -221,8 +218,8 @@ def _umap(options: Options) -> Any:
 
 def _about(options: Options, found: "Features", files: Sequence[Path]) -> dict[str, Any]:
     """What a table of clusters says about itself."""
-    from models.provenance import provenance
-    from models.text.readers import digest
+    from streamscope.models.provenance import provenance
+    from streamscope.models.text.readers import digest
 
     asked = asdict(options) | {"features": [str(path) for path in options.features], "out": str(options.out)}
     asked |= {"raw": [str(path) for path in options.raw], "predict": options.predict and str(options.predict)}
@@ -247,8 +244,8 @@ def _place(umap: Any, labels: "pd.DataFrame", z: "np.ndarray", vector: "np.ndarr
 
 def _print(name: str, table: "pd.DataFrame", title: str) -> None:
     """A table as it is of use on the screen, and why cells are undefined."""
-    from features.cluster_tables import RANGES
-    from probes.undefined import legend
+    from streamscope.features.cluster_tables import RANGES
+    from streamscope.probes.undefined import legend
 
     columns: tuple[str, ...] = tuple(column for column in table if column not in ("ci_low", "ci_high", "undefined"))
     if "ci_low" in table:
@@ -269,9 +266,9 @@ def _print(name: str, table: "pd.DataFrame", title: str) -> None:
 
 def _predict(options: Options, path: Path) -> None:
     """Labels of the tokens of another table, by the clusters in the folder --out."""
-    from features.modes import ComputationalModes
-    from features.store import read_features
-    from probes.tables import write_table
+    from streamscope.features.modes import ComputationalModes
+    from streamscope.features.store import read_features
+    from streamscope.probes.tables import write_table
 
     modes = ComputationalModes.load(options.out / MODES)
     found = read_features(path)

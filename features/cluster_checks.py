@@ -12,18 +12,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.base import clone
-
-from features.agreement import (
+from streamscope.features.agreement import (
     adjusted_mutual_information,
     adjusted_mutual_information_interval,
     adjusted_rand,
     adjusted_rand_interval,
 )
-from features.modes import ComputationalModes
-from features.store import KEY, Features, read_about_of, read_features, read_raw
-from models.errors import InputError
-from probes.statistics import BOOTSTRAP_CLUSTERS
-from probes.undefined import mark
+from streamscope.features.modes import ComputationalModes
+from streamscope.features.store import KEY, Features, read_about_of, read_features, read_raw
+from streamscope.models.errors import InputError
+from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS
+from streamscope.probes.undefined import mark
 
 
 def raw_rows(path: Path, found: Features) -> np.ndarray:

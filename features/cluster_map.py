@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from features.cluster_map_page import SCRIPT, STYLE
-from features.contexts import Contexts, visible
-from models.errors import InputError
+from streamscope.features.cluster_map_page import SCRIPT, STYLE
+from streamscope.features.contexts import Contexts, visible
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
-    from features.profiles import Clustered
+    from streamscope.features.profiles import Clustered
 
 TYPES = {"Uint8Array": "<u1", "Int16Array": "<i2", "Uint16Array": "<u2", "Int32Array": "<i4", "Float32Array": "<f4"}
 
@@ -88,7 +87,7 @@ def render(data: dict[str, Any], title: str, subtitle: str) -> str:
 
 def write_map(clustered: "Clustered", path: Path, *, title: str, subtitle: str, depths: int) -> None:
     """Write the page under a temporary name, then rename."""
-    from probes.tables import write_atomically
+    from streamscope.probes.tables import write_atomically
 
     html = render(map_data(clustered, depths), title, subtitle)
     write_atomically(path, lambda part: part.write_text(html, encoding="utf-8"))

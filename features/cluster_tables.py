@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from probes.statistics import mean
+from streamscope.probes.statistics import mean
 
 RANGES = ("early", "middle", "late")
 CLUSTER_UNITS = {

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-
-from features.hierarchy import RESOLUTION, Linkage
+from streamscope.features.hierarchy import RESOLUTION, Linkage
 
 Selection = Literal["eom", "leaf"]
 

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from probes.corrections import correct
+from streamscope.probes.corrections import correct
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,11 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-
-from features.regression import Predictions, Progress, boosting, folds_of, ridge
-from models.errors import InputError
-from probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals
-from probes.undefined import note
+from streamscope.features.regression import Predictions, Progress, boosting, folds_of, ridge
+from streamscope.models.errors import InputError
+from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals
+from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,20 +25,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
-
-from features.schema import FeatureOptions
-from models.bounds import Count
-from models.cli import command, parse
-from models.errors import InputError
-from models.launch import LaunchOptions, is_worker, launch
-from probes.command import RunOptions, check_options, open_run, progress_bar, show
+from streamscope.features.schema import FeatureOptions
+from streamscope.models.bounds import Count
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.models.launch import LaunchOptions, is_worker, launch
+from streamscope.probes.command import RunOptions, check_options, open_run, progress_bar, show
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-
-    from features.reader import FeatureReader
-    from models.text.shards import TokenShards
+    from streamscope.features.reader import FeatureReader
+    from streamscope.models.text.shards import TokenShards
 
 PART_ROWS = 8192
 """Rows of a part: what is in memory at once, and a row group of the file."""
@@ -71,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("--out: features are only written to a file, name one")
     name, model = open_run(options)
 
-    from features.reader import FeatureReader
-    from models.checkpoint import run_folder, sha256
-    from models.provenance import pick_device, provenance
-    from models.training.data import evaluation_shards
+    from streamscope.features.reader import FeatureReader
+    from streamscope.models.checkpoint import run_folder, sha256
+    from streamscope.models.provenance import pick_device, provenance
+    from streamscope.models.training.data import evaluation_shards
 
     folder = run_folder(options.run)
     shards = evaluation_shards(folder, model._text(), options.data, text_field=options.text_field)
@@ -84,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     made = provenance(pick_device(options.device))
     plan(reader, shards, options.max_tokens)  # tells what is wrong before anybody is started
     words, logs = sys.argv[1:] if argv is None else argv, options.out.with_name(f".{options.out.name}.logs")
-    launch(options, "features.extract", words, logs=logs)
+    launch(options, "streamscope.features.extract", words, logs=logs)
     bar, only = progress_bar("features"), is_worker(options)
     counts = extract(
         reader, shards, options.out, model=about, max_tokens=options.max_tokens, progress=bar, worker=only, **made
@@ -96,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def stream_names(model: Any) -> tuple[str, ...]:
     """The streams that leave the last layer: x_t and x_e, the parallel ones, or the single one."""
-    from probes.stream_states import stream_hooks
+    from streamscope.probes.stream_states import stream_hooks
 
     return tuple(f"blocks.{model.config.n_layers - 1}.hook_{kind}_post" for kind in stream_hooks(model) or ("resid",))
 
@@ -127,10 +125,9 @@ def extract(
     vocabulary, for a folder of parts of something else, and for what cannot be written.
     """
     import torch
-
-    from features.parts import Parts
-    from features.store import about_features, metadata, remove_tables
-    from models.ledger import Gone, Ledger
+    from streamscope.features.parts import Parts
+    from streamscope.features.store import about_features, metadata, remove_tables
+    from streamscope.models.ledger import Gone, Ledger
 
     config = reader.model.config
     if shards.d_vocab > config.d_vocab:
@@ -204,9 +201,8 @@ def _tables(reader: "FeatureReader", shards: "TokenShards", part: Part, pieces: 
     """The table of a part's features and, if any are wanted, that of its raw activations; documents in order."""
     import numpy as np
     import pyarrow as pa
-
-    from features.store import INDEX
-    from models.capture import batches
+    from streamscope.features.store import INDEX
+    from streamscope.models.capture import batches
 
     offset = reader.offset
     wanted = zip(part.documents.tolist(), part.rows.tolist(), strict=True)
@@ -250,8 +246,7 @@ def _report(name: str, out: Path, counts: Mapping[str, int], raw: Sequence[str])
     import numpy as np
     import pandas as pd
     import pyarrow.parquet as pq
-
-    from probes.tables import read_about
+    from streamscope.probes.tables import read_about
 
     about = read_about(out)["about"]
     depth = "processing_depth" if about["tier"] == "core" else "k_star"

@@ -26,9 +26,8 @@ from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import squareform
-
-from features.boxes import LEAF, SLACK, boxes
-from features.neighbours import Progress, augmented, nearest, one_thread, products
+from streamscope.features.boxes import LEAF, SLACK, boxes
+from streamscope.features.neighbours import Progress, augmented, nearest, one_thread, products
 
 RESOLUTION = 1e-5
 """In standard deviations of a feature; the rounding of |a|² + |b|² − 2ab at the size of 455 features is 1e-6."""

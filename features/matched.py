@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from features.store import KEY, read_about_of, read_features
-from models.errors import InputError
+from streamscope.features.store import KEY, read_about_of, read_features
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,11 +20,10 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
-
-from features.density import CondensedTree, attach, condense, memberships, probability, select
-from features.hierarchy import RESOLUTION, single_linkage, spanning_tree
-from features.neighbours import Progress, nearest
-from models.errors import InputError
+from streamscope.features.density import CondensedTree, attach, condense, memberships, probability, select
+from streamscope.features.hierarchy import RESOLUTION, single_linkage, spanning_tree
+from streamscope.features.neighbours import Progress, nearest
+from streamscope.models.errors import InputError
 
 KIND, FORMAT = "computational modes", 1
 PCA = 30
@@ -169,8 +168,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
     def save(self, path: Path, **of: Any) -> None:
         """Write what `predict` needs as safetensors; parameters, column names and `of` (JSON) in its metadata."""
         from safetensors.numpy import save
-
-        from probes.tables import write_atomically
+        from streamscope.probes.tables import write_atomically
 
         check_is_fitted(self)
         names = _PCA + (_DENSITY if self.method == "hdbscan" else ("centers_",))

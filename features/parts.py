@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.errors import InputError
-from probes.tables import write_atomically
+from streamscope.models.errors import InputError
+from streamscope.probes.tables import write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,16 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-
-from models.bounds import Bounds, Count, Seed
-from models.cli import command, parse
-from models.errors import InputError, unknown
-from probes.command import INTERVAL
+from streamscope.models.bounds import Bounds, Count, Seed
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.command import INTERVAL
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from features.matched import Matched
+    from streamscope.features.matched import Matched
 
 HOW = ("model", "folds", "shuffles", "resamples", "seed")
 NAMES = {"delta_loss": "Δ loss of the target", "delta_log_p": "Δ ln p of the prediction"}
@@ -75,10 +73,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     import numpy as np
     import pandas as pd
-
-    from features.explained import baselines, explain
-    from features.matched import MEASURES, match_effects
-    from probes.command import progress_bar
+    from streamscope.features.explained import baselines, explain
+    from streamscope.features.matched import MEASURES, match_effects
+    from streamscope.probes.command import progress_bar
 
     matched = match_effects(options.features, options.effects)
     if strange := [name for name in options.edits if name not in matched.edits]:
@@ -98,9 +95,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _print(matched: "Matched", found: "pd.DataFrame") -> None:
     """What was matched; per kind of effect the edits that features explain best, and how many they explain."""
-    from features.explained import BASELINES
-    from probes.command import show
-    from probes.undefined import legend
+    from streamscope.features.explained import BASELINES
+    from streamscope.probes.command import show
+    from streamscope.probes.undefined import legend
 
     n, documents = len(matched.table), matched.table["document"].nunique()
     print(
@@ -132,9 +129,9 @@ def _print(matched: "Matched", found: "pd.DataFrame") -> None:
 
 def _write(out: Path, matched: "Matched", found: "pd.DataFrame", how: dict[str, Any]) -> None:
     """The table and its figure."""
-    from features.explained import UNITS
-    from models.provenance import provenance
-    from probes.tables import write_atomically, write_table
+    from streamscope.features.explained import UNITS
+    from streamscope.models.provenance import provenance
+    from streamscope.probes.tables import write_atomically, write_table
 
     counts = {"features_only": matched.features_only, "effects_only": matched.effects_only}
     about = {"kind": "predicted effects", "format": 1, "options": how, "unmatched": counts, **matched.about}

@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-
-from models.bounds import Count
-from models.cli import command, parse
+from streamscope.models.bounds import Count
+from streamscope.models.cli import command, parse
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from features.profiles import Clustered
+    from streamscope.features.profiles import Clustered
 
 SHOWN = 15
 """Clusters on the screen."""
@@ -55,12 +53,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, profile, write, print."""
     options = parse(Options, argv, __doc__)
 
-    from features.cluster_map import write_map
-    from features.enrichment import UNITS as KIND_UNITS
-    from features.profile_report import report
-    from features.profiles import UNITS, profiles, read_clusters, samples
-    from models.provenance import provenance
-    from probes.tables import write_atomically, write_table
+    from streamscope.features.cluster_map import write_map
+    from streamscope.features.enrichment import UNITS as KIND_UNITS
+    from streamscope.features.profile_report import report
+    from streamscope.features.profiles import UNITS, profiles, read_clusters, samples
+    from streamscope.models.provenance import provenance
+    from streamscope.probes.tables import write_atomically, write_table
 
     clustered = read_clusters((options.features, *options.also), options.labels)
     table, kinds = profiles(clustered)
@@ -97,7 +95,7 @@ def _print(clustered: "Clustered", table: "pd.DataFrame", title: str) -> None:
     """The largest clusters, and what was left out."""
     import json
 
-    from probes.command import show
+    from streamscope.probes.command import show
 
     shown = table.head(SHOWN).reset_index(drop=True)
     shown["share"] = [f"{share:.1%}" for share in shown["share"]]

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from features.contexts import Context
-from features.profiles import NOISE
-from features.token_kinds import NAMES
+from streamscope.features.contexts import Context
+from streamscope.features.profiles import NOISE
+from streamscope.features.token_kinds import NAMES
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from features.contexts import Contexts, visible
-from features.enrichment import enrichment
-from features.samples import Scale, farthest_points, from_centre, nearest
-from features.schema import Column
-from features.store import KEY, Features, read_about_of, read_features
-from features.token_kinds import kinds
-from models.errors import InputError
+from streamscope.features.contexts import Contexts, visible
+from streamscope.features.enrichment import enrichment
+from streamscope.features.samples import Scale, farthest_points, from_centre, nearest
+from streamscope.features.schema import Column
+from streamscope.features.store import KEY, Features, read_about_of, read_features
+from streamscope.features.token_kinds import kinds
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,8 +54,7 @@ def read_clusters(features: Path | Sequence[Path], labels: Path) -> Clustered:
     Raises `InputError` for files of another kind, labels made from other features, labels without a row of features.
     """
     import pandas as pd
-
-    from models.text.readers import digest
+    from streamscope.models.text.readers import digest
 
     paths = [features] if isinstance(features, Path) else list(features)
     named = " ".join(map(str, paths))

@@ -14,8 +14,7 @@ from functools import reduce
 from itertools import combinations
 
 import numpy as np
-
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 PENALTIES = tuple(10.0**e for e in range(-5, 4))
 """λ of ridge: minimise Σ (y − x w)² / n + λ |w|² over n training rows, x standardised; α = n λ in scikit-learn."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin
 
-from models.bounds import Count, Share, check
-from models.errors import InputError, unknown
-from models.head_spec import Head, parse_heads
+from streamscope.models.bounds import Count, Share, check
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.head_spec import Head, parse_heads
 
 Tier = Literal["core", "structural", "structural+position", "topk"]
 WHERE = ("stable", "final")

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from features.schema import Column, FeatureOptions, columns
-from models.errors import InputError
+from streamscope.features.schema import Column, FeatureOptions, columns
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -198,8 +198,7 @@ def _read_one(path: Path) -> Features:
 def read_about_of(path: Path, kind: str) -> dict[str, Any]:
     """The `about` of a table of this room; `InputError` for another kind of file or another format."""
     import pyarrow as pa
-
-    from probes.tables import read_about
+    from streamscope.probes.tables import read_about
 
     try:
         about = read_about(path).get("about")

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from interventions.control_run import named
-from interventions.task_session import NAMES, Opened, TaskOptions, about, open_models
-from models.cli import command, parse
-from probes.command import INTERVAL, check_options, progress_bar, show, write_results
+from streamscope.interventions.control_run import named
+from streamscope.interventions.task_session import NAMES, Opened, TaskOptions, about, open_models
+from streamscope.models.cli import command, parse
+from streamscope.probes.command import INTERVAL, check_options, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,13 +42,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(options)
 
     import pandas as pd
-
-    from interventions.ablation_figures import plot
-    from interventions.model_ratios import UNITS as RATIO_UNITS
-    from interventions.model_ratios import compare_models
-    from interventions.task_effects import UNITS, ablate_tasks
-    from interventions.task_matrix import UNITS as MATRIX_UNITS
-    from interventions.task_matrix import diagonality_rows, own_groups
+    from streamscope.interventions.ablation_figures import plot
+    from streamscope.interventions.model_ratios import UNITS as RATIO_UNITS
+    from streamscope.interventions.model_ratios import compare_models
+    from streamscope.interventions.task_effects import UNITS, ablate_tasks
+    from streamscope.interventions.task_matrix import UNITS as MATRIX_UNITS
+    from streamscope.interventions.task_matrix import diagonality_rows, own_groups
 
     opened = open_models(options)
     own = own_groups(options.diagonal, [t.name for t in opened[0].tasks], [g.name for g in opened[0].groups])
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _print(one: Opened, table: "pd.DataFrame") -> None:
     """The effects of a model, a table per measure, and why cells are undefined."""
-    from probes.undefined import legend
+    from streamscope.probes.undefined import legend
 
     print("; ".join(task.title for task in one.tasks))
     for measure, rows in table.groupby("measure", sort=False):
@@ -93,7 +92,7 @@ def _print(one: Opened, table: "pd.DataFrame") -> None:
 
 def _print_ratios(ratios: "pd.DataFrame", title: str) -> None:
     """Ratios with their intervals, and why cells are undefined."""
-    from probes.undefined import legend, printable
+    from streamscope.probes.undefined import legend, printable
 
     shown = printable(ratios)
     for kind in ("sd", "mean"):

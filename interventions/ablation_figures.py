@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from interventions.task_effects import Effects
+    from streamscope.interventions.task_effects import Effects
 
 COLOURS = ("#3b6ea5", "#e08a2e")
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.bounds import Count, Seed, Whole
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import INTERVAL, DocumentOptions, RunOptions, open_run, progress_bar, show
+from streamscope.models.bounds import Count, Seed, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import INTERVAL, DocumentOptions, RunOptions, open_run, progress_bar, show
 
 if TYPE_CHECKING:
-    from interventions.divergence import Divergence
+    from streamscope.interventions.divergence import Divergence
 
 CHECKED = 16
 """Documents on which outputs are checked."""
@@ -62,20 +62,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.side == "read" and options.embedding:
         raise InputError("--side read changes what attention's output matrix reads; an embedding has no such side")
 
-    from models.derived import check_new
+    from streamscope.models.derived import check_new
 
     check_new(options.out)
 
     import torch
-
-    from interventions.divergence import document_divergence
-    from interventions.steering import random_direction
-    from interventions.weights import abliterated, largest_output
-    from models.checkpoint import run_folder
-    from models.derived import write_derived
-    from models.text.shards import document_batches
-    from models.training.data import evaluation_shards
-    from probes.direction_files import check_direction, read_direction
+    from streamscope.interventions.divergence import document_divergence
+    from streamscope.interventions.steering import random_direction
+    from streamscope.interventions.weights import abliterated, largest_output
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.derived import write_derived
+    from streamscope.models.text.shards import document_batches
+    from streamscope.models.training.data import evaluation_shards
+    from streamscope.probes.direction_files import check_direction, read_direction
 
     direction = read_direction(options.direction, options.stream, options.method)
     folder = run_folder(options.run)
@@ -112,8 +111,7 @@ def _digest(vector: Any) -> str:
 
 def _print(name: str, options: Options, layer: int, result: "Divergence", outputs: list[dict[str, float]]) -> None:
     import pandas as pd
-
-    from interventions.divergence import per_token
+    from streamscope.interventions.divergence import per_token
 
     parts = {
         "loss before": result.baseline,

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from streamscope.interventions.reference import chunks
+from streamscope.models.capture import Edit, Query, run
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head, parse_heads
 from torch import Tensor
-
-from interventions.reference import chunks
-from models.capture import Edit, Query, run
-from models.errors import InputError
-from models.head_spec import Head, parse_heads
 
 PATTERNS = "blocks.*.attn.hook_pattern"
 

@@ -18,20 +18,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from interventions.amplify_plots import picture, plot
-from interventions.amplify_tables import AREA_UNITS, UNITS, by_head, check_alphas, curve, measure_losses
-from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
-from models.bounds import Positive, Seed, Whole
-from models.cli import command, parse
-from models.errors import InputError
-from models.head_spec import Head, parse_heads
-from probes.command import INTERVAL, DocumentOptions, check_options, progress_bar, show, write_results
+from streamscope.interventions.amplify_plots import picture, plot
+from streamscope.interventions.amplify_tables import AREA_UNITS, UNITS, by_head, check_alphas, curve, measure_losses
+from streamscope.interventions.control_run import (
+    ControlOptions,
+    check_tokens,
+    named_with_control,
+    open_runs,
+    show_differences,
+)
+from streamscope.models.bounds import Positive, Seed, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head, parse_heads
+from streamscope.probes.command import INTERVAL, DocumentOptions, check_options, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from interventions.amplification import Patterns
-    from interventions.sweep import Losses
+    from streamscope.interventions.amplification import Patterns
+    from streamscope.interventions.sweep import Losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +67,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from html import escape
 
-    from interventions.amplification import amplified
-    from models.checkpoint import run_folder
-    from models.training.data import evaluation_shards
-    from probes.picture_plot import plot as draw
+    from streamscope.interventions.amplification import amplified
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.training.data import evaluation_shards
+    from streamscope.probes.picture_plot import plot as draw
 
     opened = open_runs(options)
     names, model = [name for name, _ in opened], opened[0][1]
@@ -118,11 +123,11 @@ def _measure(
     options: Options, name: str, model: Any, shards: Any, alphas: Sequence[float], heads: Sequence[Head]
 ) -> Measured:
     """The curve with its samples, the heads and, from two α of 1 or more, the areas of a model."""
-    from interventions.amplification import amplified, pattern_sums
-    from interventions.areas import areas
-    from interventions.reference import document_rows
-    from interventions.steering import continuations
-    from models.text.shards import document_batches
+    from streamscope.interventions.amplification import amplified, pattern_sums
+    from streamscope.interventions.areas import areas
+    from streamscope.interventions.reference import document_rows
+    from streamscope.interventions.steering import continuations
+    from streamscope.models.text.shards import document_batches
 
     limits: dict[str, Any] = {"max_documents": options.max_documents, "batch_size": options.batch_size}
     losses = measure_losses(model, shards, alphas, heads, **limits, progress=progress_bar(f"{name}: loss"))
@@ -144,8 +149,8 @@ def _differences(
     names: Sequence[str], alphas: Sequence[float], found: Sequence[Measured], heads: Sequence[Head]
 ) -> dict[str, Any]:
     """The model minus its control at every α and of every area, printed: name -> (table, units)."""
-    from interventions.document_differences import AREA_UNITS as READINGS
-    from interventions.document_differences import CURVE_UNITS, compare_areas, compare_curves
+    from streamscope.interventions.document_differences import AREA_UNITS as READINGS
+    from streamscope.interventions.document_differences import CURVE_UNITS, compare_areas, compare_curves
 
     losses = (found[0].losses, found[1].losses)
     curves = compare_curves(alphas, losses, (found[0].patterns, found[1].patterns), heads)
@@ -165,7 +170,7 @@ def _widest(of_heads: "pd.DataFrame", layer: int) -> Head:
 
 def _print(title: str, table: "pd.DataFrame") -> None:
     """The curve, intervals beside their means, and the samples."""
-    from probes.undefined import legend
+    from streamscope.probes.undefined import legend
 
     one = table.iloc[0]
     print(f"{title}; loss {one['baseline']:.4f} at α = 1; {one['n']} documents, {one['tokens']:,} tokens")

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from interventions.amplify_tables import PAPER, PAPER_ALPHAS, degradation
+from streamscope.interventions.amplify_tables import PAPER, PAPER_ALPHAS, degradation
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.head_spec import Head
+    from streamscope.models.head_spec import Head
 
 MEAN, CONTROL = "#20457c", "#e08a2e"
 
@@ -70,8 +69,7 @@ def picture(model: Any, text: str, heads: "Sequence[Head]", alphas: Sequence[flo
     `amplify(alpha)` gives the edits.
     """
     import pandas as pd
-
-    from probes.picture import picture as look
+    from streamscope.probes.picture import picture as look
 
     tables = []
     for alpha in alphas:

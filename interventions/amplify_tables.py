@@ -4,17 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from interventions.amplification import Patterns
-    from interventions.sweep import Losses
-    from models.head_spec import Head
-    from models.text.shards import TokenShards
-    from models.transformer import StreamTransformer
+    from streamscope.interventions.amplification import Patterns
+    from streamscope.interventions.sweep import Losses
+    from streamscope.models.head_spec import Head
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.models.transformer import StreamTransformer
 
 PAPER = {
     "Dense": (1.80, 1.86, 1.98, 2.09, 2.16),
@@ -51,8 +49,8 @@ def measure_losses(
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> "Losses":
     """Losses of every document at each α; the baseline is the model itself."""
-    from interventions.amplification import amplified
-    from interventions.sweep import document_losses
+    from streamscope.interventions.amplification import amplified
+    from streamscope.interventions.sweep import document_losses
 
     sweep = [amplified(model, alpha, heads) for alpha in alphas]
     return document_losses(model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress)
@@ -72,11 +70,10 @@ def curve(
     after the first amplified one: up to it, the key with most attention is the same at every α, by construction.
     """
     import pandas as pd
-
-    from interventions.effects import holm
-    from probes.statistics import ratio_of_sums
-    from probes.t_tests import clustered_t
-    from probes.undefined import note
+    from streamscope.interventions.effects import holm
+    from streamscope.probes.statistics import ratio_of_sums
+    from streamscope.probes.t_tests import clustered_t
+    from streamscope.probes.undefined import note
 
     tokens, base = losses.tokens.astype(float), losses.baseline
     rows = []
@@ -107,8 +104,7 @@ def curve(
 def by_head(alphas: Sequence[float], patterns: "Patterns", heads: "Sequence[Head] | None" = None) -> "pd.DataFrame":
     """One row per α and head: entropy, peak and unchanged keys, 95 % intervals over documents."""
     import pandas as pd
-
-    from probes.undefined import note
+    from streamscope.probes.undefined import note
 
     rows = []
     n_layers, n_heads = patterns.entropy.shape[1:3]
@@ -131,7 +127,7 @@ def _of_patterns(
     heads: slice = slice(None),
 ) -> dict[str, float]:  # fmt: skip
     """Means of entropy and peak over the layers, of unchanged over those where it can change; reasons go into `why`."""
-    from probes.statistics import ratio_of_sums
+    from streamscope.probes.statistics import ratio_of_sums
 
     def estimate(sums: np.ndarray) -> Any:
         return ratio_of_sums(sums.mean((0, 1)), patterns.queries)
@@ -155,7 +151,7 @@ def degradation(losses: Sequence[float]) -> list[float]:
 
 def check_alphas(alphas: Sequence[float]) -> list[float]:
     """α ascending, each once, 1 among them. Raises `InputError` for one that is not above 0, and for none."""
-    from interventions.amplification import check_alpha
+    from streamscope.interventions.amplification import check_alpha
 
     if not alphas:
         raise InputError("give at least one --alpha")

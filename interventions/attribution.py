@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from interventions.pairs import PatchPair
-from interventions.patching import Cell, Direction, both_runs
-from models.capture import capture
-from models.errors import InputError
+from streamscope.interventions.pairs import PatchPair
+from streamscope.interventions.patching import Cell, Direction, both_runs
+from streamscope.models.capture import capture
+from streamscope.models.errors import InputError
 
 
 def attribute_pairs(

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from streamscope.models.capture import Edits, Query, batches, pad, run
+from streamscope.models.errors import InputError
+from streamscope.models.readout import log_probs_at, map_logits
+from streamscope.models.stages import Plan
+from streamscope.models.trajectories import Trajectories
 from torch import Tensor
-
-from models.capture import Edits, Query, batches, pad, run
-from models.errors import InputError
-from models.readout import log_probs_at, map_logits
-from models.stages import Plan
-from models.trajectories import Trajectories
 
 BATCH_TOKENS = 8192
 """Padded size of a batch of prompts, as in `models.capture.run`."""

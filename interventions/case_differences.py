@@ -5,18 +5,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from interventions.effects import holm
-from interventions.groups import Group
-from interventions.hydra_tables import FEW, UNSURE, Decomposition, known_direct, layer_values, part_values
-from interventions.model_differences import CASES, NAN, NUMBERS, compare_cases, shared_cases, units_of
-from interventions.observe import SMALLEST
-from interventions.patch_tables import RESOLUTION
-from interventions.patching import Patched
-from probes.statistics import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
-from probes.suite import Unit
-from probes.tasks import Task
-from probes.undefined import note
+from streamscope.interventions.effects import holm
+from streamscope.interventions.groups import Group
+from streamscope.interventions.hydra_tables import FEW, UNSURE, Decomposition, known_direct, layer_values, part_values
+from streamscope.interventions.model_differences import CASES, NAN, NUMBERS, compare_cases, shared_cases, units_of
+from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.patch_tables import RESOLUTION
+from streamscope.interventions.patching import Patched
+from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
+from streamscope.probes.suite import Unit
+from streamscope.probes.tasks import Task
+from streamscope.probes.undefined import note
 
 PART_UNITS = units_of("nats of answer − foil (log_odds), share of the direct effect (made_up)", CASES)
 PROMPT_UNITS = units_of("attention, target − competitor (sps), nats of log-odds (coherence)", CASES)

@@ -21,12 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from streamscope.models.capture import Edits, Query, run
+from streamscope.models.config import Hyper
+from streamscope.models.errors import InputError
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
-
-from models.capture import Edits, Query, run
-from models.config import Hyper
-from models.errors import InputError
-from models.transformer import StreamTransformer
 
 HOOKS = ("blocks.0.hook_resid_pre", "blocks.*.attn.hook_z", "blocks.*.hook_attn_out", "blocks.*.hook_mlp_out")
 

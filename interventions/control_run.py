@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.errors import InputError
-from probes.command import INTERVAL, RunOptions, open_run, show
+from streamscope.models.errors import InputError
+from streamscope.probes.command import INTERVAL, RunOptions, open_run, show
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ def open_runs(options: ControlOptions) -> list[tuple[str, Any]]:
 
     Raises `InputError` for a run that does not exist and a control of another shape.
     """
-    from models.checkpoint import run_folder
+    from streamscope.models.checkpoint import run_folder
 
     runs = [options.run, *([options.control] if options.control is not None else [])]
     for run in runs:
@@ -52,7 +52,7 @@ def check_tokens(options: ControlOptions, opened: Sequence[tuple[str, Any]], *, 
     """
     if len(opened) < 2:
         return
-    from probes.align import check_tokenizer
+    from streamscope.probes.align import check_tokenizer
 
     texts = [(check_tokenizer(model), model.config.d_vocab) for _, model in opened]
     if len({(tokenizer.sha256, d_vocab) for tokenizer, d_vocab in texts}) > 1:
@@ -93,8 +93,7 @@ def show_differences(
     Of each measure the `top` rows with the largest differences; all, in their order, without.
     """
     import pandas as pd
-
-    from probes.undefined import legend
+    from streamscope.probes.undefined import legend
 
     shown = []
     for measure, rows in table.groupby("measure", sort=False):

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-from interventions.selection import random_sets
-from models.errors import InputError
-from models.head_spec import Head
-from probes.permutations import rank_among
-from probes.statistics import t_quantile
-from probes.t_tests import TTest, spread
+from streamscope.interventions.selection import random_sets
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.probes.permutations import rank_among
+from streamscope.probes.statistics import t_quantile
+from streamscope.probes.t_tests import TTest, spread
 
 if TYPE_CHECKING:
-    from models.capture import Edits
+    from streamscope.models.capture import Edits
 
 NAN = float("nan")
 COLUMNS = ("control", "control_sd", "draws", "above", "above_low", "above_high", "p_above", "p_rank", "p_rank_min")

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from streamscope.interventions.sweep import document_sums
+from streamscope.models.capture import Edits
+from streamscope.models.errors import InputError
+from streamscope.models.readout import chunk_rows, token_losses
+from streamscope.models.stages import Plan
+from streamscope.models.text.shards import NO_TARGET, TokenShards, document_batches
+from streamscope.models.trajectories import Trajectories
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
-
-from interventions.sweep import document_sums
-from models.capture import Edits
-from models.errors import InputError
-from models.readout import chunk_rows, token_losses
-from models.stages import Plan
-from models.text.shards import NO_TARGET, TokenShards, document_batches
-from models.trajectories import Trajectories
-from models.transformer import StreamTransformer
 
 Variant = Edits | StreamTransformer
 
@@ -124,7 +123,7 @@ def kl_rows(
 
 def per_token(totals: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:
     """mean, sd, ci_low, ci_high per token of sums per document: `statistics.ratio_of_sums`, documents as units."""
-    from probes.statistics import ratio_of_sums
+    from streamscope.probes.statistics import ratio_of_sums
 
     e = ratio_of_sums(totals, tokens)
     return {"mean": e.mean, "sd": e.sd, "ci_low": e.ci_low, "ci_high": e.ci_high, "n": e.n}

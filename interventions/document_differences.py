@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-
-from interventions.amplification import Patterns
-from interventions.amplify_tables import BASELINE, KEPT, by_construction
-from interventions.areas import readings
-from interventions.effects import holm
-from interventions.model_differences import DOCUMENTS, TESTED, Sums, difference, units_of, without
-from interventions.observe import SMALLEST
-from interventions.streams_tables import EMPTY, Cell
-from interventions.sweep import Losses
-from models.head_spec import Head
-from probes.undefined import note
+from streamscope.interventions.amplification import Patterns
+from streamscope.interventions.amplify_tables import BASELINE, KEPT, by_construction
+from streamscope.interventions.areas import readings
+from streamscope.interventions.effects import holm
+from streamscope.interventions.model_differences import DOCUMENTS, TESTED, Sums, difference, units_of, without
+from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.streams_tables import EMPTY, Cell
+from streamscope.interventions.sweep import Losses
+from streamscope.models.head_spec import Head
+from streamscope.probes.undefined import note
 
 NATS = SMALLEST["loss"]
 PERCENT = 100 * NATS

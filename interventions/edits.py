@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from streamscope.models.capture import Edit
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
 from torch import Tensor
-
-from models.capture import Edit
-from models.errors import InputError
-from models.head_spec import Head
 
 
 def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:

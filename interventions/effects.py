@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-
-from interventions.observe import SMALLEST, Observed
-from models.head_spec import Head
-from probes.comparisons import asymmetry, compare
-from probes.curves import response_curve
-from probes.report import with_holm
-from probes.statistics import read_clusters
-from probes.undefined import mark
+from streamscope.interventions.observe import SMALLEST, Observed
+from streamscope.models.head_spec import Head
+from streamscope.probes.comparisons import asymmetry, compare
+from streamscope.probes.curves import response_curve
+from streamscope.probes.report import with_holm
+from streamscope.probes.statistics import read_clusters
+from streamscope.probes.undefined import mark
 
 EFFECT = (
     "difference", "sd", "ci_low", "ci_high", "t", "p", "d_pooled", "d_pooled_n", "d_z", "d", "d_low", "d_high",

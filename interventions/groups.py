@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from models.errors import InputError
-from models.head_spec import Head, parse_heads, score_names
-from probes.word_classes import CLASSES
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head, parse_heads, score_names
+from streamscope.probes.word_classes import CLASSES
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from probes.head_groups import HeadGroups
+    from streamscope.probes.head_groups import HeadGroups
 
 PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}
 FOUND = "found"
@@ -46,9 +45,9 @@ class HeadFinder:
     @cached_property
     def _read(self) -> "tuple[HeadGroups, Any, Any]":
         """`probes.head_groups`, what it captured of the model on its default prompts, and its query."""
-        from models.capture import run
-        from probes.head_groups import HeadGroups, Options
-        from probes.prompts import align, load_suite
+        from streamscope.models.capture import run
+        from streamscope.probes.head_groups import HeadGroups, Options
+        from streamscope.probes.prompts import align, load_suite
 
         probe, default = HeadGroups(k=self.k, layers=self.layers), Options()
         aligned = align(load_suite(default.suite, n=default.n), self.tokenizer, self.model.config.n_ctx)
@@ -83,7 +82,7 @@ class HeadFinder:
         return list(found.values())
 
     def _one(self, spec: str) -> list[Group]:
-        from probes.head_groups import groups_of
+        from streamscope.probes.head_groups import groups_of
 
         kind, _, which = spec.partition("-")
         if kind == FOUND and which in ("", *CLASSES):
@@ -105,12 +104,12 @@ class HeadFinder:
         scores: dict[str, Mapping[Head, float]] = {}
         wanted = score_names(parts)
         if wanted & set(CLASSES):
-            from probes.head_groups import scores_of
+            from streamscope.probes.head_groups import scores_of
 
             scores |= scores_of(self.summary)
         if "pds" in wanted:
-            from interventions.selection import pds_scores, pds_table
-            from probes.prompts import align, load_suite
+            from streamscope.interventions.selection import pds_scores, pds_table
+            from streamscope.probes.prompts import align, load_suite
 
             aligned = align(load_suite("competing"), self.tokenizer, self.model.config.n_ctx)
             scores["pds"] = pds_scores(pds_table(self.model, aligned, self.tokenizer))

@@ -21,17 +21,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
-
-from interventions.controls import Sweep
-from interventions.groups import Group
-from interventions.model_differences import shared_cases
-from interventions.observe import SMALLEST, Observed
-from models.errors import InputError
-from probes.comparisons import compare
-from probes.permutations import rank_among
-from probes.report import estimate, with_holm
-from probes.statistics import BOOTSTRAP_CLUSTERS, Clusters, read_clusters, statistic_interval
-from probes.undefined import note, reasons
+from streamscope.interventions.controls import Sweep
+from streamscope.interventions.groups import Group
+from streamscope.interventions.model_differences import shared_cases
+from streamscope.interventions.observe import SMALLEST, Observed
+from streamscope.models.errors import InputError
+from streamscope.probes.comparisons import compare
+from streamscope.probes.permutations import rank_among
+from streamscope.probes.report import estimate, with_holm
+from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, Clusters, read_clusters, statistic_interval
+from streamscope.probes.undefined import note, reasons
 
 NAN = float("nan")
 FEW = f"fewer than {BOOTSTRAP_CLUSTERS} independent cases to resample"

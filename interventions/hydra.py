@@ -22,16 +22,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
-from models.bounds import Count
-from models.cli import command, parse
-from probes.command import check_options, progress_bar, show, write_results
+from streamscope.interventions.control_run import (
+    ControlOptions,
+    check_tokens,
+    named_with_control,
+    open_runs,
+    show_differences,
+)
+from streamscope.models.bounds import Count
+from streamscope.models.cli import command, parse
+from streamscope.probes.command import check_options, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from interventions.groups import Group
-    from interventions.hydra_tables import Decomposition
+    from streamscope.interventions.groups import Group
+    from streamscope.interventions.hydra_tables import Decomposition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +59,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(options)
 
     import pandas as pd
-
-    from interventions.contributions import check_heads
-    from interventions.hydra_figure import plot
-    from interventions.hydra_tables import UNITS, by_layer, decompose, summary
-    from probes.align import check_tokenizer
-    from probes.tasks import load_tasks
+    from streamscope.interventions.contributions import check_heads
+    from streamscope.interventions.hydra_figure import plot
+    from streamscope.interventions.hydra_tables import UNITS, by_layer, decompose, summary
+    from streamscope.probes.align import check_tokenizer
+    from streamscope.probes.tasks import load_tasks
 
     opened = open_runs(options)
     names, nets = [name for name, _ in opened], [model for _, model in opened]
@@ -83,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "": (named_with_control(names, parts), UNITS), "layers": (named_with_control(names, layers), UNITS)
     }  # fmt: skip
     if len(opened) > 1:
-        from interventions.case_differences import PART_UNITS, compare_parts
+        from streamscope.interventions.case_differences import PART_UNITS, compare_parts
 
         both = zip(*tasks, *found, strict=True)
         compared = [compare_parts((a, b), (groups[0], groups[1]), (x, y)) for a, b, x, y in both]
@@ -101,8 +105,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _groups(options: Options, nets: Sequence[Any]) -> "list[list[Group]]":
     """The groups of each model: single heads as the run has them, --groups as each model has them."""
-    from interventions.groups import Group, HeadFinder
-    from probes.align import check_tokenizer
+    from streamscope.interventions.groups import Group, HeadFinder
+    from streamscope.probes.align import check_tokenizer
 
     finders = [HeadFinder(model, check_tokenizer(model)) for model in nets]
     single: list[Group] = []
@@ -114,8 +118,8 @@ def _groups(options: Options, nets: Sequence[Any]) -> "list[list[Group]]":
 
 def _print(title: str, table: "pd.DataFrame", top: int) -> None:
     """The groups with the largest direct effects: every part, with the intervals of direct and total."""
-    from interventions.hydra_tables import PARTS
-    from interventions.observe import SMALLEST
+    from streamscope.interventions.hydra_tables import PARTS
+    from streamscope.interventions.observe import SMALLEST
 
     wide = table.pivot(index="group", columns="part", values="mean")[list(PARTS)]
     wide = wide.where(wide.abs() > SMALLEST["log_odds"], 0.0)  # rounding prints as 0

@@ -21,18 +21,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from interventions.batch import answer_log_probs
-from interventions.contributions import check_heads, contributions, directions, observe
-from interventions.edits import scale_heads
-from interventions.groups import Group
-from interventions.observe import SMALLEST
-from models.errors import InputError
-from models.transformer import StreamTransformer
-from probes.report import estimate, with_holm
-from probes.statistics import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
-from probes.tasks import Task
-from probes.undefined import note, reasons
+from streamscope.interventions.batch import answer_log_probs
+from streamscope.interventions.contributions import check_heads, contributions, directions, observe
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.groups import Group
+from streamscope.interventions.observe import SMALLEST
+from streamscope.models.errors import InputError
+from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.report import estimate, with_holm
+from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
+from streamscope.probes.tasks import Task
+from streamscope.probes.undefined import note, reasons
 
 NAN = float("nan")
 UNSURE = "the direct effect cannot be told from 0"

@@ -14,9 +14,9 @@ from itertools import combinations
 from math import comb
 from typing import TYPE_CHECKING
 
-from interventions.selection import random_sets
-from models.errors import InputError
-from models.head_spec import Head
+from streamscope.interventions.selection import random_sets
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
 
 if TYPE_CHECKING:
     pass

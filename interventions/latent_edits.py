@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
+from streamscope.models.capture import Edit
+from streamscope.models.config import Hdpl, ModelConfig
+from streamscope.models.errors import InputError, unknown
 from torch import Tensor
-
-from models.capture import Edit
-from models.config import Hdpl, ModelConfig
-from models.errors import InputError, unknown
 
 
 class Place(NamedTuple):

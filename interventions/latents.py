@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-
-from interventions.latents_tables import (
+from streamscope.interventions.latents_tables import (
     NEXT_UNITS,
     PROMPT_UNITS,
     UNITS,
@@ -29,15 +28,22 @@ from interventions.latents_tables import (
     plot_documents,
     plot_prompt,
 )
-from models.bounds import AnyNumber, Count, Whole
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import INTERVAL, DocumentOptions, check_options, open_run, progress_bar, show, write_results
+from streamscope.models.bounds import AnyNumber, Count, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import (
+    INTERVAL,
+    DocumentOptions,
+    check_options,
+    open_run,
+    progress_bar,
+    show,
+    write_results,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.transformer import StreamTransformer
+    from streamscope.models.transformer import StreamTransformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +115,7 @@ def _check(options: Options) -> None:
 
 
 def _cells(options: Options, model: "StreamTransformer") -> list[Cell]:
-    from interventions.latent_edits import check_dims, latent_widths, parse_places
+    from streamscope.interventions.latent_edits import check_dims, latent_widths, parse_places
 
     places = parse_places(options.at, model.config)
     check_dims(places, options.dims, model.config)
@@ -128,9 +134,9 @@ def _cells(options: Options, model: "StreamTransformer") -> list[Cell]:
 
 
 def _documents(options: Options, name: str, model: "StreamTransformer", cells: list[Cell]) -> "pd.DataFrame":
-    from models.checkpoint import run_folder
-    from models.training.data import evaluation_shards
-    from probes.undefined import legend
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.training.data import evaluation_shards
+    from streamscope.probes.undefined import legend
 
     shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
     table = latents_on_documents(

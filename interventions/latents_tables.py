@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from streamscope.interventions.latent_edits import Latents, Place
+    from streamscope.models.capture import Edits
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.models.transformer import StreamTransformer
     from torch import Tensor
-
-    from interventions.latent_edits import Latents, Place
-    from models.capture import Edits
-    from models.text.shards import TokenShards
-    from models.transformer import StreamTransformer
 
 Kind = Literal["scale", "clamp", "share"]
 UNITS = {
@@ -63,7 +62,7 @@ class Cell:
 
     def edits(self, at: Sequence[int] | None = None, latents: "Latents | None" = None) -> "Edits":
         """The edits, at the positions `at`; `latents` are the other prompt's, for a share of them."""
-        from interventions.latent_edits import blend_latents, clamp_latents, scale_latents
+        from streamscope.interventions.latent_edits import blend_latents, clamp_latents, scale_latents
 
         if self.kind == "share":
             assert latents is not None
@@ -90,12 +89,11 @@ def latents_on_documents(
     `p_holm` corrected over the cells of one edit and value.
     """
     import pandas as pd
-
-    from interventions.effects import holm
-    from interventions.sweep import document_losses
-    from probes.statistics import ratio_of_sums
-    from probes.t_tests import clustered_t
-    from probes.undefined import note
+    from streamscope.interventions.effects import holm
+    from streamscope.interventions.sweep import document_losses
+    from streamscope.probes.statistics import ratio_of_sums
+    from streamscope.probes.t_tests import clustered_t
+    from streamscope.probes.undefined import note
 
     losses = document_losses(
         model, shards, [cell.edits() for cell in cells], divergence=True,
@@ -151,9 +149,8 @@ def latents_on_prompts(
     unedited pass. `before` is the unedited probability; rows of the edit "none" are the unedited predictions.
     """
     import pandas as pd
-
-    from models.capture import Query, run
-    from models.readout import divergences
+    from streamscope.models.capture import Query, run
+    from streamscope.models.readout import divergences
 
     tokenizer, last = model._text(), f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     by_position, following = [], []
@@ -186,7 +183,7 @@ _NOTHING = {"place": "", "layer": -1, "projection": "", "dims": "", "edit": "non
 
 def _latents(model: Any, ids: Sequence[int], at: Sequence[int], cells: Sequence[Cell]) -> "Latents":
     """z of a prompt at the positions `at`, at every place of the cells."""
-    from models.capture import Query, run
+    from streamscope.models.capture import Query, run
 
     places = list(dict.fromkeys(place for cell in cells for place in cell.places))
     query = Query(tokens=[list(ids)], hooks=tuple(place.hook for place in places), positions=[list(at)])

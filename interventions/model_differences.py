@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from scipy import stats
-
-from models.errors import InputError
-from probes.statistics import Clusters, clustered_square, degrees_of_freedom, read_clusters, t_quantile
-from probes.t_tests import constant
-from probes.undefined import note
+from streamscope.models.errors import InputError
+from streamscope.probes.statistics import Clusters, clustered_square, degrees_of_freedom, read_clusters, t_quantile
+from streamscope.probes.t_tests import constant
+from streamscope.probes.undefined import note
 
 NAN = float("nan")
 NUMBERS = ("run", "control", "difference", "sd", "ci_low", "ci_high", "p")

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-
-from interventions.model_differences import shared_cases
-from interventions.observe import SMALLEST
-from models.errors import InputError
-from probes.statistics import BOOTSTRAP_CLUSTERS, mean, read_clusters, statistic_interval
-from probes.t_tests import constant
-from probes.undefined import note
+from streamscope.interventions.model_differences import shared_cases
+from streamscope.interventions.observe import SMALLEST
+from streamscope.models.errors import InputError
+from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, mean, read_clusters, statistic_interval
+from streamscope.probes.t_tests import constant
+from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:
-    from interventions.task_effects import Effects
+    from streamscope.interventions.task_effects import Effects
 
 NAN = float("nan")
 FLAT, UNSURE = "no case of the control changes", "the control's mean cannot be told from 0"

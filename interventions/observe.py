@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
-
-from models.capture import Edits, Query
-from models.errors import InputError, unknown
-from models.sweep import run_sweep
-from probes.align import Aligned
-from probes.attention import RESOLUTION, RoleQuery
-from probes.coherence import Coherence
-from probes.sps import Sps
+from streamscope.models.capture import Edits, Query
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.sweep import run_sweep
+from streamscope.probes.align import Aligned
+from streamscope.probes.attention import RESOLUTION, RoleQuery
+from streamscope.probes.coherence import Coherence
+from streamscope.probes.sps import Sps
 
 if TYPE_CHECKING:
-    from models.text.shards import TokenShards
+    from streamscope.models.text.shards import TokenShards
 
 Measure = Literal["loss", "sps", "coherence"]
 UNIT = {
@@ -121,7 +120,7 @@ def observe_loss(
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Observed:
     """Loss per token of every document and edit, in nats; a document is a case and a cluster, long or short."""
-    from interventions.sweep import document_losses
+    from streamscope.interventions.sweep import document_losses
 
     losses = document_losses(
         model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress

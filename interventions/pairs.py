@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.errors import InputError
-from probes.suite import Unit
+from streamscope.models.errors import InputError
+from streamscope.probes.suite import Unit
 
 if TYPE_CHECKING:
-    from models.text.tokenizer import Tokenizer
-    from probes.align import Aligned
+    from streamscope.models.text.tokenizer import Tokenizer
+    from streamscope.probes.align import Aligned
 
 Contrast = Literal["clue", "noun", "order"]
 PLACES = (
@@ -78,7 +78,7 @@ class Pairs:
 
 def make_pairs(aligned: "Aligned", tokenizer: "Tokenizer", contrast: Contrast) -> Pairs:
     """All pairs of a suite. Raises `InputError` when none is left."""
-    from probes.attention import clusters
+    from streamscope.probes.attention import clusters
 
     names = clusters(aligned)
     found: list[PatchPair] = []

@@ -25,16 +25,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs
-from models.bounds import Count, Positive
-from models.cli import command, parse
-from models.errors import InputError
-from models.head_spec import score_names
-from probes.command import write_results
-from probes.report import ProbeOptions, check_options
+from streamscope.interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs
+from streamscope.models.bounds import Count, Positive
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import score_names
+from streamscope.probes.command import write_results
+from streamscope.probes.report import ProbeOptions, check_options
 
 if TYPE_CHECKING:
-    from interventions.pairs import Pairs
+    from streamscope.interventions.pairs import Pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +83,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     from html import escape
 
     import pandas as pd
-
-    from interventions.patch_plots import plot
-    from interventions.patch_runs import check_senders, differences, patch_model, patch_paths, spots_of_control
-    from interventions.patch_tables import ERROR_UNITS, UNITS
-    from interventions.patching import default_spots, plan, spots
-    from interventions.steer import parse_layers
+    from streamscope.interventions.patch_plots import plot
+    from streamscope.interventions.patch_runs import (
+        check_senders,
+        differences,
+        patch_model,
+        patch_paths,
+        spots_of_control,
+    )
+    from streamscope.interventions.patch_tables import ERROR_UNITS, UNITS
+    from streamscope.interventions.patching import default_spots, plan, spots
+    from streamscope.interventions.steer import parse_layers
 
     opened = open_runs(options)
     names, model = [name for name, _ in opened], opened[0][1]
@@ -124,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts, figures["paths"] = patch_paths(options, opened, pairs, ranked)
         tables |= parts
     if compared:
-        from interventions.case_differences import PATCH_UNITS
+        from streamscope.interventions.case_differences import PATCH_UNITS
 
         tables["control"] = (pd.concat(compared, ignore_index=True), PATCH_UNITS)
     about = {"suite": options.suite, "contrast": options.contrast, "pairs": len(pairs), "left_out": found.left_out}
@@ -145,9 +150,9 @@ def _check(options: Options) -> None:
 
 def _pairs(options: Options, model: Any, n_ctx: int) -> "tuple[Pairs, str]":
     """The pairs that a context of `n_ctx` tokens holds, and what they are in words."""
-    from interventions.pairs import Pairs, by_token, choose_pairs, make_pairs, own_pair
-    from probes.prompts import align, check_tokenizer, load_suite
-    from probes.statistics import read_clusters
+    from streamscope.interventions.pairs import Pairs, by_token, choose_pairs, make_pairs, own_pair
+    from streamscope.probes.prompts import align, check_tokenizer, load_suite
+    from streamscope.probes.statistics import read_clusters
 
     tokenizer = check_tokenizer(model)
     if options.clean is not None:

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from interventions.control_run import named_with_control, show_differences
-from models.errors import InputError
-from models.head_spec import Head, score_names
-from probes.command import INTERVAL, progress_bar, show
+from streamscope.interventions.control_run import named_with_control, show_differences
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head, score_names
+from streamscope.probes.command import INTERVAL, progress_bar, show
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-
-    from interventions.patch import Options
-    from interventions.patching import Cell, Patched, Spot
+    from streamscope.interventions.patch import Options
+    from streamscope.interventions.patching import Cell, Patched, Spot
 
 EFFECT = "effect, nats (95 %)"
 
@@ -35,11 +34,10 @@ def patch_model(
 ) -> Measured:
     """Every cell of every pair in one direction, printed."""
     import numpy as np
-
-    from interventions.attribution import attribute_pairs
-    from interventions.patch_tables import cell_table, error_table
-    from interventions.patching import patch_pairs
-    from probes.undefined import legend
+    from streamscope.interventions.attribution import attribute_pairs
+    from streamscope.interventions.patch_tables import cell_table, error_table
+    from streamscope.interventions.patching import patch_pairs
+    from streamscope.probes.undefined import legend
 
     exact = guessed = errors = None
     if "exact" in options.method:
@@ -62,7 +60,7 @@ def patch_model(
 
 def spots_of_control(options: "Options", control: Any, hooks: Sequence[str]) -> "list[Spot]":
     """`spots` of the control. Raises `InputError` for a hook that it lacks or only shows, naming the control."""
-    from interventions.patching import spots
+    from streamscope.interventions.patching import spots
 
     try:
         return spots(control, hooks)
@@ -74,7 +72,7 @@ def spots_of_control(options: "Options", control: Any, hooks: Sequence[str]) -> 
 
 def check_senders(options: "Options", nets: Sequence[Any]) -> None:
     """Raise `InputError`, before anything is measured, for senders from which a model has no paths."""
-    from interventions.path_patching import edges_of, parse_senders
+    from streamscope.interventions.path_patching import edges_of, parse_senders
 
     chosen = [spec for spec in options.senders if not score_names([spec])]
     ranked = ["L0.H0"] if len(chosen) < len(options.senders) else []  # stands for the heads yet to be ranked
@@ -86,8 +84,8 @@ def differences(
     options: "Options", names: Sequence[str], pairs: Any, cells: "Sequence[Sequence[Cell]]", each: Sequence[Measured]
 ) -> "pd.DataFrame":
     """The model minus its control in one direction, printed."""
-    from interventions.case_differences import compare_patches
-    from interventions.patch_tables import cell_labels
+    from streamscope.interventions.case_differences import compare_patches
+    from streamscope.interventions.patch_tables import cell_labels
 
     direction, (run, control) = each[0].table["direction"].iloc[0], each
     table = compare_patches(
@@ -102,8 +100,7 @@ def differences(
 def _baselines(model: Any, pairs: Any) -> tuple[Any, Any]:
     """Log-odds of the clean and the corrupted prompts, unpatched."""
     import numpy as np
-
-    from interventions.batch import answer_log_probs
+    from streamscope.interventions.batch import answer_log_probs
 
     answers = [[p.answer, p.foil] for p in pairs]
     odds = []
@@ -115,9 +112,9 @@ def _baselines(model: Any, pairs: Any) -> tuple[Any, Any]:
 
 def patch_paths(options: "Options", opened: Sequence[tuple[str, Any]], pairs: Any, table: "pd.DataFrame") -> Any:
     """(tables with units by name, figure) of path patching in the first direction; `table` ranks the run's heads."""
-    from interventions.patch_plots import plot_edges
-    from interventions.patch_tables import UNITS, edge_labels, edge_table
-    from interventions.path_patching import edges_of, parse_senders, patch_edges
+    from streamscope.interventions.patch_plots import plot_edges
+    from streamscope.interventions.patch_tables import UNITS, edge_labels, edge_table
+    from streamscope.interventions.path_patching import edges_of, parse_senders, patch_edges
 
     names, model = [name for name, _ in opened], opened[0][1]
     scores: dict[str, dict[Head, float]] = {}
@@ -147,7 +144,7 @@ def patch_paths(options: "Options", opened: Sequence[tuple[str, Any]], pairs: An
     together = named_with_control(names, each)
     tables: dict[str, Any] = {"paths": (together, UNITS)}
     if len(found) > 1:
-        from interventions.case_differences import PATCH_UNITS, compare_patches
+        from streamscope.interventions.case_differences import PATCH_UNITS, compare_patches
 
         labels, gaps = (edge_labels(edges[0]), edge_labels(edges[1])), [one.clean - one.corrupt for one in found]
         compared = compare_patches(
@@ -168,8 +165,7 @@ def _intervals(table: "pd.DataFrame") -> list[str]:
 def show_cells(heading: str, table: "pd.DataFrame", options: "Options") -> None:
     """The strongest cells, and why cells are undefined."""
     from rich.markup import escape
-
-    from probes.undefined import legend
+    from streamscope.probes.undefined import legend
 
     exact = "effect" in table
     key = "effect" if exact else "attribution"

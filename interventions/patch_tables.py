@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-
-from interventions.effects import holm
-from probes.report import estimate
-from probes.statistics import read_clusters
-from probes.suite import Unit
-from probes.undefined import note, reasons
+from streamscope.interventions.effects import holm
+from streamscope.probes.report import estimate
+from streamscope.probes.statistics import read_clusters
+from streamscope.probes.suite import Unit
+from streamscope.probes.undefined import note, reasons
 
 if TYPE_CHECKING:
-    from interventions.pairs import PatchPair
-    from interventions.patching import Cell, Patched
-    from interventions.path_patching import Edge
+    from streamscope.interventions.pairs import PatchPair
+    from streamscope.interventions.patching import Cell, Patched
+    from streamscope.interventions.path_patching import Edge
 
 RESOLUTION = 1e-5
 """Log-odds closer than this are equal: roundings of float32, in nats."""

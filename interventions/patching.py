@@ -16,13 +16,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from streamscope.interventions.batch import answer_log_probs
+from streamscope.interventions.pairs import PatchPair
+from streamscope.models.capture import Edit, Query, run
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.hooks import ObservePoint, row_of
 from torch import Tensor
-
-from interventions.batch import answer_log_probs
-from interventions.pairs import PatchPair
-from models.capture import Edit, Query, run
-from models.errors import InputError, unknown
-from models.hooks import ObservePoint, row_of
 
 Direction = Literal["denoise", "noise"]
 By = Literal["auto", "role", "head", "head-role", "all"]

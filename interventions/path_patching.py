@@ -21,14 +21,13 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from streamscope.interventions.pairs import PatchPair
+from streamscope.interventions.patching import Direction, Patched, sweep_pairs
+from streamscope.models.capture import Edit
+from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Scores, parse_heads
 from torch import Tensor
-
-from interventions.pairs import PatchPair
-from interventions.patching import Direction, Patched, sweep_pairs
-from models.capture import Edit
-from models.config import DualStream, FrozenToken, Hdpl, Hyper
-from models.errors import InputError
-from models.head_spec import Scores, parse_heads
 
 Reader = Literal["attn_in", "attn_v_in", "mlp_in", "head"]
 READERS: tuple[Reader, ...] = ("attn_in", "attn_v_in", "mlp_in")

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-
-from interventions.edits import scale_heads
-from interventions.effects import Cell, asymmetry_rows, by_construction, curve_rows, effect_rows, holm
-from interventions.observe import UNIT, Observed
-from interventions.selection import random_sets, ranked
-from models.errors import InputError
-from models.head_spec import Head
-from probes.permutations import rank_among
-from probes.undefined import mark
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.effects import Cell, asymmetry_rows, by_construction, curve_rows, effect_rows, holm
+from streamscope.interventions.observe import UNIT, Observed
+from streamscope.interventions.selection import random_sets, ranked
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.probes.permutations import rank_among
+from streamscope.probes.undefined import mark
 
 if TYPE_CHECKING:
-    from models.capture import Edits
+    from streamscope.models.capture import Edits
 
 LAST = "undefined by construction, all heads in the last layer"
 COLOURS = {"selected": "#c8553d", "bottom": "#3b6ea5", "random": "#999999"}
@@ -141,7 +140,7 @@ def _control(
     cell: Cell, observed: Observed, draws: pd.DataFrame, effects: pd.DataFrame, n_layers: int
 ) -> dict[str, Any]:
     """The selected heads at the smallest gate beside no intervention, bottom-k and random draws."""
-    from probes.undefined import note
+    from streamscope.probes.undefined import note
 
     same = (effects["selection"] == cell.labels["selection"]) & (effects["gate"] == cell.gate)
     bottom = effects[same & (effects["part"] == "all") & (effects["group"] == "bottom")].iloc[0]

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from streamscope.models.capture import Query, run
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
 from torch import Tensor
-
-from models.capture import Query, run
-from models.errors import InputError
-from models.head_spec import Head
 
 HOOK = "blocks.*.attn.hook_z"
 

@@ -6,14 +6,13 @@ from itertools import combinations
 from math import comb
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.errors import InputError
-from models.head_spec import Head
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from probes.align import Aligned
-    from probes.suite import Suite
+    from streamscope.probes.align import Aligned
+    from streamscope.probes.suite import Suite
 
 Ranking = Mapping[Head, float]
 """Every head of a model with its PDS (a difference of attention weights)."""
@@ -21,7 +20,7 @@ Ranking = Mapping[Head, float]
 
 def every_head(model: Any) -> list[Head]:
     """All heads of a model, in order."""
-    from models.head_spec import parse_heads
+    from streamscope.models.head_spec import parse_heads
 
     return parse_heads("all", model.config.n_layers, model.config.n_heads)
 
@@ -39,7 +38,7 @@ def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
 
 def pds_table(model: Any, prompts: "Suite | Aligned", tokenizer: Any) -> "pd.DataFrame":
     """The table `heads` of `probes.pds` over the prompts' pairs, largest PDS first."""
-    from probes.pds.measure import summary
+    from streamscope.probes.pds.measure import summary
 
     found = summary(model, prompts, tokenizer)
     return found.sort_values(["pds", "layer", "index"], ascending=[False, True, True], ignore_index=True)

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.bounds import AnyNumber, Count, Seed, Whole
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import DocumentOptions, check_options, open_run, progress_bar, show, write_results
+from streamscope.models.bounds import AnyNumber, Count, Seed, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import DocumentOptions, check_options, open_run, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,12 +83,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.direction is None:
         raise InputError("give --direction FILE; python -m probes.directions RUN --out FILE writes one")
 
-    from interventions.reference import document_rows
-    from interventions.steering import continuations, mean_norms, plot, steer, steering_edits, streams_of
-    from models.checkpoint import run_folder
-    from models.text.shards import document_batches
-    from models.training.data import evaluation_shards
-    from probes.direction_files import check_direction, read_direction
+    from streamscope.interventions.reference import document_rows
+    from streamscope.interventions.steering import continuations, mean_norms, plot, steer, steering_edits, streams_of
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.text.shards import document_batches
+    from streamscope.models.training.data import evaluation_shards
+    from streamscope.probes.direction_files import check_direction, read_direction
 
     direction = read_direction(options.direction, options.stream, options.method)
     name, model = open_run(options)

@@ -16,16 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from interventions.task_session import NAMES, Opened, TaskOptions, about, open_models
-from models.bounds import AnyNumber, Count, Whole
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import INTERVAL, check_options, progress_bar, show, write_results
+from streamscope.interventions.task_session import NAMES, Opened, TaskOptions, about, open_models
+from streamscope.models.bounds import AnyNumber, Count, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import INTERVAL, check_options, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from interventions.head_curves import Curve
+    from streamscope.interventions.head_curves import Curve
 
 RHO = "spearman (95 %)"
 
@@ -60,9 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("give at least one --measure: task, loss")
 
     import pandas as pd
-
-    from interventions.head_curve_figure import plot
-    from interventions.head_curves import UNITS, levels, leverage, scales_of, summaries
+    from streamscope.interventions.head_curve_figure import plot
+    from streamscope.interventions.head_curves import UNITS, levels, leverage, scales_of, summaries
 
     scales = scales_of(options.scales, options.within)
     opened = open_models(options)
@@ -86,12 +84,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _curves(options: Options, one: Opened, scales: tuple[float, ...], run: str | None) -> "list[Curve]":
     """The curves of a model: every task and, where wanted, the loss."""
-    from interventions.controls import plan
-    from interventions.edits import scale_heads
-    from interventions.head_curves import curves
-    from interventions.observe import observe_loss
-    from interventions.selection import every_head
-    from interventions.task_effects import observe_task
+    from streamscope.interventions.controls import plan
+    from streamscope.interventions.edits import scale_heads
+    from streamscope.interventions.head_curves import curves
+    from streamscope.interventions.observe import observe_loss
+    from streamscope.interventions.selection import every_head
+    from streamscope.interventions.task_effects import observe_task
 
     heads = [group.heads for group in one.groups]
     sweep = plan(heads, scales, every_head(one.model), scale_heads, draws=options.draws, seed=options.seed)
@@ -101,8 +99,8 @@ def _curves(options: Options, one: Opened, scales: tuple[float, ...], run: str |
         for task in one.tasks:
             found += curves(observe_task(one.model, task, sweep.edits, progress=bar), task.name, one.groups, sweep)
     if "loss" in options.measure:
-        from models.checkpoint import run_folder
-        from models.training.data import evaluation_shards
+        from streamscope.models.checkpoint import run_folder
+        from streamscope.models.training.data import evaluation_shards
 
         assert run is not None
         shards = evaluation_shards(run_folder(run), one.model._text(), options.data)
@@ -114,7 +112,7 @@ def _curves(options: Options, one: Opened, scales: tuple[float, ...], run: str |
 
 def _print(one: Opened, table: "pd.DataFrame", summary: "pd.DataFrame", within: tuple[float, float]) -> None:
     """Levels at every scale, then ranges and monotonicity, and why cells are undefined."""
-    from probes.undefined import legend
+    from streamscope.probes.undefined import legend
 
     names = NAMES | {"loss": "loss, nats/token"}
     print("; ".join(task.title for task in one.tasks))
@@ -137,7 +135,7 @@ def _print(one: Opened, table: "pd.DataFrame", summary: "pd.DataFrame", within: 
 
 def _print_leverage(ratios: "pd.DataFrame", title: str) -> None:
     """Leverage with its interval."""
-    from probes.undefined import legend
+    from streamscope.probes.undefined import legend
 
     shown = ratios.rename(columns={"leverage_low": "ci_low", "leverage_high": "ci_high"})
     shown["undefined"] = [_renamed(text, "leverage") for text in shown["undefined"]]

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
+from streamscope.interventions.divergence import document_divergence, per_token
+from streamscope.interventions.edits import add_direction
+from streamscope.models.capture import Query, run
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.undefined import note
 from torch import Tensor
 
-from interventions.divergence import document_divergence, per_token
-from interventions.edits import add_direction
-from models.capture import Query, run
-from models.errors import InputError, unknown
-from probes.undefined import note
-
 if TYPE_CHECKING:
-    from models.capture import Edits
-    from models.text.shards import TokenShards
-    from models.transformer import StreamTransformer
+    from streamscope.models.capture import Edits
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.models.transformer import StreamTransformer
 
 BASELINE = "scale 0 is the baseline itself"
 CHUNK = 32
@@ -25,7 +24,7 @@ CHUNK = 32
 
 def streams_of(model: "StreamTransformer", chosen: Sequence[str] = ()) -> tuple[str, ...]:
     """The streams to steer: `chosen`, checked, or all that the model has."""
-    from probes.stream_states import PARALLEL, RESID, stream_hooks
+    from streamscope.probes.stream_states import PARALLEL, RESID, stream_hooks
 
     kinds = stream_hooks(model)
     have = tuple(f"s{i}" for i in range(_parallel(model))) if kinds == (PARALLEL,) else kinds or (RESID,)
@@ -37,7 +36,7 @@ def streams_of(model: "StreamTransformer", chosen: Sequence[str] = ()) -> tuple[
 
 def _parallel(model: "StreamTransformer") -> int:
     """N, the number of streams of hyper-connections."""
-    from models.config import Hyper
+    from streamscope.models.config import Hyper
 
     assert isinstance(model.config.residual, Hyper)
     return model.config.residual.n
@@ -171,7 +170,7 @@ def continuations(
     model: "StreamTransformer", prompt: str, edits: "Sequence[Edits]", *, tokens: int, seed: int
 ) -> list[str]:
     """One sampled continuation per set of edits (temperature 0.8, the same seed), the prompt included."""
-    from models.generate import generate
+    from streamscope.models.generate import generate
 
     return [
         model._text().decode(generate(model, [prompt], max_new_tokens=tokens, temperature=0.8, seed=seed, edits=e)[0])

@@ -20,10 +20,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from streamscope.models.capture import Edit
+from streamscope.models.errors import InputError
 from torch import Tensor
-
-from models.capture import Edit
-from models.errors import InputError
 
 Replacement = Callable[[str, Tensor], Tensor]
 """(hook name, the stream [B, T, D]) -> what it is replaced by, of the same shape."""

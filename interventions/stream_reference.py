@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from streamscope.interventions.reference import chunks
+from streamscope.models.capture import Query, run
+from streamscope.models.errors import InputError
 from torch import Tensor
 
-from interventions.reference import chunks
-from models.capture import Query, run
-from models.errors import InputError
-
 if TYPE_CHECKING:
-    from models.text.shards import TokenShards
-    from models.transformer import StreamTransformer
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.models.transformer import StreamTransformer
 
 
 def hook_names(stream: str, n_layers: int) -> tuple[str, ...]:

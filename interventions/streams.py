@@ -24,17 +24,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from interventions.control_run import ControlOptions, check_tokens, named_with_control, open_runs, show_differences
-from interventions.streams_tables import EVERYWHERE, HEAD, UNITS, cells_of, empty_stream, stream_losses, stream_table
-from models.bounds import Count, Seed
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import INTERVAL, DocumentOptions, check_options, progress_bar, show, write_results
+from streamscope.interventions.control_run import (
+    ControlOptions,
+    check_tokens,
+    named_with_control,
+    open_runs,
+    show_differences,
+)
+from streamscope.interventions.streams_tables import (
+    EVERYWHERE,
+    HEAD,
+    UNITS,
+    cells_of,
+    empty_stream,
+    stream_losses,
+    stream_table,
+)
+from streamscope.models.bounds import Count, Seed
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import INTERVAL, DocumentOptions, check_options, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.transformer import StreamTransformer
+    from streamscope.models.transformer import StreamTransformer
 
 PERCENT = "percent (95 %)"
 
@@ -64,10 +77,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.method or not options.reach:
         raise InputError("give at least one --method and one --reach")
 
-    from interventions.streams_plot import plot
-    from models.checkpoint import run_folder
-    from models.text.shards import truncated_documents
-    from models.training.data import evaluation_shards
+    from streamscope.interventions.streams_plot import plot
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.text.shards import truncated_documents
+    from streamscope.models.training.data import evaluation_shards
 
     opened = open_runs(options)
     model = opened[0][1]
@@ -90,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = named_with_control([one for one, _ in opened], tables)
     written: dict[str, Any] = {"": (table, UNITS)}
     if len(opened) > 1:
-        from interventions.document_differences import STREAM_UNITS, compare_streams
+        from streamscope.interventions.document_differences import STREAM_UNITS, compare_streams
 
         empty = [[empty_stream(net, cell) for cell in cells] for _, net in opened]
         found = compare_streams(cells, (measured[0], measured[1]), index, (empty[0], empty[1]))
@@ -103,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _print(name: str, table: "pd.DataFrame", cut: int) -> None:
     """The changes of a model's loss with their intervals, and why cells are undefined."""
-    from probes.undefined import legend
+    from streamscope.probes.undefined import legend
 
     one = table.iloc[0]
     print(f"{name}: loss {one['baseline']:.4f} nats/token; {one['n']} documents, {one['tokens']:,} tokens, {cut} cut")
@@ -118,7 +131,7 @@ def _print(name: str, table: "pd.DataFrame", cut: int) -> None:
 
 def check_streams(options: ControlOptions, control: "StreamTransformer", streams: Sequence[str]) -> None:
     """Raise `InputError` for a control that lacks one of the streams measured."""
-    from interventions.steering import streams_of
+    from streamscope.interventions.steering import streams_of
 
     have = streams_of(control)
     if missing := [stream for stream in streams if stream not in have]:
@@ -133,7 +146,7 @@ def chosen_streams(model: "StreamTransformer", chosen: Sequence[str]) -> tuple[s
 
     Raises `InputError` for a stream the model does not have, and for a single stream that was not asked for.
     """
-    from interventions.steering import streams_of
+    from streamscope.interventions.steering import streams_of
 
     streams = streams_of(model, chosen)
     if streams == ("resid",) and not chosen:
@@ -146,7 +159,7 @@ def chosen_streams(model: "StreamTransformer", chosen: Sequence[str]) -> tuple[s
 
 def parse_places(specs: Sequence[str], n_layers: int) -> list[int | str]:
     """Layers ascending, then head and everywhere; all of them without specs. Raises `InputError` as `parse_layers`."""
-    from interventions.steer import parse_layers
+    from streamscope.interventions.steer import parse_layers
 
     last = [name for name in (HEAD, EVERYWHERE) if name in specs or not specs]
     layers = [spec.replace("L", "") for spec in specs if spec not in (HEAD, EVERYWHERE)]
@@ -159,7 +172,7 @@ def parse_places(specs: Sequence[str], n_layers: int) -> list[int | str]:
 
 def _without_paper(texts: Any) -> list[str]:
     """The reasons of undefined cells, without the paper's column, which is not printed."""
-    from probes.undefined import note, reasons
+    from streamscope.probes.undefined import note, reasons
 
     return [note({c: why for c, why in reasons(text).items() if c != "paper_percent"}) for text in texts]
 

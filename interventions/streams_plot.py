@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from interventions.streams_tables import EVERYWHERE
+from streamscope.interventions.streams_tables import EVERYWHERE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,16 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.errors import InputError, unknown
+from streamscope.models.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from interventions.stream_edits import Replacement
-    from interventions.sweep import Losses
-    from models.capture import Edits
-    from models.text.shards import TokenShards
-    from models.transformer import StreamTransformer
+    from streamscope.interventions.stream_edits import Replacement
+    from streamscope.interventions.sweep import Losses
+    from streamscope.models.capture import Edits
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.models.transformer import StreamTransformer
 
 METHODS = ("zero", "random", "mean", "resample")
 DRAWN = ("random", "resample")
@@ -64,7 +63,7 @@ class Cell:
 
     def edits(self, replacement: "Replacement", n_layers: int) -> "Edits":
         """The edits that do it."""
-        from interventions import stream_edits as e
+        from streamscope.interventions import stream_edits as e
 
         if self.where == EVERYWHERE:
             return e.replace_everywhere(self.stream, replacement, n_layers)
@@ -109,8 +108,8 @@ def replacements(
     rows: Callable[[], Iterable[Sequence[int]]],
 ) -> "dict[tuple[str, str], list[Replacement]]":
     """(stream, method) -> replacements, one for each draw. `rows` gives the reference rows of the mean."""
-    from interventions import stream_edits as e
-    from interventions import stream_reference as reference
+    from streamscope.interventions import stream_edits as e
+    from streamscope.interventions import stream_reference as reference
 
     found: dict[tuple[str, str], list[Replacement]] = {}
     for stream in streams:
@@ -130,7 +129,7 @@ def replacements(
 
 def empty_stream(model: "StreamTransformer", cell: Cell) -> bool:
     """Whether x_e is read where it is still 0: entering layer 0, and in all of it when attention writes x_t."""
-    from models.config import FrozenToken
+    from streamscope.models.config import FrozenToken
 
     whole = cell.reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
     return cell.stream == "context" and cell.where == 0 and whole
@@ -148,9 +147,9 @@ def stream_losses(
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> "tuple[Losses, list[list[int]]]":
     """(losses of every document, the edits of each cell, one for each draw). Raises `InputError` for no draw."""
-    from interventions.reference import document_rows
-    from interventions.sweep import document_losses
-    from models.text.shards import document_batches
+    from streamscope.interventions.reference import document_rows
+    from streamscope.interventions.sweep import document_losses
+    from streamscope.models.text.shards import document_batches
 
     if draws < 1:
         raise InputError(f"draws {draws}: at least 1")
@@ -190,11 +189,10 @@ def stream_table(
     """
     import numpy as np
     import pandas as pd
-
-    from interventions.effects import holm
-    from probes.statistics import ratio_of_sums
-    from probes.t_tests import clustered_t
-    from probes.undefined import note
+    from streamscope.interventions.effects import holm
+    from streamscope.probes.statistics import ratio_of_sums
+    from streamscope.probes.t_tests import clustered_t
+    from streamscope.probes.undefined import note
 
     tokens, baseline = losses.tokens.astype(float), losses.baseline
     table = []

@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from models.bounds import AnyNumber, Bounds, Count, NotNegative, Seed
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import progress_bar
-from probes.report import ProbeOptions, check_options, open_session, show, write
+from streamscope.models.bounds import AnyNumber, Bounds, Count, NotNegative, Seed
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import progress_bar
+from streamscope.probes.report import ProbeOptions, check_options, open_session, show, write
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from interventions.protocol import Tables
+    from streamscope.interventions.protocol import Tables
 
 MIN_DRAWS = 20
 EFFECT = ("selection", "group", "measure", "part", "gate", "difference", "95 % interval", "d", "d_z", "p_holm")
@@ -79,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.measure or not options.k:
         raise InputError("give at least one --measure and one --k")
 
-    from interventions.observe import observe_loss, observe_prompts
-    from interventions.protocol import design, plot, tables
-    from interventions.selection import over, pds_scores, pds_table, ranked
+    from streamscope.interventions.observe import observe_loss, observe_prompts
+    from streamscope.interventions.protocol import design, plot, tables
+    from streamscope.interventions.selection import over, pds_scores, pds_table, ranked
 
     session = open_session(options)
     model, tokenizer = session.model, session.tokenizer
@@ -96,8 +95,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     prompts = [m for m in dict.fromkeys(options.measure) if m != "loss"]
     observed = observe_prompts(model, prompts, protocol.edits, session.aligned, tokenizer, progress=bar)
     if "loss" in options.measure:
-        from models.checkpoint import run_folder
-        from models.training.data import evaluation_shards
+        from streamscope.models.checkpoint import run_folder
+        from streamscope.models.training.data import evaluation_shards
 
         shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
         limits = {"max_documents": options.max_documents, "batch_size": options.batch_size}
@@ -117,14 +116,14 @@ def _prompts_to_rank(options: Options, session: Any) -> Any:
     """The session's prompts, or those of --rank-on."""
     if options.rank_on is None:
         return session.aligned
-    from probes.prompts import align, load_suite
+    from streamscope.probes.prompts import align, load_suite
 
     return align(load_suite(options.rank_on), session.tokenizer, session.model.config.n_ctx)
 
 
 def _print(title: str, options: Options, ranking: "pd.DataFrame", found: "Tables") -> None:
     """Effects at the smallest gate, controls, curves, asymmetry, and why cells are undefined."""
-    from probes.undefined import legend
+    from streamscope.probes.undefined import legend
 
     effects = found.effects
     same = "the same prompts" if options.rank_on in (None, options.suite) else options.rank_on

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from streamscope.interventions.batch import ticks
+from streamscope.models.capture import Edits
+from streamscope.models.errors import InputError
+from streamscope.models.readout import IGNORE, divergences, token_losses
+from streamscope.models.stages import Plan
+from streamscope.models.text.shards import TokenShards, document_batches
+from streamscope.models.trajectories import Trajectories
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
-
-from interventions.batch import ticks
-from models.capture import Edits
-from models.errors import InputError
-from models.readout import IGNORE, divergences, token_losses
-from models.stages import Plan
-from models.text.shards import TokenShards, document_batches
-from models.trajectories import Trajectories
-from models.transformer import StreamTransformer
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from interventions.batch import answer_log_probs
-from interventions.controls import Sweep, control_columns, plan
-from interventions.edits import scale_heads
-from interventions.effects import Cell, by_construction, effect_rows, holm
-from interventions.groups import Group
-from interventions.observe import NAMES, SMALLEST, Observed
-from interventions.selection import every_head
-from models.capture import Edits
-from models.errors import InputError
-from probes.statistics import read_clusters
-from probes.t_tests import clustered_t
-from probes.tasks import Task
-from probes.undefined import note, reasons
+from streamscope.interventions.batch import answer_log_probs
+from streamscope.interventions.controls import Sweep, control_columns, plan
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.effects import Cell, by_construction, effect_rows, holm
+from streamscope.interventions.groups import Group
+from streamscope.interventions.observe import NAMES, SMALLEST, Observed
+from streamscope.interventions.selection import every_head
+from streamscope.models.capture import Edits
+from streamscope.models.errors import InputError
+from streamscope.probes.statistics import read_clusters
+from streamscope.probes.t_tests import clustered_t
+from streamscope.probes.tasks import Task
+from streamscope.probes.undefined import note, reasons
 
 MEASURES = ("probability", "log_odds")
 UNITS = {

@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from models.errors import InputError, unknown
-from probes.statistics import read_clusters
-from probes.undefined import note
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.statistics import read_clusters
+from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:
-    from interventions.task_effects import Effects
+    from streamscope.interventions.task_effects import Effects
 
 OWN = {"capitalization": "entity", "gender": "anchor"}
 UNITS = {"own": "units of the measure", "other": "units of the measure", "diagonality": "units of the measure"}

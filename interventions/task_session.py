@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from interventions.control_run import ControlOptions, open_runs
-from models.bounds import Count, Seed, Whole
+from streamscope.interventions.control_run import ControlOptions, open_runs
+from streamscope.models.bounds import Count, Seed, Whole
 
 NAMES = {"probability": "P(answer)", "log_odds": "log-odds of the answer, nats"}
 
@@ -43,9 +43,9 @@ def open_models(options: TaskOptions) -> list[Opened]:
 
     Raises `InputError` for a control of another shape, a group or task that does not exist.
     """
-    from interventions.groups import HeadFinder
-    from probes.align import check_tokenizer
-    from probes.tasks import load_tasks
+    from streamscope.interventions.groups import HeadFinder
+    from streamscope.probes.align import check_tokenizer
+    from streamscope.probes.tasks import load_tasks
 
     opened = []
     for name, model in open_runs(options):

@@ -14,16 +14,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.bounds import AnyNumber, Count
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import INTERVAL, RunOptions, check_options, open_run, progress_bar, show
+from streamscope.models.bounds import AnyNumber, Count
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import INTERVAL, RunOptions, check_options, open_run, progress_bar, show
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from interventions.groups import Group
-    from interventions.token_tables import Document
+    from streamscope.interventions.groups import Group
+    from streamscope.interventions.token_tables import Document
 
 WINDOW = 128
 """Documents whose effects are in memory at a time; a row group of the file."""
@@ -55,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     check_options(options)
 
-    from interventions.token_tables import Summary, documents, write_windows
-    from models.checkpoint import run_folder
-    from models.training.data import evaluation_shards
+    from streamscope.interventions.token_tables import Summary, documents, write_windows
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.training.data import evaluation_shards
 
     name, model = open_run(options)
     groups = _groups(options, model)
@@ -92,8 +91,8 @@ def _by_edit(summary: "pd.DataFrame") -> "pd.DataFrame":
 
 def _groups(options: Options, model: Any) -> "list[Group]":
     """One group per head of --heads, then those of --groups."""
-    from interventions.groups import Group, HeadFinder
-    from probes.align import check_tokenizer
+    from streamscope.interventions.groups import Group, HeadFinder
+    from streamscope.probes.align import check_tokenizer
 
     finder = HeadFinder(model, check_tokenizer(model))
     specs = None if options.heads is None and options.groups else options.heads or ("all",)
@@ -109,10 +108,10 @@ def _tables(
     options: Options, model: Any, groups: "Sequence[Group]", chosen: "Sequence[Document]"
 ) -> "Iterator[pd.DataFrame]":
     """The rows of the documents, window by window."""
-    from interventions.batch import ticks
-    from interventions.edits import scale_heads
-    from interventions.token_sweep import token_effects
-    from interventions.token_tables import table_of
+    from streamscope.interventions.batch import ticks
+    from streamscope.interventions.edits import scale_heads
+    from streamscope.interventions.token_sweep import token_effects
+    from streamscope.interventions.token_tables import table_of
 
     sweep = [scale_heads(group.heads, options.scale) for group in groups]
     rows = sum(len(one.ids) - 1 for one in chosen)
@@ -126,9 +125,9 @@ def _tables(
 
 def _about(options: Options, model: Any, groups: "Sequence[Group]", data: dict[str, Any]) -> dict[str, Any]:
     """What the written table says of itself."""
-    from models.checkpoint import run_folder
-    from models.derived import parent_of
-    from models.provenance import pick_device, provenance
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.derived import parent_of
+    from streamscope.models.provenance import pick_device, provenance
 
     config, folder = model.config, run_folder(options.run)
     shape = {"preset": config.name, "n_layers": config.n_layers, "n_heads": config.n_heads}

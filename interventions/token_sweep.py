@@ -17,15 +17,14 @@ from functools import partial
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from streamscope.interventions.batch import chunk_log_probs
+from streamscope.models.capture import Edits, batches, pad
+from streamscope.models.errors import InputError
+from streamscope.models.readout import map_logits
+from streamscope.models.stages import Plan
+from streamscope.models.trajectories import Trajectories
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
-
-from interventions.batch import chunk_log_probs
-from models.capture import Edits, batches, pad
-from models.errors import InputError
-from models.readout import map_logits
-from models.stages import Plan
-from models.trajectories import Trajectories
-from models.transformer import StreamTransformer
 
 BATCH_TOKENS = 4096
 """Padded size of a batch."""

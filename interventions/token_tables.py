@@ -10,9 +10,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from interventions.token_sweep import TokenEffects
-    from models.text.shards import TokenShards
+    from streamscope.interventions.token_sweep import TokenEffects
+    from streamscope.models.text.shards import TokenShards
 
 INDEX = {
     "document": ("int32", "number in the order of the data, from 0"),
@@ -80,8 +79,7 @@ def write_windows(
     """Write tables one after the other as row groups of one parquet file, under a temporary name until the last."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from probes.tables import write_atomically
+    from streamscope.probes.tables import write_atomically
 
     meta = {"units": json.dumps(units(names)), "about": json.dumps(dict(about))}
 
@@ -125,9 +123,8 @@ class Summary:
     def table(self) -> "pd.DataFrame":
         """One row per edit and measure: mean with a 95 % interval over documents, sd and mean |Δ| over tokens."""
         import pandas as pd
-
-        from probes.statistics import ratio_of_sums
-        from probes.undefined import note
+        from streamscope.probes.statistics import ratio_of_sums
+        from streamscope.probes.undefined import note
 
         totals, counts = np.concatenate(self.totals), np.concatenate(self.counts)
         n, rows = int(counts.sum()), []

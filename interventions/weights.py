@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from streamscope.models.capture import capture
+from streamscope.models.config import Dense, Identity, Independent, Kronecker
+from streamscope.models.errors import InputError
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
-
-from models.capture import capture
-from models.config import Dense, Identity, Independent, Kronecker
-from models.errors import InputError
-from models.transformer import StreamTransformer
 
 WRITERS = (("attn", "o", "attention"), ("mlp", "down", "mlp"))
 """Module and name in a block, and the part of the configuration."""

@@ -1,9 +1,9 @@
 """Models: architectures, hooks, text, training, capture.
 
-    from models import build, load
+    from streamscope.models import build, load
     model = build("lfa", scale="small")
     model = load("runs/lfa")
-    from models.capture import capture, edit, run
+    from streamscope.models.capture import capture, edit, run
 
 Names are imported on first use, so that commands answer `--help` without loading torch.
 """
@@ -11,13 +11,13 @@ Names are imported on first use, so that commands answer `--help` without loadin
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from models.capture import Query, edit, run
-    from models.checkpoint import load
-    from models.config import ModelConfig
-    from models.errors import InputError
-    from models.make import build
-    from models.presets import preset
-    from models.transformer import StreamTransformer
+    from streamscope.models.capture import Query, edit, run
+    from streamscope.models.checkpoint import load
+    from streamscope.models.config import ModelConfig
+    from streamscope.models.errors import InputError
+    from streamscope.models.make import build
+    from streamscope.models.presets import preset
+    from streamscope.models.transformer import StreamTransformer
 
 _HOME = {
     "build": "make",
@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'models' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"models.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"streamscope.models.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:
@@ -55,3 +55,8 @@ __all__ = [
     "preset",
     "run",
 ]
+
+if __name__ == "models":  # the folder of a clone, under its short name
+    from streamscope.aliases import alias
+
+    alias("models")

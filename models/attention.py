@@ -6,14 +6,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from streamscope.models import config as c
+from streamscope.models.hooks import OnDemand, tap
+from streamscope.models.projections import DenseProjection, Projected, Projection, linear, residual_scale
+from streamscope.models.registry import module_for
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformer_lens.hook_points import HookPoint
-
-from models import config as c
-from models.hooks import OnDemand, tap
-from models.projections import DenseProjection, Projected, Projection, linear, residual_scale
-from models.registry import module_for
 
 
 class HeadGate(nn.Module):

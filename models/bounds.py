@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 LARGEST_FLOAT = float(2**127)
 """Half of what float32 holds, in which weights and activations are kept."""

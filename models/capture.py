@@ -22,10 +22,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.hooks import ObservePoint, row_of
 from torch import Tensor
-
-from models.errors import InputError, unknown
-from models.hooks import ObservePoint, row_of
 
 Edit = Callable[[Tensor, Any], Tensor]
 """function(activation, hook) -> new activation of the same shape; it must not change its argument."""

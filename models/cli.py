@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from models.bounds import check
-from models.errors import InputError
+from streamscope.models.bounds import check
+from streamscope.models.errors import InputError
 
 Options = TypeVar("Options")
 

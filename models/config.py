@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from math import isfinite
 from typing import Any, ClassVar, Literal
 
-from models.errors import InputError
-from models.parts import (
+from streamscope.models.errors import InputError
+from streamscope.models.parts import (
     Alibi,
     Canon,
     ChannelLayerNorm,
@@ -42,7 +42,7 @@ from models.parts import (
     Single,
     TokenFactor,
 )
-from models.parts_hyper import HC, MHC, Hyper, KromHC, MHCLite, Stochastic
+from streamscope.models.parts_hyper import HC, MHC, Hyper, KromHC, MHCLite, Stochastic
 
 __all__ = [
     "HC",

@@ -5,11 +5,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from streamscope.models.capture import changed, is_finite
+from streamscope.models.errors import InputError
+from streamscope.models.stages import Plan
 from torch import Tensor
-
-from models.capture import changed, is_finite
-from models.errors import InputError
-from models.stages import Plan
 
 Keep = Callable[[str, Tensor], Any]
 """(hook name, activation of one copy of the batch) -> what to remember of it."""

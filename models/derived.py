@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 
 def check_new(folder: Path) -> None:
@@ -17,7 +17,7 @@ def check_new(folder: Path) -> None:
 
 def parent_of(folder: Path) -> dict[str, Any]:
     """What a derived run says about its parent: folder, sha256 of the weights, preset and step where it has them."""
-    from models.checkpoint import read_manifest, run_label, sha256
+    from streamscope.models.checkpoint import read_manifest, run_label, sha256
 
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     name = folder.name if run_label(folder) == "bundled" else str(folder)
@@ -30,7 +30,7 @@ def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     So that `evaluation_shards` finds the validation data of the run that was trained.
     """
-    from models.checkpoint import read_json, read_manifest
+    from streamscope.models.checkpoint import read_json, read_manifest
 
     manifest = read_manifest(parent) if (parent / "manifest.json").is_file() else {}
     config = read_json(parent / "config.json")
@@ -47,8 +47,8 @@ def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens
     """
     import math
 
-    from models.checkpoint import FORMAT, save, write_text
-    from models.provenance import provenance
+    from streamscope.models.checkpoint import FORMAT, save, write_text
+    from streamscope.models.provenance import provenance
 
     check_new(folder)
     config, manifest = inherited(parent)

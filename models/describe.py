@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-
-from models.cli import command, parse
-from models.errors import InputError
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
-    from models.config import ModelConfig
-    from models.transformer import StreamTransformer
+    from streamscope.models.config import ModelConfig
+    from streamscope.models.transformer import StreamTransformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ def parameters_by_part(model: "StreamTransformer") -> list[tuple[str, int]]:
 
 def hook_rows(config: "ModelConfig", which: str) -> list[tuple[str, str, str, str]]:
     """(name, shape with numbers, access, meaning) of the hooks; layer 0 stands for all with which="layer"."""
-    from models.hooks import Hook, concrete_shape, expected_hooks
+    from streamscope.models.hooks import Hook, concrete_shape, expected_hooks
 
     def access(row: Hook) -> str:
         words = ["edit" if row.edit(config) else "observe only"]
@@ -71,7 +70,7 @@ def hook_rows(config: "ModelConfig", which: str) -> list[tuple[str, str, str, st
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse and print."""
     options = parse(Options, argv, __doc__)
-    from models.presets import PRESETS
+    from streamscope.models.presets import PRESETS
 
     if not options.preset and options.run is None:
         for name, make in PRESETS.items():
@@ -84,8 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from rich.console import Console
     from rich.table import Table
-
-    from models.flops import flops_per_token, training_flops_per_token
+    from streamscope.models.flops import flops_per_token, training_flops_per_token
 
     model = _model(options)
     config = model.config
@@ -122,12 +120,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _model(options: Options) -> "StreamTransformer":
     if options.run is not None:
-        from models.checkpoint import load
+        from streamscope.models.checkpoint import load
 
         return load(options.run)
-    from models.config_io import parse_set
-    from models.make import build
-    from models.presets import preset
+    from streamscope.models.config_io import parse_set
+    from streamscope.models.make import build
+    from streamscope.models.presets import preset
 
     return build(preset(options.preset, options.scale, **parse_set(options.set)))
 

@@ -9,7 +9,7 @@ in the FLOPs. Attention counts all n keys (4 n D per layer); the causal half is 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from models.transformer import StreamTransformer
+    from streamscope.models.transformer import StreamTransformer
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
 """Dense bf16 FLOPs per second of the tensor cores with fp32 accumulation, from NVIDIA's data sheets (SXM versions)."""
@@ -28,9 +28,9 @@ def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[st
 
     Projections, scores and A V, the head (2 D V), gates, hyper-connections.
     """
-    from models.attention import HeadGate
-    from models.hyper_mixing import HyperConnection
-    from models.projections import Projection
+    from streamscope.models.attention import HeadGate
+    from streamscope.models.hyper_mixing import HyperConnection
+    from streamscope.models.projections import Projection
 
     c = model.config
     n = n or c.n_ctx
@@ -47,8 +47,8 @@ def training_flops_per_token(model: "StreamTransformer", n: int | None = None) -
     The head counts once for every supervised layer; HDPL's log σ² is computed in training alone; the constant
     permutation matrices of mHC-lite need no gradient.
     """
-    from models.hdpl import HdplProjection
-    from models.hyper_mixing import HyperConnection
+    from streamscope.models.hdpl import HdplProjection
+    from streamscope.models.hyper_mixing import HyperConnection
 
     c = model.config
     out = {part: 3 * flops for part, flops in flops_per_token(model, n).items()}

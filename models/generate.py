@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 
 import torch
+from streamscope.models.capture import Edits, edit, pad
+from streamscope.models.errors import InputError
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
-
-from models.capture import Edits, edit, pad
-from models.errors import InputError
-from models.transformer import StreamTransformer
 
 
 @torch.no_grad()

@@ -39,12 +39,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-
-from models.bounds import Count
-from models.cli import command, parse
-from models.errors import InputError, unknown
-from models.launch import LaunchOptions, child, is_worker, launch
-from models.ledger import Ledger, Released
+from streamscope.models.bounds import Count
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.launch import LaunchOptions, child, is_worker, launch
+from streamscope.models.ledger import Ledger, Released
 
 KEYS = ("presets", "seeds", "train", "settings", "parts")
 
@@ -95,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                 gone = state.kind == "done" and not (out / name / "model.safetensors").exists()
                 if gone or (options.retry and state.kind == "failed"):
                     ledger.forget(name)
-        launch(options, "models.grid", sys.argv[1:] if argv is None else argv, logs=out / ".ledger" / "logs")
+        launch(
+            options, "streamscope.models.grid", sys.argv[1:] if argv is None else argv, logs=out / ".ledger" / "logs"
+        )
         by_name = {cell.name: cell for cell in cells}
         with _Bar(ledger, names, shown=not is_worker(options)) as bar:
             done = _stoppable(ledger, names, lambda name: train(by_name[name], out, options.threads), bar)
@@ -136,7 +137,7 @@ def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
 
     Raises `InputError` for an unknown key, preset or option.
     """
-    from models.presets import PRESETS
+    from streamscope.models.presets import PRESETS
 
     for key in grid:
         if key not in KEYS:
@@ -190,9 +191,9 @@ def _distinct(cells: list[Cell]) -> list[Cell]:
 
 def _words(options: Mapping[str, Any]) -> list[str]:
     """Options of `models.train` as one types them, each checked by name and by type."""
-    from models.config_io import from_dict
-    from models.training.config import Options as Train
-    from models.training.config import Training
+    from streamscope.models.config_io import from_dict
+    from streamscope.models.training.config import Options as Train
+    from streamscope.models.training.config import Training
 
     own = {f.name for f in fields(Train)} - {"preset", "out", "resume", "training"}
     known = {*own, *(f.name for f in fields(Training))} - {"seed"}
@@ -306,7 +307,7 @@ def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
         argv = ["--resume"] if resumable else cell.argv
         env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         env |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        words = [sys.executable, "-m", "models.train", *argv, "--out", str(folder)]
+        words = [sys.executable, "-m", "streamscope.models.train", *argv, "--out", str(folder)]
         with log.open("a", encoding="utf-8") as file:
             process = child(words, stdout=file, stderr=subprocess.STDOUT, env=env)
             try:

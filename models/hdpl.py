@@ -13,14 +13,13 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from streamscope.models import config as c
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import ObservePoint, OnDemand, observe, tap
+from streamscope.models.projections import Projection
+from streamscope.models.registry import implements
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
-
-from models import config as c
-from models.errors import InputError
-from models.hooks import ObservePoint, OnDemand, observe, tap
-from models.projections import Projection
-from models.registry import implements
 
 LN2 = math.log(2)
 """The bound of HDPL Eq. 9, in nats per token."""

@@ -7,13 +7,12 @@ norm removes but for its ε). What happens around a branch is in `models.hyper_m
 from typing import Literal
 
 from jaxtyping import Float
+from streamscope.models import config as c
+from streamscope.models.hooks import ObservePoint, observe, tap
+from streamscope.models.hyper_mixing import CONNECTIONS
+from streamscope.models.registry import implements
+from streamscope.models.residual import AttentionBranch, Block, MlpBranch, Topology
 from torch import Tensor
-
-from models import config as c
-from models.hooks import ObservePoint, observe, tap
-from models.hyper_mixing import CONNECTIONS
-from models.registry import implements
-from models.residual import AttentionBranch, Block, MlpBranch, Topology
 
 
 def reduced(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T D"]:

@@ -3,9 +3,8 @@
 import math
 
 import torch
+from streamscope.models import config as c
 from torch import Tensor, nn
-
-from models import config as c
 
 
 @torch.no_grad()

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from models.bounds import Count, Positive
-from models.errors import InputError
+from streamscope.models.bounds import Count, Positive
+from streamscope.models.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

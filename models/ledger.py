@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 NAME = re.compile(r"[\w@+=,.-]+")
 EXPIRES = 60.0

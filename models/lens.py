@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
+from streamscope.models.config import Hyper, LayerNorm, ModelConfig, RMSNorm
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.hooks import ObservePoint, OnDemand
 from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.utilities import Slice
 
-from models.config import Hyper, LayerNorm, ModelConfig, RMSNorm
-from models.errors import InputError, unknown
-from models.hooks import ObservePoint, OnDemand
-
 if TYPE_CHECKING:
-    from models.text.tokenizer import Tokenizer
+    from streamscope.models.text.tokenizer import Tokenizer
 
 NORM_NAMES = {LayerNorm: "LN", RMSNorm: "RMS"}
 
@@ -115,7 +114,7 @@ class LensMixin:
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
         """(output, ActivationCache); every hook of the table is in the cache unless `names_filter` chooses."""
-        from models.capture import match, time_axes
+        from streamscope.models.capture import match, time_axes
 
         chosen = kwargs.get("names_filter")
         if isinstance(chosen, str | list | tuple):  # exact names or patterns; TransformerLens would cache nothing
@@ -169,7 +168,7 @@ class LensMixin:
     @torch.no_grad()
     def patterns(self, tokens: Int[Tensor, "B T"], layers: Sequence[int] | None = None) -> Float[Tensor, "B l H T T"]:
         """Attention weights of the chosen layers."""
-        from models.capture import capture
+        from streamscope.models.capture import capture
 
         chosen = range(self.config.n_layers) if layers is None else layers
         names = [f"blocks.{layer}.attn.hook_pattern" for layer in chosen]

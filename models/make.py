@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from models.config import ModelConfig
-from models.config_io import override
-from models.presets import preset
-from models.text.tokenizer import Tokenizer
-from models.transformer import StreamTransformer
+from streamscope.models.config import ModelConfig
+from streamscope.models.config_io import override
+from streamscope.models.presets import preset
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.models.transformer import StreamTransformer
 
 
 def build(

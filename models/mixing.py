@@ -14,17 +14,16 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
-
-from models.attention import HeadGate
-from models.capture import capture
-from models.hyper_mixing import (
+from streamscope.models.attention import HeadGate
+from streamscope.models.capture import capture
+from streamscope.models.hyper_mixing import (
     HyperConnection,
     KroneckerConnection,
     PermutationConnection,
     StochasticConnection,
 )
-from models.projections import KroneckerProjection
+from streamscope.models.projections import KroneckerProjection
+from torch import Tensor, nn
 
 METRICS = {
     "distance_static": "‖H_res − I‖_F with the biases alone (SPEC §1.5)",

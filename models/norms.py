@@ -10,11 +10,10 @@ to either, a fused kernel computes y.
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from streamscope.models import config as c
+from streamscope.models.hooks import OnDemand
+from streamscope.models.registry import implements
 from torch import Tensor, nn
-
-from models import config as c
-from models.hooks import OnDemand
-from models.registry import implements
 
 
 class Norm(nn.Module):

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from streamscope.models import config as c
+from streamscope.models.initialisation import fill
+from streamscope.models.registry import implements
 from torch import Tensor, nn
-
-from models import config as c
-from models.initialisation import fill
-from models.registry import implements
 
 
 @implements(c.NoPositions)

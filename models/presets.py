@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from models.config import (
+from streamscope.models.config import (
     Attention,
     Canon,
     ChannelLayerNorm,
@@ -32,8 +32,8 @@ from models.config import (
     Supervision,
     TokenFactor,
 )
-from models.config_io import override
-from models.errors import unknown
+from streamscope.models.config_io import override
+from streamscope.models.errors import unknown
 
 SCALES: dict[str, dict[str, int]] = {
     "paper": {},

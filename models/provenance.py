@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 PACKAGES = ("torch", "transformer-lens", "tokenizers", "safetensors", "numpy")
 

@@ -9,7 +9,7 @@ module_for(spec)(spec, ...)     the class registered for the spec's type
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from models.config import Part
+from streamscope.models.config import Part
 
 _MODULES: dict[type[Part], Any] = {}
 M = TypeVar("M", bound=type)

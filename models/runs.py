@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-
-from models.cli import command
-from models.errors import InputError
+from streamscope.models.cli import command
+from streamscope.models.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:
     """The evaluation rows of a run's metrics."""
-    from models.checkpoint import run_folder
-    from models.training.run import read_metrics
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.training.run import read_metrics
 
     return [row for row in read_metrics(run_folder(folder)) if row["kind"] == "eval"]
 
@@ -95,8 +94,8 @@ def _list(folder: Path) -> None:
 
 
 def _show(run: Path) -> None:
-    from models.checkpoint import run_folder, snapshots
-    from models.training.run import read_metrics
+    from streamscope.models.checkpoint import run_folder, snapshots
+    from streamscope.models.training.run import read_metrics
 
     manifest, metrics = _manifest(run), read_metrics(run_folder(run))
     data = manifest["data"]["train"]
@@ -131,7 +130,7 @@ def _show(run: Path) -> None:
 
 
 def _diff(first: Path, second: Path) -> None:
-    from models.checkpoint import read_json, run_folder
+    from streamscope.models.checkpoint import read_json, run_folder
 
     one, two = (flatten(read_json(run_folder(run) / "config.json")) for run in (first, second))
     names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
@@ -146,7 +145,7 @@ def _number(value: float | None) -> str:
 
 
 def _manifest(run: Path) -> dict[str, Any]:
-    from models.checkpoint import read_manifest, run_folder
+    from streamscope.models.checkpoint import read_manifest, run_folder
 
     return read_manifest(run_folder(run))
 

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-
-from models.cli import command, parse
-from models.config_io import from_dict
-from models.errors import InputError
-from models.provenance import pick_device
-from models.training.config import Training, with_recipe
+from streamscope.models.cli import command, parse
+from streamscope.models.config_io import from_dict
+from streamscope.models.errors import InputError
+from streamscope.models.provenance import pick_device
+from streamscope.models.training.config import Training, with_recipe
 
 VALID_FRACTION = 0.05
 
@@ -71,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _start(options: Options, out: Path) -> None:
-    from models.text.pairs import check_template
+    from streamscope.models.text.pairs import check_template
 
     if not options.run or options.data is None:
         raise InputError("give a run and --data FILE, for example: runs/lfa --data pairs.jsonl --out runs/lfa-sft")
@@ -80,11 +79,11 @@ def _start(options: Options, out: Path) -> None:
     training = with_recipe(options.training, "", "small")
     training = replace(training, device=pick_device(training.device))
 
-    from models.checkpoint import run_folder
-    from models.config_io import to_dict
-    from models.derived import inherited, parent_of
-    from models.provenance import provenance
-    from models.training.run import Run, check_startable
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.config_io import to_dict
+    from streamscope.models.derived import inherited, parent_of
+    from streamscope.models.provenance import provenance
+    from streamscope.models.training.run import Run, check_startable
 
     check_startable(out)
 
@@ -106,8 +105,8 @@ def _start(options: Options, out: Path) -> None:
 
 
 def _go_on(out: Path) -> None:
-    from models.checkpoint import read_json, whole_run
-    from models.training.checkpoints import none_yet
+    from streamscope.models.checkpoint import read_json, whole_run
+    from streamscope.models.training.checkpoints import none_yet
 
     folder = whole_run(out)
     saved, manifest = read_json(folder / "config.json"), read_json(folder / "manifest.json")
@@ -130,8 +129,8 @@ def _go_on(out: Path) -> None:
 
 def _parent(manifest: dict[str, Any]) -> Path:
     """The run that the fine-tuning started from. Raises `InputError` when it has other weights now."""
-    from models.checkpoint import run_folder
-    from models.derived import parent_of
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.derived import parent_of
 
     parent = run_folder(manifest["parent"]["run"])
     if parent_of(parent)["sha256"] != manifest["parent"]["sha256"]:
@@ -144,13 +143,12 @@ def _trainer(
 ) -> tuple[Any, dict[str, Any]]:
     """(trainer, counts of the pairs). The model is that of `start`; `fresh`: its shape only, a checkpoint fills it."""
     import torch
-
-    from models.checkpoint import load, model_config
-    from models.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
-    from models.text.tokenizer import Tokenizer
-    from models.training.loop import Trainer
-    from models.training.run import Run
-    from models.transformer import StreamTransformer
+    from streamscope.models.checkpoint import load, model_config
+    from streamscope.models.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
+    from streamscope.models.text.tokenizer import Tokenizer
+    from streamscope.models.training.loop import Trainer
+    from streamscope.models.training.run import Run
+    from streamscope.models.transformer import StreamTransformer
 
     pairs = read_pairs(Path(sft["data"]))
     if sft["valid"] is not None:
@@ -185,7 +183,7 @@ def _digest(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def _fit(trainer: Any, counts: dict[str, Any]) -> None:
-    from models.training.loop import run_to_end
+    from streamscope.models.training.loop import run_to_end
 
     n_ctx = trainer.model.config.n_ctx
     for name, part in (("data", "training"), ("valid", "validation")):

@@ -14,8 +14,8 @@ from collections.abc import Hashable
 from functools import cache, partial
 from typing import Any
 
-from models.capture import Edit, Edits, resolve
-from models.hooks import HOOKS, row_of
+from streamscope.models.capture import Edit, Edits, resolve
+from streamscope.models.hooks import HOOKS, row_of
 
 EMBED, HEADS, WRITE, FFN, POST = -1, 0, 1, 2, 3
 STAGES = 4

@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from streamscope.models.capture import Captures, Edits, Query, batches, crop, match, pad, run
+from streamscope.models.errors import InputError
+from streamscope.models.stages import Plan
+from streamscope.models.trajectories import Trajectories
 from torch import Tensor
-
-from models.capture import Captures, Edits, Query, batches, crop, match, pad, run
-from models.errors import InputError
-from models.stages import Plan
-from models.trajectories import Trajectories
 
 HELD = 2**19
 """Tokens · hooks · edits whose captures are held at a time."""

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree
-
-from models.residual import State
+from streamscope.models.residual import State
 
 
 @dataclass(eq=False)

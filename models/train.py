@@ -17,13 +17,13 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from models.cli import command, parse
-from models.config import ModelConfig
-from models.config_io import from_dict, override, parse_set, to_dict
-from models.errors import InputError
-from models.presets import preset
-from models.provenance import pick_device
-from models.training.config import Options, Training, with_recipe
+from streamscope.models.cli import command, parse
+from streamscope.models.config import ModelConfig
+from streamscope.models.config_io import from_dict, override, parse_set, to_dict
+from streamscope.models.errors import InputError
+from streamscope.models.presets import preset
+from streamscope.models.provenance import pick_device
+from streamscope.models.training.config import Options, Training, with_recipe
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -49,9 +49,9 @@ def _start(options: Options, out: Path) -> None:
     training = with_recipe(options.training, options.preset, options.scale)
     training = replace(training, device=pick_device(training.device))
 
-    from models.training.data import prepare
-    from models.training.parallel import ranks
-    from models.training.run import check_startable
+    from streamscope.models.training.data import prepare
+    from streamscope.models.training.parallel import ranks
+    from streamscope.models.training.run import check_startable
 
     check_startable(out)
 
@@ -80,9 +80,9 @@ def _start(options: Options, out: Path) -> None:
 
 
 def _go_on(out: Path) -> None:
-    from models.checkpoint import model_config, read_json, whole_run
-    from models.training.data import prepare
-    from models.training.parallel import ranks
+    from streamscope.models.checkpoint import model_config, read_json, whole_run
+    from streamscope.models.training.data import prepare
+    from streamscope.models.training.parallel import ranks
 
     folder = whole_run(out)
     config = model_config(folder)
@@ -127,11 +127,11 @@ def _trainer(
     device: str,
 ) -> Any:
     """Model, windows and run folder; the folder is created last, when nothing can be wrong any more."""
-    from models.provenance import provenance
-    from models.training.data import windows
-    from models.training.loop import Trainer
-    from models.training.run import Run
-    from models.transformer import StreamTransformer
+    from streamscope.models.provenance import provenance
+    from streamscope.models.training.data import windows
+    from streamscope.models.training.loop import Trainer
+    from streamscope.models.training.run import Run
+    from streamscope.models.transformer import StreamTransformer
 
     group.seed_noise(training.seed_of("noise"))
     model = StreamTransformer(config, data.tokenizer, seed=training.seed_of("weights"))
@@ -155,7 +155,7 @@ def _trainer(
 
 
 def _fit(trainer: Any, data: Any) -> None:
-    from models.training.loop import run_to_end
+    from streamscope.models.training.loop import run_to_end
 
     model, folder = trainer.model, trainer.run.folder
     if trainer.ranks.leader:

@@ -13,22 +13,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
+from streamscope.models import config as c
+from streamscope.models import hyper, readout  # noqa: F401  (hyper registers its topologies)
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.hdpl import HdplProjection, take_penalties
+from streamscope.models.hooks import tap
+from streamscope.models.initialisation import fill
+from streamscope.models.lens import LensMixin
+from streamscope.models.norms import Norm
+from streamscope.models.positions import PositionTable
+from streamscope.models.registry import module_for
+from streamscope.models.residual import State, Topology
+from streamscope.models.text.tokenizer import Tokenizer
 from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
-
-from models import config as c
-from models import hyper, readout  # noqa: F401  (hyper registers its topologies)
-from models.errors import InputError, unknown
-from models.hdpl import HdplProjection, take_penalties
-from models.hooks import tap
-from models.initialisation import fill
-from models.lens import LensMixin
-from models.norms import Norm
-from models.positions import PositionTable
-from models.registry import module_for
-from models.residual import State, Topology
-from models.text.tokenizer import Tokenizer
 
 BlockCall = Callable[[State], State]
 
@@ -202,7 +201,7 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
         Defaults and errors are those of `models.generate.generate`; the same seed gives the same text.
         """
-        from models.generate import generate
+        from streamscope.models.generate import generate
 
         return generate(self, prompts, **options)
 
@@ -285,13 +284,13 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
     def save(self, folder: str | Path) -> None:
         """Write config.json, model.safetensors and tokenizer.json, for `models.load`."""
-        from models.checkpoint import save
+        from streamscope.models.checkpoint import save
 
         save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON data."""
-        from models.config_io import to_dict
+        from streamscope.models.config_io import to_dict
 
         return to_dict(self.config)
 

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-
-from models.errors import InputError
-from papers.runs import SHAPE, Run
+from streamscope.models.errors import InputError
+from streamscope.papers.runs import SHAPE, Run
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.text.shards import TokenShards
-    from models.transformer import StreamTransformer
-    from papers.rows import Progress
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.models.transformer import StreamTransformer
+    from streamscope.papers.rows import Progress
 
 TRAINED = "trained.json"
 """The file beside a comparison's tables that says how its runs were trained."""
@@ -65,9 +63,9 @@ class Report:
 
 def each_model(runs: Sequence[Run], device: str) -> "Iterator[tuple[Run, StreamTransformer, TokenShards, Progress]]":
     """Run after run: its model, its validation documents, and bars that say whose they are."""
-    from models.checkpoint import load
-    from models.training.data import evaluation_shards
-    from probes.command import progress_bar
+    from streamscope.models.checkpoint import load
+    from streamscope.models.training.data import evaluation_shards
+    from streamscope.probes.command import progress_bar
 
     def bar(run: str, label: str) -> Any:
         return progress_bar(f"{run}: {label}")
@@ -103,10 +101,9 @@ def reopen(folder: Path, module: str) -> "tuple[list[Run], dict[str, pd.DataFram
     no comparison of that module.
     """
     import pandas as pd
-
-    from models.checkpoint import read_json
-    from models.provenance import provenance
-    from probes.tables import read_about
+    from streamscope.models.checkpoint import read_json
+    from streamscope.models.provenance import provenance
+    from streamscope.probes.tables import read_about
 
     if not (folder / TRAINED).is_file() or not (tables := sorted(folder.glob("*.parquet"))):
         raise InputError(f"--tables {folder} is no folder of a comparison: it needs tables (.parquet) and {TRAINED}")
@@ -209,8 +206,8 @@ def write_page(
 
     Each is written whole or not at all.
     """
-    from papers.figures import write_figures
-    from probes.tables import write_atomically, write_table
+    from streamscope.papers.figures import write_figures
+    from streamscope.probes.tables import write_atomically, write_table
 
     files = []
     for name, rows in tables.items():

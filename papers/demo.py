@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-
-from models.cli import command, parse
-from models.errors import InputError
-from papers.demo_measure import Found, Sizes, Subject
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.papers.demo_measure import Found, Sizes, Subject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +40,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.out.exists() and not options.out.is_dir():
         raise InputError(f"--out {options.out} is a file; give a folder")
 
-    from models.provenance import pick_device, provenance
-    from papers.demo_measure import measure_run, open_runs
-    from papers.demo_page import build
-    from papers.demo_words import summary
-    from papers.page import write_page
-    from probes.command import progress_bar
-    from probes.tables import print_table
+    from streamscope.models.provenance import pick_device, provenance
+    from streamscope.papers.demo_measure import measure_run, open_runs
+    from streamscope.papers.demo_page import build
+    from streamscope.papers.demo_words import summary
+    from streamscope.papers.page import write_page
+    from streamscope.probes.command import progress_bar
+    from streamscope.probes.tables import print_table
 
     subjects = open_runs(options.runs, options.device)
     found = [(subject, measure_run(subject, options.sizes, progress_bar)) for subject in subjects]
@@ -63,8 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _write_tables(out: Path, found: Sequence[tuple[Subject, Found]], about: dict[str, Any]) -> None:
     """One parquet file per measure, the rows of all runs together; units and provenance in the schema."""
     import pandas as pd
-
-    from probes.tables import write_table
+    from streamscope.probes.tables import write_table
 
     units = _units()
     for name in found[0][1].tables:
@@ -78,11 +76,11 @@ def _write_tables(out: Path, found: Sequence[tuple[Subject, Found]], about: dict
 
 def _units() -> dict[str, dict[str, str]]:
     """Units by the first word of a table's name, from the modules that made the table."""
-    from interventions.ablate.measure import LOSS
-    from interventions.suppress import UNITS as SUPPRESSION
-    from probes import coherence, coreference, sps
-    from probes.pds.measure import HEADS
-    from probes.result import short_units
+    from streamscope.interventions.ablate.measure import LOSS
+    from streamscope.interventions.suppress import UNITS as SUPPRESSION
+    from streamscope.probes import coherence, coreference, sps
+    from streamscope.probes.pds.measure import HEADS
+    from streamscope.probes.result import short_units
 
     return {
         "parameters": {"parameters": "numbers, layers summed"},

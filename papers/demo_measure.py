@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from models.bounds import Bounds, Count, check
-from models.errors import InputError
+from streamscope.models.bounds import Bounds, Count, check
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from probes.align import Aligned
+    from streamscope.probes.align import Aligned
 
     Bar = Callable[[str], Callable[[Iterable], Iterable]]
 
@@ -75,9 +74,9 @@ def open_runs(folders: tuple[str, ...], device: str) -> list[Subject]:
     Raises `InputError` for a folder that is no run, for a model without tokenizer, and for runs of different
     tokenizers: losses per token and the places of words could not be compared.
     """
-    from models.checkpoint import load, run_folder
-    from models.provenance import pick_device
-    from probes.align import check_tokenizer
+    from streamscope.models.checkpoint import load, run_folder
+    from streamscope.models.provenance import pick_device
+    from streamscope.probes.align import check_tokenizer
 
     paths = [run_folder(name) for name in folders]
     if len({p.resolve() for p in paths}) < len(paths):
@@ -99,7 +98,7 @@ def open_runs(folders: tuple[str, ...], device: str) -> list[Subject]:
 
 def measure_run(subject: Subject, sizes: Sizes, bar: "Bar") -> Found:
     """Everything of the page, of one run. `bar(label)` wraps the longer loops."""
-    from probes.prompts import align, load_suite
+    from streamscope.probes.prompts import align, load_suite
 
     model, found = subject.model, Found()
     aligned = align(load_suite(SUITE, n=sizes.pairs), model.tokenizer, model.config.n_ctx)
@@ -121,9 +120,8 @@ def measure_run(subject: Subject, sizes: Sizes, bar: "Bar") -> Found:
 def _about(subject: Subject, found: Found) -> None:
     """Parameters by part, the training log, a text of the model."""
     import pandas as pd
-
-    from models.describe import parameters_by_part
-    from models.training.run import read_metrics
+    from streamscope.models.describe import parameters_by_part
+    from streamscope.models.training.run import read_metrics
 
     model, log = subject.model, subject.folder / "metrics.jsonl"
     found.tables["parameters"] = pd.DataFrame(parameters_by_part(model), columns=["part", "parameters"])
@@ -138,8 +136,8 @@ def _about(subject: Subject, found: Found) -> None:
 
 def _tokens_seen(folder: Path, steps: "pd.Series[int]") -> list[float]:
     """Training tokens after each of `steps`; NaN of a folder that does not say how it was trained."""
-    from models.checkpoint import read_json
-    from models.training.config import tokens_seen
+    from streamscope.models.checkpoint import read_json
+    from streamscope.models.training.config import tokens_seen
 
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     if "training" not in config:
@@ -148,7 +146,7 @@ def _tokens_seen(folder: Path, steps: "pd.Series[int]") -> list[float]:
 
 
 def _pds(model: Any, aligned: "Aligned", found: Found) -> None:
-    from probes.pds.measure import summary
+    from streamscope.probes.pds.measure import summary
 
     found.tables["pds"] = summary(model, aligned)
 
@@ -160,12 +158,11 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
     all tokens; it is measured beside, with a head of its own.
     """
     import pandas as pd
-
-    from probes.coreference import Coreference
-    from probes.held_out import RULES, halves, held_out
-    from probes.probe import measure
-    from probes.report import hits
-    from probes.undefined import note
+    from streamscope.probes.coreference import Coreference
+    from streamscope.probes.held_out import RULES, halves, held_out
+    from streamscope.probes.probe import measure
+    from streamscope.probes.report import hits
+    from streamscope.probes.undefined import note
 
     probe, everywhere = Coreference(), Coreference(domain="keys")
     table, over_keys = (measure(model, one, aligned) for one in (probe, everywhere))
@@ -197,10 +194,10 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
 
 def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
     """Attention from the pronoun of a pair that did not take part in choosing the head."""
-    from models.head_spec import parse_heads
-    from probes.attention import choose
-    from probes.picture import Picture
-    from probes.probe import measure
+    from streamscope.models.head_spec import parse_heads
+    from streamscope.probes.attention import choose
+    from streamscope.probes.picture import Picture
+    from streamscope.probes.probe import measure
 
     heads = parse_heads(found.head.replace("H", ".H"), model.config.n_layers, model.config.n_heads)
     probe = Picture(heads=tuple(heads), n_ctx=model.config.n_ctx)
@@ -211,10 +208,9 @@ def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
 def _meaning(model: Any, aligned: "Aligned", found: Found) -> None:
     """SPS over all heads and per layer; coherence over all pairs and per relation."""
     import pandas as pd
-
-    from probes.coherence import Coherence
-    from probes.probe import measure
-    from probes.sps import Sps
+    from streamscope.probes.coherence import Coherence
+    from streamscope.probes.probe import measure
+    from streamscope.probes.sps import Sps
 
     sps = measure(model, Sps(), aligned)
     whole, layers = Sps().summarize(sps, "all"), Sps().summarize(sps, "layer")
@@ -234,10 +230,9 @@ def _following(model: Any, aligned: "Aligned", found: Found) -> None:
     """
     import numpy as np
     import pandas as pd
-
-    from probes.elsewhere import elsewhere
-    from probes.prompts import align
-    from probes.report import estimate, with_holm
+    from streamscope.probes.elsewhere import elsewhere
+    from streamscope.probes.prompts import align
+    from streamscope.probes.report import estimate, with_holm
 
     found.tables["following"] = pd.DataFrame(columns=["who", "role", "change", "ci_low", "ci_high", "n", "undefined"])
     exchanged = elsewhere(aligned)
@@ -270,9 +265,9 @@ def _following(model: Any, aligned: "Aligned", found: Found) -> None:
 
 def _due(model: Any, both: "tuple[Aligned, Aligned]", without: str | None) -> "pd.DataFrame":
     """Per prompt with a control: log-odds − those after another prompt's nouns, as `due`; `without` one head."""
-    from models.head_spec import parse_heads
-    from probes.coherence import Coherence
-    from probes.probe import measure
+    from streamscope.models.head_spec import parse_heads
+    from streamscope.probes.coherence import Coherence
+    from streamscope.probes.probe import measure
 
     edits: dict[str, Any] = {}
     if without is not None:
@@ -291,9 +286,9 @@ def _due(model: Any, both: "tuple[Aligned, Aligned]", without: str | None) -> "p
 
 def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
     """Every head at z = 0, one at a time, on validation documents: `interventions.ablate`."""
-    from interventions.ablate.measure import ablate_heads
-    from models.head_spec import parse_heads
-    from models.training.data import evaluation_shards
+    from streamscope.interventions.ablate.measure import ablate_heads
+    from streamscope.models.head_spec import parse_heads
+    from streamscope.models.training.data import evaluation_shards
 
     model = subject.model
     shards = evaluation_shards(subject.folder, model.tokenizer, None)
@@ -307,10 +302,10 @@ def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
 
 def _suppression(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
     """The k heads with the largest PDS under every gate, with their controls: `interventions.suppress`."""
-    from interventions.observe import observe_prompts
-    from interventions.protocol import design, tables
-    from interventions.selection import pds_scores, pds_table, ranked
-    from probes.prompts import align, load_suite
+    from streamscope.interventions.observe import observe_prompts
+    from streamscope.interventions.protocol import design, tables
+    from streamscope.interventions.selection import pds_scores, pds_table, ranked
+    from streamscope.probes.prompts import align, load_suite
 
     model = subject.model
     aligned = align(load_suite(SUITE, n=sizes.suppress_pairs), model.tokenizer, model.config.n_ctx)

@@ -3,13 +3,13 @@
 import re
 from math import log
 
-from papers import demo_figures as draw
-from papers import demo_sections as show
-from papers import demo_words as words
-from papers.demo_measure import PROMPT, SUITE, Sizes
-from papers.demo_sections import Runs, each
-from papers.page import Page, Section
-from papers.page_blocks import Command, Figure, Panels, Samples, Table, Text, Verdict
+from streamscope.papers import demo_figures as draw
+from streamscope.papers import demo_sections as show
+from streamscope.papers import demo_words as words
+from streamscope.papers.demo_measure import PROMPT, SUITE, Sizes
+from streamscope.papers.demo_sections import Runs, each
+from streamscope.papers.page import Page, Section
+from streamscope.papers.page_blocks import Command, Figure, Panels, Samples, Table, Text, Verdict
 
 
 def build(runs: Runs, sizes: Sizes, footer: str) -> Page:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from papers import demo_figures as draw
-from papers import demo_words as words
-from papers.demo_measure import GATES, SUITE, Found, Sizes, Subject
-from papers.page import Section
-from papers.page_blocks import Command, Figure, Panels, Table, Text, Token, TokenRow, Verdict
+from streamscope.papers import demo_figures as draw
+from streamscope.papers import demo_words as words
+from streamscope.papers.demo_measure import GATES, SUITE, Found, Sizes, Subject
+from streamscope.papers.page import Section
+from streamscope.papers.page_blocks import Command, Figure, Panels, Table, Text, Token, TokenRow, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -286,8 +286,8 @@ def _front(name: str, table: "pd.DataFrame") -> "pd.DataFrame":
 
 def _units(which: str) -> dict[str, str]:
     """Units of the columns, from the modules that made them."""
-    from interventions.ablate.measure import LOSS
-    from probes.coreference import UNITS as COREFERENCE
-    from probes.result import short_units
+    from streamscope.interventions.ablate.measure import LOSS
+    from streamscope.probes.coreference import UNITS as COREFERENCE
+    from streamscope.probes.result import short_units
 
     return short_units(LOSS, "delta") if which == "a" else COREFERENCE

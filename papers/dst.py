@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from models.cli import command, parse
-from models.errors import InputError
-from papers.comparison import PageOptions
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.papers.comparison import PageOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-
-    from papers.dst_page import DstReport
-    from papers.runs import Run
+    from streamscope.papers.dst_page import DstReport
+    from streamscope.papers.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("--documents: at least 2; --draws: at least 1; --seed: 0 or more")
     options.check_out()
 
-    from interventions.amplify_tables import check_alphas
+    from streamscope.interventions.amplify_tables import check_alphas
 
     alphas = check_alphas(options.alpha)
     if alphas[0] < 1 or len(alphas) < 2:
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"--alpha {' '.join(f'{a:g}' for a in options.alpha)}: areas go upwards from 1; give more than 1"
         )
 
-    from papers.dst_page import show, write
+    from streamscope.papers.dst_page import show, write
 
     if options.tables is not None:
         report = again(options.tables)
@@ -66,15 +65,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         report = measure(options, alphas, open_runs(options.runs))
     show(report)
     if options.out is not None:
-        from papers.dst_figure import figure
+        from streamscope.papers.dst_figure import figure
 
         write(report, figure(report.tables), options.out, options.static, options.html)
 
 
 def open_runs(folders: Sequence[str]) -> "list[Run]":
     """The runs by preset and seed. Raises `InputError` for doubles and for runs of other data, shape or recipe."""
-    from models.presets import PRESETS
-    from papers.runs import must_agree, opened, same_models
+    from streamscope.models.presets import PRESETS
+    from streamscope.papers.runs import must_agree, opened, same_models
 
     if not folders:
         raise InputError("give run folders: python -m papers.dst runs/dst-kron-0 …")
@@ -91,14 +90,13 @@ def open_runs(folders: Sequence[str]) -> "list[Run]":
 def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "DstReport":
     """Every table, of the runs and over seeds."""
     import pandas as pd
-
-    from models.provenance import pick_device, provenance
-    from papers.comparison import each_model, stack
-    from papers.dst_measure import Settings, measure_run, whole_loss
-    from papers.dst_page import DstReport
-    from papers.dst_printed import CONTROL, TABLE1
-    from papers.losses import against, losses
-    from papers.runs import typed
+    from streamscope.models.provenance import pick_device, provenance
+    from streamscope.papers.comparison import each_model, stack
+    from streamscope.papers.dst_measure import Settings, measure_run, whole_loss
+    from streamscope.papers.dst_page import DstReport
+    from streamscope.papers.dst_printed import CONTROL, TABLE1
+    from streamscope.papers.losses import against, losses
+    from streamscope.papers.runs import typed
 
     settings = Settings(documents=options.documents, alphas=tuple(alphas), draws=options.draws, seed=options.seed)
     device = pick_device(options.device)
@@ -116,9 +114,9 @@ def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "Ds
 
 def judged(tables: "dict[str, pd.DataFrame]", runs: "list[Run]", alphas: Sequence[float]) -> "dict[str, pd.DataFrame]":
     """The tables with what follows from the quantities of the runs: means over seeds, verdicts; and how runs began."""
-    from papers.dst_measure import INITIAL, initialization
-    from papers.dst_seeds import claims, presets
-    from papers.runs import SHAPE
+    from streamscope.papers.dst_measure import INITIAL, initialization
+    from streamscope.papers.dst_seeds import claims, presets
+    from streamscope.papers.runs import SHAPE
 
     found = {**tables, "presets": presets(tables["runs"]), "claims": claims(tables["runs"], alphas)}
     if any(run.preset in INITIAL for run in runs):
@@ -130,9 +128,9 @@ def judged(tables: "dict[str, pd.DataFrame]", runs: "list[Run]", alphas: Sequenc
 
 def again(folder: "Path") -> "DstReport":
     """The report of an earlier comparison, judged anew from its tables."""
-    from papers.comparison import reopen
-    from papers.dst_measure import Settings
-    from papers.dst_page import DstReport
+    from streamscope.papers.comparison import reopen
+    from streamscope.papers.dst_measure import Settings
+    from streamscope.papers.dst_page import DstReport
 
     runs, tables, about = reopen(folder, "papers.dst")
     settings = Settings(**{**about["settings"], "alphas": tuple(about["settings"]["alphas"])})

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from interventions.amplify_tables import PAPER_ALPHAS, degradation
-from papers.dst_printed import PLACES, TABLE4, TABLE4_PRESET, TABLE5
+from streamscope.interventions.amplify_tables import PAPER_ALPHAS, degradation
+from streamscope.papers.dst_printed import PLACES, TABLE4, TABLE4_PRESET, TABLE5
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-
-from papers.dst_printed import CONTROL, PLACES, TABLE4_PRESET
-from papers.rows import Progress, Rows
+from streamscope.papers.dst_printed import CONTROL, PLACES, TABLE4_PRESET
+from streamscope.papers.rows import Progress, Rows
 
 if TYPE_CHECKING:
-    from models.text.shards import TokenShards
-    from models.transformer import StreamTransformer
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.models.transformer import StreamTransformer
 
 METHODS = ("zero", "random", "mean", "resample")
 TABLE4_METHODS = ("zero", "random")
@@ -46,7 +45,7 @@ class Settings:
 
 def dual(model: Any) -> bool:
     """Whether a model has the two streams of Table 4."""
-    from interventions.steering import streams_of
+    from streamscope.interventions.steering import streams_of
 
     return set(streams_of(model)) == {"token", "context"}
 
@@ -82,9 +81,8 @@ def initialization(shape: Mapping[str, int], scale: str, seeds: Sequence[int]) -
     output starts weaker by a factor that `ratio` gives (dense over this one).
     """
     import torch
-
-    from models.make import build
-    from models.presets import preset
+    from streamscope.models.make import build
+    from streamscope.models.presets import preset
 
     sizes: list[tuple[str, dict[str, Any]]] = [(scale, dict(shape))]
     if scale != "paper":
@@ -114,11 +112,11 @@ def _amplify(
     rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Table 5 and Fig. 2: losses by α, entropy and unchanged keys, areas in every reading."""
-    from interventions.amplification import pattern_sums
-    from interventions.amplify_tables import by_head, curve, measure_losses
-    from interventions.areas import areas
-    from interventions.reference import document_rows
-    from models.text.shards import document_batches
+    from streamscope.interventions.amplification import pattern_sums
+    from streamscope.interventions.amplify_tables import by_head, curve, measure_losses
+    from streamscope.interventions.areas import areas
+    from streamscope.interventions.reference import document_rows
+    from streamscope.models.text.shards import document_batches
 
     alphas, limits = settings.alphas, {"max_documents": settings.documents, "batch_size": settings.batch_size}
     losses = measure_losses(model, shards, alphas, progress=progress("amplification"), **limits)  # type: ignore[arg-type]
@@ -138,8 +136,8 @@ def _amplify(
 
 def _streams(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress) -> pd.DataFrame:
     """Table 4 everywhere, for the head and layer by layer."""
-    from interventions.streams_tables import ablate_streams, cells_of
-    from probes.undefined import reasons
+    from streamscope.interventions.streams_tables import ablate_streams, cells_of
+    from streamscope.probes.undefined import reasons
 
     streams, layers = ("token", "context"), list(range(model.config.n_layers))
     limits: dict[str, Any] = {"max_documents": settings.documents, "batch_size": settings.batch_size}

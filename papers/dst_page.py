@@ -5,11 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from interventions.amplify_tables import PAPER_ALPHAS
-from papers.comparison import LEAD, Report, commands, dose, files_line, made_by, pictures, rule, shape, write_page
-from papers.dst_measure import INITIAL_TOKENS, Settings
-from papers.dst_printed import (
+from streamscope.interventions.amplify_tables import PAPER_ALPHAS
+from streamscope.papers.comparison import (
+    LEAD,
+    Report,
+    commands,
+    dose,
+    files_line,
+    made_by,
+    pictures,
+    rule,
+    shape,
+    write_page,
+)
+from streamscope.papers.dst_measure import INITIAL_TOKENS, Settings
+from streamscope.papers.dst_printed import (
     AREAS,
     BLIND,
     CARD,
@@ -21,9 +31,9 @@ from papers.dst_printed import (
     TABLE5,
     area,
 )
-from papers.losses import page_rows
-from papers.markdown import interval, number, table
-from papers.verdicts import summary
+from streamscope.papers.losses import page_rows
+from streamscope.papers.markdown import interval, number, table
+from streamscope.papers.verdicts import summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,8 +272,8 @@ def _areas(report: DstReport) -> str:
 
 def show(report: DstReport) -> None:
     """Both tables and the claims."""
-    from probes.report import INTERVAL
-    from probes.report import show as print_rows
+    from streamscope.probes.report import INTERVAL
+    from streamscope.probes.report import show as print_rows
 
     tables = report.tables
     if "streams" in tables:
@@ -289,7 +299,7 @@ def show(report: DstReport) -> None:
 
 def write(report: DstReport, figure: Any, folder: Path, static: str, html: bool) -> None:
     """Tables, figures and README.md."""
-    from papers.dst_units import UNITS
+    from streamscope.papers.dst_units import UNITS
 
     about = {**report.about, "settings": vars(report.settings)}
     write_page(

@@ -7,12 +7,11 @@ here); the presets dst-* are token-factor, as Table 1.
 from collections.abc import Iterable
 
 import numpy as np
-
-from interventions.amplify_tables import PAPER as TABLE5_ROWS
-from interventions.amplify_tables import PAPER_ALPHAS
-from interventions.areas import AXES, trapezoid
-from papers.losses import Printed
-from papers.printed import Bound, Order
+from streamscope.interventions.amplify_tables import PAPER as TABLE5_ROWS
+from streamscope.interventions.amplify_tables import PAPER_ALPHAS
+from streamscope.interventions.areas import AXES, trapezoid
+from streamscope.papers.losses import Printed
+from streamscope.papers.printed import Bound, Order
 
 CARD = "The Dual-Stream Transformer: Channelized Architecture for Interpretable Language Modeling, arXiv 2603.07461"
 CONTROL = "dst-dense"

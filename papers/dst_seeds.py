@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 import pandas as pd
-
-from interventions.amplify_tables import PAPER_ALPHAS
-from papers.dst_printed import bounds, orders, printed
-from papers.printed import smallest
-from papers.seeds import NAN, estimate, nothing, paired, seeds_of
-from papers.verdicts import bound_row, pairs_row, with_verdicts
-from probes.undefined import note
+from streamscope.interventions.amplify_tables import PAPER_ALPHAS
+from streamscope.papers.dst_printed import bounds, orders, printed
+from streamscope.papers.printed import smallest
+from streamscope.papers.seeds import NAN, estimate, nothing, paired, seeds_of
+from streamscope.papers.verdicts import bound_row, pairs_row, with_verdicts
+from streamscope.probes.undefined import note
 
 
 def presets(quantities: pd.DataFrame) -> pd.DataFrame:

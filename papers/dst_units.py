@@ -1,9 +1,9 @@
 """Units of the columns of every table that `papers.dst` writes."""
 
-from interventions.amplify_tables import AREA_UNITS
-from interventions.amplify_tables import UNITS as AMPLIFICATION
-from interventions.streams_tables import UNITS as STREAMS
-from papers.losses import UNITS as LOSSES
+from streamscope.interventions.amplify_tables import AREA_UNITS
+from streamscope.interventions.amplify_tables import UNITS as AMPLIFICATION
+from streamscope.interventions.streams_tables import UNITS as STREAMS
+from streamscope.papers.losses import UNITS as LOSSES
 
 OF_THE_ROW = "the unit of the row"
 _INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-
-from models.cli import command, parse
-from models.errors import InputError
-from papers.losses import Below, Printed
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.papers.losses import Below, Printed
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from papers.runs import Run
+    from streamscope.papers.runs import Run
 
 PRESETS = ("llama", "hdpl")
 CARD = "HDPL, hybrid dual-path linear layers"
@@ -82,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.out is not None and options.out.exists() and not options.out.is_dir():
         raise InputError(f"--out {options.out} is a file; give a folder")
 
-    from probes.report import INTERVAL, show
-    from probes.undefined import legend
+    from streamscope.probes.report import INTERVAL, show
+    from streamscope.probes.undefined import legend
 
     found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
     columns = ("preset", "parameters", "n", "loss", "difference", INTERVAL, "all_seeds", "printed_difference")
@@ -103,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def open_runs(folders: Sequence[str]) -> "list[Run]":
     """The runs by preset and seed. Raises `InputError` for doubles, and for a recipe that differs."""
-    from papers.runs import must_agree, opened, same_models
+    from streamscope.papers.runs import must_agree, opened, same_models
 
     runs = sorted((opened(f, PRESETS) for f in folders), key=lambda r: (PRESETS.index(r.preset), r.seed))
     for one, two in pairwise(runs):
@@ -116,8 +114,8 @@ def open_runs(folders: Sequence[str]) -> "list[Run]":
 
 def read(runs: "list[Run]") -> Found:
     """The tables of all runs."""
-    from models.provenance import provenance
-    from papers.losses import losses
+    from streamscope.models.provenance import provenance
+    from streamscope.papers.losses import losses
 
     tables = {"losses": losses(runs), "kl": kl(runs)}
     return judge(runs, tables, {**provenance("cpu"), "argv": "python -m papers.hdpl"})
@@ -125,14 +123,14 @@ def read(runs: "list[Run]") -> Found:
 
 def again(folder: Path) -> Found:
     """An earlier comparison, judged again. Raises `InputError` for a folder without one."""
-    from papers.comparison import reopen
+    from streamscope.papers.comparison import reopen
 
     return judge(*reopen(folder, "papers.hdpl"))
 
 
 def judge(runs: "list[Run]", tables: "dict[str, pd.DataFrame]", about: dict[str, Any]) -> Found:
     """What follows from measured tables: differences to the dense model, and the paper's order."""
-    from papers.losses import against, bundled, order
+    from streamscope.papers.losses import against, bundled, order
 
     rows = tables["losses"]
     return Found(
@@ -149,8 +147,7 @@ def judge(runs: "list[Run]", tables: "dict[str, pd.DataFrame]", about: dict[str,
 def kl(runs: "Sequence[Run]") -> "pd.DataFrame":
     """The last logged training row of every HDPL run: the penalty, the KL in nats, and the share that is clamped."""
     import pandas as pd
-
-    from models.training.run import read_metrics
+    from streamscope.models.training.run import read_metrics
 
     rows = []
     for run in (r for r in runs if r.preset == "hdpl"):
@@ -163,9 +160,9 @@ def kl(runs: "Sequence[Run]") -> "pd.DataFrame":
 
 def as_theirs(runs: "Sequence[Run]") -> bool:
     """Whether every model started by the rules of its preset, which are those of the authors' code (SPEC §5, §9)."""
-    from models.config import ModelConfig
-    from models.config_io import from_dict
-    from models.presets import preset
+    from streamscope.models.config import ModelConfig
+    from streamscope.models.config_io import from_dict
+    from streamscope.models.presets import preset
 
     return all(from_dict(ModelConfig, run.config["model"]).init == preset(run.preset).init for run in runs)
 
@@ -177,8 +174,8 @@ def _order(runs: "Sequence[Run]") -> "tuple[Below, ...]":
 
 def write(found: Found, folder: Path) -> None:
     """Tables, then README.md; each whole or not at all."""
-    from papers.comparison import write_page
-    from papers.losses import BUNDLED_UNITS, UNITS
+    from streamscope.papers.comparison import write_page
+    from streamscope.papers.losses import BUNDLED_UNITS, UNITS
 
     tables = {
         "losses": found.losses, "comparison": found.comparison, "order": found.order, "bundled": found.bundled,
@@ -192,9 +189,9 @@ def page(found: Found, files: "Sequence[str]") -> str:
     """README.md."""
     import math
 
-    from papers.comparison import LEAD, Report, commands, dose, files_line, made_by, shape
-    from papers.losses import curves, order_rows, page_rows
-    from papers.markdown import table
+    from streamscope.papers.comparison import LEAD, Report, commands, dose, files_line, made_by, shape
+    from streamscope.papers.losses import curves, order_rows, page_rows
+    from streamscope.papers.markdown import table
 
     run = found.runs[0]
     model, training = run.config["model"], run.config["training"]

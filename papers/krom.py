@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-
-from models.cli import command, parse
-from models.errors import InputError
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from papers.runs import Run
+    from streamscope.papers.runs import Run
 
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")
 CONTROL = "gpt2"
@@ -76,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"--out {options.out} is a file; give a folder")
     found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
 
-    from papers.krom_page import argv_of, show, write
+    from streamscope.papers.krom_page import argv_of, show, write
 
     show(found)
     if options.out is not None:
@@ -87,8 +85,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def open_runs(folders: Sequence[str]) -> "list[Run]":
     """The runs by preset, arm and seed. Raises `InputError` for what differs in more than the arm, and for doubles."""
-    from papers.krom_mixing import ARM_OF_THE_MODEL, arm
-    from papers.runs import must_agree, opened, same_models
+    from streamscope.papers.krom_mixing import ARM_OF_THE_MODEL, arm
+    from streamscope.papers.runs import must_agree, opened, same_models
 
     runs = [opened(folder, PRESETS) for folder in folders]
     for run in runs:
@@ -114,7 +112,7 @@ def open_runs(folders: Sequence[str]) -> "list[Run]":
 
 def standard(run: "Run") -> bool:
     """Whether a run has the recipe of the comparison: bias −8 in fp32, and the default rates of hyper-connections."""
-    from models.training.config import Training
+    from streamscope.models.training.config import Training
 
     t, residual, default = run.config["training"], run.config["model"]["residual"], Training()
     if "hc_dtype" not in residual:
@@ -128,11 +126,10 @@ def read(runs: "Sequence[Run]") -> Found:
     from collections import Counter
 
     import pandas as pd
-
-    from models.provenance import provenance
-    from papers.krom_mixing import factors, mixing_row, way
-    from papers.losses import losses
-    from probes.command import progress_bar
+    from streamscope.models.provenance import provenance
+    from streamscope.papers.krom_mixing import factors, mixing_row, way
+    from streamscope.papers.losses import losses
+    from streamscope.probes.command import progress_bar
 
     plain = [run for run in runs if standard(run)]
     steps = Counter(run.manifest["steps"] for run in plain).most_common(1)[0][0] if plain else 0
@@ -157,7 +154,7 @@ def read(runs: "Sequence[Run]") -> Found:
 
 def again(folder: Path) -> Found:
     """An earlier comparison, judged again. Raises `InputError` for a folder without one."""
-    from papers.comparison import reopen
+    from streamscope.papers.comparison import reopen
 
     runs, tables, about = reopen(folder, "papers.krom")
     return judge(runs, tables, about)
@@ -166,10 +163,9 @@ def again(folder: Path) -> Found:
 def judge(runs: "list[Run]", tables: "dict[str, pd.DataFrame]", about: dict[str, Any]) -> Found:
     """What follows from measured tables: differences to gpt2, the blog's order, factors that mix."""
     import pandas as pd
-
-    from papers.krom_mixing import judged
-    from papers.krom_printed import ARCHITECTURES, ORDER
-    from papers.losses import against, bundled, order
+    from streamscope.papers.krom_mixing import judged
+    from streamscope.papers.krom_printed import ARCHITECTURES, ORDER
+    from streamscope.papers.losses import against, bundled, order
 
     none = pd.DataFrame()
     rows, factors, mixing = (tables.get(name, none) for name in ("losses", "factors", "mixing"))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from papers.krom import Found
+    from streamscope.papers.krom import Found
 
 RECIPE = ["preset", "b_res", "optimizer", "lr", "decay", "steps"]
 MOVED = 0.1
@@ -31,8 +30,8 @@ def cosines(mixing: "pd.DataFrame", dose: str) -> str:
 
 def of_losses(found: "Found") -> list[str]:
     """The blog's order of losses: the verdict of every pair, the seeds against it, the curves of the bundled models."""
-    from papers.krom import BUNDLED
-    from papers.losses import contradictions, curves
+    from streamscope.papers.krom import BUNDLED
+    from streamscope.papers.losses import contradictions, curves
 
     if found.order.empty:
         return []
@@ -92,7 +91,7 @@ def _moved(name: str, runs: "pd.DataFrame") -> str:
 
 
 def _in_use(runs: "pd.DataFrame") -> str:
-    from probes.mixing import LEAST
+    from streamscope.probes.mixing import LEAST
 
     more = runs["swap_dynamic"] - runs["swap_without_gradient"]
     return (

@@ -10,7 +10,7 @@ check the replay: they show what rounding makes of a gradient that is zero.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from papers.runs import Run
+from streamscope.papers.runs import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,9 +55,8 @@ RUN_UNITS = {
 def without_gradient(run: Run) -> tuple[float, float]:
     """(b_keep, b_swap) after the run's steps with gradients of zero: decay and storage alone."""
     import torch
-
-    from models.hyper_mixing import DTYPES
-    from probes import mixing
+    from streamscope.models.hyper_mixing import DTYPES
+    from streamscope.probes import mixing
 
     residual = run.config["model"]["residual"]
     start = torch.tensor([0.0, residual["b_res"]]).to(DTYPES[residual["hc_dtype"]])
@@ -72,10 +71,9 @@ def factors(run: Run) -> "pd.DataFrame":
     """
     import pandas as pd
     import torch
-
-    from models.checkpoint import load
-    from models.hyper_mixing import KroneckerConnection
-    from models.mixing import connections, idle, measure
+    from streamscope.models.checkpoint import load
+    from streamscope.models.hyper_mixing import KroneckerConnection
+    from streamscope.models.mixing import connections, idle, measure
 
     model = load(run.folder, device="cpu")
     rest = without_gradient(run)
@@ -99,7 +97,7 @@ def factors(run: Run) -> "pd.DataFrame":
 
 def way(run: Run, found: "pd.DataFrame") -> "pd.DataFrame":
     """Step and mean static swap over the factors that can act (`found` is the run's `factors`), from its log."""
-    from probes.mixing import log
+    from streamscope.probes.mixing import log
 
     rows = log(run.folder)
     own = rows[(rows["metric"] == "swap_static") & rows["module"].isin(set(found[found["acts"]]["module"]))]
@@ -112,8 +110,7 @@ def judged(mixing: "pd.DataFrame", factors: "pd.DataFrame") -> "pd.DataFrame":
     `n_mix`, `n_decay` and `n_still` are by the static swap against that without any gradient.
     """
     import numpy as np
-
-    from probes.mixing import AT_REST, DECAY, LEAST, MIX, kind
+    from streamscope.probes.mixing import AT_REST, DECAY, LEAST, MIX, kind
 
     acts = factors[factors["acts"]]
     rest = 1 / (1 + np.exp(-acts["gap_without_gradient"]))
@@ -129,12 +126,11 @@ def judged(mixing: "pd.DataFrame", factors: "pd.DataFrame") -> "pd.DataFrame":
 def stream_cosines(run: Run, contrasts: Sequence[tuple[str, str]] = CONTRASTS, draws: int = 20) -> dict[str, float]:
     """Mean over contrasts, layers and pairs of streams of cos(r_s, r_s'), also for shuffled labels (SPEC §1.6)."""
     import numpy as np
-
-    from models.checkpoint import load
-    from probes.align import check_tokenizer
-    from probes.direction_tables import find
-    from probes.prompt_sets import contrast, encode
-    from probes.stream_states import stream_states
+    from streamscope.models.checkpoint import load
+    from streamscope.probes.align import check_tokenizer
+    from streamscope.probes.direction_tables import find
+    from streamscope.probes.prompt_sets import contrast, encode
+    from streamscope.probes.stream_states import stream_states
 
     model = load(run.folder, device="cpu")
     tokenizer = check_tokenizer(model)
@@ -160,11 +156,10 @@ def arm(run: Run) -> dict[str, Any]:
 def mixing_row(run: Run, found: "pd.DataFrame") -> dict[str, Any]:
     """One row of the mixing table: a run's arm, seed, loss, and its mixing, over the factors that can act."""
     import numpy as np
-
-    from models.checkpoint import load
-    from papers.losses import final_loss
-    from probes.mixing import final, kept_step, log
-    from probes.undefined import note
+    from streamscope.models.checkpoint import load
+    from streamscope.papers.losses import final_loss
+    from streamscope.probes.mixing import final, kept_step, log
+    from streamscope.probes.undefined import note
 
     acts, idle = found[found["acts"]], found[~found["acts"]]
     rest = without_gradient(run)

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from papers.comparison import LEAD, Report, commands, dose, files_line, made_by, pictures, shape, write_page
-from papers.krom import CONTROL, Found
-from papers.krom_mixing import ARM
-from papers.krom_printed import CARD, DIFFERENCES, IN_ITS_OWN_CODE, RECIPE, STREAM_COSINE, SWAP, TOKENS
-from papers.markdown import table
+from streamscope.papers.comparison import LEAD, Report, commands, dose, files_line, made_by, pictures, shape, write_page
+from streamscope.papers.krom import CONTROL, Found
+from streamscope.papers.krom_mixing import ARM
+from streamscope.papers.krom_printed import CARD, DIFFERENCES, IN_ITS_OWN_CODE, RECIPE, STREAM_COSINE, SWAP, TOKENS
+from streamscope.papers.markdown import table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from papers.runs import Run
+    from streamscope.papers.runs import Run
 
 HOW = """A logit of H_res moves by the gradient of the loss and by weight decay, unless storage rounds both away.
 The swap is the probability of the swap in a 2 × 2 factor, mean over the factors whose mixing can change an output:
@@ -50,9 +49,9 @@ def arms(mixing: "pd.DataFrame") -> "pd.DataFrame":
 
 def show(found: Found) -> None:
     """The comparison and the arms."""
-    from probes.report import INTERVAL
-    from probes.report import show as print_rows
-    from probes.undefined import legend
+    from streamscope.probes.report import INTERVAL
+    from streamscope.probes.report import show as print_rows
+    from streamscope.probes.undefined import legend
 
     if len(found.comparison):
         columns = ("preset", "n", "loss", "difference", INTERVAL, "all_seeds", "printed", "printed_difference")
@@ -76,9 +75,9 @@ def argv_of(found: Found, out: Path, html: bool) -> str:
 
 def write(found: Found, folder: Path, html: bool = True) -> None:
     """Tables and figure, then README.md; each whole or not at all."""
-    from papers.krom_figure import figure
-    from papers.krom_mixing import FACTOR_UNITS, RUN_UNITS
-    from papers.losses import BUNDLED_UNITS, UNITS
+    from streamscope.papers.krom_figure import figure
+    from streamscope.papers.krom_mixing import FACTOR_UNITS, RUN_UNITS
+    from streamscope.papers.losses import BUNDLED_UNITS, UNITS
 
     tables = {
         "losses": (found.losses, UNITS), "comparison": (found.comparison, UNITS), "order": (found.order, UNITS),
@@ -97,7 +96,7 @@ def page(found: Found, files: Sequence[str]) -> str:
     """README.md."""
     import math
 
-    from papers.krom_conclusion import cosines
+    from streamscope.papers.krom_conclusion import cosines
 
     run = found.runs[0]
     model, training, data = (run.config[k] for k in ("model", "training", "data"))
@@ -128,9 +127,9 @@ def page(found: Found, files: Sequence[str]) -> str:
 def differences(runs: "Sequence[Run]") -> list[str]:
     """What at least one of the runs has otherwise than the blog's code (keys of `DIFFERENCES`), read from its
     configuration; a run from before an option has what was done then."""
-    from models.config import ModelConfig
-    from models.config_io import from_dict
-    from models.presets import preset
+    from streamscope.models.config import ModelConfig
+    from streamscope.models.config_io import from_dict
+    from streamscope.models.presets import preset
 
     def other(run: "Run") -> dict[str, bool]:
         training = run.config["training"]
@@ -147,14 +146,14 @@ def differences(runs: "Sequence[Run]") -> list[str]:
 
 
 def _conclusion(found: Found) -> str:
-    from papers.krom_conclusion import conclusion, of_losses
+    from streamscope.papers.krom_conclusion import conclusion, of_losses
 
     said = [*of_losses(found), *(conclusion(found.mixing) if len(found.mixing) else [])]
     return "## What the runs say\n\n" + "\n".join(f"- {line}" for line in said) if said else ""
 
 
 def _losses(found: Found) -> str:
-    from papers.losses import order_rows, page_rows
+    from streamscope.papers.losses import order_rows, page_rows
 
     if found.comparison.empty:
         return ""

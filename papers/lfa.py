@@ -20,16 +20,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from models.cli import command, parse
-from models.errors import InputError
-from papers.comparison import PageOptions
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.papers.comparison import PageOptions
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from papers.lfa_page import LfaReport
-    from papers.lfa_rows import Settings
-    from papers.runs import Run
+    from streamscope.papers.lfa_page import LfaReport
+    from streamscope.papers.lfa_rows import Settings
+    from streamscope.papers.runs import Run
 
     Source = tuple[list[Run], dict[str, pd.DataFrame], Settings, dict[str, Any], dict[str, Any]]
     """Runs, their tables, the settings and the documents of the measurement, and who made it."""
@@ -79,18 +78,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     report, figure = _report(options)
     _print(report)
     if options.out is not None:
-        from papers.lfa_page import write
+        from streamscope.papers.lfa_page import write
 
         write(report, figure, options.out, options.static, options.html)
 
 
 def _report(options: Options) -> "tuple[LfaReport, Any]":
     """Measure or read again, compare, judge; the report without its list of files, and the figure."""
-    from papers.lfa_claims import claims
-    from papers.lfa_figure import figure
-    from papers.lfa_page import LfaReport
-    from papers.lfa_runs import CONTROL, Arms
-    from papers.lfa_seeds import architectures, comparisons, with_reference
+    from streamscope.papers.lfa_claims import claims
+    from streamscope.papers.lfa_figure import figure
+    from streamscope.papers.lfa_page import LfaReport
+    from streamscope.papers.lfa_runs import CONTROL, Arms
+    from streamscope.papers.lfa_seeds import architectures, comparisons, with_reference
 
     runs, measured, settings, documents, about = _reread(options) if options.tables else _measure(options)
     arms = Arms(runs)
@@ -108,11 +107,11 @@ def _report(options: Options) -> "tuple[LfaReport, Any]":
 
 def _measure(options: Options) -> "Source":
     """The runs, measured where they were not."""
-    from models.provenance import provenance
-    from papers.lfa_rows import Settings
-    from papers.lfa_runs import measure_all, open_runs
-    from papers.runs import typed
-    from probes.command import progress_bar
+    from streamscope.models.provenance import provenance
+    from streamscope.papers.lfa_rows import Settings
+    from streamscope.papers.lfa_runs import measure_all, open_runs
+    from streamscope.papers.runs import typed
+    from streamscope.probes.command import progress_bar
 
     runs = open_runs(options.runs)
     settings = Settings(
@@ -127,10 +126,10 @@ def _measure(options: Options) -> "Source":
 
 def _reread(options: Options) -> "Source":
     """What an earlier comparison measured, from its tables; names of older tables are made today's."""
-    from papers.comparison import reopen
-    from papers.lfa_rows import Settings
-    from papers.lfa_runs import TABLES, in_arms
-    from papers.lfa_seeds import DERIVED, renamed
+    from streamscope.papers.comparison import reopen
+    from streamscope.papers.lfa_rows import Settings
+    from streamscope.papers.lfa_runs import TABLES, in_arms
+    from streamscope.papers.lfa_seeds import DERIVED, renamed
 
     given = [f.name for f in fields(Settings) if getattr(options, f.name) != getattr(Options(), f.name)]
     if given or options.data is not None:
@@ -147,10 +146,10 @@ def _reread(options: Options) -> "Source":
 
 def _print(report: "LfaReport") -> None:
     """Architectures beside the paper, the comparison, and the claims with their verdicts."""
-    from papers.lfa_page import MAIN
-    from papers.verdicts import summary
-    from probes.report import INTERVAL, show
-    from probes.undefined import legend
+    from streamscope.papers.lfa_page import MAIN
+    from streamscope.papers.verdicts import summary
+    from streamscope.probes.report import INTERVAL, show
+    from streamscope.probes.undefined import legend
 
     tables = report.tables
     have = set(tables["runs"]["preset"])
@@ -174,7 +173,7 @@ def _print(report: "LfaReport") -> None:
 
 def _values(quantities: "pd.DataFrame") -> "pd.DataFrame":
     """The rows without a value, their reasons alone."""
-    from probes.undefined import note, reasons
+    from streamscope.probes.undefined import note, reasons
 
     lost = quantities[quantities["value"].isna()]
     return lost.assign(undefined=[note({"value": reasons(text)["value"]}) for text in lost["undefined"]])

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from papers.lfa_printed import BOUNDS, ORDERS, printed
-from papers.lfa_runs import Arms
-from papers.lfa_seeds import EXACT, contrast
-from papers.printed import Order, smallest
-from papers.seeds import NAN
-from papers.verdicts import bound_row, measured, with_verdicts
+from streamscope.papers.lfa_printed import BOUNDS, ORDERS, printed
+from streamscope.papers.lfa_runs import Arms
+from streamscope.papers.lfa_seeds import EXACT, contrast
+from streamscope.papers.printed import Order, smallest
+from streamscope.papers.seeds import NAN
+from streamscope.papers.verdicts import bound_row, measured, with_verdicts
 
 if TYPE_CHECKING:
     import pandas as pd

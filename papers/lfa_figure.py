@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from papers.lfa_runs import in_order
+from streamscope.papers.lfa_runs import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

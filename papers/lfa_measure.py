@@ -9,16 +9,15 @@ interval here: its spread is that over training seeds (`papers.lfa_seeds`).
 
 from typing import TYPE_CHECKING, Any
 
-from papers.lfa_rows import COMPETING, COREFERENCE, DOMAINS, Settings
-from papers.rows import NAN, Progress, Rows, why_of
-from probes.pds import FIXED
+from streamscope.papers.lfa_rows import COMPETING, COREFERENCE, DOMAINS, Settings
+from streamscope.papers.rows import NAN, Progress, Rows, why_of
+from streamscope.probes.pds import FIXED
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.text.shards import TokenShards
-    from models.transformer import StreamTransformer
-    from probes.align import Aligned
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.models.transformer import StreamTransformer
+    from streamscope.probes.align import Aligned
 
 
 def measure_run(
@@ -30,8 +29,7 @@ def measure_run(
     where k leaves no controls.
     """
     import pandas as pd
-
-    from probes.prompts import align, check_tokenizer, load_suite
+    from streamscope.probes.prompts import align, check_tokenizer, load_suite
 
     tokenizer = check_tokenizer(model)
     suites = {name: align(load_suite(name), tokenizer, model.config.n_ctx) for name in (COREFERENCE, COMPETING)}
@@ -42,7 +40,7 @@ def measure_run(
     _preference(rows, heads, model, suites[COMPETING])
     _copying(rows, model)
 
-    from papers.lfa_suppress import suppress
+    from streamscope.papers.lfa_suppress import suppress
 
     effects, controls = suppress(rows, model, suites[COMPETING], heads, shards, settings, progress)
     for name, aligned in suites.items():
@@ -55,8 +53,8 @@ def measure_run(
 
 def _loss(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress) -> None:
     """Parameters, and the loss per token over all documents with its interval over documents."""
-    from interventions.sweep import document_losses
-    from probes.statistics import ratio_of_sums
+    from streamscope.interventions.sweep import document_losses
+    from streamscope.probes.statistics import ratio_of_sums
 
     rows.add("parameters", "size", "parameters", model.n_params())
     found = document_losses(model, shards, [], batch_size=settings.batch_size, progress=progress("loss"))
@@ -68,7 +66,7 @@ def _loss(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, pro
 
 def _position(rows: Rows, model: Any, aligned: "Aligned") -> "pd.DataFrame":
     """PDS (LFA Eq. 7, App. C); returns the table of heads that the other measures add their columns to."""
-    from probes.pds.measure import layers, summary
+    from streamscope.probes.pds.measure import layers, summary
 
     heads = summary(model, aligned, threshold=FIXED)
     n, last = int(heads["n"].iloc[0]), model.config.n_layers - 1
@@ -101,10 +99,9 @@ def _coreference(
     of the cases, so that reading stands beside and is not judged.
     """
     import pandas as pd
-
-    from probes.coreference import Coreference
-    from probes.held_out import held_out
-    from probes.probe import measure
+    from streamscope.probes.coreference import Coreference
+    from streamscope.probes.held_out import held_out
+    from streamscope.probes.probe import measure
 
     rules = []
     for domain in DOMAINS:
@@ -163,7 +160,7 @@ def _ranks(rows: Rows, summary: "pd.DataFrame", n: int) -> None:
 
 def _stability(rows: Rows, table: "pd.DataFrame", domain: str, suite: str) -> None:
     """Both readings of Eq. 6 (SPEC §7.3), over the minimal pairs of the table."""
-    from probes.stability import mean_stability, stability
+    from streamscope.probes.stability import mean_stability, stability
 
     for _, one in mean_stability(stability(table)).iterrows():
         detail = f"{one['left_out']} pairs left out" if one["left_out"] else ""
@@ -175,8 +172,8 @@ def _stability(rows: Rows, table: "pd.DataFrame", domain: str, suite: str) -> No
 
 def _preference(rows: Rows, heads: "pd.DataFrame", model: Any, aligned: "Aligned") -> None:
     """SPS (Eq. 8) of all heads and by layer, raw, and gated where the model has gates."""
-    from probes.probe import measure
-    from probes.sps import Sps
+    from streamscope.probes.probe import measure
+    from streamscope.probes.sps import Sps
 
     gates = any(name.endswith("attn.hook_gate") for name in model.hook_dict)
     for reading in ("raw", "gated") if gates else ("raw",):
@@ -196,8 +193,8 @@ def _preference(rows: Rows, heads: "pd.DataFrame", model: Any, aligned: "Aligned
 
 def _copying(rows: Rows, model: Any) -> None:
     """Induction on repeated random tokens: a model far from copying cannot be expected to look back for words."""
-    from probes.heads import HeadScores
-    from probes.probe import measure
+    from streamscope.probes.heads import HeadScores
+    from streamscope.probes.probe import measure
 
     probe = HeadScores(length=min(HeadScores().length, (model.config.n_ctx - 1) // 2))
     found = probe.summarize(measure(model, probe, []))

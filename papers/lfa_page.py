@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from papers.comparison import LEAD, Report, dose, files_line, made_by, pictures, rule, shape, write_page
-from papers.lfa_printed import CARD, SETUP
-from papers.lfa_rows import HARD, Settings
-from papers.lfa_runs import CONTROL, Arms, in_order
-from papers.lfa_seeds import EXPLORED, PAIRED, WELCH, seeds_by_preset
-from papers.markdown import interval, number, table
-from papers.rows import ONE_PER_RUN
-from papers.verdicts import summary
-from probes.pds import FIXED
+from streamscope.papers.comparison import LEAD, Report, dose, files_line, made_by, pictures, rule, shape, write_page
+from streamscope.papers.lfa_printed import CARD, SETUP
+from streamscope.papers.lfa_rows import HARD, Settings
+from streamscope.papers.lfa_runs import CONTROL, Arms, in_order
+from streamscope.papers.lfa_seeds import EXPLORED, PAIRED, WELCH, seeds_by_preset
+from streamscope.papers.markdown import interval, number, table
+from streamscope.papers.rows import ONE_PER_RUN
+from streamscope.papers.verdicts import summary
+from streamscope.probes.pds import FIXED
 
 MAIN = (
     "parameters", "loss", "pds.max", "pds.max.L5", "pds.mean", "pds.over", "pds.over.late", "pds.over.reference", "sps",
@@ -253,7 +253,7 @@ def _claims(report: LfaReport) -> str:
 
 def _undefined(report: LfaReport) -> str:
     """Every reason for a missing value, with its cells, without those that are one number per run."""
-    from probes.undefined import reasons
+    from streamscope.probes.undefined import reasons
 
     found = report.tables["runs"]
     lost: dict[str, list[str]] = {}
@@ -267,7 +267,7 @@ def _undefined(report: LfaReport) -> str:
 
 def write(report: LfaReport, figure: Any, folder: Path, static: str, html: bool) -> None:
     """Tables, figures and README.md."""
-    from papers.lfa_units import UNITS
+    from streamscope.papers.lfa_units import UNITS
 
     about = {**report.about, "data": report.documents, "settings": vars(report.settings)}
     write_page(

@@ -4,7 +4,7 @@ A number is kept as printed, with the words around it as a plain-text copy of th
 The claims are compared with measured ones in `papers.lfa_claims`.
 """
 
-from papers.printed import Bound, Order, Printed
+from streamscope.papers.printed import Bound, Order, Printed
 
 CARD = "Interpretable-by-Design Transformers via Architectural Stream Independence, arXiv 2603.07482"
 TABLE2, TABLE4, TABLE5 = "Table 2", "Table 4", "Table 5"

@@ -14,16 +14,15 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.errors import InputError
-from papers.comparison import stack
-from papers.runs import Run, confounded, fields_of, must_agree, opened, same_models, with_variants
+from streamscope.models.errors import InputError
+from streamscope.papers.comparison import stack
+from streamscope.papers.runs import Run, confounded, fields_of, must_agree, opened, same_models, with_variants
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.text.shards import TokenShards
-    from papers.lfa_rows import Settings
-    from papers.rows import Progress
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.papers.lfa_rows import Settings
+    from streamscope.papers.rows import Progress
 
 PRESETS = ("std-t", "d-cas", "lfa", "cfm")
 CONTROL = "std-t"
@@ -116,12 +115,11 @@ def measure_all(
     there, and when a run's tokenizer is not the one it was trained with.
     """
     import pandas as pd
-
-    from models.checkpoint import load
-    from models.provenance import pick_device
-    from models.text.cache import cache_root, cached
-    from models.training.data import evaluation_shards
-    from papers.lfa_measure import measure_run
+    from streamscope.models.checkpoint import load
+    from streamscope.models.provenance import pick_device
+    from streamscope.models.text.cache import cache_root, cached
+    from streamscope.models.training.data import evaluation_shards
+    from streamscope.papers.lfa_measure import measure_run
 
     device = pick_device(device)
     found: list[tuple[str, int, dict[str, pd.DataFrame]]] = []

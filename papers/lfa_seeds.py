@@ -3,14 +3,13 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
-from papers.lfa_runs import CONTROL, PRESETS, Arms, in_order
-from papers.seeds import FLAT, NAN, estimate, nothing, paired, seeds_of
-from papers.verdicts import COUNTED
-from probes.comparisons import compare_seeds
-from probes.effect_sizes import cohens_d
-from probes.t_tests import constant
-from probes.undefined import note, reasons
+from streamscope.papers.lfa_runs import CONTROL, PRESETS, Arms, in_order
+from streamscope.papers.seeds import FLAT, NAN, estimate, nothing, paired, seeds_of
+from streamscope.papers.verdicts import COUNTED
+from streamscope.probes.comparisons import compare_seeds
+from streamscope.probes.effect_sizes import cohens_d
+from streamscope.probes.t_tests import constant
+from streamscope.probes.undefined import note, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,9 +58,8 @@ def with_reference(quantities: "pd.DataFrame", heads: "pd.DataFrame") -> "pd.Dat
     Undefined without a Std-T run. `pds.reference` of a run is its own μ+σ.
     """
     import pandas as pd
-
-    from papers.rows import ONE_PER_RUN
-    from probes.pds.measure import mean_plus_sd
+    from streamscope.papers.rows import ONE_PER_RUN
+    from streamscope.probes.pds.measure import mean_plus_sd
 
     runs = {key: one for key, one in heads.groupby(["preset", "seed"], sort=False)}
     own = {key: mean_plus_sd(one) for key, one in runs.items()}
@@ -101,8 +99,7 @@ def architectures(quantities: "pd.DataFrame") -> "pd.DataFrame":
     Intervals of shares are cut at 0 and 1.
     """
     import pandas as pd
-
-    from papers.lfa_printed import printed
+    from streamscope.papers.lfa_printed import printed
 
     rows, arms = [], in_order((*PRESETS, *quantities["preset"]))
     for quantity, family, unit, table in _each(quantities, arms):

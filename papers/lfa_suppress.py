@@ -2,15 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from papers.lfa_rows import HARD, MEASURES, OVER, UNITS, Settings
-from papers.rows import NAN, Progress, Rows, why_of
-from probes.pds import FIXED
+from streamscope.papers.lfa_rows import HARD, MEASURES, OVER, UNITS, Settings
+from streamscope.papers.rows import NAN, Progress, Rows, why_of
+from streamscope.probes.pds import FIXED
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.text.shards import TokenShards
-    from probes.align import Aligned
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.probes.align import Aligned
 
 READINGS = "suppression, standardised"
 """The family of other readings of one change: d, d_z, by relation, asymmetry. They repeat its test in other units."""
@@ -30,9 +29,9 @@ def suppress(
     Heads are ranked on the prompts that SPS is measured on, as in the paper. Effects: selected and bottom-k heads,
     all prompts and by relation and layer. Controls: selected beside bottom-k and `settings.draws` random sets.
     """
-    from interventions.observe import observe_loss, observe_prompts
-    from interventions.protocol import design, tables
-    from interventions.selection import over, pds_scores, ranked
+    from streamscope.interventions.observe import observe_loss, observe_prompts
+    from streamscope.interventions.protocol import design, tables
+    from streamscope.interventions.selection import over, pds_scores, ranked
 
     scores = pds_scores(heads)
     selections = {f"top{k}": ranked(scores, k) for k in settings.k}

@@ -8,8 +8,8 @@ Whether the order of two presets is the printed one is a claim like others (`ord
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from models.errors import InputError
-from papers.runs import Run
+from streamscope.models.errors import InputError
+from streamscope.papers.runs import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,8 +52,8 @@ class Below(NamedTuple):
 
 def final_loss(run: Run) -> dict[str, float]:
     """Loss and tokens of the evaluation at the step whose weights the run kept. Raises `InputError` without one."""
-    from models.runs import evaluations
-    from probes.mixing import kept_step
+    from streamscope.models.runs import evaluations
+    from streamscope.probes.mixing import kept_step
 
     step = kept_step(run.folder)
     rows = [row for row in evaluations(run.folder) if row["step"] == step]
@@ -65,8 +65,7 @@ def final_loss(run: Run) -> dict[str, float]:
 def losses(runs: Sequence[Run]) -> "pd.DataFrame":
     """One row per run: preset, seed, parameters, loss, tokens, steps, minutes, commit."""
     import pandas as pd
-
-    from models.checkpoint import read_tensors
+    from streamscope.models.checkpoint import read_tensors
 
     rows = []
     for run in runs:
@@ -88,10 +87,9 @@ def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) 
     how many seeds have the sign of the printed difference.
     """
     import pandas as pd
-
-    from probes.statistics import mean
-    from probes.t_tests import constant
-    from probes.undefined import note
+    from streamscope.probes.statistics import mean
+    from streamscope.probes.t_tests import constant
+    from streamscope.probes.undefined import note
 
     by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}
     if control not in by:
@@ -134,7 +132,7 @@ def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) 
 
 def page_rows(found: "pd.DataFrame", rows: "pd.DataFrame", control: str, source: str) -> str:
     """The Markdown of a comparison: how it is to be read, and its table. `source` is what the printed values are of."""
-    from papers.markdown import table
+    from streamscope.papers.markdown import table
 
     cells = []
     for r in found.itertuples():
@@ -165,10 +163,9 @@ def order(rows: "pd.DataFrame", claims: Sequence[Below]) -> "pd.DataFrame":
     over the claims that are judged (Holm); the smallest difference of interest is .01 nats per token.
     """
     import pandas as pd
-
-    from papers.printed import SMALLEST
-    from papers.seeds import paired
-    from papers.verdicts import pairs_row, with_verdicts
+    from streamscope.papers.printed import SMALLEST
+    from streamscope.papers.seeds import paired
+    from streamscope.papers.verdicts import pairs_row, with_verdicts
 
     quantities = rows.assign(quantity="loss", value=rows["loss"], undefined="")
     by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}
@@ -193,9 +190,9 @@ def order(rows: "pd.DataFrame", claims: Sequence[Below]) -> "pd.DataFrame":
 
 def order_rows(found: "pd.DataFrame", source: str) -> str:
     """The Markdown of `order`: the rule, the table, and what every seed says against the printed order."""
-    from papers.comparison import rule
-    from papers.markdown import interval, table
-    from papers.verdicts import summary
+    from streamscope.papers.comparison import rule
+    from streamscope.papers.markdown import interval, table
+    from streamscope.papers.verdicts import summary
 
     cells = [
         [r.claim, r.printed, r.where, r.by_seed, f"{r.difference:+.4f}", interval(r.ci_low, r.ci_high, "nats/token"),
@@ -227,10 +224,9 @@ BUNDLED_UNITS = {"loss": "nats per token", "step": "optimiser steps", "tokens_se
 def bundled(names: Sequence[str]) -> "pd.DataFrame":
     """Every evaluation of the bundled models of these names: model, preset, seed, step, tokens_seen, loss, commit."""
     import pandas as pd
-
-    from models.checkpoint import run_folder
-    from models.runs import evaluations
-    from papers.runs import opened
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.runs import evaluations
+    from streamscope.papers.runs import opened
 
     rows = []
     for name in names:

@@ -14,18 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from models.bounds import Bounds, Count, Seed
-from models.cli import command, parse
-from models.errors import InputError
-from papers.comparison import PageOptions
+from streamscope.models.bounds import Bounds, Count, Seed
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.papers.comparison import PageOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-
-    from papers.modes_page import ModesReport
-    from papers.runs import Run
+    from streamscope.papers.modes_page import ModesReport
+    from streamscope.papers.runs import Run
 
 LEAST = 1000
 """Tokens below which clusters of ten say nothing."""
@@ -52,24 +51,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"--tokens, --kmeans-tokens: at least {LEAST}")
     options.check_out()
 
-    from papers.modes_page import show, write
-    from papers.pls_runs import open_runs
+    from streamscope.papers.modes_page import show, write
+    from streamscope.papers.pls_runs import open_runs
 
     report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
     show(report)
     if options.out is not None:
-        from papers.modes_figure import figure
+        from streamscope.papers.modes_figure import figure
 
         write(report, figure(report.tables), options.out, options.static, options.html)
 
 
 def measure(options: Options, runs: "list[Run]") -> "ModesReport":
     """Every table, of the runs and over pairs of seeds."""
-    from models.provenance import pick_device, provenance
-    from papers.comparison import each_model, stack
-    from papers.modes_measure import Settings, measure_run
-    from papers.modes_page import ModesReport
-    from papers.runs import typed
+    from streamscope.models.provenance import pick_device, provenance
+    from streamscope.papers.comparison import each_model, stack
+    from streamscope.papers.modes_measure import Settings, measure_run
+    from streamscope.papers.modes_page import ModesReport
+    from streamscope.papers.runs import typed
 
     settings = Settings(
         tokens=options.tokens, kmeans_tokens=options.kmeans_tokens, resamples=options.resamples, seed=options.seed
@@ -86,9 +85,9 @@ def measure(options: Options, runs: "list[Run]") -> "ModesReport":
 
 def judged(tables: "dict[str, pd.DataFrame]") -> "dict[str, pd.DataFrame]":
     """The tables with what follows from the quantities of the runs: means, differences, verdicts."""
-    from papers.modes_printed import CLAIMS, printed, unfit
-    from papers.pls_depth import with_second_peak
-    from papers.pls_seeds import claims, comparisons, presets
+    from streamscope.papers.modes_printed import CLAIMS, printed, unfit
+    from streamscope.papers.pls_depth import with_second_peak
+    from streamscope.papers.pls_seeds import claims, comparisons, presets
 
     quantities = with_second_peak(tables["runs"], tables["depth"])
     return {
@@ -100,9 +99,9 @@ def judged(tables: "dict[str, pd.DataFrame]") -> "dict[str, pd.DataFrame]":
 
 def again(folder: "Path") -> "ModesReport":
     """The report of an earlier comparison, judged anew from its tables."""
-    from papers.comparison import reopen
-    from papers.modes_measure import Settings
-    from papers.modes_page import ModesReport
+    from streamscope.papers.comparison import reopen
+    from streamscope.papers.modes_measure import Settings
+    from streamscope.papers.modes_page import ModesReport
 
     runs, tables, about = reopen(folder, "papers.modes")
     tables = dict(sorted(judged(tables).items()))

@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from papers.modes_printed import printed
-from papers.pls_figure import COLOURS, depth_bars
-from papers.pls_runs import PRESETS, RUN
+from streamscope.papers.modes_printed import printed
+from streamscope.papers.pls_figure import COLOURS, depth_bars
+from streamscope.papers.pls_runs import PRESETS, RUN
 
 if TYPE_CHECKING:
     import pandas as pd

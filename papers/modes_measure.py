@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
-
-from papers.pls_depth import shares_of_depth
-from papers.rows import Progress, Rows
+from streamscope.papers.pls_depth import shares_of_depth
+from streamscope.papers.rows import Progress, Rows
 
 if TYPE_CHECKING:
-    from features.modes import ComputationalModes
-    from features.schema import Tier
-    from features.store import Features
-    from models.text.shards import TokenShards
+    from streamscope.features.modes import ComputationalModes
+    from streamscope.features.schema import Tier
+    from streamscope.features.store import Features
+    from streamscope.models.text.shards import TokenShards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +62,11 @@ def _extracted(
     model: Any, shards: "TokenShards", tier: "Tier", tokens: int, progress: Progress
 ) -> "tuple[Features, np.ndarray]":
     """The features of the first tokens, and the raw activations of the last layer's streams."""
-    from features.cluster_checks import raw_rows
-    from features.extract import extract, raw_path, stream_names
-    from features.reader import FeatureReader
-    from features.schema import FeatureOptions
-    from features.store import read_features
+    from streamscope.features.cluster_checks import raw_rows
+    from streamscope.features.extract import extract, raw_path, stream_names
+    from streamscope.features.reader import FeatureReader
+    from streamscope.features.schema import FeatureOptions
+    from streamscope.features.store import read_features
 
     with TemporaryDirectory() as folder:
         out = Path(folder) / "features.parquet"
@@ -81,7 +80,7 @@ def _clustered(
     method: Literal["hdbscan", "kmeans"], found: "Features", raw: np.ndarray, settings: Settings, progress: Progress
 ) -> "tuple[np.ndarray, np.ndarray, ComputationalModes]":
     """Labels of the tokens by their features and by their raw activations, and the fit of the features."""
-    from features.modes import ComputationalModes
+    from streamscope.features.modes import ComputationalModes
 
     names = [column.name for column in found.columns if not column.constant]
     x = found.table[names]
@@ -96,7 +95,7 @@ def _shape(
     rows: Rows, found: "Features", labels: np.ndarray, modes: "ComputationalModes", n_layers: int
 ) -> pd.DataFrame:
     """Number, size and depth of the clusters; the table of `features.cluster`."""
-    from features.cluster_tables import cluster_table, depth_spread, share
+    from streamscope.features.cluster_tables import cluster_table, depth_spread, share
 
     one = found.table[["document", "k_star"]].assign(cluster=labels, probability=modes.probabilities_)
     one["k_star"] = one["k_star"].astype(int)
@@ -122,9 +121,9 @@ def _agreement(
     rows: Rows, method: str, found: "Features", labels: np.ndarray, raw: np.ndarray, settings: Settings
 ) -> pd.DataFrame:
     """ARI and AMI with the raw clusters, and AMI of both with the token ids."""
-    from features.agreement import adjusted_mutual_information
-    from features.cluster_checks import agreement_table
-    from probes.undefined import reasons
+    from streamscope.features.agreement import adjusted_mutual_information
+    from streamscope.features.cluster_checks import agreement_table
+    from streamscope.probes.undefined import reasons
 
     documents = found.table["document"].to_numpy()
     table = agreement_table(labels, raw, documents, resamples=settings.resamples, seed=settings.seed)

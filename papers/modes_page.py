@@ -4,14 +4,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from papers.comparison import LEAD, Report, commands, dose, files_line, made_by, pictures, rule, shape, write_page
-from papers.markdown import interval, number, table
-from papers.modes_measure import Settings
-from papers.modes_printed import CARD, PRINTED
-from papers.pls_depth import UNITS as DEPTH_UNITS
-from papers.pls_runs import CONTROL, PRESETS, RUN
-from papers.pls_units import UNITS as PLS_UNITS
-from papers.verdicts import summary
+from streamscope.papers.comparison import (
+    LEAD,
+    Report,
+    commands,
+    dose,
+    files_line,
+    made_by,
+    pictures,
+    rule,
+    shape,
+    write_page,
+)
+from streamscope.papers.markdown import interval, number, table
+from streamscope.papers.modes_measure import Settings
+from streamscope.papers.modes_printed import CARD, PRINTED
+from streamscope.papers.pls_depth import UNITS as DEPTH_UNITS
+from streamscope.papers.pls_runs import CONTROL, PRESETS, RUN
+from streamscope.papers.pls_units import UNITS as PLS_UNITS
+from streamscope.papers.verdicts import summary
 
 HOW = """Tokens are those of the runs' validation documents, each in its whole context. `hdbscan` is App. C.4:
 sorted top-5 features, 30 principal components, HDBSCAN with 10 and 1; `kmeans` is §4.1: 163 features, ten clusters. Raw
@@ -145,8 +156,8 @@ def _runs(report: ModesReport) -> str:
 
 def show(report: ModesReport) -> None:
     """Both models, and the claims with their verdicts."""
-    from probes.report import INTERVAL
-    from probes.report import show as print_rows
+    from streamscope.probes.report import INTERVAL
+    from streamscope.probes.report import show as print_rows
 
     columns = ("quantity", "preset", "mean", INTERVAL, "printed", "n")
     print_rows(report.tables["presets"], "modes, means over seeds", columns)

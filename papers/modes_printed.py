@@ -3,8 +3,8 @@
 Quantities are those of `papers.modes_measure`. All numbers but the depths are of the supervised model alone.
 """
 
-from papers.pls_printed import PRINTED as OF_PLS
-from papers.printed import Bound, Printed
+from streamscope.papers.pls_printed import PRINTED as OF_PLS
+from streamscope.papers.printed import Bound, Printed
 
 CARD = "Engineering Verifiable Modularity in Transformers via Per-Layer Supervision (Kerce)"
 ARI = "The result is  $ARI = 0.008$ . The clusterings share almost no structure."

@@ -15,9 +15,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from models.errors import InputError
-from papers.page_blocks import Block, marked
-from papers.page_style import SCRIPT, STYLE
+from streamscope.models.errors import InputError
+from streamscope.papers.page_blocks import Block, marked
+from streamscope.papers.page_style import SCRIPT, STYLE
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def render(page: Page) -> str:
 
 def write_page(page: Page, path: Path) -> None:
     """Write the page under a temporary name, then rename. Raises `InputError` for a path that cannot be written."""
-    from probes.tables import write_atomically
+    from streamscope.probes.tables import write_atomically
 
     html = render(page)
     write_atomically(path, lambda part: part.write_text(html, encoding="utf-8"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
-from papers.page_style import INK, LINE, MUTED, accent
+from streamscope.papers.page_style import INK, LINE, MUTED, accent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,8 +116,7 @@ class Table:
     def html(self, figures: list[Any]) -> str:
         """<table> in a scrolling box."""
         import pandas as pd
-
-        from probes.undefined import legend, printable
+        from streamscope.probes.undefined import legend, printable
 
         reasons = legend(self.frame)
         shown = printable(self.frame)

@@ -18,17 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.cli import command, parse
-from models.errors import InputError
-from papers.comparison import PageOptions
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.papers.comparison import PageOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-
-    from papers.pls_page import PlsReport
-    from papers.runs import Run
+    from streamscope.papers.pls_page import PlsReport
+    from streamscope.papers.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,27 +53,27 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("--draws and --seed: 0 or more; --tokens: at least 1")
     options.check_out()
 
-    from papers.pls_page import show, write
-    from papers.pls_runs import open_runs
+    from streamscope.papers.pls_page import show, write
+    from streamscope.papers.pls_runs import open_runs
 
     report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
     show(report)
     if options.out is not None:
-        from papers.pls_figure import figure
+        from streamscope.papers.pls_figure import figure
 
         write(report, figure(report.tables), options.out, options.static, options.html)
 
 
 def measure(options: Options, runs: "list[Run]") -> "PlsReport":
     """Every table, of the runs, of the pairs, and over seeds."""
-    from models.provenance import pick_device, provenance
-    from papers.comparison import each_model, stack
-    from papers.losses import against, losses
-    from papers.pls_measure import Measured, Settings, measure_run
-    from papers.pls_page import PlsReport
-    from papers.pls_runs import CONTROL
-    from papers.pls_seeds import pairs
-    from papers.runs import typed
+    from streamscope.models.provenance import pick_device, provenance
+    from streamscope.papers.comparison import each_model, stack
+    from streamscope.papers.losses import against, losses
+    from streamscope.papers.pls_measure import Measured, Settings, measure_run
+    from streamscope.papers.pls_page import PlsReport
+    from streamscope.papers.pls_runs import CONTROL
+    from streamscope.papers.pls_seeds import pairs
+    from streamscope.papers.runs import typed
 
     settings = Settings(
         tasks=options.tasks, groups=options.groups, tokens=options.tokens, draws=options.draws, seed=options.seed
@@ -96,9 +95,9 @@ def measure(options: Options, runs: "list[Run]") -> "PlsReport":
 
 def judged(tables: "dict[str, pd.DataFrame]") -> "dict[str, pd.DataFrame]":
     """The tables with what follows from the quantities of the runs: means, differences, competence, verdicts."""
-    from papers.pls_competence import competence, of_effects, unfit
-    from papers.pls_depth import with_second_peak
-    from papers.pls_seeds import claims, comparisons, presets
+    from streamscope.papers.pls_competence import competence, of_effects, unfit
+    from streamscope.papers.pls_depth import with_second_peak
+    from streamscope.papers.pls_seeds import claims, comparisons, presets
 
     quantities = with_second_peak(tables["runs"], tables["depth"])
     baselines = tables["baselines"] if "baselines" in tables else of_effects(tables["effects"])
@@ -112,9 +111,9 @@ def judged(tables: "dict[str, pd.DataFrame]") -> "dict[str, pd.DataFrame]":
 
 def again(folder: "Path") -> "PlsReport":
     """The report of an earlier comparison, judged anew from its tables; ratios and leverage of pairs as they were."""
-    from papers.comparison import reopen
-    from papers.pls_measure import Settings
-    from papers.pls_page import PlsReport
+    from streamscope.papers.comparison import reopen
+    from streamscope.papers.pls_measure import Settings
+    from streamscope.papers.pls_page import PlsReport
 
     runs, tables, about = reopen(folder, "papers.pls")
     given: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in about["settings"].items()}

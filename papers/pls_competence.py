@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from interventions.task_matrix import OWN
-from papers.pls_printed import Ratio
-from papers.pls_runs import PRESETS
-from papers.printed import SMALLEST, Bound, Order
-from papers.seeds import NAN, estimate, seeds_of
-from papers.verdicts import CANNOT, NEGLIGIBLE
-from probes.undefined import note
+from streamscope.interventions.task_matrix import OWN
+from streamscope.papers.pls_printed import Ratio
+from streamscope.papers.pls_runs import PRESETS
+from streamscope.papers.printed import SMALLEST, Bound, Order
+from streamscope.papers.seeds import NAN, estimate, seeds_of
+from streamscope.papers.verdicts import CANNOT, NEGLIGIBLE
+from streamscope.probes.undefined import note
 
 LEAST = 0.01
 """The smallest P(answer) of a model that does a task."""

@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-
-from papers.pls_printed import SECOND_PEAK
-from papers.rows import Progress, Rows
+from streamscope.papers.pls_printed import SECOND_PEAK
+from streamscope.papers.rows import Progress, Rows
 
 if TYPE_CHECKING:
-    from features.store import Features
-    from models.text.shards import TokenShards
+    from streamscope.features.store import Features
+    from streamscope.models.text.shards import TokenShards
 
 UNITS = {"depth": "layers", "share": "share of tokens", "ci_low": "share", "ci_high": "share", "n": "tokens"}
 
 
 def ranges(n_layers: int) -> dict[str, list[int]]:
     """Early, middle and late k*, as `features.cluster_tables.depth_ranges` has them for any number of layers."""
-    from features.cluster_tables import RANGES, depth_ranges
+    from streamscope.features.cluster_tables import RANGES, depth_ranges
 
     of = depth_ranges(np.arange(n_layers + 1), n_layers)
     return {name: np.flatnonzero(of == i).tolist() for i, name in enumerate(RANGES)}
@@ -39,10 +38,10 @@ def measure_depth(rows: Rows, model: Any, shards: "TokenShards", tokens: int, pr
 
     The first `tokens` rows of `shards`, through `features.extract`. Raises `InputError` as it does.
     """
-    from features.extract import extract
-    from features.reader import FeatureReader
-    from features.schema import FeatureOptions
-    from features.store import read_features
+    from streamscope.features.extract import extract
+    from streamscope.features.reader import FeatureReader
+    from streamscope.features.schema import FeatureOptions
+    from streamscope.features.store import read_features
 
     with TemporaryDirectory() as folder:
         reader, out = FeatureReader(model, FeatureOptions(tier="structural")), Path(folder) / "features.parquet"
@@ -94,7 +93,7 @@ def with_second_peak(quantities: pd.DataFrame, depth: pd.DataFrame) -> pd.DataFr
 
 def _share(hit: np.ndarray, documents: np.ndarray) -> tuple[float, float, float, str]:
     """Share, ends of its 95 % interval over documents, and why there is none."""
-    from probes.report import hits
+    from streamscope.probes.report import hits
 
     found = hits(hit, documents)
     return float(found["share"]), float(found["ci_low"]), float(found["ci_high"]), str(found["why"])

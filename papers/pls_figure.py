@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from papers.pls_competence import LEAST
-from papers.pls_depth import ranges
-from papers.pls_printed import printed
-from papers.pls_runs import PRESETS, RUN
+from streamscope.papers.pls_competence import LEAST
+from streamscope.papers.pls_depth import ranges
+from streamscope.papers.pls_printed import printed
+from streamscope.papers.pls_runs import PRESETS, RUN
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,18 +18,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-
-from interventions.head_curves import Curve
-from interventions.task_effects import Effects
-from interventions.task_matrix import OWN
-from models.errors import InputError
-from papers.pls_depth import measure_depth
-from papers.rows import Progress, Rows
+from streamscope.interventions.head_curves import Curve
+from streamscope.interventions.task_effects import Effects
+from streamscope.interventions.task_matrix import OWN
+from streamscope.models.errors import InputError
+from streamscope.papers.pls_depth import measure_depth
+from streamscope.papers.rows import Progress, Rows
 
 if TYPE_CHECKING:
-    from interventions.groups import Group
-    from models.text.shards import TokenShards
-    from probes.tasks import Task
+    from streamscope.interventions.groups import Group
+    from streamscope.models.text.shards import TokenShards
+    from streamscope.probes.tasks import Task
 
 SUFFIX = {"probability": "", "log_odds": "_odds"}
 UNIT = {"probability": "probability", "log_odds": "nats"}
@@ -70,10 +69,10 @@ def measure_run(model: Any, shards: "TokenShards", settings: Settings, progress:
 
     Raises `InputError` for a group of heads that the model does not have and for a task that cannot be scored.
     """
-    from interventions.groups import HeadFinder
-    from interventions.task_effects import ablate_tasks
-    from probes.align import check_tokenizer
-    from probes.tasks import load_tasks
+    from streamscope.interventions.groups import HeadFinder
+    from streamscope.interventions.task_effects import ablate_tasks
+    from streamscope.probes.align import check_tokenizer
+    from streamscope.probes.tasks import load_tasks
 
     tokenizer = check_tokenizer(model)
     tasks = _kinds(load_tasks(settings.tasks, tokenizer, model.config.n_ctx))
@@ -111,9 +110,9 @@ def _kinds(tasks: "Sequence[Task]") -> "list[Task]":
 
 def _unedited(model: Any, tasks: "Sequence[Task]", progress: Progress) -> pd.DataFrame:
     """Of every task: P(answer), the log-odds of answer against foil, and the share of cases where these are above 0."""
-    from interventions.task_effects import observe_task
-    from probes.report import estimate, hits
-    from probes.undefined import note, reasons
+    from streamscope.interventions.task_effects import observe_task
+    from streamscope.probes.report import estimate, hits
+    from streamscope.probes.undefined import note, reasons
 
     table = []
     for task in tasks:
@@ -136,7 +135,7 @@ def _unedited(model: Any, tasks: "Sequence[Task]", progress: Progress) -> pd.Dat
 
 def _ablation(rows: Rows, effects: Effects) -> None:
     """Mean and spread of Δ; `detail` names the heads."""
-    from probes.undefined import reasons
+    from streamscope.probes.undefined import reasons
 
     for r in effects.table.itertuples():
         name, unit = f"{r.task}.{r.group}", UNIT[str(r.measure)]
@@ -150,7 +149,7 @@ def _ablation(rows: Rows, effects: Effects) -> None:
 
 def _routing(rows: Rows, effects: Effects, groups: Sequence[str], seed: int) -> pd.DataFrame:
     """Do tasks lean on their own heads? Returns the diagonality of each measure, of named and of found heads."""
-    from interventions.task_matrix import diagonality_rows
+    from streamscope.interventions.task_matrix import diagonality_rows
 
     parts = []
     for reading, prefix in (("named", ""), ("found", "found-")):
@@ -177,12 +176,12 @@ def _steering(
     rows: Rows, model: Any, tasks: "Sequence[Task]", groups: "Sequence[Group]", settings: Settings, progress: Progress
 ) -> list[Curve]:
     """Control range and monotonicity of every group on the steered tasks."""
-    from interventions.controls import plan
-    from interventions.edits import scale_heads
-    from interventions.head_curves import curves, summaries
-    from interventions.selection import every_head
-    from interventions.task_effects import observe_task
-    from probes.undefined import reasons
+    from streamscope.interventions.controls import plan
+    from streamscope.interventions.edits import scale_heads
+    from streamscope.interventions.head_curves import curves, summaries
+    from streamscope.interventions.selection import every_head
+    from streamscope.interventions.task_effects import observe_task
+    from streamscope.probes.undefined import reasons
 
     sweep = plan([g.heads for g in groups], settings.scales, every_head(model), scale_heads, draws=0)
     found = []
@@ -201,7 +200,7 @@ def _steering(
 
 
 def _levels(curves: list[Curve]) -> pd.DataFrame:
-    from interventions.head_curves import levels
+    from streamscope.interventions.head_curves import levels
 
     return levels(curves) if curves else pd.DataFrame()
 
@@ -210,7 +209,7 @@ def _hydra(
     rows: Rows, model: Any, tasks: "Sequence[Task]", groups: "Sequence[Group]", progress: Progress
 ) -> pd.DataFrame:
     """Direct effect, compensation and total of every group, on the tasks scored by a token."""
-    from interventions.hydra_tables import decompose, kept, summary
+    from streamscope.interventions.hydra_tables import decompose, kept, summary
 
     parts = []
     for task in (t for t in tasks if t.rule == "token"):

@@ -4,13 +4,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from papers.comparison import LEAD, Report, commands, dose, files_line, made_by, pictures, rule, shape, write_page
-from papers.losses import page_rows
-from papers.markdown import number, table
-from papers.pls_measure import Settings
-from papers.pls_printed import CARD
-from papers.pls_runs import CONTROL, PRESETS, RUN
-from papers.verdicts import summary
+from streamscope.papers.comparison import (
+    LEAD,
+    Report,
+    commands,
+    dose,
+    files_line,
+    made_by,
+    pictures,
+    rule,
+    shape,
+    write_page,
+)
+from streamscope.papers.losses import page_rows
+from streamscope.papers.markdown import number, table
+from streamscope.papers.pls_measure import Settings
+from streamscope.papers.pls_printed import CARD
+from streamscope.papers.pls_runs import CONTROL, PRESETS, RUN
+from streamscope.papers.verdicts import summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +44,7 @@ class PlsReport(Report):
 
 def page(report: PlsReport) -> str:
     """The page, in Markdown."""
-    from papers.pls_sections import ablation, depth, hydra, routing, steering, unedited
+    from streamscope.papers.pls_sections import ablation, depth, hydra, routing, steering, unedited
 
     parts = [_head(report), _claims(report), unedited(report), _losses(report), depth(report), ablation(report),
              routing(report), steering(report), hydra(report), _heads(report), _undefined(report),
@@ -76,7 +87,7 @@ def _able(able: "pd.DataFrame") -> str:
 
 
 def _claims(report: PlsReport) -> str:
-    from papers.pls_sections import value
+    from streamscope.papers.pls_sections import value
 
     rows = []
     for r in report.tables["claims"].itertuples():
@@ -134,7 +145,7 @@ def _heads(report: PlsReport) -> str:
 
 def _undefined(report: PlsReport) -> str:
     """Every reason for a missing value of a run, with how many cells it has."""
-    from probes.undefined import reasons
+    from streamscope.probes.undefined import reasons
 
     quantities = report.tables["runs"]
     lost: dict[str, list[str]] = {}
@@ -151,8 +162,8 @@ def _undefined(report: PlsReport) -> str:
 
 def show(report: PlsReport) -> None:
     """The comparison of effects, and the claims with their verdicts."""
-    from probes.report import INTERVAL
-    from probes.report import show as print_rows
+    from streamscope.probes.report import INTERVAL
+    from streamscope.probes.report import show as print_rows
 
     compared = report.tables["comparisons"]
     effects = compared[compared["family"].isin(["effect", "spread"]) & ~compared["quantity"].str.contains("_odds")]
@@ -167,7 +178,7 @@ def show(report: PlsReport) -> None:
 
 def write(report: PlsReport, figure: Any, folder: Path, static: str, html: bool) -> None:
     """Tables, figures and README.md."""
-    from papers.pls_units import UNITS
+    from streamscope.papers.pls_units import UNITS
 
     about = {**report.about, "settings": vars(report.settings), "cases": report.left_out}
     write_page(

@@ -7,7 +7,7 @@ heads do what is not the same in another model, so every claim of heads is also 
 import re
 from typing import NamedTuple
 
-from papers.printed import Bound, Order, Printed, number
+from streamscope.papers.printed import Bound, Order, Printed, number
 
 CARD = "Engineering Verifiable Modularity in Transformers via Per-Layer Supervision (Kerce)"
 TABLE1, TABLE2 = "Table 1", "Table 2"

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from models.errors import InputError
-from models.runs import flatten
-from papers.runs import Run, must_agree, opened, same_models
+from streamscope.models.errors import InputError
+from streamscope.models.runs import flatten
+from streamscope.papers.runs import Run, must_agree, opened, same_models
 
 RUN, CONTROL = "pls", "c2"
 PRESETS = (RUN, CONTROL)

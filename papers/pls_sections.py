@@ -2,18 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from papers.markdown import interval, number, table
-from papers.pls_competence import LEAST
-from papers.pls_depth import ranges
-from papers.pls_printed import factor, printed
-from papers.pls_runs import PRESETS
-from papers.pls_seeds import FACTOR
-from papers.printed import SMALLEST
+from streamscope.papers.markdown import interval, number, table
+from streamscope.papers.pls_competence import LEAST
+from streamscope.papers.pls_depth import ranges
+from streamscope.papers.pls_printed import factor, printed
+from streamscope.papers.pls_runs import PRESETS
+from streamscope.papers.pls_seeds import FACTOR
+from streamscope.papers.printed import SMALLEST
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from papers.pls_page import PlsReport
+    from streamscope.papers.pls_page import PlsReport
 
 MEASURES = {"probability": "P(answer), percentage points", "log_odds": "log-odds of answer against foil, nats"}
 

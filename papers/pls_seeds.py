@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-
-from interventions.observe import SMALLEST
-from papers.pls_printed import CLAIMS, SECOND_PEAK, Ratio, factor, printed
-from papers.pls_runs import CONTROL, PRESETS, RUN
-from papers.printed import Bound, Order, Printed, smallest
-from papers.seeds import NAN, estimate, nothing, paired, seeds_of
-from papers.verdicts import bound_row, pairs_row, with_verdicts
-from probes.undefined import note
+from streamscope.interventions.observe import SMALLEST
+from streamscope.papers.pls_printed import CLAIMS, SECOND_PEAK, Ratio, factor, printed
+from streamscope.papers.pls_runs import CONTROL, PRESETS, RUN
+from streamscope.papers.printed import Bound, Order, Printed, smallest
+from streamscope.papers.seeds import NAN, estimate, nothing, paired, seeds_of
+from streamscope.papers.verdicts import bound_row, pairs_row, with_verdicts
+from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:
-    from papers.pls_measure import Measured
+    from streamscope.papers.pls_measure import Measured
 
 FACTORS = ("effect", "spread", "range")
 FACTOR = "factor"
@@ -77,7 +76,7 @@ _UNPRINTED: dict[str, Any] = {"paper": NAN, "printed": "", "where": ""}
 
 def comparisons(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataFrame:
     """One row per quantity: PLS against C2 over the pairs, `kind` factor or difference, p, Holm in its family."""
-    from probes.report import with_holm
+    from streamscope.probes.report import with_holm
 
     rows = []
     for quantity, family, unit in _quantities(quantities):
@@ -112,8 +111,8 @@ def pairs(measured: "Mapping[tuple[str, int], Measured]", within: tuple[float, f
 
     `measured` is by (preset, seed). Heads of found groups are each model's own.
     """
-    from interventions.head_curves import leverage
-    from interventions.model_ratios import compare_models
+    from streamscope.interventions.head_curves import leverage
+    from streamscope.interventions.model_ratios import compare_models
 
     ratios, levers = [], []
     for seed in sorted({seed for _, seed in measured}):

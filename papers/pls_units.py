@@ -1,14 +1,14 @@
 """Units of the columns of every table that `papers.pls` writes."""
 
-from interventions.head_curves import UNITS as CURVES
-from interventions.hydra_tables import UNITS as HYDRA
-from interventions.model_ratios import UNITS as RATIOS
-from interventions.task_effects import UNITS as EFFECTS
-from interventions.task_matrix import UNITS as MATRIX
-from papers.losses import UNITS as LOSSES
-from papers.pls_competence import UNITS as BASELINES
-from papers.pls_depth import UNITS as DEPTH
-from probes.head_groups import UNITS as ROLES
+from streamscope.interventions.head_curves import UNITS as CURVES
+from streamscope.interventions.hydra_tables import UNITS as HYDRA
+from streamscope.interventions.model_ratios import UNITS as RATIOS
+from streamscope.interventions.task_effects import UNITS as EFFECTS
+from streamscope.interventions.task_matrix import UNITS as MATRIX
+from streamscope.papers.losses import UNITS as LOSSES
+from streamscope.papers.pls_competence import UNITS as BASELINES
+from streamscope.papers.pls_depth import UNITS as DEPTH
+from streamscope.probes.head_groups import UNITS as ROLES
 
 OF_THE_ROW = "the unit of the row"
 _INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}

@@ -31,7 +31,7 @@ class Rows:
         why: str = "",
     ) -> None:
         """One row; `why` says why there is no value."""
-        from probes.undefined import note
+        from streamscope.probes.undefined import note
 
         cells = {"value": float(value), "sd": float(sd), "ci_low": float(interval[0]), "ci_high": float(interval[1])}
         reason = why.replace(";", ",") or ONE_PER_RUN
@@ -44,6 +44,6 @@ class Rows:
 
 def why_of(undefined: str) -> str:
     """The reasons of an `undefined` cell, without the names of its columns."""
-    from probes.undefined import reasons
+    from streamscope.probes.undefined import reasons
 
     return ", ".join(dict.fromkeys(reasons(undefined).values()))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from models.errors import InputError
-from models.training.config import tokens_seen
+from streamscope.models.errors import InputError
+from streamscope.models.training.config import tokens_seen
 
 FREE = {
     "seed", "seed_weights", "seed_data", "seed_noise", "device", "compile", "log_every", "eval_every", "eval_batches",
@@ -96,7 +96,11 @@ class Run:
 
 def opened(run: str, presets: Sequence[str]) -> Run:
     """A finished run of one of `presets`. Raises `InputError` for another preset, and for a run that did not end."""
-    from models.checkpoint import read_json, read_manifest, run_folder  # torch: not while a command shows its help
+    from streamscope.models.checkpoint import (  # torch: not while a command shows its help
+        read_json,
+        read_manifest,
+        run_folder,
+    )
 
     folder = run_folder(run)
     manifest, config = read_manifest(folder), read_json(folder / "config.json")
@@ -125,7 +129,7 @@ def must_agree(one: Run, two: Run, first: dict[str, Any], second: dict[str, Any]
 def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
     """Raises `InputError` for two runs of one arm whose models differ, and for two of different arms that were not
     changed alike (`overrides`), but for the fields `leave_out`."""
-    from models.runs import flatten
+    from streamscope.models.runs import flatten
 
     first: dict[str, Run] = {}
     for run in runs:
@@ -138,9 +142,9 @@ def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
 
 def overrides(run: Run) -> dict[str, Any]:
     """Fields of a run's model that are not those of its preset at its scale, by name; the shape left out."""
-    from models.config_io import to_dict
-    from models.presets import preset
-    from models.runs import flatten
+    from streamscope.models.config_io import to_dict
+    from streamscope.models.presets import preset
+    from streamscope.models.runs import flatten
 
     usual = flatten(json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"])))))
     own = flatten(run.config["model"])
@@ -168,9 +172,9 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
 
     A kind is named alone where its fields are the usual ones, else with them: +rope.fraction=0.5.
     """
-    from models.config import ModelConfig
-    from models.config_io import from_dict, to_dict
-    from models.presets import preset
+    from streamscope.models.config import ModelConfig
+    from streamscope.models.config_io import from_dict, to_dict
+    from streamscope.models.presets import preset
 
     found = []
     for run in runs:
@@ -187,7 +191,7 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
 
 def fields_of(runs: Sequence[Run], parts: Sequence[str]) -> list[str]:
     """The dotted names of the fields of some parts, of all runs."""
-    from models.runs import flatten
+    from streamscope.models.runs import flatten
 
     names = (name for run in runs for part in parts for name in flatten(run.config["model"][part], part))
     return list(dict.fromkeys(names))

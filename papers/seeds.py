@@ -7,10 +7,9 @@ for which a quantity is undefined is left out and counted; with one seed left th
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from probes.statistics import mean
-from probes.t_tests import clustered_t, constant
-from probes.undefined import reasons
+from streamscope.probes.statistics import mean
+from streamscope.probes.t_tests import clustered_t, constant
+from streamscope.probes.undefined import reasons
 
 if TYPE_CHECKING:
     import pandas as pd

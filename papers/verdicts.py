@@ -22,11 +22,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from papers.printed import Bound, smallest
-from papers.seeds import FLAT, NAN, estimate, nothing, seeds_of
-from probes.t_tests import clustered_t
-from probes.undefined import note
+from streamscope.papers.printed import Bound, smallest
+from streamscope.papers.seeds import FLAT, NAN, estimate, nothing, seeds_of
+from streamscope.probes.t_tests import clustered_t
+from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,8 +116,7 @@ def with_verdicts(rows: "Sequence[dict[str, Any]]", instead: "Mapping[int, str] 
     the family. A row with `kind` factor is in logarithms.
     """
     import pandas as pd
-
-    from probes.report import with_holm
+    from streamscope.probes.report import with_holm
 
     instead = dict(instead or {})
     table = pd.DataFrame(rows)
@@ -139,7 +137,7 @@ def with_verdicts(rows: "Sequence[dict[str, Any]]", instead: "Mapping[int, str] 
 
 
 def _reasons(text: str) -> dict[str, str]:
-    from probes.undefined import reasons
+    from streamscope.probes.undefined import reasons
 
     return reasons(text)
 

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-
-from models.cli import command, parse
-from models.errors import InputError
-from papers.zoo_card import SUITES, card, index, printed
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.papers.zoo_card import SUITES, card, index, printed
 
 LIMIT = 4_000_000
 """Bytes of a bundled model, its history and card included."""
@@ -49,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.runs:
         raise InputError("give run folders: python -m papers.zoo RUN RUN …")
 
-    from models.checkpoint import read_manifest, run_folder
-    from probes.command import progress_bar
-    from probes.tables import print_table
+    from streamscope.models.checkpoint import read_manifest, run_folder
+    from streamscope.probes.command import progress_bar
+    from streamscope.probes.tables import print_table
 
     folders: dict[str, Path] = {}
     for run in options.runs:
@@ -85,16 +84,16 @@ def scores(folder: Path) -> dict[str, Any]:
     Loss in nats per token of the validation stories, cut at the context, documents as units. Top-1 among candidates
     (LFA Eq. 5), every case scored by the head that was chosen without it.
     """
-    from interventions.selection import pds_table
-    from interventions.sweep import document_losses
-    from models.checkpoint import load
-    from models.training.data import evaluation_shards
-    from probes.coreference import Coreference
-    from probes.held_out import RULES, held_out
-    from probes.probe import measure
-    from probes.prompts import align, check_tokenizer, load_suite
-    from probes.sps import Sps
-    from probes.statistics import ratio_of_sums
+    from streamscope.interventions.selection import pds_table
+    from streamscope.interventions.sweep import document_losses
+    from streamscope.models.checkpoint import load
+    from streamscope.models.training.data import evaluation_shards
+    from streamscope.probes.coreference import Coreference
+    from streamscope.probes.held_out import RULES, held_out
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align, check_tokenizer, load_suite
+    from streamscope.probes.sps import Sps
+    from streamscope.probes.statistics import ratio_of_sums
 
     model = load(folder)
     tokenizer = check_tokenizer(model)
@@ -131,9 +130,9 @@ def scores(folder: Path) -> dict[str, Any]:
 
 def _coherence(model: Any, aligned: Any, tokenizer: Any) -> dict[str, Any]:
     """Relation -> log-odds of the coherent word, its interval, the share preferred, n, and what is due to the nouns."""
-    from probes.coherence import Coherence
-    from probes.elsewhere import due_to_nouns, elsewhere
-    from probes.probe import measure
+    from streamscope.probes.coherence import Coherence
+    from streamscope.probes.elsewhere import due_to_nouns, elsewhere
+    from streamscope.probes.probe import measure
 
     probe = Coherence()
     table = measure(model, probe, aligned, tokenizer=tokenizer)
@@ -147,8 +146,8 @@ def _coherence(model: Any, aligned: Any, tokenizer: Any) -> dict[str, Any]:
 
 def _induction(model: Any) -> dict[str, Any]:
     """The head with the largest induction score on repeated random tokens, its interval, and that of even attention."""
-    from probes.heads import HeadScores
-    from probes.probe import measure
+    from streamscope.probes.heads import HeadScores
+    from streamscope.probes.probe import measure
 
     probe = HeadScores()
     found = probe.summarize(measure(model, probe, []))
@@ -193,8 +192,7 @@ def _round(folder: Path, part: Path) -> None:
     import json
 
     import torch
-
-    from models.checkpoint import read_json, read_tensors, write_tensors
+    from streamscope.models.checkpoint import read_json, read_tensors, write_tensors
 
     tensors, metadata = read_tensors(folder / WEIGHTS)
     narrow = {k: x.to(torch.bfloat16) if x.is_floating_point() else x for k, x in tensors.items()}
@@ -204,7 +202,7 @@ def _round(folder: Path, part: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from probes.tables import write_atomically
+    from streamscope.probes.tables import write_atomically
 
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 

@@ -44,7 +44,7 @@ INDEX_NOTE = (
 
 def card(name: str, folder: Path, row: dict[str, Any]) -> str:
     """The card of one model: recipe, loss, scores beside chance and the rules, limits."""
-    from models.checkpoint import read_json
+    from streamscope.models.checkpoint import read_json
 
     manifest, training = read_json(folder / "manifest.json"), read_json(folder / "config.json")["training"]
     data, source = manifest["data"], manifest["data"]["train"]["source"]

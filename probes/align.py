@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.errors import InputError
-from probes.suite import Prompt, Suite
+from streamscope.models.errors import InputError
+from streamscope.probes.suite import Prompt, Suite
 
 if TYPE_CHECKING:
-    import models.text.tokenizer
+    import streamscope.models.text.tokenizer
 
 Reason = Literal[
     "longer than the context",
@@ -57,7 +57,7 @@ class Aligned:
         return [(i, j) for i, j in both if j is not None]
 
 
-def align(suite: Suite, tokenizer: "models.text.tokenizer.Tokenizer", n_ctx: int | None = None) -> Aligned:
+def align(suite: Suite, tokenizer: "streamscope.models.text.tokenizer.Tokenizer", n_ctx: int | None = None) -> Aligned:
     """Token positions of every role, by the rules of this module; `InputError` if no prompt is left.
 
     Args:
@@ -134,13 +134,13 @@ def require_pairs(aligned: Aligned) -> list[tuple[int, int]]:
     return pairs
 
 
-def check_tokenizer(model: Any, tokenizer: Any = None) -> "models.text.tokenizer.Tokenizer":
+def check_tokenizer(model: Any, tokenizer: Any = None) -> "streamscope.models.text.tokenizer.Tokenizer":
     """The tokenizer to align prompts with: the model's own, or `tokenizer` if the model can read its ids.
 
     A `TransformerBridge` carries a Hugging Face tokenizer, which is wrapped. Raises `InputError` when there is none,
     when `tokenizer` is not the model's own, and when the vocabularies differ.
     """
-    from models.text.tokenizer import Tokenizer
+    from streamscope.models.text.tokenizer import Tokenizer
 
     own, d_vocab = getattr(model, "tokenizer", None), int(model.cfg.d_vocab)
     if own is not None and not isinstance(own, Tokenizer):

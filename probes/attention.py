@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-
-from models.capture import Captures, Query
-from models.errors import InputError
-from probes.align import Aligned, align
-from probes.suite import Prompt, Suite, Unit, units
+from streamscope.models.capture import Captures, Query
+from streamscope.models.errors import InputError
+from streamscope.probes.align import Aligned, align
+from streamscope.probes.suite import Prompt, Suite, Unit, units
 
 PATTERN, GATE = "blocks.*.attn.hook_pattern", "blocks.*.attn.hook_gate"
 RESOLUTION = 1e-6

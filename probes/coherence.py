@@ -19,17 +19,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.cli import command, parse
-from models.errors import InputError
-from probes.elsewhere import UNITS as ELSEWHERE
-from probes.report import INTERVAL, ProbeOptions, check_options, estimate, hits, open_session, show, with_holm, write
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.elsewhere import UNITS as ELSEWHERE
+from streamscope.probes.report import (
+    INTERVAL,
+    ProbeOptions,
+    check_options,
+    estimate,
+    hits,
+    open_session,
+    show,
+    with_holm,
+    write,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.capture import Captures, Query
-    from probes.align import Aligned
-    from probes.suite import Suite
+    from streamscope.models.capture import Captures, Query
+    from streamscope.probes.align import Aligned
+    from streamscope.probes.suite import Suite
 
 UNITS = {
     "log_odds": "nats",
@@ -56,7 +65,7 @@ class Coherence:
 
     def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
         """Logits at the last token of every prompt with continuations; `InputError` if none has any."""
-        from probes.attention import RoleQuery, align_once, choose
+        from streamscope.probes.attention import RoleQuery, align_once, choose
 
         aligned = align_once(prompts, tokenizer)
         keep = [i for i, after in enumerate(aligned.continuations) if after is not None]
@@ -75,8 +84,7 @@ class Coherence:
         """One row per prompt: ln p of either continuation's first token, and their difference `log_odds`, in nats."""
         import numpy as np
         import pandas as pd
-
-        from probes.attention import RoleQuery, prompt_columns
+        from streamscope.probes.attention import RoleQuery, prompt_columns
 
         assert isinstance(query, RoleQuery)
         assert captures.logits is not None
@@ -103,8 +111,7 @@ class Coherence:
         is no further test).
         """
         import pandas as pd
-
-        from probes.undefined import note, reasons
+        from streamscope.probes.undefined import note, reasons
 
         if table.empty:
             raise InputError("no prompts to summarise: the table is empty")
@@ -175,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     check_options(options)
 
-    from probes.probe import measure
+    from streamscope.probes.probe import measure
 
     session, probe = open_session(options), Coherence()
     table = measure(session.model, probe, session.aligned, tokenizer=session.tokenizer)
@@ -205,9 +212,9 @@ def _with_control(
     session: Any, probe: Coherence, summary: "pd.DataFrame", table: "pd.DataFrame"
 ) -> "tuple[pd.DataFrame, pd.DataFrame]":
     """Both tables with what the control says beside them."""
-    from probes.elsewhere import NO_CONTROL, due_to_nouns, elsewhere
-    from probes.probe import measure
-    from probes.undefined import note, reasons
+    from streamscope.probes.elsewhere import NO_CONTROL, due_to_nouns, elsewhere
+    from streamscope.probes.probe import measure
+    from streamscope.probes.undefined import note, reasons
 
     suite = elsewhere(session.aligned)
     control = None if suite is None else measure(session.model, probe, suite, tokenizer=session.tokenizer)

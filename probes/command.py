@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-
-from models.bounds import Count
-from models.errors import InputError
+from streamscope.models.bounds import Count
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from probes.contract import Instrument
+    from streamscope.probes.contract import Instrument
 
 INTERVAL = "95 % interval"
 Tables = Mapping[str, tuple["pd.DataFrame", Mapping[str, str]]]
@@ -54,8 +52,8 @@ def open_run(options: RunOptions, run: str | None = None) -> tuple[str, Any]:
     """(name for a title, model) of a run, by default that of the checked options."""
     check_options(options)
 
-    from models.checkpoint import load, run_folder, run_label
-    from models.provenance import pick_device
+    from streamscope.models.checkpoint import load, run_folder, run_label
+    from streamscope.models.provenance import pick_device
 
     folder = run_folder(options.run if run is None else run)
     model = load(folder, device=pick_device(options.device))
@@ -64,8 +62,8 @@ def open_run(options: RunOptions, run: str | None = None) -> tuple[str, Any]:
 
 def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digits: int = 3) -> None:
     """Print a table; `INTERVAL` among the columns stands for ci_low and ci_high. No value prints "undefined"."""
-    from probes.tables import print_table
-    from probes.undefined import printable
+    from streamscope.probes.tables import print_table
+    from streamscope.probes.undefined import printable
 
     shown = printable(table)
     if INTERVAL in columns:
@@ -94,8 +92,8 @@ def write_results(options: RunOptions, tables: Tables, figure: Any, **about: Any
     `about` goes into the schema metadata, with who computed it and on which run. `figure` may be None, or several by
     name, as the tables.
     """
-    from models.provenance import pick_device, provenance
-    from probes.tables import write_atomically, write_table
+    from streamscope.models.provenance import pick_device, provenance
+    from streamscope.probes.tables import write_atomically, write_table
 
     if options.out is None:
         return
@@ -143,7 +141,7 @@ def main_of(made: "type[Instrument]", doc: str | None = None) -> Callable[..., N
     """`main(argv=None)` of an instrument: its fields, its data's and `Arguments` are the options."""
 
     def main(argv: Sequence[str] | None = None) -> None:
-        from models.cli import parse
+        from streamscope.models.cli import parse
 
         flat = tyro.conf.OmitArgPrefixes
         kinds = [(f"data{i}", Annotated[type(one), flat], field(default=one)) for i, one in enumerate(made.takes)]
@@ -160,8 +158,8 @@ def main_of(made: "type[Instrument]", doc: str | None = None) -> Callable[..., N
 
 def measure(how: "Instrument", data: Sequence[Any], options: Arguments) -> None:
     """Open every run, measure, print, write. What cannot be written is refused before anything is measured."""
-    from probes.drawing import check_figure, write_figure
-    from probes.result import check_out
+    from streamscope.probes.drawing import check_figure, write_figure
+    from streamscope.probes.result import check_out
 
     if options.out is not None:
         check_out(options.out)
@@ -170,11 +168,11 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments) -> None:
     if options.control is not None and len(options.run) > 1:
         raise InputError("--control stands beside one run; give one, or several runs without a control")
 
-    from models.checkpoint import load, run_folder
-    from models.provenance import pick_device, provenance
-    from probes.contract import Documents, title_of
-    from probes.documents import same_tokens
-    from probes.together import compare, together
+    from streamscope.models.checkpoint import load, run_folder
+    from streamscope.models.provenance import pick_device, provenance
+    from streamscope.probes.contract import Documents, title_of
+    from streamscope.probes.documents import same_tokens
+    from streamscope.probes.together import compare, together
 
     names = options.run or how.runs
     for name in (*names, *([options.control] if options.control is not None else [])):

@@ -12,11 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-
-from models.errors import InputError
-from probes.effect_sizes import Kind, cohens_d, d_interval
-from probes.permutations import relabel
-from probes.statistics import (
+from streamscope.models.errors import InputError
+from streamscope.probes.effect_sizes import Kind, cohens_d, d_interval
+from streamscope.probes.permutations import relabel
+from streamscope.probes.statistics import (
     BOOTSTRAP_CLUSTERS,
     cluster_codes,
     finite,
@@ -24,8 +23,8 @@ from probes.statistics import (
     read_clusters,
     t_quantile,
 )
-from probes.t_tests import TTest, clustered_t, constant, welch_t
-from probes.undefined import note
+from streamscope.probes.t_tests import TTest, clustered_t, constant, welch_t
+from streamscope.probes.undefined import note
 
 NAN = float("nan")
 

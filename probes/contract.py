@@ -27,14 +27,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from models.bounds import Count, Seed, check
-from models.errors import InputError, unknown
+from streamscope.models.bounds import Count, Seed, check
+from streamscope.models.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from probes.observations import Contrast, Estimates, Observations
-    from probes.result import Result, Table
+    from streamscope.probes.observations import Contrast, Estimates, Observations
+    from streamscope.probes.result import Result, Table
 
 Progress = Callable[[Iterable], Iterable]
 
@@ -107,7 +106,7 @@ class Documents(Data):
 
     def of(self, model: Any, like: Any = None) -> Any:
         """`probes.documents.OpenDocuments`."""
-        from probes.documents import open_documents
+        from streamscope.probes.documents import open_documents
 
         return open_documents(self, model, like)
 
@@ -125,7 +124,7 @@ class Prompts(Data):
 
     def of(self, model: Any, like: Any = None) -> Any:
         """`probes.documents.OpenPrompts`."""
-        from probes.documents import open_prompts
+        from streamscope.probes.documents import open_prompts
 
         return open_prompts(self, model)
 
@@ -198,7 +197,7 @@ class Instrument(Validated):
     def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
         """The data of a measurement, to be opened for the model."""
         if isinstance(model, str | Path):
-            from models.checkpoint import load
+            from streamscope.models.checkpoint import load
 
             model = load(model)
         for spec in data:
@@ -210,8 +209,8 @@ class Instrument(Validated):
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
         """`measure` of data that are opened."""
-        from probes.observations import estimate
-        from probes.result import Result
+        from streamscope.probes.observations import estimate
+        from streamscope.probes.result import Result
 
         seen = self.observe(data.model, data, progress)
         estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
@@ -240,7 +239,7 @@ class Instrument(Validated):
 
 def title_of(model: Any) -> str:
     """What titles call a model: its preset and where it comes from."""
-    from models.checkpoint import run_label
+    from streamscope.models.checkpoint import run_label
 
     name = getattr(getattr(model, "config", None), "name", type(model).__name__)
     run = getattr(model, "run", None)
@@ -262,7 +261,7 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
     """
 
     def register(cls: Class) -> Class:
-        from probes.command import Arguments
+        from streamscope.probes.command import Arguments
 
         if not (cls.__dict__.get("__doc__") or "").strip():  # dataclasses write one of their own
             raise TypeError(f"instrument {name!r} says nothing about itself; write its docstring")
@@ -286,7 +285,7 @@ def discover() -> dict[str, type[Instrument]]:
             text = path.read_text(encoding="utf-8")
             if "\n@instrument(" in text:
                 parts = path.relative_to(root).with_suffix("").parts
-                import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+                import_module(".".join(("streamscope", *(parts[:-1] if parts[-1] == "__init__" else parts))))
     return dict(sorted(REGISTERED.items()))
 
 

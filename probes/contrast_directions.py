@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize, stats
-
-from models.errors import InputError
-from probes.effect_sizes import cohens_d
+from streamscope.models.errors import InputError
+from streamscope.probes.effect_sizes import cohens_d
 
 Z = float(stats.norm.ppf(0.975))
 TINY = 1e-9

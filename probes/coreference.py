@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.bounds import Count, Seed
-from models.cli import command, parse
-from models.errors import InputError, unknown
-from probes.report import (
+from streamscope.models.bounds import Count, Seed
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.report import (
     INTERVAL,
     ProbeOptions,
     check_options,
@@ -35,10 +35,9 @@ from probes.report import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.capture import Captures, Query
-    from probes.align import Aligned
-    from probes.suite import Suite
+    from streamscope.models.capture import Captures, Query
+    from streamscope.probes.align import Aligned
+    from streamscope.probes.suite import Suite
 
 DOMAINS = ["candidates", "keys"]
 UNITS = {
@@ -81,7 +80,7 @@ class Coreference:
 
     def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
         """Patterns of the prompts with a target, and among candidates with a distractor: one candidate is no choice."""
-        from probes.attention import role_query
+        from streamscope.probes.attention import role_query
 
         return role_query(prompts, tokenizer, needs=("target", "distractor")[: 2 if self.domain == "candidates" else 1])
 
@@ -94,8 +93,7 @@ class Coreference:
         keys.
         """
         import numpy as np
-
-        from probes.attention import RoleQuery, attention_rows, by_layer, exceeds, prompt_columns, tidy, to
+        from streamscope.probes.attention import RoleQuery, attention_rows, by_layer, exceeds, prompt_columns, tidy, to
 
         assert isinstance(query, RoleQuery)
         aligned = query.aligned
@@ -136,9 +134,8 @@ class Coreference:
         """One row per head, best Top-1 first. The intervals are those of one head looked at alone: the best of many
         is judged by `held_out`."""
         import pandas as pd
-
-        from probes.stability import both_orders
-        from probes.undefined import note, reasons
+        from streamscope.probes.stability import both_orders
+        from streamscope.probes.undefined import note, reasons
 
         if table.empty:
             raise InputError("no cases to summarise: the table is empty")
@@ -217,10 +214,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(options)
     probe = Coreference(domain=options.domain)
 
-    from probes.attention import left_out
-    from probes.held_out import held_out
-    from probes.probe import measure
-    from probes.stability import by_order, mean_stability, stability
+    from streamscope.probes.attention import left_out
+    from streamscope.probes.held_out import held_out
+    from streamscope.probes.probe import measure
+    from streamscope.probes.stability import by_order, mean_stability, stability
 
     session = open_session(options)
     table = measure(session.model, probe, session.aligned, tokenizer=session.tokenizer)

@@ -5,10 +5,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
-
-from models.errors import InputError
-from probes.proportions import effective_n
-from probes.statistics import cluster_codes, cluster_totals, degrees_of_freedom, finite, ratio_and_error, t_quantile
+from streamscope.models.errors import InputError
+from streamscope.probes.proportions import effective_n
+from streamscope.probes.statistics import (
+    cluster_codes,
+    cluster_totals,
+    degrees_of_freedom,
+    finite,
+    ratio_and_error,
+    t_quantile,
+)
 
 SHARED = 1 + 2 / np.pi
 """Variance of a cross-validated share of hits, over that of as many independent hits.

@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-from models.errors import InputError
-from probes.statistics import read_clusters, t_quantile
-from probes.t_tests import clustered_t, constant
-from probes.undefined import note
+from streamscope.models.errors import InputError
+from streamscope.probes.statistics import read_clusters, t_quantile
+from streamscope.probes.t_tests import clustered_t, constant
+from streamscope.probes.undefined import note
 
 
 class ResponseCurve(NamedTuple):

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from streamscope.models.checkpoint import read_tensors, write_tensors
+from streamscope.models.errors import InputError, unknown
 from torch import Tensor
 
-from models.checkpoint import read_tensors, write_tensors
-from models.errors import InputError, unknown
-
 if TYPE_CHECKING:
-    from probes.direction_tables import Found
+    from streamscope.probes.direction_tables import Found
 
 CHOICES = ("best", "norm")
 

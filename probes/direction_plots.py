@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from probes.direction_tables import Found, labels
-from probes.stream_states import RESID
+from streamscope.probes.direction_tables import Found, labels
+from streamscope.probes.stream_states import RESID
 
 COLOURS = ("#3b6ea5", "#c44e52", "#55a868", "#8172b2", "#ccb974", "#64b5cd", "#8c564b", "#7f7f7f", "#d08c60")
 DASHES = ("solid", "dash", "dashdot", "longdash", "longdashdot")

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from models.errors import InputError
-from probes.contrast_directions import (
+from streamscope.models.errors import InputError
+from streamscope.probes.contrast_directions import (
     concentration,
     held_out,
     mean_difference,
@@ -20,8 +19,8 @@ from probes.contrast_directions import (
     singular_directions,
     unit,
 )
-from probes.stream_states import RESID, States
-from probes.undefined import note
+from streamscope.probes.stream_states import RESID, States
+from streamscope.probes.undefined import note
 
 NAN = float("nan")
 SEPARATION = ("auc", "auc_low", "auc_high", "d")

@@ -19,17 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-
-from models.bounds import Seed, Whole
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import RunOptions, check_options, open_run, progress_bar, show, write_results
+from streamscope.models.bounds import Seed, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import RunOptions, check_options, open_run, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from probes.direction_tables import Found
-    from probes.prompt_sets import PromptSet
+    from streamscope.probes.direction_tables import Found
+    from streamscope.probes.prompt_sets import PromptSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +63,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if len(set(runs)) < len(runs):
         raise InputError("a run is named twice: its directions are its own")
 
-    from models.checkpoint import run_folder
-    from probes.direction_plots import plot
-    from probes.direction_tables import LAYER_UNITS, RUN_UNITS, STREAM_UNITS, between
-    from probes.prompt_sets import check_template, contrast
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.probes.direction_plots import plot
+    from streamscope.probes.direction_tables import LAYER_UNITS, RUN_UNITS, STREAM_UNITS, between
+    from streamscope.probes.prompt_sets import check_template, contrast
 
     template = options.template.replace("\\n", "\n")
     check_template(template)
@@ -97,11 +95,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _directions(options: Options, shared: RunOptions, run: str, sets: "tuple[PromptSet, PromptSet]") -> "Found":
     """Load a run, run both sets through it, find the directions."""
-    from models.checkpoint import run_folder
-    from probes.align import check_tokenizer
-    from probes.direction_tables import find
-    from probes.prompt_sets import encode
-    from probes.stream_states import stream_states
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.probes.align import check_tokenizer
+    from streamscope.probes.direction_tables import find
+    from streamscope.probes.prompt_sets import encode
+    from streamscope.probes.stream_states import stream_states
 
     _, model = open_run(shared, run)
     tokenizer = check_tokenizer(model)
@@ -119,8 +117,8 @@ def _directions(options: Options, shared: RunOptions, run: str, sets: "tuple[Pro
 
 def _print(found: "Found") -> None:
     """The layers of a run, then how alike its streams are."""
-    from probes.direction_tables import best_layer
-    from probes.undefined import legend
+    from streamscope.probes.direction_tables import best_layer
+    from streamscope.probes.undefined import legend
 
     a = found.about
     left_out = f", {a['too_long']} longer than the context left out" if a["too_long"] else ""
@@ -163,8 +161,8 @@ def _compare(found: "list[Found]", cosines: "pd.DataFrame") -> None:
 
 def _save(out: Path, found: "list[Found]") -> None:
     """OUT.safetensors, or with several runs OUT-<run>.safetensors, numbered where the names are equal."""
-    from probes.direction_files import save_directions
-    from probes.direction_tables import labels
+    from streamscope.probes.direction_files import save_directions
+    from streamscope.probes.direction_tables import labels
 
     for one, label in zip(found, labels(found), strict=True):
         path = out.with_name(f"{out.stem if len(found) == 1 else f'{out.stem}-{label}'}.safetensors")

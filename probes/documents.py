@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-
-from models.errors import InputError
-from models.text.shards import TokenShards, document_batches, truncated_documents
-from models.training.data import evaluation_shards
-from probes.align import check_tokenizer
-from probes.contract import Data, Documents, Prompts
+from streamscope.models.errors import InputError
+from streamscope.models.text.shards import TokenShards, document_batches, truncated_documents
+from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.align import check_tokenizer
+from streamscope.probes.contract import Data, Documents, Prompts
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class OpenPrompts:
 
     def title(self) -> str:
         """Which prompts, what was left out, and for what an interval over them holds."""
-        from probes.suite import population
+        from streamscope.probes.suite import population
 
         kept = len(self.aligned.prompts)
         out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
@@ -129,7 +128,7 @@ class OpenPrompts:
 
 def open_prompts(spec: Any, model: Any) -> OpenPrompts:
     """The suite aligned with the model's tokenizer and context; `InputError` where no prompt is left."""
-    from probes.prompts import align, load_suite
+    from streamscope.probes.prompts import align, load_suite
 
     suite, tokenizer = load_suite(spec.suite, n=spec.n, seed=spec.suite_seed), check_tokenizer(model)
     return OpenPrompts(align(suite, tokenizer, model.config.n_ctx), tokenizer, suite)
@@ -137,8 +136,8 @@ def open_prompts(spec: Any, model: Any) -> OpenPrompts:
 
 def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompts:
     """A `Suite`, or what is `Aligned` already, opened for a model of ours or a bridge with this tokenizer."""
-    from probes.attention import align_once
-    from probes.suite import Suite
+    from streamscope.probes.attention import align_once
+    from streamscope.probes.suite import Suite
 
     tokenizer = check_tokenizer(model, tokenizer)
     return OpenPrompts(align_once(prompts, tokenizer), tokenizer, prompts if isinstance(prompts, Suite) else None)

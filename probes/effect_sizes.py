@@ -5,9 +5,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-from models.errors import InputError, unknown
-from probes.statistics import cluster_totals, finite, read_clusters, statistic_interval
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.statistics import cluster_totals, finite, read_clusters, statistic_interval
 
 Kind = Literal["pooled", "pooled_n", "d_z"]
 KINDS = ("pooled", "pooled_n", "d_z")

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from probes.suite import Prompt, Suite
+from streamscope.probes.suite import Prompt, Suite
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from probes.align import Aligned
+    from streamscope.probes.align import Aligned
 
 _END = re.compile(r"[.!?][\"'”’]?\s+")
 COLUMNS = ("elsewhere", "due", "due_low", "due_high", "due_p", "lift")
@@ -93,9 +92,8 @@ def due_to_nouns(table: "pd.DataFrame", control: "pd.DataFrame | None") -> "pd.D
     the prompts that have a control, clusters as in `table`; undefined, with the reason, where none has.
     """
     import pandas as pd
-
-    from probes.report import estimate
-    from probes.undefined import note, reasons
+    from streamscope.probes.report import estimate
+    from streamscope.probes.undefined import note, reasons
 
     names = ["log_odds", "log_p", "log_p_incoherent"]
     after = pd.DataFrame(columns=["id", *names]) if control is None else control[["id", *names]]

@@ -23,7 +23,7 @@ class Figure:
 
     def draw(self, result: Any, *, paper: bool = False, dark: bool = False) -> Any:
         """The plotly figure for a screen, or for a paper's column; None where the column has no value to show."""
-        from probes.drawing import draw
+        from streamscope.probes.drawing import draw
 
         return draw(self, result, paper=paper, dark=dark)
 

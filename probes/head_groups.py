@@ -25,20 +25,27 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-
-from models.bounds import Count, Seed, check
-from models.cli import command, parse
-from models.errors import InputError
-from probes.report import INTERVAL, ProbeOptions, check_options, estimate, open_session, show, with_holm, write
-from probes.word_classes import CLASSES
+from streamscope.models.bounds import Count, Seed, check
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.report import (
+    INTERVAL,
+    ProbeOptions,
+    check_options,
+    estimate,
+    open_session,
+    show,
+    with_holm,
+    write,
+)
+from streamscope.probes.word_classes import CLASSES
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-
-    from models.head_spec import Head
-    from probes.align import Aligned
-    from probes.suite import Suite
+    from streamscope.models.head_spec import Head
+    from streamscope.probes.align import Aligned
+    from streamscope.probes.suite import Suite
 
 ATTENTION = "effective attention, excess over even"
 UNITS = {**dict.fromkeys((*CLASSES, "held_out", "sd", "ci_low", "ci_high"), ATTENTION), "n": "prompts"}
@@ -60,16 +67,15 @@ class HeadGroups:
 
     def plan(self, prompts: "Suite | Aligned", tokenizer: Any, *, gated: bool = False) -> Any:
         """Attention (and gates) at the query of every prompt with a target."""
-        from probes.attention import role_query
+        from streamscope.probes.attention import role_query
 
         return role_query(prompts, tokenizer, needs=("target",), gated=gated)
 
     def read(self, captures: Any, query: Any, tokenizer: Any) -> "pd.DataFrame":
         """One row per prompt and head: the three scores, from −1 to 1."""
         import numpy as np
-
-        from probes.attention import attention_rows, by_layer, prompt_columns, tidy
-        from probes.word_classes import token_classes
+        from streamscope.probes.attention import attention_rows, by_layer, prompt_columns, tidy
+        from streamscope.probes.word_classes import token_classes
 
         aligned, gated = query.aligned, any(name.endswith("hook_gate") for name in captures.hooks)
         values: dict[str, list[np.ndarray]] = {name: [] for name in CLASSES}
@@ -89,8 +95,7 @@ class HeadGroups:
         `scored` is the class of that score: the group's, or the largest of a head without one. p is that of score 0.
         """
         import pandas as pd
-
-        from probes.held_out import halves
+        from streamscope.probes.held_out import halves
 
         choose = halves(table.assign(relation=""), self.split)[0] == 0
         keys = ["layer", "index", "head"]
@@ -118,10 +123,9 @@ class HeadGroups:
         """
         import numpy as np
         import pandas as pd
-
-        from probes.attention import attention_rows, by_layer, prompt_columns
-        from probes.held_out import halves
-        from probes.word_classes import token_classes
+        from streamscope.probes.attention import attention_rows, by_layer, prompt_columns
+        from streamscope.probes.held_out import halves
+        from streamscope.probes.word_classes import token_classes
 
         aligned, gated = query.aligned, any(name.endswith("hook_gate") for name in captures.hooks)
         forms: dict[tuple[int, str], int] = {}
@@ -184,8 +188,7 @@ class HeadGroups:
     def plot(self, table: "pd.DataFrame", title: str = "") -> Any:
         """Three heat maps layer × head of the scores; the heads of a group are framed."""
         from plotly.subplots import make_subplots
-
-        from probes.report import heat_map
+        from streamscope.probes.report import heat_map
 
         summary = self.summarize(table)
         limit = float(summary[list(CLASSES)].abs().max().max()) or 1.0
@@ -208,7 +211,7 @@ class HeadGroups:
 
 def measure_heads(model: Any, prompts: "Suite | Aligned", tokenizer: Any, probe: HeadGroups) -> "pd.DataFrame":
     """The table of `HeadGroups.read`, with effective attention where the model has gates."""
-    from models.capture import run
+    from streamscope.models.capture import run
 
     query = probe.plan(prompts, tokenizer, gated=any(name.endswith("attn.hook_gate") for name in model.hook_dict))
     return probe.read(run(model, query), query, tokenizer)
@@ -216,7 +219,7 @@ def measure_heads(model: Any, prompts: "Suite | Aligned", tokenizer: Any, probe:
 
 def groups_of(summary: "pd.DataFrame") -> "dict[str, tuple[Head, ...]]":
     """Class -> its heads, of a table of `HeadGroups.summarize`."""
-    from models.head_spec import Head
+    from streamscope.models.head_spec import Head
 
     found: dict[str, tuple[Head, ...]] = {}
     for name in CLASSES:
@@ -227,7 +230,7 @@ def groups_of(summary: "pd.DataFrame") -> "dict[str, tuple[Head, ...]]":
 
 def scores_of(summary: "pd.DataFrame") -> "dict[str, dict[Head, float]]":
     """Class -> head -> score on all cases, for `head_spec.parse_heads` (top2:entity)."""
-    from models.head_spec import Head
+    from streamscope.models.head_spec import Head
 
     heads = [Head(int(a), int(b)) for a, b in zip(summary["layer"], summary["index"], strict=True)]
     return {name: dict(zip(heads, summary[name].tolist(), strict=True)) for name in CLASSES}
@@ -251,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     from dataclasses import replace
 
-    from probes.prompts import GENERATED
+    from streamscope.probes.prompts import GENERATED
 
     options = parse(Options, argv, __doc__)
     check_options(options)

@@ -19,11 +19,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-
-from models.bounds import Bounds, Count, Seed, Whole, check
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import RunOptions, documents, open_run, show, write_results
+from streamscope.models.bounds import Bounds, Count, Seed, Whole, check
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import RunOptions, documents, open_run, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,8 +66,7 @@ class HeadScores:
         Raises `InputError` for a vocabulary smaller than r and for a text of fewer than three tokens.
         """
         import numpy as np
-
-        from models.capture import Query
+        from streamscope.models.capture import Query
 
         rng = np.random.default_rng(self.seed)
         others = np.delete(np.arange(tokenizer.d_vocab), tokenizer.bos_id)
@@ -126,9 +124,8 @@ class HeadScores:
         With one prompt sd and interval are undefined.
         """
         import pandas as pd
-
-        from probes.statistics import mean
-        from probes.undefined import note
+        from streamscope.probes.statistics import mean
+        from streamscope.probes.undefined import note
 
         rows = []
         for (kind, score, layer, head), one in table.groupby(["kind", "score", "layer", "index"], sort=False):
@@ -212,9 +209,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from itertools import islice
 
-    from models.checkpoint import run_folder
-    from models.training.data import evaluation_shards
-    from probes.probe import measure
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.training.data import evaluation_shards
+    from streamscope.probes.probe import measure
 
     tokenizer, texts = model._text(), list[list[int]]()
     if options.texts:

@@ -6,7 +6,7 @@ one column of booleans per rule.
 
 from typing import TYPE_CHECKING
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,9 +28,8 @@ def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
     """
     import numpy as np
     import pandas as pd
-
-    from probes.proportions import paired_proportions
-    from probes.statistics import read_clusters
+    from streamscope.probes.proportions import paired_proportions
+    from streamscope.probes.statistics import read_clusters
 
     side, apart = halves(table, seed)
     chosen, parts = [], []
@@ -66,9 +65,8 @@ def halves(table: "pd.DataFrame", seed: int) -> "tuple[np.ndarray, str]":
     """
     import numpy as np
     import pandas as pd
-
-    from probes.statistics import read_clusters
-    from probes.suite import unit_of
+    from streamscope.probes.statistics import read_clusters
+    from streamscope.probes.suite import unit_of
 
     rng = np.random.default_rng(seed)
     unit = table["cluster"].map(unit_of)

@@ -18,11 +18,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import tyro
-
-from models.bounds import Bounds, Count, Positive, Seed, check
-from models.cli import command, parse
-from models.errors import InputError, unknown
-from probes.command import RunOptions, open_run, write_results
+from streamscope.models.bounds import Bounds, Count, Positive, Seed, check
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.command import RunOptions, open_run, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +59,7 @@ def story_examples(task: Task, stories: int, *, groups: Groups = "story", seed: 
     then no antecedent is on both sides. The word type is the antecedent. Texts begin at the paragraph of the first
     candidate, so that short contexts hold them. Raises `InputError` for an unknown task or grouping.
     """
-    from models.text.stories import labelled
+    from streamscope.models.text.stories import labelled
 
     for what, name, known in (("task", task, get_args(Task)), ("grouping", groups, get_args(Groups))):
         if name not in known:
@@ -85,7 +84,7 @@ def story_examples(task: Task, stories: int, *, groups: Groups = "story", seed: 
 @cache
 def labelled_query() -> Any:
     """The class of this probe's queries, made at first use: its base imports torch, which `--help` must not."""
-    from models.capture import Query
+    from streamscope.models.capture import Query
 
     @dataclass(frozen=True, kw_only=True)
     class LabelledQuery(Query):
@@ -149,8 +148,7 @@ class LinearProbe:
         import numpy as np
         import pandas as pd
         from sklearn.model_selection import StratifiedGroupKFold
-
-        from probes.cross_validation import dealt
+        from streamscope.probes.cross_validation import dealt
 
         examples = pd.DataFrame([(e.label, e.group, e.word) for e in query.examples], columns=["y", "group", "word"])
         groups, _ = pd.factorize(examples["group"])
@@ -200,10 +198,9 @@ class LinearProbe:
         for cases that train each other's probes (`cross_validation.SHARED`).
         """
         import pandas as pd
-
-        from probes.corrections import correct
-        from probes.cross_validation import cross_validated_gain, cross_validated_share
-        from probes.undefined import note
+        from streamscope.probes.corrections import correct
+        from streamscope.probes.cross_validation import cross_validated_gain, cross_validated_share
+        from streamscope.probes.undefined import note
 
         rows = []
         for hook, one in table.groupby("hook", sort=False):
@@ -278,9 +275,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from rich.console import Console
     from rich.progress import track
-
-    from models.capture import run
-    from probes.command import show
+    from streamscope.models.capture import run
+    from streamscope.probes.command import show
 
     probe = replace(options.probe, max_tokens=min(options.probe.max_tokens or model.config.n_ctx, model.config.n_ctx))
     query = probe.plan(story_examples(options.task, options.stories, groups=options.groups), model._text())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 
 def read_text(path: Path) -> str:

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.errors import InputError
-from probes.lines import json_lines, numbered, strings
-from probes.suite import Prompt, Suite, order_of
+from streamscope.models.errors import InputError
+from streamscope.probes.lines import json_lines, numbered, strings
+from streamscope.probes.suite import Prompt, Suite, order_of
 
 Roles = dict[str, tuple[int, int]]
 Skipped = list[tuple[str, str]]

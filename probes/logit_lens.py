@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from models.bounds import Count, Whole
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import RunOptions, open_run, write_results
+from streamscope.models.bounds import Count, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import RunOptions, open_run, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,7 @@ class LogitLens:
 
     def plan(self, prompts: Any, tokenizer: Any) -> Any:
         """The streams after the chosen layers, at every position."""
-        from models.capture import Query
+        from streamscope.models.capture import Query
 
         prompts = [prompts] if isinstance(prompts, str) else prompts
         rows = [tokenizer.encode(p) if isinstance(p, str) else [int(t) for t in p] for p in prompts]
@@ -107,8 +107,7 @@ class LogitLens:
         import numpy as np
         import pandas as pd
         import torch
-
-        from models.readout import chunk_rows
+        from streamscope.models.readout import chunk_rows
 
         size, tables = chunk_rows(self.lens.d_vocab), []
         for prompt, ids in enumerate(query.tokens):
@@ -158,9 +157,8 @@ class LogitLens:
         """
         import numpy as np
         import pandas as pd
-
-        from probes.statistics import mean
-        from probes.undefined import note
+        from streamscope.probes.statistics import mean
+        from streamscope.probes.undefined import note
 
         actual = table[table["actual"]]
         if actual.empty:
@@ -248,10 +246,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     name, model = open_run(options)
 
     from rich.markup import escape as markup
-
-    from models.text.stories import story
-    from probes.command import show
-    from probes.probe import measure
+    from streamscope.models.text.stories import story
+    from streamscope.probes.command import show
+    from streamscope.probes.probe import measure
 
     length = min(options.max_tokens, model.config.n_ctx)
     probe = LogitLens(lens=lens_of(model), k=options.k, layers=options.layers or None, max_tokens=length)

@@ -19,13 +19,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from streamscope.models.mixing import Row
     from torch import Tensor
-
-    from models.mixing import Row
 
 KEYS = ["module", "metric", "part"]
 MIX, DECAY, AT_REST = "mix", "no more than decay alone", "still"
@@ -40,7 +39,7 @@ def log(folder: Path) -> "pd.DataFrame":
 
     No rows for a run trained before the monitor, or without a metrics.jsonl. Raises `InputError` for a torn file.
     """
-    from models.training.run import read_metrics
+    from streamscope.models.training.run import read_metrics
 
     rows = [r for r in read_metrics(folder) if r["kind"] == "mixing"] if (folder / "metrics.jsonl").is_file() else []
     return _frame(rows, ["step", *KEYS, "value", "why"])
@@ -60,8 +59,7 @@ def final(model: Any, logged: "pd.DataFrame", step: int) -> "pd.DataFrame":
     reason. Raises `InputError` for a model without anything that mixes.
     """
     import pandas as pd
-
-    from models.mixing import connections, gates, has_mixing, measure
+    from streamscope.models.mixing import connections, gates, has_mixing, measure
 
     if not has_mixing(model):
         raise InputError(NONE.format(model.config.name, "one residual stream, no gate, no routing"))
@@ -99,8 +97,7 @@ def without_gradient(b: "Tensor", training: Mapping[str, Any], steps: int, until
     `b` has the storage of the run (its dtype). By hand, in exact arithmetic: b ← b (1 − η_t λ).
     """
     import torch
-
-    from models.training.optim import lr_factor
+    from streamscope.models.training.optim import lr_factor
 
     t = training
     p = torch.nn.Parameter(b.detach().clone())
@@ -119,8 +116,8 @@ def distances_without_gradient(
     model: Any, training: Mapping[str, Any], steps: int, until: int | None = None
 ) -> dict[str, float]:
     """‖H_res − I‖_F that `without_gradient` gives each connection of a model, by its name."""
-    from models.hyper_mixing import DTYPES
-    from models.mixing import connections, distance
+    from streamscope.models.hyper_mixing import DTYPES
+    from streamscope.models.mixing import connections, distance
 
     found = {n: m for n, m in connections(model).items() if "res" in m.b}
     if not found:
@@ -138,9 +135,8 @@ def by_module(rows: "pd.DataFrame") -> "pd.DataFrame":
     kind is undefined as "not of this module".
     """
     import pandas as pd
-
-    from models.mixing import METRICS
-    from probes.undefined import note
+    from streamscope.models.mixing import METRICS
+    from streamscope.probes.undefined import note
 
     metrics = [m for m in METRICS if m in set(rows["metric"])]
     out = []
@@ -160,7 +156,7 @@ def by_module(rows: "pd.DataFrame") -> "pd.DataFrame":
 
 def kept_step(folder: Path) -> int:
     """The step whose weights model.safetensors holds; −1 where the file does not say."""
-    from models.checkpoint import read_tensors
+    from streamscope.models.checkpoint import read_tensors
 
     return int(read_tensors(folder / "model.safetensors")[1].get("step", -1))
 

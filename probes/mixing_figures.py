@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from probes.mixing import short
+from streamscope.probes.mixing import short
 
 if TYPE_CHECKING:
     import pandas as pd

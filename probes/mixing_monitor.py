@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-
-from models.cli import command, parse
-from probes.command import RunOptions, check_options, show, write_results
+from streamscope.models.cli import command, parse
+from streamscope.probes.command import RunOptions, check_options, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,10 +68,10 @@ class Watched:
 
 def read(run: str, name: str = "") -> Watched:
     """A run folder's tables. Raises `InputError` for a run without anything that mixes."""
-    from models.checkpoint import load, read_manifest, run_folder, run_label
-    from models.mixing import idle
-    from models.runs import evaluations
-    from probes.mixing import final, kept_step, log
+    from streamscope.models.checkpoint import load, read_manifest, run_folder, run_label
+    from streamscope.models.mixing import idle
+    from streamscope.models.runs import evaluations
+    from streamscope.probes.mixing import final, kept_step, log
 
     folder = run_folder(run)
     model = load(folder, device="cpu")
@@ -92,8 +91,8 @@ def read(run: str, name: str = "") -> Watched:
 
 
 def _rest(folder: Path, model: Any, manifest: dict[str, Any], step: int) -> "dict[str, float] | str":
-    from models.checkpoint import read_json
-    from probes.mixing import distances_without_gradient
+    from streamscope.models.checkpoint import read_json
+    from streamscope.probes.mixing import distances_without_gradient
 
     training = read_json(folder / "config.json").get("training")
     if "parent" in manifest:
@@ -111,9 +110,8 @@ def overview(runs: Sequence[Watched]) -> "pd.DataFrame":
     undefined with the reason.
     """
     import pandas as pd
-
-    from probes.mixing import streams
-    from probes.undefined import note
+    from streamscope.probes.mixing import streams
+    from streamscope.probes.undefined import note
 
     rows = []
     for run in runs:
@@ -143,8 +141,8 @@ def overview(runs: Sequence[Watched]) -> "pd.DataFrame":
 
 def _kinds_of(used: "pd.DataFrame", rest: "dict[str, float]") -> list[str]:
     """`MIX`, `DECAY` or `AT_REST` of each module that has these distances."""
-    from models.mixing import STILL
-    from probes.mixing import kind
+    from streamscope.models.mixing import STILL
+    from streamscope.probes.mixing import kind
 
     in_use = used["distance_static"]
     if "distance_dynamic" in used:
@@ -169,15 +167,15 @@ def _in_use(run: Watched) -> "pd.DataFrame":
 
 def _unknown(used: "pd.DataFrame") -> str:
     """Without a replay only stillness can be told."""
-    from models.mixing import STILL
-    from probes.mixing import AT_REST
+    from streamscope.models.mixing import STILL
+    from streamscope.probes.mixing import AT_REST
 
     return AT_REST if bool((used.max(axis=1) < STILL).all()) else "not still; decay unknown"
 
 
 def figures(runs: Sequence[Watched], found: "pd.DataFrame") -> Any:
     """The page: what the runs have something for."""
-    from probes import mixing_figures as draw
+    from streamscope.probes import mixing_figures as draw
 
     finals = {run.name: run.final for run in runs}
     krom = {name: rows for name, rows in finals.items() if rows.loc[rows["metric"] == "swap_static", "value"].any()}
@@ -192,9 +190,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     together = RunOptions(run=" ".join(options.runs), out=options.out, device="cpu")
     check_options(together)
     import pandas as pd
-
-    from probes.mixing import by_module, short
-    from probes.undefined import legend
+    from streamscope.probes.mixing import by_module, short
+    from streamscope.probes.undefined import legend
 
     labels = _labels(options.runs)
     runs = [read(run, name) for run, name in zip(options.runs, labels, strict=True)]
@@ -240,7 +237,7 @@ def _kinds(table: "pd.DataFrame") -> list[list[str]]:
 
 def _own(table: "pd.DataFrame") -> "pd.DataFrame":
     """Reasons without those of another kind of module."""
-    from probes.undefined import note, reasons
+    from streamscope.probes.undefined import note, reasons
 
     kept = [{c: r for c, r in reasons(text).items() if r != "not of this module"} for text in table["undefined"]]
     return table.assign(undefined=[note(r) for r in kept])

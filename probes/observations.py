@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
-
-from models.errors import InputError
-from probes.corrections import correct
-from probes.statistics import Clusters, clustered_square, degrees_of_freedom, read_clusters
+from streamscope.models.errors import InputError
+from streamscope.probes.corrections import correct
+from streamscope.probes.statistics import Clusters, clustered_square, degrees_of_freedom, read_clusters
 
 Reasons = dict[tuple[int, str], str]
 """(row, column) -> why that cell of a table has no value."""
@@ -313,7 +312,7 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], confidence: float
 
 def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:
     """p_rank and the smallest it can be: how extreme a value is among those of random draws (`permutations`)."""
-    from probes.permutations import rank_among
+    from streamscope.probes.permutations import rank_among
 
     found = rank_among(value, np.asarray(drawn, float))
     return {"p_rank": found.p, "p_rank_min": found.p_min}

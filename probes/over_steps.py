@@ -31,12 +31,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-
-from models.bounds import Bounds, Whole
-from models.cli import command, parse
-from models.errors import InputError, unknown
-from models.launch import LaunchOptions, is_worker, launch
-from probes.command import RunOptions, check_options, progress_bar, show, write_results
+from streamscope.models.bounds import Bounds, Whole
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.launch import LaunchOptions, is_worker, launch
+from streamscope.probes.command import RunOptions, check_options, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,19 +114,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("--launch needs --out: workers meet in a folder beside it")
     every = {run: _snapshots(run, options.steps) for run in dict.fromkeys([*options.runs, options.control]) if run}
 
-    from models.ledger import Ledger
+    from streamscope.models.ledger import Ledger
 
     with ExitStack() as stack:
         if options.out is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         else:
             folder = options.out.with_name(f".{options.out.name}.parts")
-        launch(options, "probes.over_steps", sys.argv[1:] if argv is None else argv, logs=folder / "logs")
+        launch(options, "streamscope.probes.over_steps", sys.argv[1:] if argv is None else argv, logs=folder / "logs")
         ledger, jobs = Ledger(folder), [snapshot for one in every.values() for snapshot in one]
         by_task = {snapshot.task(options.measuring): snapshot for snapshot in jobs}
 
         def do(task: str) -> None:
-            from probes.tables import write_atomically
+            from streamscope.probes.tables import write_atomically
 
             table = observe(by_task[task], options.measuring, options.device)
             write_atomically(folder / f"{task}.parquet", table.to_parquet)
@@ -157,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     show(summary.assign(**{"of the difference": spans}) if options.control else summary, "over steps", columns)
     show(halves, "half-way from the first value to the last: after one snapshot, by the next, for good")
     about = {"control": options.control, **asdict(options.measuring)}
-    from probes.over_steps_figure import picture, plot
+    from streamscope.probes.over_steps_figure import picture, plot
 
     figure = plot(summary)
     write_results(writing, {"": (summary, UNITS), "half": (halves, UNITS)}, figure, **about)
@@ -168,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _snapshots(run: str, steps: Sequence[int]) -> list[Snapshot]:
     """The snapshots of a run, or those of `steps`. Raises `InputError` where there are none."""
-    from models.checkpoint import run_folder, snapshots
+    from streamscope.models.checkpoint import run_folder, snapshots
 
     found = {row["step"]: Snapshot(run, row["step"], row["sha256"]) for row in snapshots(run_folder(run))}
     for step in steps:
@@ -188,10 +187,9 @@ def observe(snapshot: Snapshot, options: Measuring, device: str = "cpu") -> "pd.
     A unit is a document (total over its n tokens), a random sequence, a pair of prompts or a prompt.
     """
     import pandas as pd
-
-    from models.checkpoint import load, run_folder
-    from models.provenance import pick_device
-    from probes.prompts import check_tokenizer
+    from streamscope.models.checkpoint import load, run_folder
+    from streamscope.models.provenance import pick_device
+    from streamscope.probes.prompts import check_tokenizer
 
     folder = run_folder(f"{snapshot.run}@{snapshot.step}")
     model = load(folder, device=pick_device(device))
@@ -229,10 +227,9 @@ def over_documents(
     """Batches of documents: their numbers [B], which targets are real [B, T], summed losses [B] in nats, and the
     settling layer of every real target [B, T], 0 elsewhere."""
     import torch
-
-    from models.readout import IGNORE, chunk_rows
-    from models.text.shards import document_batches
-    from models.training.data import evaluation_shards
+    from streamscope.models.readout import IGNORE, chunk_rows
+    from streamscope.models.text.shards import document_batches
+    from streamscope.models.training.data import evaluation_shards
 
     shards = evaluation_shards(folder, tokenizer, data)
     for index, tokens, targets in document_batches(shards, model.config.n_ctx, 16, max_documents):
@@ -258,8 +255,8 @@ def settling(predicted: Any) -> Any:
 
 
 def _induction(model: Any, tokenizer: Any, options: Measuring) -> "pd.DataFrame":
-    from probes.heads import HeadScores
-    from probes.probe import measure
+    from streamscope.probes.heads import HeadScores
+    from streamscope.probes.probe import measure
 
     length = min(HeadScores.length, (model.config.n_ctx - 1) // 2)
     table = measure(model, HeadScores(sequences=options.sequences, length=length), [], tokenizer=tokenizer)
@@ -271,10 +268,9 @@ def _induction(model: Any, tokenizer: Any, options: Measuring) -> "pd.DataFrame"
 def _pds(model: Any, tokenizer: Any) -> "pd.DataFrame":
     """The pairs of the head with the largest PDS, in the direction in which it moves: their mean is its PDS."""
     import numpy as np
-
-    from probes.pds import Pds
-    from probes.probe import measure
-    from probes.prompts import align, load_suite
+    from streamscope.probes.pds import Pds
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align, load_suite
 
     prompts = align(load_suite("competing"), tokenizer, model.config.n_ctx)
     table = measure(model, Pds(), prompts, tokenizer=tokenizer)
@@ -292,10 +288,10 @@ def _largest(table: "pd.DataFrame", column: str) -> "pd.DataFrame":
 
 
 def _due(model: Any, tokenizer: Any, options: Measuring) -> "pd.DataFrame":
-    from probes.coherence import Coherence
-    from probes.elsewhere import elsewhere
-    from probes.probe import measure
-    from probes.prompts import align, load_suite
+    from streamscope.probes.coherence import Coherence
+    from streamscope.probes.elsewhere import elsewhere
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align, load_suite
 
     aligned = align(load_suite(options.suite, n=options.n), tokenizer, model.config.n_ctx)
     suite = elsewhere(aligned)
@@ -353,10 +349,9 @@ def over_steps(found: "dict[Snapshot, pd.DataFrame]", control: str | None = None
 def ratio_row(totals: Any, counts: Any, clusters: Any) -> dict[str, Any]:
     """Σ totals / Σ counts as `value`, with 95 % interval over clusters, n and clusters, or why there is none."""
     import numpy as np
-
-    from probes.statistics import cluster_totals, ratio_of_sums, read_clusters
-    from probes.t_tests import constant
-    from probes.undefined import note
+    from streamscope.probes.statistics import cluster_totals, ratio_of_sums, read_clusters
+    from streamscope.probes.t_tests import constant
+    from streamscope.probes.undefined import note
 
     y, n = np.asarray(totals, float), np.asarray(counts, float)
     within = read_clusters(_labels(clusters), len(y))
@@ -398,8 +393,7 @@ def halfway(summary: "pd.DataFrame") -> "pd.DataFrame":
     From `by` on every value lies beyond the middle. Undefined where the intervals of first and last value overlap.
     """
     import pandas as pd
-
-    from probes.undefined import note
+    from streamscope.probes.undefined import note
 
     rows = []
     for (run, preset, name), one in summary.groupby(["run", "preset", "measure"], sort=False):

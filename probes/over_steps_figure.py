@@ -81,7 +81,7 @@ def plot(summary: "pd.DataFrame") -> Any:
 
 def picture(figure: Any, out: Path, form: str) -> None:
     """The figure beside the table as a picture; a line where it cannot be drawn."""
-    from probes.tables import write_atomically
+    from streamscope.probes.tables import write_atomically
 
     if form == "none":
         return

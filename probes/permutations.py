@@ -5,9 +5,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
-
-from models.errors import InputError
-from probes.statistics import cluster_codes, cluster_totals, finite
+from streamscope.models.errors import InputError
+from streamscope.probes.statistics import cluster_codes, cluster_totals, finite
 
 Alternative = Literal["two-sided", "greater", "less"]
 

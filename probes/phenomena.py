@@ -28,11 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-
-from models.bounds import Bounds
-from models.cli import command, parse
-from models.errors import InputError, unknown
-from probes.command import INTERVAL, RunOptions, check_options, progress_bar, show, write_results
+from streamscope.models.bounds import Bounds
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.command import INTERVAL, RunOptions, check_options, progress_bar, show, write_results
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,8 +118,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("a run is named twice")
 
     import pandas as pd
-
-    from models.checkpoint import run_folder
+    from streamscope.models.checkpoint import run_folder
 
     for run in options.runs:
         run_folder(run)  # all exist before any is measured
@@ -132,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             opened = {run: open_model(run, options.device)}  # one model at a time
         rows.append(look(opened[run], name, options.gate))
     table = pd.DataFrame(rows)
-    from probes.undefined import legend
+    from streamscope.probes.undefined import legend
 
     show(matrix(table), "phenomena: what each model does; ? undecided, – no such thing")
     show(table, "phenomena", ("run", "phenomenon", "value", INTERVAL, "limit", "unit", "verdict", "head", "n"))
@@ -141,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     about = {"n": options.gate.n, "sequences": options.gate.sequences, "documents": options.gate.max_documents}
     write_results(writing, {"": (table, UNITS)}, figure, **about)
     if options.out is not None:
-        from probes.over_steps_figure import picture
+        from streamscope.probes.over_steps_figure import picture
 
         picture(figure, options.out, options.static)
 
@@ -161,9 +159,9 @@ class Opened:
 
 def open_model(run: str, device: str = "cpu") -> Opened:
     """Load a run, a snapshot or a bundled model. Raises `InputError` without a tokenizer."""
-    from models.checkpoint import load, run_folder
-    from models.provenance import pick_device
-    from probes.prompts import check_tokenizer
+    from streamscope.models.checkpoint import load, run_folder
+    from streamscope.models.provenance import pick_device
+    from streamscope.probes.prompts import check_tokenizer
 
     folder = run_folder(run)
     model = load(folder, device=pick_device(device))
@@ -197,15 +195,15 @@ def verdict(value: float, low: float, high: float, limit: float) -> str:
 
 
 def _nothing(why: str) -> dict[str, Any]:
-    from probes.undefined import note
+    from streamscope.probes.undefined import note
 
     columns = ("value", "ci_low", "ci_high")
     return {**dict.fromkeys(columns, NAN), "n": 0, "clusters": 0, "undefined": note(dict.fromkeys(columns, why))}
 
 
 def _mean(values: Any, clusters: Any, head: str = "") -> dict[str, Any]:
-    from probes.report import estimate
-    from probes.undefined import note, reasons
+    from streamscope.probes.report import estimate
+    from streamscope.probes.undefined import note, reasons
 
     found = estimate(values, clusters)
     why = {k: reason for k, reason in reasons(found["undefined"]).items() if k.startswith("ci_")}
@@ -215,10 +213,10 @@ def _mean(values: Any, clusters: Any, head: str = "") -> dict[str, Any]:
 
 def _copying(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     """Log-odds of the coherent word, minus those after another prompt's nouns."""
-    from probes.coherence import Coherence
-    from probes.elsewhere import elsewhere
-    from probes.probe import measure
-    from probes.prompts import align, load_suite
+    from streamscope.probes.coherence import Coherence
+    from streamscope.probes.elsewhere import elsewhere
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align, load_suite
 
     suite = load_suite("stories" if name == "copying" else "reserved-words", n=gate.n)
     aligned = align(suite, one.tokenizer, one.model.config.n_ctx)
@@ -234,8 +232,8 @@ def _copying(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
 
 def _repeated(one: Opened, gate: Gate) -> "tuple[Any, Any, Any]":
     """(probe, query, captures) of random words said twice: patterns of every head, logits of every position."""
-    from models.capture import run
-    from probes.heads import HeadScores
+    from streamscope.models.capture import run
+    from streamscope.probes.heads import HeadScores
 
     length = min(gate.length, (one.model.config.n_ctx - 1) // 2)
     probe = HeadScores(sequences=gate.sequences, length=length, pool="words")
@@ -277,10 +275,10 @@ def cheaper(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> "np.ndarray
 
 
 def _position(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
-    from probes.held_out import halves
-    from probes.pds import Pds
-    from probes.probe import measure
-    from probes.prompts import align, load_suite
+    from streamscope.probes.held_out import halves
+    from streamscope.probes.pds import Pds
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align, load_suite
 
     prompts = align(load_suite("competing"), one.tokenizer, one.model.config.n_ctx)
     table = measure(one.model, Pds(), prompts, tokenizer=one.tokenizer)
@@ -311,11 +309,11 @@ def on_the_other_half(
 
 
 def _coreference(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
-    from probes.coreference import Coreference
-    from probes.held_out import held_out
-    from probes.probe import measure
-    from probes.prompts import align, load_suite
-    from probes.undefined import note, reasons
+    from streamscope.probes.coreference import Coreference
+    from streamscope.probes.held_out import held_out
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align, load_suite
+    from streamscope.probes.undefined import note, reasons
 
     aligned = align(load_suite("reserved-words", n=gate.n), one.tokenizer, one.model.config.n_ctx)
     table = measure(one.model, Coreference(), aligned, tokenizer=one.tokenizer)
@@ -329,9 +327,8 @@ def _coreference(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
 def _task(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     import numpy as np
     import torch
-
-    from models.capture import Query, run
-    from probes.tasks import load_task
+    from streamscope.models.capture import Query, run
+    from streamscope.probes.tasks import load_task
 
     task = load_task(name, one.tokenizer, one.model.config.n_ctx)
     reads = task.reads
@@ -346,8 +343,7 @@ def _task(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
 
 def _depth(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     import numpy as np
-
-    from probes.over_steps import over_documents, ratio_row
+    from streamscope.probes.over_steps import over_documents, ratio_row
 
     counts = []
     for _, real, _, depth in over_documents(one.model, one.folder, one.tokenizer, gate.data, gate.max_documents):
@@ -362,11 +358,10 @@ def _depth(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
 
 def _mixing(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     import numpy as np
-
-    from models.mixing import connections
-    from probes.mixing import MIX
-    from probes.mixing_monitor import kinds, read
-    from probes.undefined import note
+    from streamscope.models.mixing import connections
+    from streamscope.probes.mixing import MIX
+    from streamscope.probes.mixing_monitor import kinds, read
+    from streamscope.probes.undefined import note
 
     if not any("res" in module.b for module in connections(one.model).values()):
         return _nothing("no hyper-connections")

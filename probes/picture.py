@@ -16,18 +16,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from models.bounds import AnyInt
-from models.cli import command, parse
-from models.errors import InputError, unknown
-from models.head_spec import Head, parse_heads, score_names
-from probes.picture_plot import plot
-from probes.probe import measure
-from probes.report import ProbeOptions, check_options, open_run, show, write_results
+from streamscope.models.bounds import AnyInt
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.head_spec import Head, parse_heads, score_names
+from streamscope.probes.picture_plot import plot
+from streamscope.probes.probe import measure
+from streamscope.probes.report import ProbeOptions, check_options, open_run, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from probes.align import Aligned
+    from streamscope.probes.align import Aligned
 
 SCORES = ("pds", "previous", "first", "duplicate", "induction")
 """What --heads ranks by: `probes.pds` on the suite, `probes.heads` on random sequences."""
@@ -43,7 +42,7 @@ UNITS = {
 @cache
 def picture_query() -> Any:
     """The class of this probe's queries, made at first use: its base imports torch, which `--help` must not."""
-    from models.capture import Query
+    from streamscope.models.capture import Query
 
     @dataclass(frozen=True, kw_only=True)
     class PictureQuery(Query):
@@ -184,7 +183,7 @@ def picture(
     word or a position), or without heads, attention from that one token; with heads alone, from every token. Runs under
     `edits` if given. Raises `InputError` as `Picture.plan` and `parse_heads`.
     """
-    from probes.align import check_tokenizer
+    from streamscope.probes.align import check_tokenizer
 
     chosen = heads if heads is not None else "all"
     if isinstance(chosen, str) or not all(isinstance(head, Head) for head in chosen):
@@ -225,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from html import escape
 
-    from probes.prompts import align, check_tokenizer, load_suite
+    from streamscope.probes.prompts import align, check_tokenizer, load_suite
 
     run, model = open_run(options)
     tokenizer, cfg, suite, aligned = check_tokenizer(model), model.cfg, None, None
@@ -247,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _prompt(suite: Any, aligned: Any, which: int | str | None) -> "Aligned":
     """The prompt of the suite by place or id."""
-    from probes.attention import choose
+    from streamscope.probes.attention import choose
 
     ids = [p.id for p in suite.prompts]
     if isinstance(which, int) and not 0 <= which < len(ids):
@@ -262,8 +261,8 @@ def _prompt(suite: Any, aligned: Any, which: int | str | None) -> "Aligned":
 
 def _scores(model: Any, tokenizer: Any, name: str, aligned: Any) -> dict[Head, float]:
     """PDS on the suite, or a score by position on random sequences (`probes.heads`)."""
-    from probes.heads import HeadScores
-    from probes.pds.measure import summary
+    from streamscope.probes.heads import HeadScores
+    from streamscope.probes.pds.measure import summary
 
     if name == "pds":
         found = summary(model, aligned, tokenizer).rename(columns={"pds": "mean"})

@@ -13,13 +13,12 @@ No probe knows an architecture's name; all run on our models and on a Transforme
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.capture import Captures, Edits, Query
-    from models.text.tokenizer import Tokenizer
+    from streamscope.models.capture import Captures, Edits, Query
+    from streamscope.models.text.tokenizer import Tokenizer
 
 
 @runtime_checkable
@@ -51,7 +50,7 @@ def measure(
 
     Raises `InputError` without a tokenizer, and when an observation is not a number.
     """
-    from models.capture import run
+    from streamscope.models.capture import run
 
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
     if tokenizer is None:

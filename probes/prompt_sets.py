@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.errors import InputError, unknown
-from probes.lines import json_lines, numbered, strings
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.lines import json_lines, numbered, strings
 
 FOLDER = Path(__file__).resolve().parents[1] / "datasets" / "contrast"
 BUILT_IN = ("indoor", "outdoor", "happy", "sad")
@@ -69,7 +69,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _category(suite: str, category: str) -> list[str]:
-    from probes.prompts import load_suite
+    from streamscope.probes.prompts import load_suite
 
     prompts = load_suite(suite).prompts
     chosen = [p.text for p in prompts if category in (p.category, p.relation)]

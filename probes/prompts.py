@@ -18,17 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import tyro
-
-from models.bounds import Count, Seed
-from models.cli import command, parse
-from models.errors import InputError, unknown
-from probes.align import Aligned, align, check_tokenizer, require_pairs
-from probes.lines import json_lines
-from probes.loaders import FORMATS
-from probes.suite import Order, Prompt, Suite, order_of, population
+from streamscope.models.bounds import Count, Seed
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.align import Aligned, align, check_tokenizer, require_pairs
+from streamscope.probes.lines import json_lines
+from streamscope.probes.loaders import FORMATS
+from streamscope.probes.suite import Order, Prompt, Suite, order_of, population
 
 if TYPE_CHECKING:
-    from models.text.stories import Span
+    from streamscope.models.text.stories import Span
 
 __all__ = [
     "BUNDLED", "Aligned", "Order", "Prompt", "Suite", "align", "check_tokenizer", "load_suite", "require_pairs",
@@ -81,7 +80,7 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
 def _pairs(name: str, n: int, seed: int) -> Suite:
     """Minimal pairs of the built-in corpus from combinations, or of `reserved-words` from words, that no training story
     uses."""
-    from models.text import stories, stories4
+    from streamscope.models.text import stories, stories4
 
     relations = ("event",) if name == "story-events" else stories.RELATIONS
     call = f"models.text.stories.minimal_pairs({seed}, {n}, held_out=True, relations={relations!r})"
@@ -123,7 +122,7 @@ def _story_cases(n: int, seed: int) -> Suite:
     """
     from itertools import count
 
-    from models.text.stories import story
+    from streamscope.models.text.stories import story
 
     prompts: list[Prompt] = []
     for index in count():
@@ -214,12 +213,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"--n-ctx {options.n_ctx}: give --tokenizer or --run with it")
     tokenizer, n_ctx = None, options.n_ctx
     if options.run is not None:
-        from models.checkpoint import load
+        from streamscope.models.checkpoint import load
 
         model = load(options.run)
         tokenizer, n_ctx = check_tokenizer(model), n_ctx or model.cfg.n_ctx
     elif options.tokenizer is not None:
-        from models.text.tokenizer import Tokenizer
+        from streamscope.models.text.tokenizer import Tokenizer
 
         tokenizer = Tokenizer.load(options.tokenizer)
     generated = {"n": options.n, "seed": options.seed}
@@ -234,8 +233,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _report(suite: Suite, aligned: Aligned | None) -> None:
     """Tables of one suite: counts by category and relation; what was skipped or filtered."""
     import pandas as pd
-
-    from probes.tables import print_table
+    from streamscope.probes.tables import print_table
 
     def count(prompts: Sequence[Prompt]) -> dict[tuple[str, str], int]:
         return Counter((p.category, p.relation or "") for p in prompts)

@@ -5,10 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
-
-from models.errors import InputError
-from probes.permutations import sign_flip
-from probes.statistics import (
+from streamscope.models.errors import InputError
+from streamscope.probes.permutations import sign_flip
+from streamscope.probes.statistics import (
     Clusters,
     Estimate,
     degrees_of_freedom,
@@ -16,8 +15,8 @@ from probes.statistics import (
     read_clusters,
     t_quantile,
 )
-from probes.t_tests import clustered_t
-from probes.undefined import note
+from streamscope.probes.t_tests import clustered_t
+from streamscope.probes.undefined import note
 
 
 class ProportionDifference(NamedTuple):

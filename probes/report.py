@@ -4,16 +4,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.bounds import Count, Seed
-from probes.command import INTERVAL, RunOptions, Tables, check_options, open_run, show, write_results
+from streamscope.models.bounds import Count, Seed
+from streamscope.probes.command import INTERVAL, RunOptions, Tables, check_options, open_run, show, write_results
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-
-    from models.text.tokenizer import Tokenizer
-    from probes.align import Aligned
-    from probes.suite import Suite
+    from streamscope.models.text.tokenizer import Tokenizer
+    from streamscope.probes.align import Aligned
+    from streamscope.probes.suite import Suite
 
 __all__ = [
     "INTERVAL",
@@ -44,10 +43,9 @@ def estimate(values: Any, clusters: Any, *, resolution: float = 0.0) -> dict[str
     `resolution` there is no interval and no p, and where there is one cluster no sd either: undefined, with the reason.
     """
     import numpy as np
-
-    from probes.statistics import finite, ratio_of_sums, read_clusters
-    from probes.t_tests import clustered_t, constant
-    from probes.undefined import note
+    from streamscope.probes.statistics import finite, ratio_of_sums, read_clusters
+    from streamscope.probes.t_tests import clustered_t, constant
+    from streamscope.probes.undefined import note
 
     x = finite(values, "values")
     within = read_clusters(clusters, len(x))
@@ -68,8 +66,8 @@ def estimate(values: Any, clusters: Any, *, resolution: float = 0.0) -> dict[str
 
 def with_holm(summary: "pd.DataFrame", p: str = "p") -> "pd.DataFrame":
     """`<p>_holm` beside the column `p`: Holm's correction over the rows with a p; undefined where p is."""
-    from probes.corrections import correct
-    from probes.undefined import note, reasons
+    from streamscope.probes.corrections import correct
+    from streamscope.probes.undefined import note, reasons
 
     new, corrected = summary.copy(), f"{p}_holm"
     new.insert(new.columns.get_loc(p) + 1, corrected, correct(new[p]).p if new[p].notna().any() else NAN)
@@ -145,7 +143,7 @@ class Session:
     @property
     def title(self) -> str:
         """What was measured on what, and what was left out."""
-        from probes.suite import population
+        from streamscope.probes.suite import population
 
         kept, all_of = len(self.aligned.prompts), len(self.suite.prompts)
         out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
@@ -156,8 +154,8 @@ class Session:
 
 def open_session(options: ProbeOptions, run: str | None = None) -> Session:
     """Load a run (default: that of the options) and align the suite with its tokenizer and context."""
-    from models.checkpoint import run_folder
-    from probes.prompts import align, check_tokenizer, load_suite
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.probes.prompts import align, check_tokenizer, load_suite
 
     run_folder(options.run if run is None else run)
     suite = load_suite(options.suite, n=options.n, seed=options.seed)
@@ -176,9 +174,8 @@ def write(options: ProbeOptions, session: Session, tables: Tables, figure: Any, 
 def hits(values: "np.ndarray", clusters: Any) -> dict[str, Any]:
     """Share, ci_low, ci_high of hits, Wilson's interval over clusters; undefined with one cluster."""
     import numpy as np
-
-    from probes.proportions import proportion
-    from probes.statistics import read_clusters
+    from streamscope.probes.proportions import proportion
+    from streamscope.probes.statistics import read_clusters
 
     if read_clusters(clusters, len(values)).count < 2:
         why = "one independent case"

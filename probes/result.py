@@ -22,12 +22,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from models.errors import InputError, unknown
-from probes.observations import Contrast, Measure, Observations, Reasons
-from probes.undefined import COLUMN as UNDEFINED
-from probes.undefined import note
-from probes.undefined import reasons as read_reasons
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.observations import Contrast, Measure, Observations, Reasons
+from streamscope.probes.undefined import COLUMN as UNDEFINED
+from streamscope.probes.undefined import note
+from streamscope.probes.undefined import reasons as read_reasons
 
 FORMAT = 1
 """Of the files written by `Result.save`."""
@@ -327,7 +326,7 @@ class Result:
         suffix. Every file is complete when it bears its name; the paths are returned. Raises `InputError` for another
         suffix and for what cannot be written.
         """
-        from probes.drawing import write_figure
+        from streamscope.probes.drawing import write_figure
 
         path = check_out(Path(path))
         names = list(self.tables)
@@ -351,7 +350,7 @@ class Result:
     @classmethod
     def load(cls, path: str | Path) -> "Result":
         """A result written by `save`. Raises `InputError` for a file that is not one, or damaged."""
-        from probes.contract import discover
+        from streamscope.probes.contract import discover
 
         path = Path(path)
         meta = _meta(path)
@@ -415,8 +414,7 @@ def _write(path: Path, frame: pd.DataFrame, meta: Mapping[str, Any]) -> None:
     """Parquet with JSON in the schema metadata, under its name when it is complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from probes.tables import write_atomically
+    from streamscope.probes.tables import write_atomically
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
     told = {name.encode(): json.dumps(value).encode() for name, value in meta.items()}
@@ -426,8 +424,7 @@ def _write(path: Path, frame: pd.DataFrame, meta: Mapping[str, Any]) -> None:
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
     from safetensors.numpy import save_file
-
-    from probes.tables import write_atomically
+    from streamscope.probes.tables import write_atomically
 
     write_atomically(path, lambda part: save_file(dict(arrays), part, {"about": json.dumps(about)}))
     return path

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-
-from models.bounds import Count, Seed
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import INTERVAL, RunOptions, check_options, open_run, show, write_results
+from streamscope.models.bounds import Count, Seed
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import INTERVAL, RunOptions, check_options, open_run, show, write_results
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +55,7 @@ def matrices(model: Any) -> "dict[str, dict[int, np.ndarray]]":
 
     Raises `InputError` for a model without any.
     """
-    from models.mixing import routing
+    from streamscope.models.mixing import routing
 
     found: dict[str, dict[int, Any]] = {}
     for name, W in routing(model).items():
@@ -99,8 +98,7 @@ def hubs(found: "Mapping[str, Mapping[int, np.ndarray]]") -> "pd.DataFrame":
     """A row per projection, layer, head i: `into` Σ_j |W_ij|, `out_of` Σ_j |W_ji| (j ≠ i), `score`, `even` = 1/H."""
     import numpy as np
     import pandas as pd
-
-    from probes.undefined import note
+    from streamscope.probes.undefined import note
 
     rows = []
     for part, layers in found.items():
@@ -120,8 +118,7 @@ def hub_heads(table: "pd.DataFrame") -> "pd.DataFrame":
     What `hubs` returned. Undefined with one layer.
     """
     import pandas as pd
-
-    from probes.report import estimate, with_holm
+    from streamscope.probes.report import estimate, with_holm
 
     rows = []
     for (part, i), one in table[table["score"].notna()].groupby(["projection", "index"], sort=False):
@@ -141,9 +138,8 @@ def layers(found: "Mapping[str, Mapping[int, np.ndarray]]", shuffles: int = 2000
     """
     import numpy as np
     import pandas as pd
-
-    from probes.report import with_holm
-    from probes.undefined import note
+    from streamscope.probes.report import with_holm
+    from streamscope.probes.undefined import note
 
     rng, rows, nan = np.random.default_rng(seed), [], float("nan")
     for part, matrices in found.items():
@@ -195,8 +191,7 @@ def growth(table: "pd.DataFrame") -> "pd.DataFrame":
     import numpy as np
     import pandas as pd
     from scipy import stats
-
-    from probes.undefined import note
+    from streamscope.probes.undefined import note
 
     rows = []
     for part, one in table.groupby("projection", sort=False):
@@ -274,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     check_options(options)
     name, model = open_run(options)
-    from probes.undefined import legend
+    from streamscope.probes.undefined import legend
 
     found = matrices(model)
     by_layer, by_head = layers(found, options.shuffles, options.seed), hubs(found)

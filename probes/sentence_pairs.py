@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from models.errors import InputError
-from probes.lines import json_lines, strings
-from probes.loaders import SentencePair, SentencePairs, blimp, winobias
+from streamscope.models.errors import InputError
+from streamscope.probes.lines import json_lines, strings
+from streamscope.probes.loaders import SentencePair, SentencePairs, blimp, winobias
 
 ARTICLE = re.compile(r"(the|an?|his|her|their|my)\s", re.IGNORECASE)
 POSSESSIVE = frozenset({"his", "their"})

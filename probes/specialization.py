@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-
-from models.bounds import Bounds, Count, check
-from models.cli import command, parse
-from models.errors import InputError
-from probes.command import RunOptions, documents, open_run, write_results
-from probes.heads import PATTERNS, by_layer
+from streamscope.models.bounds import Bounds, Count, check
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import RunOptions, documents, open_run, write_results
+from streamscope.probes.heads import PATTERNS, by_layer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +57,7 @@ class Specialization:
 
     def plan(self, prompts: Any, tokenizer: Any) -> Any:
         """Samples of exactly `length` tokens. Raises `InputError` when no prompt is that long."""
-        from models.capture import Query
+        from streamscope.models.capture import Query
 
         tokens = list(self.samples(prompts, tokenizer))
         if not tokens:
@@ -88,9 +87,8 @@ class Specialization:
         """
         import numpy as np
         import pandas as pd
-
-        from probes.statistics import t_quantile
-        from probes.undefined import note
+        from streamscope.probes.statistics import t_quantile
+        from streamscope.probes.undefined import note
 
         n, nan, rows = int(table["samples"].max()), float("nan"), []
         for measure, scope, one in _scopes(table):
@@ -114,8 +112,7 @@ class Specialization:
         """Left: 1 − cosine for every pair of heads. Right: entropy, layer × head. Takes the table of observations."""
         import numpy as np
         import plotly.graph_objects as go
-
-        from probes.report import heat_map, side_by_side
+        from streamscope.probes.report import heat_map, side_by_side
 
         entropy, pairs = (table[(table["left_out"] == -1) & (table["measure"] == m)] for m in ("entropy", "HSS"))
         names = [f"L{a}H{b}" for a, b in zip(entropy["layer"], entropy["index"], strict=True)]
@@ -218,7 +215,7 @@ def stream(
 
     Memory does not grow with the number of prompts. Raises `InputError` as `plan` and `Sums`.
     """
-    from models.capture import run
+    from streamscope.models.capture import run
 
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
     size = max(1, CHUNK_NUMBERS // (model.cfg.n_layers * model.cfg.n_heads * probe.length**2))
@@ -277,10 +274,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from rich.console import Console
     from rich.progress import track
-
-    from models.checkpoint import run_folder
-    from models.training.data import evaluation_shards
-    from probes.command import show
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.training.data import evaluation_shards
+    from streamscope.probes.command import show
 
     shards = evaluation_shards(run_folder(options.run), model._text(), options.data)
     found = list(islice(documents(shards, probe.length), options.samples))

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.cli import command, parse
-from models.errors import InputError, unknown
-from probes.report import (
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError, unknown
+from streamscope.probes.report import (
     INTERVAL,
     ProbeOptions,
     check_options,
@@ -32,10 +32,9 @@ from probes.report import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.capture import Captures, Query
-    from probes.align import Aligned
-    from probes.suite import Suite
+    from streamscope.models.capture import Captures, Query
+    from streamscope.probes.align import Aligned
+    from streamscope.probes.suite import Suite
 
 LEVELS: dict[str, list[str]] = {"all": [], "layer": ["layer"], "head": ["layer", "index", "head"]}
 UNITS = {
@@ -70,7 +69,7 @@ class Sps:
 
     def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
         """Patterns, and gates where they count, at the query."""
-        from probes.attention import role_query
+        from streamscope.probes.attention import role_query
 
         return role_query(prompts, tokenizer, needs=("target", "distractor"), gated=self.attention == "gated")
 
@@ -80,8 +79,7 @@ class Sps:
         `even` is the SPS of a head that looks everywhere alike.
         """
         import numpy as np
-
-        from probes.attention import RoleQuery, attention_rows, by_layer, prompt_columns, tidy, to
+        from streamscope.probes.attention import RoleQuery, attention_rows, by_layer, prompt_columns, tidy, to
 
         assert isinstance(query, RoleQuery)
         found: dict[str, list[np.ndarray]] = {"target": [], "distractor": []}
@@ -102,10 +100,9 @@ class Sps:
         over the rows; d is Cohen's, pooled. A part of the table (one relation, say) is summarised as such.
         """
         import pandas as pd
-
-        from probes.attention import RESOLUTION
-        from probes.effect_sizes import cohens_d
-        from probes.undefined import note, reasons
+        from streamscope.probes.attention import RESOLUTION
+        from streamscope.probes.effect_sizes import cohens_d
+        from streamscope.probes.undefined import note, reasons
 
         if table.empty:
             raise InputError("no prompts to summarise: the table is empty")
@@ -179,8 +176,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(options)
     probe = Sps(level=options.level, attention=options.attention)
 
-    from probes.attention import left_out
-    from probes.probe import measure
+    from streamscope.probes.attention import left_out
+    from streamscope.probes.probe import measure
 
     session = open_session(options)
     if probe.attention == "gated" and not any(name.endswith("attn.hook_gate") for name in session.model.hook_dict):

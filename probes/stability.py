@@ -5,8 +5,8 @@ Reads the table of `probes.coreference`: columns pair, cluster, relation, order,
 
 from typing import TYPE_CHECKING
 
-from models.errors import InputError
-from probes.report import estimate
+from streamscope.models.errors import InputError
+from streamscope.probes.report import estimate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +35,7 @@ def stability(table: "pd.DataFrame") -> "pd.DataFrame":
     pairs.
     """
     import pandas as pd
-
-    from probes.undefined import mark
+    from streamscope.probes.undefined import mark
 
     orders = by_order(table)
     if orders is None:
@@ -68,8 +67,7 @@ def mean_stability(pairs: "pd.DataFrame") -> "pd.DataFrame":
     Intervals over independent cases, cut at 0 and 1.
     """
     import pandas as pd
-
-    from probes.undefined import note, reasons
+    from streamscope.probes.undefined import note, reasons
 
     columns = ("mean", "sd", "ci_low", "ci_high")
     rows = []

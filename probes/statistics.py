@@ -28,8 +28,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
-
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in simulation
 _BATCH_CELLS = 2_000_000  # resampled numbers in memory at once

@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from streamscope.models.capture import Query, run
+from streamscope.models.errors import InputError
 from torch import Tensor
-
-from models.capture import Query, run
-from models.errors import InputError
 
 NAMED = ("token", "context")
 PARALLEL = "streams"

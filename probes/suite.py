@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 Order = Literal["target_first", "target_last"]
 Unit = str | tuple[str, ...]

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 WORD, HEADER = 16, 8
 """Characters of a name and of a column's head that are kept in one piece where a terminal is narrow."""

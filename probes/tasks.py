@@ -23,16 +23,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
-
-from models.errors import InputError
-from probes.loaders import SentencePair, SentencePairs
-from probes.prompts import load_suite
-from probes.sentence_pairs import PAIRS
-from probes.statistics import read_clusters
-from probes.suite import Prompt, Suite, unit_of, units
+from streamscope.models.errors import InputError
+from streamscope.probes.loaders import SentencePair, SentencePairs
+from streamscope.probes.prompts import load_suite
+from streamscope.probes.sentence_pairs import PAIRS
+from streamscope.probes.statistics import read_clusters
+from streamscope.probes.suite import Prompt, Suite, unit_of, units
 
 if TYPE_CHECKING:
-    from models.text.tokenizer import Tokenizer
+    from streamscope.models.text.tokenizer import Tokenizer
 
 Rule = Literal["token", "sentence"]
 Filtered = list[tuple[str, str]]

@@ -8,11 +8,10 @@ seeds([a, b, c])            every estimate as mean over the runs: what the recip
 from collections.abc import Sequence
 
 import pandas as pd
-
-from models.errors import InputError
-from probes import observations
-from probes.observations import Estimates, Reasons
-from probes.result import Column, Result, Table, counts, quantity
+from streamscope.models.errors import InputError
+from streamscope.probes import observations
+from streamscope.probes.observations import Estimates, Reasons
+from streamscope.probes.result import Column, Result, Table, counts, quantity
 
 
 def _described(result: Result, name: str) -> Column | None:

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-
-from models.errors import InputError, unknown
+from streamscope.models.errors import InputError, unknown
 
 COLUMN = "undefined"
 

@@ -19,7 +19,8 @@ gc.disable()  # until all is imported: a million objects that stay are not looke
 # before any test module imports the rooms
 jaxtyping.jaxtyped = tests.typecheck.jaxtyped  # what the hook puts before every function
 jaxtyping.install_import_hook(
-    ["models", "probes", "interventions", "features", "benchmarks"], "tests.typecheck.checked"
+    [f"streamscope.{room}" for room in ("models", "probes", "interventions", "features", "benchmarks")],
+    "tests.typecheck.checked",
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,7 +109,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def tiny_run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run folder of a tiny LFA."""
-    from models.train import main
+    from streamscope.models.train import main
 
     out = tmp_path_factory.mktemp("runs") / "lfa"
     main(tests.tiny.arguments(corpus, out, "--sample-every", "6"))

@@ -69,8 +69,8 @@ def arguments(corpus: tuple[Path, Path], out: Path, *more: str, preset: str = "l
 
 def untrained(preset: str, run: Path, out: Path, **overrides: Any) -> Path:
     """A run folder of a tiny model that never trained, with the tokenizer of a finished `run`."""
-    from models.checkpoint import load
-    from models.make import build
+    from streamscope.models.checkpoint import load
+    from streamscope.models.make import build
 
     tokenizer = load(run).tokenizer
     assert tokenizer is not None

@@ -22,11 +22,11 @@ deviations, d_z with that of the differences.
 
 from typing import ClassVar, Literal
 
-from models.bounds import AnyNumber, Count, Seed, Whole
-from models.errors import InputError
-from probes.command import main_of
-from probes.contract import Documents, Instrument, Prompts, instrument
-from probes.figures import Curve, HeadMap, Intervals, Matrix, Scatter
+from streamscope.models.bounds import AnyNumber, Count, Seed, Whole
+from streamscope.models.errors import InputError
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, Prompts, instrument
+from streamscope.probes.figures import Curve, HeadMap, Intervals, Matrix, Scatter
 
 
 @instrument("ablate", Documents(max_documents=200), Prompts())

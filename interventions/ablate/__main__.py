@@ -1,7 +1,7 @@
 """`python -m interventions.ablate`."""
 
-from interventions.ablate import main
-from models.cli import command
+from streamscope.interventions.ablate import main
+from streamscope.models.cli import command
 
 if __name__ == "__main__":
     command(main)

@@ -5,25 +5,24 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from interventions.ablate import Ablate
-from interventions.controls import FEW, IDENTITY, NO_DRAWS, Sweep, plan
-from interventions.edits import replace_heads, resample_heads, scale_heads
-from interventions.effects import REASON, by_construction
-from interventions.interactions import ONE, head_sets, parts
-from interventions.observe import SMALLEST, UNIT, Observed, observe_prompts
-from interventions.reference import document_rows, mean_outputs
-from interventions.selection import every_head, labels, pds_scores, pds_table
-from interventions.sweep import Losses, document_losses
-from models.capture import Edits
-from models.errors import unknown
-from models.head_spec import Head, parse_heads, score_names
-from models.text.shards import TokenShards
-from probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
-from probes.effect_sizes import cohens_d, d_interval
-from probes.observations import Contrast, Estimates, Measure, Observations, estimate, ranks
-from probes.result import Column, Table, counts, key, quantity
-from probes.statistics import BOOTSTRAP_CLUSTERS, read_clusters
+from streamscope.interventions.ablate import Ablate
+from streamscope.interventions.controls import FEW, IDENTITY, NO_DRAWS, Sweep, plan
+from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
+from streamscope.interventions.effects import REASON, by_construction
+from streamscope.interventions.interactions import ONE, head_sets, parts
+from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_prompts
+from streamscope.interventions.reference import document_rows, mean_outputs
+from streamscope.interventions.selection import every_head, labels, pds_scores, pds_table
+from streamscope.interventions.sweep import Losses, document_losses
+from streamscope.models.capture import Edits
+from streamscope.models.errors import unknown
+from streamscope.models.head_spec import Head, parse_heads, score_names
+from streamscope.models.text.shards import TokenShards
+from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
+from streamscope.probes.effect_sizes import cohens_d, d_interval
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate, ranks
+from streamscope.probes.result import Column, Table, counts, key, quantity
+from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, read_clusters
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from models.errors import InputError
+from streamscope.models.errors import InputError
 
 Entry = TypeVar("Entry")
 REBUILDS = 3

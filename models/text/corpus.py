@@ -30,9 +30,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from models.errors import InputError
-from models.text import END_OF_TEXT
-from models.text.readers import (
+from streamscope.models.errors import InputError
+from streamscope.models.text import END_OF_TEXT
+from streamscope.models.text.readers import (
     SUFFIXES,
     checked_text,
     digest,
@@ -189,13 +189,13 @@ class StoriesCorpus(Corpus):
     n: int = STORIES_N
 
     def _texts(self) -> Iterator[str]:
-        from models.text import stories
+        from streamscope.models.text import stories
 
         return stories.documents(self.seed, self.n)
 
     @property
     def _identity(self) -> dict[str, Any]:
-        from models.text import stories
+        from streamscope.models.text import stories
 
         return {"stories": f"stories-v{stories.VERSION}-{self.seed}-{self.n}"}
 
@@ -207,13 +207,13 @@ class Stories4Corpus(StoriesCorpus):
     stage: float = 1.0
 
     def _texts(self) -> Iterator[str]:
-        from models.text import stories4
+        from streamscope.models.text import stories4
 
         return stories4.documents(self.seed, self.n, self.stage)
 
     @property
     def _identity(self) -> dict[str, Any]:
-        from models.text import stories4
+        from streamscope.models.text import stories4
 
         return {"stories": f"stories-v{stories4.VERSION}-{self.seed}-{self.n}-{self.stage:g}"}
 

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
+from streamscope.models.errors import InputError
+from streamscope.models.text.corpus import MixtureCorpus
+from streamscope.models.text.shards import TokenShards, Windows, epoch_order
 from torch import Tensor
-
-from models.errors import InputError
-from models.text.corpus import MixtureCorpus
-from models.text.shards import TokenShards, Windows, epoch_order
 
 BLOCK = 1000
 """Draws in which the shares are exact."""

@@ -17,11 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Int
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.text.shards import NO_TARGET, PACKINGS
+from streamscope.models.text.tokenizer import Tokenizer
 from torch import Tensor
-
-from models.errors import InputError, unknown
-from models.text.shards import NO_TARGET, PACKINGS
-from models.text.tokenizer import Tokenizer
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"
 Pair = tuple[str, str]

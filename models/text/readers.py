@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from models.errors import InputError
-from models.text import END_OF_TEXT
+from streamscope.models.errors import InputError
+from streamscope.models.text import END_OF_TEXT
 
 SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
 PARQUET_ROWS = 1024

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from models.text.story_cases import HELD_OUT_PART, Passage, event, is_held_out
-from models.text.story_text import Case, Span, Story, capital, parse, resolve
-from models.text.story_world import PASSAGES, cast, tell
+from streamscope.models.text.story_cases import HELD_OUT_PART, Passage, event, is_held_out
+from streamscope.models.text.story_text import Case, Span, Story, capital, parse, resolve
+from streamscope.models.text.story_world import PASSAGES, cast, tell
 
 __all__ = [
     "CATEGORIES", "HELD_OUT_PART", "RELATIONS", "VERSION", "Case", "MinimalPair", "PairSpans", "Span",
@@ -191,7 +191,7 @@ def statistics(stories: Sequence[Story], categories: Sequence[str] = CATEGORIES)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from models.errors import InputError
+    from streamscope.models.errors import InputError
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
@@ -211,6 +211,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    from models.cli import command
+    from streamscope.models.cli import command
 
     command(main)

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from random import Random
 from zlib import crc32
 
-from models.text.story_text import Env, Label, expand, pick
-from models.text.story_words import (
+from streamscope.models.text.story_text import Env, Label, expand, pick
+from streamscope.models.text.story_words import (
     ANIMALS,
     BIG_PREY,
     BOYS,

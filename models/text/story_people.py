@@ -2,7 +2,7 @@
 
 from random import Random
 
-from models.text.story_cases import (
+from streamscope.models.text.story_cases import (
     AFTER_PERSON,
     AFTER_THING,
     BETWEEN_PEOPLE,
@@ -19,8 +19,8 @@ from models.text.story_cases import (
     draw,
     noun,
 )
-from models.text.story_text import Env, Label, capital, expand, pick
-from models.text.story_words import (
+from streamscope.models.text.story_text import Env, Label, capital, expand, pick
+from streamscope.models.text.story_words import (
     ANIMAL_STATES,
     ANIMALS,
     BOYS,

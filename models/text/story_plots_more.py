@@ -1,6 +1,6 @@
 """More plots; the form is told in `story_plots`."""
 
-from models.text.story_plots import INSIDE, OUTSIDE, Plot
+from streamscope.models.text.story_plots import INSIDE, OUTSIDE, Plot
 
 MORE_PLOTS: tuple[Plot, ...] = (
     Plot("promise", OUTSIDE, (

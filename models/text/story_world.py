@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from models.text.story_cases import Passage, agent_patient, tool_container
-from models.text.story_people import gender, number, possessor_possessed
-from models.text.story_plots import PLOTS, Plot
-from models.text.story_plots_more import MORE_PLOTS
-from models.text.story_text import Label, capital, expand, pick
-from models.text.story_words import BOYS, COLORS, ELDERS, GIRLS, LISTS, PET_NAMES, PETS, THINGS
+from streamscope.models.text.story_cases import Passage, agent_patient, tool_container
+from streamscope.models.text.story_people import gender, number, possessor_possessed
+from streamscope.models.text.story_plots import PLOTS, Plot
+from streamscope.models.text.story_plots_more import MORE_PLOTS
+from streamscope.models.text.story_text import Label, capital, expand, pick
+from streamscope.models.text.story_words import BOYS, COLORS, ELDERS, GIRLS, LISTS, PET_NAMES, PETS, THINGS
 
 PASSAGES = {
     "tool-container": tool_container,

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-
-from models.bounds import Bounds, Count, NotNegative, Positive, Seed, Share, Whole, check
-from models.errors import InputError
+from streamscope.models.bounds import Bounds, Count, NotNegative, Positive, Seed, Share, Whole, check
+from streamscope.models.errors import InputError
 
 Decay = Annotated[float, Bounds(low=0, below=1)]
 """How much a running mean keeps of itself at every step."""

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import bundled, read_json, run_folder
-from models.errors import InputError
-from models.text.cache import cache_root, cached
-from models.text.corpus import Corpus, MixtureCorpus, open_corpus
-from models.text.mixture import MixedWindows, Mixture
-from models.text.shards import TokenShards, Windows, pack
-from models.text.tokenizer import Tokenizer
+from streamscope.models.checkpoint import bundled, read_json, run_folder
+from streamscope.models.errors import InputError
+from streamscope.models.text.cache import cache_root, cached
+from streamscope.models.text.corpus import Corpus, MixtureCorpus, open_corpus
+from streamscope.models.text.mixture import MixedWindows, Mixture
+from streamscope.models.text.shards import TokenShards, Windows, pack
+from streamscope.models.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
 

@@ -16,22 +16,21 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
+from streamscope.models.errors import InputError
+from streamscope.models.flops import peak_flops, training_flops_per_token
+from streamscope.models.generate import generate
+from streamscope.models.mixing import has_mixing, idle, measure, still
+from streamscope.models.text.mixture import MixedWindows
+from streamscope.models.text.shards import Windows, epoch_order
+from streamscope.models.training.checkpoints import Kept, load_checkpoint, none_yet, save_checkpoint
+from streamscope.models.training.config import Training, phases_of, snapshot_steps
+from streamscope.models.training.feed import Feed
+from streamscope.models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
+from streamscope.models.training.parallel import Ranks, load_sharded, save_sharded
+from streamscope.models.training.progress import Progress
+from streamscope.models.training.run import Run
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
-
-from models.errors import InputError
-from models.flops import peak_flops, training_flops_per_token
-from models.generate import generate
-from models.mixing import has_mixing, idle, measure, still
-from models.text.mixture import MixedWindows
-from models.text.shards import Windows, epoch_order
-from models.training.checkpoints import Kept, load_checkpoint, none_yet, save_checkpoint
-from models.training.config import Training, phases_of, snapshot_steps
-from models.training.feed import Feed
-from models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
-from models.training.parallel import Ranks, load_sharded, save_sharded
-from models.training.progress import Progress
-from models.training.run import Run
-from models.transformer import StreamTransformer
 
 BF16_WIDTH = 128
 """Narrowest model for which bf16 autocast is used on a CPU."""

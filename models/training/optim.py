@@ -13,13 +13,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from streamscope.models.errors import InputError
+from streamscope.models.hyper_mixing import DTYPES, HyperConnection
+from streamscope.models.positions import PositionTable
+from streamscope.models.training.config import Training
+from streamscope.models.transformer import Embedding
 from torch import Tensor, nn
-
-from models.errors import InputError
-from models.hyper_mixing import DTYPES, HyperConnection
-from models.positions import PositionTable
-from models.training.config import Training
-from models.transformer import Embedding
 
 
 def decays(name: str, p: nn.Parameter) -> bool:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from models.checkpoint import (
+from streamscope.models.checkpoint import (
     DIGEST,
     FORMAT,
     digest,
@@ -19,10 +18,10 @@ from models.checkpoint import (
     write_tensors,
     write_text,
 )
-from models.errors import InputError
-from models.provenance import now
-from models.text.tokenizer import Tokenizer
-from models.training.lock import NAME, Lock
+from streamscope.models.errors import InputError
+from streamscope.models.provenance import now
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.models.training.lock import NAME, Lock
 
 OF_THE_MACHINE = ("tokens_per_second", "mfu", "peak_memory")
 """Values of a row of metrics.jsonl that are other on another machine, or at another time."""

@@ -11,18 +11,17 @@ A head that looks at neither, or everywhere alike, has 0 as well: read PDS besid
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from models.bounds import NotNegative
-from models.errors import InputError
-from probes.command import main_of
-from probes.contract import Instrument, Prompts, instrument
-from probes.figures import HeadMap, Histogram, Intervals
+from streamscope.models.bounds import NotNegative
+from streamscope.models.errors import InputError
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, Prompts, instrument
+from streamscope.probes.figures import HeadMap, Histogram, Intervals
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.capture import Captures, Query
-    from probes.align import Aligned
-    from probes.suite import Suite
+    from streamscope.models.capture import Captures, Query
+    from streamscope.probes.align import Aligned
+    from streamscope.probes.suite import Suite
 
 FIXED = 0.075
 """The paper's threshold, μ+σ of its Std-T (LFA §3.2)."""

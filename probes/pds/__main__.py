@@ -1,7 +1,7 @@
 """`python -m probes.pds`."""
 
-from models.cli import command
-from probes.pds import main
+from streamscope.models.cli import command
+from streamscope.probes.pds import main
 
 if __name__ == "__main__":
     command(main)

@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-
-from models.capture import Captures, Query, run
-from models.errors import InputError
-from probes.align import Aligned, require_pairs
-from probes.attention import (
+from streamscope.models.capture import Captures, Query, run
+from streamscope.models.errors import InputError
+from streamscope.probes.align import Aligned, require_pairs
+from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,
     align_once,
@@ -20,13 +19,13 @@ from probes.attention import (
     tidy,
     to,
 )
-from probes.contract import Opened, Prompts, Seen, title_of
-from probes.documents import given_prompts
-from probes.effect_sizes import cohens_d
-from probes.observations import Contrast, Estimates, Measure, Observations
-from probes.pds import FIXED, Pds
-from probes.result import Column, Table, counts, key, quantity
-from probes.suite import Suite
+from streamscope.probes.contract import Opened, Prompts, Seen, title_of
+from streamscope.probes.documents import given_prompts
+from streamscope.probes.effect_sizes import cohens_d
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
+from streamscope.probes.pds import FIXED, Pds
+from streamscope.probes.result import Column, Table, counts, key, quantity
+from streamscope.probes.suite import Suite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-
-from benchmarks.ablation_sweep import as_bridge, main
-from benchmarks.timing import interleaved
-from models import build
+from streamscope.benchmarks.ablation_sweep import as_bridge, main
+from streamscope.benchmarks.timing import interleaved
+from streamscope.models import build
 
 
 def test_prints_a_row_per_case_and_vocabulary(capsys: pytest.CaptureFixture) -> None:

@@ -1,8 +1,7 @@
 """The clustering benchmark runs and compares labels."""
 
 import pytest
-
-from benchmarks.clustering import main
+from streamscope.benchmarks.clustering import main
 
 
 @pytest.mark.parametrize(

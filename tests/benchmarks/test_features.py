@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-
-from benchmarks.features import main, straightforward
-from features.reader import FeatureReader
-from features.schema import FeatureOptions
-from models import build
+from streamscope.benchmarks.features import main, straightforward
+from streamscope.features.reader import FeatureReader
+from streamscope.features.schema import FeatureOptions
+from streamscope.models import build
 
 SMALL = ["--vocab", "300", "--layers", "2", "--width", "48", "--length", "40", "--documents", "2"]
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from benchmarks import gpu
-from benchmarks.gpu import main
-from models.errors import InputError
+from streamscope.benchmarks import gpu
+from streamscope.benchmarks.gpu import main
+from streamscope.models.errors import InputError
 
 
 def rows(path: Path) -> dict[tuple, dict]:

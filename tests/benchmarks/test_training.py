@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-
-from benchmarks.training import PARTS, Options, _step, main, matmul_ceiling, on_paper, shape, training_step
-from models import build
-from models.errors import InputError
+from streamscope.benchmarks.training import PARTS, Options, _step, main, matmul_ceiling, on_paper, shape, training_step
+from streamscope.models import build
+from streamscope.models.errors import InputError
 
 SMALL = ["--layers", "1", "--batch", "1", "--context", "8", "--rounds", "1", "--widths", "48", "--vocabularies", "64"]
 
@@ -28,7 +27,7 @@ def test_bad_options_are_told() -> None:
 
 
 def test_both_sides_have_the_same_parameters() -> None:
-    from benchmarks.plain_gpt import PlainGPT
+    from streamscope.benchmarks.plain_gpt import PlainGPT
 
     c = shape("std-t", Options(context=16), 48, 300)
     plain = PlainGPT(d_vocab=300, n_ctx=16, d=48, heads=c.n_heads, layers=c.n_layers, d_mlp=c.d_mlp)

@@ -4,9 +4,8 @@ import math
 from typing import Any
 
 import torch
-
-from features.schema import FeatureOptions
-from models.capture import capture
+from streamscope.features.schema import FeatureOptions
+from streamscope.models.capture import capture
 
 
 def naive_features(model: Any, ids: list[int], options: FeatureOptions) -> list[dict[str, float]]:

@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from features.schema import FeatureOptions
-from features.store import INDEX, about_features, feature_schema
+from streamscope.features.schema import FeatureOptions
+from streamscope.features.store import INDEX, about_features, feature_schema
 
 
 def planted_table(about: dict[str, Any], n: int = 12, *, document: int = 0, seed: int = 0) -> pd.DataFrame:

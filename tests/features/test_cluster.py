@@ -8,12 +8,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from streamscope.features.cluster import main
+from streamscope.features.schema import FeatureOptions
+from streamscope.features.store import FORMAT, about_features
+from streamscope.models.errors import InputError
+from streamscope.probes.tables import read_about
 
-from features.cluster import main
-from features.schema import FeatureOptions
-from features.store import FORMAT, about_features
-from models.errors import InputError
-from probes.tables import read_about
 from tests.features.planted import planted_file, planted_table
 
 ABOUT = about_features(2, 2, FeatureOptions())
@@ -38,7 +38,7 @@ def planted(n: int = 240, noise: int = 0, seed: int = 0) -> pd.DataFrame:
 
 def raw_file(path: Path, table: pd.DataFrame, x: np.ndarray, checkpoint: str = "abc", hook: str = "h", **more) -> Path:
     """Raw activations of the tokens of a table, as `features.extract --raw` writes them."""
-    from features.store import INDEX
+    from streamscope.features.store import INDEX
 
     about = {"kind": "raw", "format": FORMAT, "hooks": [hook], "model": {"checkpoint": checkpoint}, **more}
     fields = {name: pa.array(table[name], pa.type_for_alias(kind)) for name, kind in INDEX.items()}

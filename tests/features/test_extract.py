@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import streamscope.features.extract
+from streamscope.features.extract import main, stream_names
+from streamscope.features.reader import FeatureReader
+from streamscope.features.schema import FeatureOptions, columns
+from streamscope.features.store import read_features, read_raw
+from streamscope.models import build
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.text.corpus import open_corpus
+from streamscope.models.text.shards import pack
+from streamscope.probes.tables import read_about
 
-import features.extract
-from features.extract import main, stream_names
-from features.reader import FeatureReader
-from features.schema import FeatureOptions, columns
-from features.store import read_features, read_raw
-from models import build
-from models.checkpoint import load
-from models.errors import InputError
-from models.text.corpus import open_corpus
-from models.text.shards import pack
-from probes.tables import read_about
 from tests.features.planted import planted_file
 from tests.tiny import untrained
 
@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features.extract, "PART_ROWS", 64)
-    monkeypatch.setattr(features.extract, "BATCH_TOKENS", 96)
+    monkeypatch.setattr(streamscope.features.extract, "PART_ROWS", 64)
+    monkeypatch.setattr(streamscope.features.extract, "BATCH_TOKENS", 96)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_raw_alone_means_the_streams_of_the_last_layer(preset: str, names: list[
 KILLED = """
 import os, signal, sys
 import pyarrow.parquet as pq
-import features.extract as command
+import streamscope.features.extract as command
 command.PART_ROWS, command.BATCH_TOKENS = 64, 96
 write, calls = pq.write_table, []
 def dying(table, path, **options):

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import streamscope.features.extract
+from streamscope.features.extract import extract, main, plan
+from streamscope.features.parts import Parts
+from streamscope.features.reader import FeatureReader
+from streamscope.features.schema import FeatureOptions
+from streamscope.models.checkpoint import load
+from streamscope.models.ledger import Ledger
+from streamscope.models.text.corpus import open_corpus
+from streamscope.models.text.shards import pack
 
-import features.extract
-from features.extract import extract, main, plan
-from features.parts import Parts
-from features.reader import FeatureReader
-from features.schema import FeatureOptions
-from models.checkpoint import load
-from models.ledger import Ledger
-from models.text.corpus import open_corpus
-from models.text.shards import pack
 from tests.tiny import untrained
 
 ABOUT = {"run": "pls", "preset": "pls", "checkpoint": "abc"}
@@ -27,8 +27,8 @@ def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features.extract, "PART_ROWS", 64)
-    monkeypatch.setattr(features.extract, "BATCH_TOKENS", 96)
+    monkeypatch.setattr(streamscope.features.extract, "PART_ROWS", 64)
+    monkeypatch.setattr(streamscope.features.extract, "BATCH_TOKENS", 96)
 
 
 def task(run: Path, corpus) -> tuple:

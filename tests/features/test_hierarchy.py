@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.spatial.distance import cdist, squareform
-
-from features import hierarchy
-from features.hierarchy import RESOLUTION, single_linkage, spanning_tree
-from features.neighbours import nearest
+from streamscope.features import hierarchy
+from streamscope.features.hierarchy import RESOLUTION, single_linkage, spanning_tree
+from streamscope.features.neighbours import nearest
 
 
 def points(kind: str, n: int, d: int, seed: int = 0) -> np.ndarray:

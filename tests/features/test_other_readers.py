@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from features.extract import main
-from features.schema import FeatureOptions, columns
-from features.store import INDEX, Features, read_features
+from streamscope.features.extract import main
+from streamscope.features.schema import FeatureOptions, columns
+from streamscope.features.store import INDEX, Features, read_features
 
 NAMES = [*INDEX, *(column.name for column in columns(6, 6, FeatureOptions()))]
 

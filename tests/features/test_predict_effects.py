@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from streamscope.features.explained import baselines, explain
+from streamscope.features.matched import match_effects, prefixes
+from streamscope.features.predict_effects import main
+from streamscope.models.errors import InputError
+from streamscope.probes.tables import read_about, write_table
 
-from features.explained import baselines, explain
-from features.matched import match_effects, prefixes
-from features.predict_effects import main
-from models.errors import InputError
-from probes.tables import read_about, write_table
 from tests.features.planted import planted_file
 
 N, DOCUMENTS = 3000, 100
@@ -75,7 +75,7 @@ def test_what_baselines_explain_is_no_gain() -> None:
 
 
 def test_r2_is_that_of_the_formula_and_a_constant_effect_has_none() -> None:
-    from features.regression import folds_of, ridge
+    from streamscope.features.regression import folds_of, ridge
 
     effects = np.stack([linear(0.5, 7), np.full(N, 3.0)], 1)
     found = explain(X, effects, KNOWN, CODES, resamples=100, seed=4)
@@ -104,7 +104,7 @@ def files(
     folder: Path, *, index: Any = lambda table: table, **changes: Any
 ) -> tuple[Path, Path, pd.DataFrame, pd.DataFrame]:
     """Features of 400 tokens, and effects of 380 of them and 10 others; L0H0 follows the features, L1H1 does not."""
-    from features.schema import FeatureOptions, columns
+    from streamscope.features.schema import FeatureOptions, columns
 
     rng = np.random.default_rng(0)
     table = index(tokens())

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from streamscope.features.cluster_map import map_data, packed
+from streamscope.features.contexts import Contexts
+from streamscope.features.enrichment import enrichment
+from streamscope.features.profile import main
+from streamscope.features.profiles import most_common, profiles, read_clusters, samples
+from streamscope.features.samples import Scale, farthest_points, from_centre, nearest
+from streamscope.features.schema import FeatureOptions, columns
+from streamscope.features.token_kinds import kinds
+from streamscope.models.errors import InputError
+from streamscope.models.text.readers import digest
+from streamscope.probes.tables import read_about, write_table
 
-from features.cluster_map import map_data, packed
-from features.contexts import Contexts
-from features.enrichment import enrichment
-from features.profile import main
-from features.profiles import most_common, profiles, read_clusters, samples
-from features.samples import Scale, farthest_points, from_centre, nearest
-from features.schema import FeatureOptions, columns
-from features.token_kinds import kinds
-from models.errors import InputError
-from models.text.readers import digest
-from probes.tables import read_about, write_table
 from tests.features.planted import planted_file
 
 TEXT = ["<|endoftext|>", "Lil", "y", " had", " 3", " red", " balls", ".", "\n", "She", " saw", " it", "!"]
@@ -208,7 +208,7 @@ def test_the_map_holds_every_token_and_its_text(tmp_path: Path) -> None:
 
 
 def test_clusters_of_two_tables_say_which(tmp_path: Path) -> None:
-    from features.cluster import main as cluster
+    from streamscope.features.cluster import main as cluster
 
     paths = []
     for i, name in enumerate("ab"):

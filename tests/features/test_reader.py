@@ -5,14 +5,14 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from streamscope.features.attention_stats import attention_stats, gated
+from streamscope.features.reader import FeatureReader, longest_run, stability
+from streamscope.features.schema import FeatureOptions, Tier
+from streamscope.models import build
+from streamscope.models.capture import capture
+from streamscope.models.errors import InputError
+from streamscope.models.readout import top_two
 
-from features.attention_stats import attention_stats, gated
-from features.reader import FeatureReader, longest_run, stability
-from features.schema import FeatureOptions, Tier
-from models import build
-from models.capture import capture
-from models.errors import InputError
-from models.readout import top_two
 from tests.features.naive import k_star, kappa, naive_features
 
 VOCABULARY = 23
@@ -178,8 +178,8 @@ def test_thresholds_of_entropy_and_gate() -> None:
 
 
 def test_top_two_across_tiles_with_ties(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.readout.TILE", 4)
-    monkeypatch.setattr("models.readout.TILE_ROWS", 5)
+    monkeypatch.setattr("streamscope.models.readout.TILE", 4)
+    monkeypatch.setattr("streamscope.models.readout.TILE_ROWS", 5)
     g = torch.Generator().manual_seed(0)
     h, w, target = torch.randn(13, 6, generator=g), torch.randn(17, 6, generator=g), torch.arange(13)
     found, p = top_two(h, w, target), (h @ w.T).softmax(-1)

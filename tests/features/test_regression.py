@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
-
-from features.regression import PENALTIES, boosting, folds_of, ridge
-from models.errors import InputError
+from streamscope.features.regression import PENALTIES, boosting, folds_of, ridge
+from streamscope.models.errors import InputError
 
 
 def r2(y: np.ndarray, said) -> np.ndarray:

@@ -1,9 +1,8 @@
 """The columns of the tiers: how many, in which order, under which names (PLS B.7, C.3)."""
 
 import pytest
-
-from features.schema import FeatureOptions, columns
-from models.errors import InputError
+from streamscope.features.schema import FeatureOptions, columns
+from streamscope.models.errors import InputError
 
 
 def names(n_layers: int, n_heads: int, **options) -> list[str]:

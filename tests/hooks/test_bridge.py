@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from streamscope.models.capture import Query, capture, edit, run
+from streamscope.models.errors import InputError
 from torch import Tensor, nn
-
-from models.capture import Query, capture, edit, run
-from models.errors import InputError
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import streamscope.models
 import torch
+from streamscope.models.capture import capture, edit
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import ObservePoint
+from streamscope.models.make import build
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
-
-import models
-from models.capture import capture, edit
-from models.errors import InputError
-from models.hooks import ObservePoint
-from models.make import build
-from models.transformer import StreamTransformer
 
 torch.set_num_threads(1)
 Z0, Z1 = "blocks.0.attn.hook_z", "blocks.1.attn.hook_z"
@@ -276,19 +275,19 @@ def test_captured_tensors_are_copies(model: StreamTransformer) -> None:
 
 def test_package_exports() -> None:
     """What `models` exports is not hidden by a file of the same name, once all of them are imported."""
-    for home in set(models._HOME.values()):
-        importlib.import_module(f"models.{home}")
-    assert not [n for n in models.__all__ if isinstance(getattr(models, n), types.ModuleType)]
+    for home in set(streamscope.models._HOME.values()):
+        importlib.import_module(f"streamscope.models.{home}")
+    assert not [n for n in streamscope.models.__all__ if isinstance(getattr(streamscope.models, n), types.ModuleType)]
 
 
 @pytest.mark.slow
 def test_package_exports_of_a_fresh_process() -> None:
     """The same where nothing else was imported first."""
     code = """
-import importlib, types, models
-for home in set(models._HOME.values()):
-    importlib.import_module(f"models.{home}")
-wrong = [n for n in models.__all__ if isinstance(getattr(models, n), types.ModuleType)]
+import importlib, types, streamscope.models
+for home in set(streamscope.models._HOME.values()):
+    importlib.import_module(f"streamscope.models.{home}")
+wrong = [n for n in streamscope.models.__all__ if isinstance(getattr(streamscope.models, n), types.ModuleType)]
 assert not wrong, f"modules instead of what they hold: {wrong}"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 import torch
+from streamscope.models.capture import capture, edit
+from streamscope.models.hdpl import HdplProjection
+from streamscope.models.hooks import expected_hooks
+from streamscope.models.make import build
+from streamscope.models.presets import PRESETS
+from streamscope.models.projections import Projection
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
 
-from models.capture import capture, edit
-from models.hdpl import HdplProjection
-from models.hooks import expected_hooks
-from models.make import build
-from models.presets import PRESETS
-from models.projections import Projection
-from models.transformer import StreamTransformer
 from tests.tiny import PARTS, some
 
 torch.set_num_threads(1)

@@ -23,8 +23,7 @@ def _setup(name: str, **overrides: Any) -> tuple[Any, Any, Any]:
     """(model, nnsight's view of it, tokens)."""
     import torch
     from nnsight import NNsight
-
-    from models.make import build
+    from streamscope.models.make import build
 
     model = build(name, "tiny", init_std=0.2, **overrides)
     tokens = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(5))
@@ -44,8 +43,7 @@ def _read(sight: Any, tokens: Any, names: list[str]) -> tuple[dict[str, Any], An
 def check_reading() -> None:
     """Every point that always fires, streams and observe-only sums too, is what TransformerLens caches."""
     import torch
-
-    from models.hooks import expected_hooks
+    from streamscope.models.hooks import expected_hooks
 
     for preset in PRESETS:
         model, sight, tokens = _setup(preset)
@@ -147,8 +145,7 @@ def check_in_place_at_a_reader() -> None:
 def check_observe_only() -> None:
     """Setting the sum of the streams raises our error with their names; reading it does not."""
     import torch
-
-    from models.errors import InputError
+    from streamscope.models.errors import InputError
 
     model, sight, tokens = _setup("lfa")
     plain = model(tokens)
@@ -169,8 +166,7 @@ def check_observe_only() -> None:
 def check_gradients() -> None:
     """Gradients at a reader and at the heads through nnsight are those of capture(grad=True)."""
     import torch
-
-    from models.capture import capture
+    from streamscope.models.capture import capture
 
     for preset in PRESETS:
         model, sight, tokens = _setup(preset)
@@ -188,8 +184,7 @@ def check_batched_invokes() -> None:
     """An edit in one invoke does not reach the rows of another, at any point that always fires."""
     import torch
     from nnsight import NNsight
-
-    from models.hooks import expected_hooks
+    from streamscope.models.hooks import expected_hooks
 
     class Batching(NNsight):
         """How nnsight's own model classes join invokes: one batch, rows in order."""
@@ -215,10 +210,9 @@ def check_batched_invokes() -> None:
 def check_our_tools_after_wrapping() -> None:
     """capture, edit, run and the observe-only error work on a model that nnsight has wrapped."""
     import torch
-
-    from models.capture import Query, capture, edit, run
-    from models.errors import InputError
-    from models.make import build
+    from streamscope.models.capture import Query, capture, edit, run
+    from streamscope.models.errors import InputError
+    from streamscope.models.make import build
 
     for preset in PRESETS:
         model, _, tokens = _setup(preset)

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from streamscope.models.capture import Query, capture, edit, run
+from streamscope.models.errors import InputError
+from streamscope.models.generate import generate
+from streamscope.models.make import build
+from streamscope.models.sweep import run_sweep
+from streamscope.models.trajectories import Trajectories
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
-
-from models.capture import Query, capture, edit, run
-from models.errors import InputError
-from models.generate import generate
-from models.make import build
-from models.sweep import run_sweep
-from models.trajectories import Trajectories
-from models.transformer import StreamTransformer
 
 torch.set_num_threads(1)
 TOKENS = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(1))

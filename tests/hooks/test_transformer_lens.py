@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from streamscope.models.capture import capture, edit
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
 from transformer_lens import patching
-
-from models.capture import capture, edit
-from models.errors import InputError
-from models.make import build
-from models.transformer import StreamTransformer
 
 torch.set_num_threads(1)
 CLEAN = torch.randint(256, (2, 5), generator=torch.Generator().manual_seed(4))

@@ -16,13 +16,13 @@ from typing import Any
 
 import tokenizers
 import torch
+from streamscope.models.config import LayerNorm
+from streamscope.models.head_spec import Head
+from streamscope.models.make import build
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.suite import Prompt, Suite
 from tokenizers import pre_tokenizers
 
-from models.config import LayerNorm
-from models.head_spec import Head
-from models.make import build
-from models.text.tokenizer import Tokenizer
-from probes.suite import Prompt, Suite
 from tests.probes import planted
 
 WORDS = ["rose", "bear", "king", "star", "red", "sun", "fox", "moon", "rain", "snow"]

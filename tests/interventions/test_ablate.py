@@ -6,21 +6,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from interventions.ablate import Ablate, main
-from interventions.ablate.measure import ablate_heads
-from interventions.edits import resample_heads, scale_heads
-from interventions.sweep import document_losses
-from models import build
-from models.capture import edit
-from models.checkpoint import load
-from models.errors import InputError
-from models.head_spec import Head, parse_heads
-from models.text.shards import document_batches
-from models.training.data import evaluation_shards
-from probes.contract import Documents
-from probes.result import Result
-from probes.statistics import ratio_of_sums
+from streamscope.interventions.ablate import Ablate, main
+from streamscope.interventions.ablate.measure import ablate_heads
+from streamscope.interventions.edits import resample_heads, scale_heads
+from streamscope.interventions.sweep import document_losses
+from streamscope.models import build
+from streamscope.models.capture import edit
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head, parse_heads
+from streamscope.models.text.shards import document_batches
+from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.contract import Documents
+from streamscope.probes.result import Result
+from streamscope.probes.statistics import ratio_of_sums
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from streamscope.interventions.abliterate import main
+from streamscope.interventions.divergence import document_divergence, kl_rows
+from streamscope.interventions.weights import abliterated, largest_output, project_out
+from streamscope.models import build
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.runs import main as runs
+from streamscope.models.train import main as train
+from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.directions import main as directions
 
-from interventions.abliterate import main
-from interventions.divergence import document_divergence, kl_rows
-from interventions.weights import abliterated, largest_output, project_out
-from models import build
-from models.checkpoint import load
-from models.errors import InputError
-from models.runs import main as runs
-from models.train import main as train
-from models.training.data import evaluation_shards
-from probes.directions import main as directions
 from tests.tiny import arguments
 
 

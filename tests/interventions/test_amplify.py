@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from interventions.amplification import amplified, amplify_heads, check_alpha, pattern_sums
-from interventions.amplify import main
-from interventions.amplify_tables import (
+from streamscope.interventions.amplification import amplified, amplify_heads, check_alpha, pattern_sums
+from streamscope.interventions.amplify import main
+from streamscope.interventions.amplify_tables import (
     PAPER,
     PAPER_ALPHAS,
     UNITS,
@@ -21,15 +20,16 @@ from interventions.amplify_tables import (
     degradation,
     measure_losses,
 )
-from interventions.areas import areas, trapezoid
-from models import build
-from models.capture import capture, edit
-from models.checkpoint import load
-from models.errors import InputError
-from models.head_spec import Head
-from models.positions import alibi_slopes
-from models.text.shards import document_batches
-from models.training.data import evaluation_shards
+from streamscope.interventions.areas import areas, trapezoid
+from streamscope.models import build
+from streamscope.models.capture import capture, edit
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.models.positions import alibi_slopes
+from streamscope.models.text.shards import document_batches
+from streamscope.models.training.data import evaluation_shards
+
 from tests.probes import planted
 from tests.tiny import FOUR, some, untrained
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import streamscope.models
 import torch
+from streamscope.interventions.batch import answer_log_probs
+from streamscope.interventions.edits import add_direction, replace_heads, resample_heads, scale_heads
+from streamscope.models.capture import Edits, Query, edit, run
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
 
-import models
-from interventions.batch import answer_log_probs
-from interventions.edits import add_direction, replace_heads, resample_heads, scale_heads
-from models.capture import Edits, Query, edit, run
-from models.errors import InputError
-from models.head_spec import Head
 from tests.tiny import FOUR, some
 
 torch.set_num_threads(1)
@@ -24,7 +24,7 @@ ANSWERS = [[1, 2], [9, 4], [0, 3]]
 
 @pytest.mark.parametrize("preset", ["lfa", "kromcanon", "hdpl", "dst-kron"])
 def test_equals_one_forward_per_case_and_edit(preset: str) -> None:
-    model = models.build(preset, scale="tiny", seed=3).double().eval()
+    model = streamscope.models.build(preset, scale="tiny", seed=3).double().eval()
     heads = [Head(0, 1), Head(1, 0)]
     found = answer_log_probs(model, PROMPTS, POSITIONS, ANSWERS, [scale_heads([h], 0.0) for h in heads])
     for e, edits in enumerate([{}, *(scale_heads([h], 0.0) for h in heads)]):
@@ -36,7 +36,7 @@ def test_equals_one_forward_per_case_and_edit(preset: str) -> None:
 
 
 def test_unequal_lists_say_what_to_give() -> None:
-    model = models.build("lfa", scale="tiny")
+    model = streamscope.models.build("lfa", scale="tiny")
     with pytest.raises(InputError, match="one of each per case"):
         answer_log_probs(model, PROMPTS, POSITIONS[:2], ANSWERS, [])
 
@@ -71,7 +71,7 @@ def sweep_of(model: Any) -> list[Edits]:
 @pytest.mark.parametrize("preset", some(PRESETS, FOUR))
 def test_every_kind_of_edit_is_that_of_its_own_run(preset: str) -> None:
     """To 1e-5 in float32, in the batches of `run` (resampling depends on them), all at once and copy by copy."""
-    model = models.build(preset, scale="tiny", seed=3, init_std=0.1)
+    model = streamscope.models.build(preset, scale="tiny", seed=3, init_std=0.1)
     sweep, query = sweep_of(model), Query(tokens=PROMPTS, logits=[[p] for p in POSITIONS])
     expected = []
     for edits in [{}, *sweep]:
@@ -96,7 +96,7 @@ def test_every_kind_of_edit_is_that_of_its_own_run(preset: str) -> None:
 
 def test_one_prompt_alone_and_among_others() -> None:
     """A case does not depend on what shares its batch."""
-    model = models.build("lfa", scale="tiny", init_std=0.2).double()
+    model = streamscope.models.build("lfa", scale="tiny", init_std=0.2).double()
     sweep = [scale_heads([head], 0.0) for head in HEADS]
     every = answer_log_probs(model, PROMPTS, POSITIONS, ANSWERS, sweep)
     for i in range(len(PROMPTS)):
@@ -106,7 +106,7 @@ def test_one_prompt_alone_and_among_others() -> None:
 
 def test_what_changes_nothing_gives_the_same_number() -> None:
     """{} is the unedited model, bit for bit; so is an edit of a head that nobody reads."""
-    model = models.build("lfa", scale="tiny", init_std=0.2)
+    model = streamscope.models.build("lfa", scale="tiny", init_std=0.2)
     with torch.no_grad():
         model.blocks[0].attn.o.weight[2] = 0.0
     found = answer_log_probs(model, PROMPTS, POSITIONS, ANSWERS, [{}, scale_heads([Head(0, 2)], 0.0)])
@@ -115,7 +115,7 @@ def test_what_changes_nothing_gives_the_same_number() -> None:
 
 
 def test_bad_input_is_told() -> None:
-    model = models.build("lfa", scale="tiny")
+    model = streamscope.models.build("lfa", scale="tiny")
     with pytest.raises(InputError, match="ids are 0 to 255"):
         answer_log_probs(model, PROMPTS, POSITIONS, [[1, 256], [0, 0], [0, 0]], [])
     with pytest.raises(InputError, match="leave its 4 tokens"):
@@ -129,9 +129,9 @@ def test_bad_input_is_told() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_bridge_and_our_model_of_the_same_weights_agree() -> None:
     """The bridge runs once per edit, our model shares passes; the numbers are the same."""
-    from benchmarks.ablation_sweep import as_bridge
+    from streamscope.benchmarks.ablation_sweep import as_bridge
 
-    model = models.build("std-t", scale="tiny", init_std=0.2)
+    model = streamscope.models.build("std-t", scale="tiny", init_std=0.2)
     sweep = [scale_heads([head], 0.0) for head in HEADS]
     ours, theirs = (
         answer_log_probs(m, PROMPTS, POSITIONS, ANSWERS, sweep) for m in (model, as_bridge(model))

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import streamscope.models
+from streamscope.interventions.ablation_effects import main as ablation_effects
+from streamscope.interventions.hydra import main as hydra
+from streamscope.interventions.steer_heads import main as steer_heads
+from streamscope.models.errors import InputError
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.head_groups import main as head_groups
+from streamscope.probes.tables import read_about
 
-import models
-from interventions.ablation_effects import main as ablation_effects
-from interventions.hydra import main as hydra
-from interventions.steer_heads import main as steer_heads
-from models.errors import InputError
-from models.text.tokenizer import Tokenizer
-from probes.head_groups import main as head_groups
-from probes.tables import read_about
 from tests.tiny import FOUR, some
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
         if key not in made:
             folder = tmp_path_factory.mktemp("runs") / key.strip("{}")
             sizes = {"d_vocab": 2048, "n_ctx": 128, **changes}
-            models.build(preset, scale="tiny", seed=len(made), tokenizer=tokenizer, **sizes).save(folder)
+            streamscope.models.build(preset, scale="tiny", seed=len(made), tokenizer=tokenizer, **sizes).save(folder)
             made[key] = str(folder)
         return made[key]
 

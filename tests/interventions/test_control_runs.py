@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from interventions import (
+from streamscope.interventions import (
     ablate,
     ablation_effects,
     amplify,
@@ -24,16 +23,17 @@ from interventions import (
     streams,
     streams_plot,
 )
-from interventions.stream_edits import replace_everywhere, zero
-from interventions.sweep import document_losses
-from models.checkpoint import load
-from models.errors import InputError
-from models.training.data import evaluation_shards
-from probes.result import Result
-from probes.suite import Prompt
-from probes.t_tests import clustered_t
-from probes.tables import read_about
-from probes.undefined import reasons
+from streamscope.interventions.stream_edits import replace_everywhere, zero
+from streamscope.interventions.sweep import document_losses
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.result import Result
+from streamscope.probes.suite import Prompt
+from streamscope.probes.t_tests import clustered_t
+from streamscope.probes.tables import read_about
+from streamscope.probes.undefined import reasons
+
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
 from tests.tiny import some, untrained

@@ -5,17 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from interventions.ablate.measure import ablate_heads
-from interventions.controls import IDENTITY, NO_DRAWS, plan
-from interventions.edits import scale_heads
-from interventions.sweep import document_losses
-from models import build
-from models.checkpoint import load
-from models.errors import InputError
-from models.head_spec import Head, parse_heads
-from models.training.data import evaluation_shards
-from probes.t_tests import clustered_t
+from streamscope.interventions.ablate.measure import ablate_heads
+from streamscope.interventions.controls import IDENTITY, NO_DRAWS, plan
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.sweep import document_losses
+from streamscope.models import build
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head, parse_heads
+from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.t_tests import clustered_t
 
 HEADS = parse_heads("all", 2, 4)
 

@@ -4,16 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from interventions.ablate import main
-from interventions.edits import donors, replace_heads, resample_heads, scale_heads
-from interventions.reference import document_rows, mean_outputs
-from models.capture import capture, edit
-from models.checkpoint import load
-from models.errors import InputError
-from models.head_spec import Head, score_names
-from models.text.shards import document_batches
-from models.training.data import evaluation_shards
+from streamscope.interventions.ablate import main
+from streamscope.interventions.edits import donors, replace_heads, resample_heads, scale_heads
+from streamscope.interventions.reference import document_rows, mean_outputs
+from streamscope.models.capture import capture, edit
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head, score_names
+from streamscope.models.text.shards import document_batches
+from streamscope.models.training.data import evaluation_shards
 
 HEADS = [Head(0, 1), Head(0, 3), Head(1, 2)]
 

@@ -4,17 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import streamscope.models
 import torch
+from streamscope.interventions.contributions import contributions, directions, observe
+from streamscope.interventions.groups import Group
+from streamscope.interventions.hydra_tables import PARTS, by_layer, decompose, summary
+from streamscope.models.capture import capture, edit
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.probes.loaders import SentencePair, SentencePairs
+from streamscope.probes.tasks import Task, sentence_task, token_task
 
-import models
-from interventions.contributions import contributions, directions, observe
-from interventions.groups import Group
-from interventions.hydra_tables import PARTS, by_layer, decompose, summary
-from models.capture import capture, edit
-from models.errors import InputError
-from models.head_spec import Head
-from probes.loaders import SentencePair, SentencePairs
-from probes.tasks import Task, sentence_task, token_task
 from tests.interventions import copiers
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, A
 
@@ -72,7 +72,7 @@ PRESETS = ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kr
 
 def awake(preset: str, **overrides: Any) -> Any:
     """A tiny model in float64 whose weights are large enough for every term to count."""
-    model = models.build(preset, scale="tiny", seed=1, **overrides).double().eval()
+    model = streamscope.models.build(preset, scale="tiny", seed=1, **overrides).double().eval()
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for p in model.parameters():
@@ -83,8 +83,7 @@ def awake(preset: str, **overrides: Any) -> Any:
 def random_task(n: int = 6) -> Task:
     """Cases of random tokens."""
     import pandas as pd
-
-    from probes.tasks import Reads
+    from streamscope.probes.tasks import Reads
 
     rng = np.random.default_rng(3)
     tokens = [[0, *rng.integers(1, 250, 4 + i).tolist()] for i in range(n)]
@@ -209,6 +208,6 @@ def test_sentences_and_nonlinear_outputs_are_refused_in_a_line() -> None:
     pair = SentencePair(id="p", good="I see rose", bad="I see Rose", category="c")
     with pytest.raises(InputError, match="whole sentences"):
         decompose(net, sentence_task(SentencePairs("s", (pair,), "here"), net.tokenizer), COPY)
-    nonlinear = models.build("hdpl", scale="tiny", **{"attention.o": "hdpl"}).eval()
+    nonlinear = streamscope.models.build("hdpl", scale="tiny", **{"attention.o": "hdpl"}).eval()
     with pytest.raises(InputError, match="not linear in z"):
         decompose(nonlinear, random_task(), COPY)

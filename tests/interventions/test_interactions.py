@@ -9,22 +9,22 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from streamscope.interventions.ablate import main
+from streamscope.interventions.ablate.measure import ablate_heads, ablate_on_prompts, add_losses
+from streamscope.interventions.controls import Sweep
+from streamscope.interventions.interactions import MOST, head_sets
+from streamscope.interventions.sweep import Losses
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.align import align
+from streamscope.probes.contract import Seen
+from streamscope.probes.figures import Matrix
+from streamscope.probes.observations import estimate
+from streamscope.probes.result import Result, Table, key, quantity
+from streamscope.probes.statistics import ratio_of_sums
 
-from interventions.ablate import main
-from interventions.ablate.measure import ablate_heads, ablate_on_prompts, add_losses
-from interventions.controls import Sweep
-from interventions.interactions import MOST, head_sets
-from interventions.sweep import Losses
-from models.checkpoint import load
-from models.errors import InputError
-from models.head_spec import Head
-from models.training.data import evaluation_shards
-from probes.align import align
-from probes.contract import Seen
-from probes.figures import Matrix
-from probes.observations import estimate
-from probes.result import Result, Table, key, quantity
-from probes.statistics import ratio_of_sums
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, log_odds, model, scale, suite, tokenizer
 from tests.interventions.test_ablate import naive_loss
 from tests.tiny import untrained
@@ -78,7 +78,7 @@ def measured(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 def test_interactions_are_those_of_whole_passes(measured: tuple) -> None:
-    from interventions.edits import scale_heads
+    from streamscope.interventions.edits import scale_heads
 
     net, shards = measured
     heads = [Head(0, 1), Head(0, 2), Head(1, 3)]

@@ -8,21 +8,21 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from streamscope.interventions.ablate.measure import ablate_heads
+from streamscope.interventions.latent_edits import Place, blend_latents, clamp_latents, parse_places, scale_latents
+from streamscope.interventions.latents import main
+from streamscope.interventions.latents_tables import Cell, aligned_positions, latents_on_documents, latents_on_prompts
+from streamscope.interventions.sweep import document_losses
+from streamscope.models import build, preset
+from streamscope.models.capture import capture, edit
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.models.readout import divergences
+from streamscope.models.text.shards import document_batches
+from streamscope.models.training.data import evaluation_shards
 
 import tests.tiny
-from interventions.ablate.measure import ablate_heads
-from interventions.latent_edits import Place, blend_latents, clamp_latents, parse_places, scale_latents
-from interventions.latents import main
-from interventions.latents_tables import Cell, aligned_positions, latents_on_documents, latents_on_prompts
-from interventions.sweep import document_losses
-from models import build, preset
-from models.capture import capture, edit
-from models.checkpoint import load
-from models.errors import InputError
-from models.head_spec import Head
-from models.readout import divergences
-from models.text.shards import document_batches
-from models.training.data import evaluation_shards
 
 UP, GATE = Place(1, "mlp.up"), Place(0, "mlp.gate")
 
@@ -30,7 +30,7 @@ UP, GATE = Place(1, "mlp.up"), Place(0, "mlp.gate")
 @pytest.fixture(scope="module")
 def run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run folder of a tiny HDPL model."""
-    from models.train import main as train
+    from streamscope.models.train import main as train
 
     out = tmp_path_factory.mktemp("runs") / "hdpl"
     train(tests.tiny.arguments(corpus, out, preset="hdpl"))
@@ -172,7 +172,7 @@ def test_losses_and_divergences_are_those_of_the_formula(measured: Any) -> None:
 
 
 def test_divergence_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.readout.chunk_rows", lambda d_vocab: 5)
+    monkeypatch.setattr("streamscope.models.readout.chunk_rows", lambda d_vocab: 5)
     h, other, w = (torch.randn(2, 7, 6), torch.randn(2, 7, 6), torch.randn(11, 6))
     p, q = (torch.distributions.Categorical(logits=x @ w.T) for x in (h, other))
     torch.testing.assert_close(divergences(h, other, w), torch.distributions.kl_divergence(p, q))

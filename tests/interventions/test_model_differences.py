@@ -4,11 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-
-from interventions.model_differences import TESTED, Sums, compare_cases, difference, shared_cases, without
-from models.errors import InputError
-from probes.statistics import ratio_of_sums
-from probes.undefined import reasons
+from streamscope.interventions.model_differences import TESTED, Sums, compare_cases, difference, shared_cases, without
+from streamscope.models.errors import InputError
+from streamscope.probes.statistics import ratio_of_sums
+from streamscope.probes.undefined import reasons
 
 ONES = np.ones(30)
 

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from streamscope.interventions.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
+from streamscope.interventions.patch import main
+from streamscope.interventions.patch_tables import UNITS, cell_table, error_table
+from streamscope.interventions.patching import Patched, patch_pairs, plan, spots
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.probes.align import align
+from streamscope.probes.prompts import load_suite
+from streamscope.probes.statistics import mean
 
-from interventions.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
-from interventions.patch import main
-from interventions.patch_tables import UNITS, cell_table, error_table
-from interventions.patching import Patched, patch_pairs, plan, spots
-from models.checkpoint import load
-from models.errors import InputError
-from probes.align import align
-from probes.prompts import load_suite
-from probes.statistics import mean
 from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted
 from tests.tiny import FOUR, WORDS, some, untrained

@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from streamscope.interventions.attribution import attribute_pairs
+from streamscope.interventions.pairs import make_pairs
+from streamscope.interventions.patch_tables import cell_table, edge_table
+from streamscope.interventions.patching import default_spots, patch_pairs, plan, spots
+from streamscope.interventions.path_patching import edges_of, parse_senders, patch_edges
+from streamscope.models.capture import capture, edit
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import ObservePoint
+from streamscope.probes.align import align
 from torch import Tensor
 from transformer_lens import patching as lens
 
-from interventions.attribution import attribute_pairs
-from interventions.pairs import make_pairs
-from interventions.patch_tables import cell_table, edge_table
-from interventions.patching import default_spots, patch_pairs, plan, spots
-from interventions.path_patching import edges_of, parse_senders, patch_edges
-from models.capture import capture, edit
-from models.errors import InputError
-from models.hooks import ObservePoint
-from probes.align import align
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds, one_head_moves_it
 from tests.probes import planted
 

@@ -4,11 +4,19 @@ from typing import Any
 
 import pytest
 import torch
+from streamscope.interventions.path_patching import (
+    READERS,
+    Edge,
+    Sender,
+    connected,
+    edges_of,
+    parse_senders,
+    patch_edges,
+)
+from streamscope.models.capture import capture, edit
+from streamscope.models.errors import InputError
 from torch import Tensor
 
-from interventions.path_patching import READERS, Edge, Sender, connected, edges_of, parse_senders, patch_edges
-from models.capture import capture, edit
-from models.errors import InputError
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds
 
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-
-from interventions.protocol import design
-from interventions.selection import over, random_sets, ranked
-from models.errors import InputError
-from models.head_spec import Head
-from probes.permutations import rank_among
+from streamscope.interventions.protocol import design
+from streamscope.interventions.selection import over, random_sets, ranked
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.probes.permutations import rank_among
 
 
 def test_random_sets_are_distinct_seeded_and_others() -> None:

@@ -6,17 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from streamscope.interventions.edits import add_direction
+from streamscope.interventions.steer import main, parse_layers
+from streamscope.interventions.steering import mean_norms, random_direction, steer, steering_edits, streams_of
+from streamscope.models import build
+from streamscope.models.capture import capture, edit
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.train import main as train
+from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.directions import main as directions
 
-from interventions.edits import add_direction
-from interventions.steer import main, parse_layers
-from interventions.steering import mean_norms, random_direction, steer, steering_edits, streams_of
-from models import build
-from models.capture import capture, edit
-from models.checkpoint import load
-from models.errors import InputError
-from models.train import main as train
-from models.training.data import evaluation_shards
-from probes.directions import main as directions
 from tests.tiny import arguments
 
 TOKENS = torch.randint(1, 200, (2, 9), generator=torch.Generator().manual_seed(0))

@@ -6,20 +6,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import streamscope.models
 import torch
 from scipy import stats
+from streamscope.interventions.controls import plan
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.groups import Group
+from streamscope.interventions.head_curves import Curve, curves, levels, leverage, scales_of, spearman, summaries
+from streamscope.interventions.selection import every_head
+from streamscope.interventions.task_effects import observe_task
+from streamscope.models.capture import edit
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.probes.tasks import token_task
 
-import models
-from interventions.controls import plan
-from interventions.edits import scale_heads
-from interventions.groups import Group
-from interventions.head_curves import Curve, curves, levels, leverage, scales_of, spearman, summaries
-from interventions.selection import every_head
-from interventions.task_effects import observe_task
-from models.capture import edit
-from models.errors import InputError
-from models.head_spec import Head
-from probes.tasks import token_task
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER, DELTA
 
@@ -30,7 +30,7 @@ GROUPS = [Group("copier", (COPIER,)), Group("idle", (Head(0, 4),))]
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "dst-kron", "pls", "llama", "kromcanon"])
 @pytest.mark.parametrize("g", [0.0, 0.5, 1.5])
 def test_scaling_attention_weights_is_scaling_outputs(preset: str, g: float) -> None:
-    model = models.build(preset, scale="tiny", seed=2).double().eval()
+    model = streamscope.models.build(preset, scale="tiny", seed=2).double().eval()
     tokens = torch.tensor([[0, 9, 4, 77, 5, 4], [0, 1, 2, 3, 4, 5]])
 
     def pattern(a: torch.Tensor, hook: Any) -> torch.Tensor:

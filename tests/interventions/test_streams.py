@@ -8,19 +8,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from streamscope.interventions import stream_edits as e
+from streamscope.interventions.stream_reference import hook_names, random_embeddings, stream_means, stream_of, window
+from streamscope.interventions.streams import chosen_streams, main, parse_places
+from streamscope.interventions.streams_tables import UNITS, Cell, ablate_streams, cells_of
+from streamscope.models import build
+from streamscope.models.capture import capture, edit
+from streamscope.models.checkpoint import load
+from streamscope.models.config import FrozenToken
+from streamscope.models.errors import InputError
+from streamscope.models.text.shards import document_batches
+from streamscope.models.training.data import evaluation_shards
 from torch import Tensor
 
-from interventions import stream_edits as e
-from interventions.stream_reference import hook_names, random_embeddings, stream_means, stream_of, window
-from interventions.streams import chosen_streams, main, parse_places
-from interventions.streams_tables import UNITS, Cell, ablate_streams, cells_of
-from models import build
-from models.capture import capture, edit
-from models.checkpoint import load
-from models.config import FrozenToken
-from models.errors import InputError
-from models.text.shards import document_batches
-from models.training.data import evaluation_shards
 from tests.tiny import FOUR, some, untrained
 
 TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))

@@ -17,21 +17,21 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from streamscope.interventions import suppress
+from streamscope.interventions.ablate import main as ablate
+from streamscope.interventions.ablate.measure import ablate_on_prompts
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.effects import Cell, by_construction, effect_rows
+from streamscope.interventions.observe import observe_loss, observe_prompts
+from streamscope.interventions.protocol import Protocol, Tables, design, plot, tables
+from streamscope.interventions.selection import pds_scores, pds_table, ranked
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.models.make import build
+from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.align import Aligned, align
+from streamscope.probes.result import Result
 
-from interventions import suppress
-from interventions.ablate import main as ablate
-from interventions.ablate.measure import ablate_on_prompts
-from interventions.edits import scale_heads
-from interventions.effects import Cell, by_construction, effect_rows
-from interventions.observe import observe_loss, observe_prompts
-from interventions.protocol import Protocol, Tables, design, plot, tables
-from interventions.selection import pds_scores, pds_table, ranked
-from models.errors import InputError
-from models.head_spec import Head
-from models.make import build
-from models.training.data import evaluation_shards
-from probes.align import Aligned, align
-from probes.result import Result
 from tests.probes import planted
 
 DELTA, C = 2.0, 1.5
@@ -227,7 +227,7 @@ def test_relations_have_rows_and_holm_counts_them(found: tuple) -> None:
 
 
 def test_loss_of_documents_is_a_measure_like_the_others(tiny_run: Path) -> None:
-    from models.checkpoint import load
+    from streamscope.models.checkpoint import load
 
     model = load(tiny_run)
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
@@ -239,7 +239,7 @@ def test_loss_of_documents_is_a_measure_like_the_others(tiny_run: Path) -> None:
 
 
 def test_command_and_its_tables(tmp_path: Path, net: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    from probes import report
+    from streamscope.probes import report
 
     suite = planted.suite()
     session = report.Session("planted", net, net.tokenizer, suite, align(suite, net.tokenizer))
@@ -275,9 +275,9 @@ def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
 def test_ablate_ranks_by_pds_and_writes_a_table_per_measure(
     net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("models.checkpoint.run_folder", Path)
-    monkeypatch.setattr("models.checkpoint.load", lambda folder, device: net)
-    monkeypatch.setattr("probes.prompts.load_suite", lambda name, n=None, seed=None: planted.suite())
+    monkeypatch.setattr("streamscope.models.checkpoint.run_folder", Path)
+    monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, device: net)
+    monkeypatch.setattr("streamscope.probes.prompts.load_suite", lambda name, n=None, seed=None: planted.suite())
     out = tmp_path / "a.parquet"
     ablate(["run", "--heads", "top1:pds", "L0.H1", "L1.H0", "--measures", "sps", "coherence", "--out", str(out)])
     assert "by construction" in capsys.readouterr().out

@@ -9,20 +9,20 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import streamscope.models
 import torch
+from streamscope.interventions.edits import add_direction, scale_heads
+from streamscope.interventions.sweep import document_losses
+from streamscope.interventions.token_effects import main
+from streamscope.interventions.token_sweep import token_effects
+from streamscope.interventions.token_tables import Summary, documents, table_of, write_windows
+from streamscope.models.capture import edit
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.tables import read_about
 
-import models
-from interventions.edits import add_direction, scale_heads
-from interventions.sweep import document_losses
-from interventions.token_effects import main
-from interventions.token_sweep import token_effects
-from interventions.token_tables import Summary, documents, table_of, write_windows
-from models.capture import edit
-from models.checkpoint import load
-from models.errors import InputError
-from models.head_spec import Head
-from models.training.data import evaluation_shards
-from probes.tables import read_about
 from tests.interventions import copiers
 
 torch.set_num_threads(1)
@@ -65,7 +65,7 @@ def test_a_head_that_matters_at_one_kind_of_position_only() -> None:
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "hdpl", "dst-kron", "kromcanon"])
 def test_equals_one_pass_per_sequence_and_edit(preset: str) -> None:
     """To 1e-5 in float32, for sequences of every length, in one batch and alone."""
-    model = models.build(preset, scale="tiny", seed=3, init_std=0.1)
+    model = streamscope.models.build(preset, scale="tiny", seed=3, init_std=0.1)
     draw = np.random.default_rng(0)
     ids = [draw.integers(0, 256, size=n).tolist() for n in (2, 9, 17, 5, model.config.n_ctx + 1)]
     streams = {"": "resid", "streams": "s1", "token": "token"}[(*model.config.residual.streams, "")[0]]
@@ -118,7 +118,7 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
     np.testing.assert_allclose(sums["loss"], losses.baseline, atol=1e-3)
     np.testing.assert_allclose(sums["delta_loss_two"], losses.edited[0] - losses.baseline, atol=1e-3)
     assert f"{shards.n_documents} documents" in capsys.readouterr().out
-    monkeypatch.setattr("interventions.token_effects.WINDOW", 3)  # row groups of three documents
+    monkeypatch.setattr("streamscope.interventions.token_effects.WINDOW", 3)  # row groups of three documents
     main([str(tiny_run), "--heads", "L0.H1", "--out", str(out)])
     assert pq.ParquetFile(out).num_row_groups == -(-shards.n_documents // 3)
     columns = ["document", "position", "loss", "delta_loss_L0H1"]
@@ -175,13 +175,13 @@ def test_bad_input_is_told(tiny_run: Path, arguments: list[str], message: str) -
 
 
 def test_bad_sequences_and_exit_code() -> None:
-    model = models.build("lfa", scale="tiny")
+    model = streamscope.models.build("lfa", scale="tiny")
     with pytest.raises(InputError, match="0 to 2 next tokens"):
         token_effects(model, [[1, 2, 3], [1]], [])
     told = "the edit of blocks.0.attn.hook_z returned values that are not finite: 64 of 64"
     with pytest.raises(InputError, match=told):
         token_effects(model, [[1, 2, 3]], [{"blocks.0.attn.hook_z": lambda z, hook: z / 0}])
-    broken = models.build("lfa", scale="tiny")
+    broken = streamscope.models.build("lfa", scale="tiny")
     with torch.no_grad():
         broken.embed.weight.fill_(torch.nan)
     with pytest.raises(InputError, match="not finite"):

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-
-from models.cli import command, parse
-from models.launch import LaunchOptions, is_worker, launch
-from models.ledger import Ledger
+from streamscope.models.cli import command, parse
+from streamscope.models.launch import LaunchOptions, is_worker, launch
+from streamscope.models.ledger import Ledger
 
 TASKS = [f"t{i}" for i in range(4)]
 

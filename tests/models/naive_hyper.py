@@ -5,10 +5,9 @@ import math
 from typing import Any
 
 import torch
+from streamscope.models import config as c
+from streamscope.models.hyper_mixing import HyperConnection
 from torch import Tensor
-
-from models import config as c
-from models.hyper_mixing import HyperConnection
 
 
 def sigmoid(z: float) -> float:

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from streamscope.models import config as c
+from streamscope.models.canon import CanonLayer, _ShiftedSum, shifted_sum
+from streamscope.models.capture import capture, edit
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
 from torch import Tensor
-
-from models import config as c
-from models.canon import CanonLayer, _ShiftedSum, shifted_sum
-from models.capture import capture, edit
-from models.errors import InputError
-from models.make import build
 
 OPTIONS = [
     c.Canon(),

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-
-from models import config as c
-from models.capture import capture
-from models.config_io import kinds
-from models.hooks import concrete_shape, expected_hooks
-from models.make import build
-from models.training.config import Training, with_recipe
-from models.training.optim import make_optimizer, set_lr
-from models.transformer import StreamTransformer
+from streamscope.models import config as c
+from streamscope.models.capture import capture
+from streamscope.models.config_io import kinds
+from streamscope.models.hooks import concrete_shape, expected_hooks
+from streamscope.models.make import build
+from streamscope.models.training.config import Training, with_recipe
+from streamscope.models.training.optim import make_optimizer, set_lr
+from streamscope.models.transformer import StreamTransformer
 
 B, T, STEPS = 3, 9, 4
 STREAMS = ("hc", "mhc", "mhc_lite", "kromhc")

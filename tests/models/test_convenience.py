@@ -3,14 +3,13 @@
 from pathlib import Path
 
 import pytest
+import streamscope.models
 import torch
-
-import models
-from models import build, load
-from models.capture import match
-from models.errors import InputError
-from models.text.stories import documents
-from models.text.tokenizer import Tokenizer
+from streamscope.models import build, load
+from streamscope.models.capture import match
+from streamscope.models.errors import InputError
+from streamscope.models.text.stories import documents
+from streamscope.models.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -75,5 +74,5 @@ def test_patterns_of_names(model) -> None:
 
 
 def test_the_package_shows_its_names() -> None:
-    assert {"build", "load", "preset"} <= set(dir(models))
+    assert {"build", "load", "preset"} <= set(dir(streamscope.models))
     assert "n_layers=2" in repr(build("lfa", "tiny").cfg)

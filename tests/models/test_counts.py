@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-
-from models import config as c
-from models.make import build
-from models.presets import PRESETS, SCALES, preset
-from models.registry import module_for
+from streamscope.models import config as c
+from streamscope.models.make import build
+from streamscope.models.presets import PRESETS, SCALES, preset
+from streamscope.models.registry import module_for
 
 
 @dataclass(frozen=True, kw_only=True)

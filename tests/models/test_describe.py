@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from streamscope.models import build, preset
+from streamscope.models.config_io import override
+from streamscope.models.describe import hook_rows, main, parameters_by_part
+from streamscope.models.flops import flops_per_token, peak_flops, training_flops_per_token
+from streamscope.models.presets import PRESETS
 from torch.utils.flop_counter import FlopCounterMode
-
-from models import build, preset
-from models.config_io import override
-from models.describe import hook_rows, main, parameters_by_part
-from models.flops import flops_per_token, peak_flops, training_flops_per_token
-from models.presets import PRESETS
 
 VARIANTS = {
     "swiglu": {"mlp.gate": "dns", "mlp.activation": "silu"},

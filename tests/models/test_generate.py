@@ -4,13 +4,12 @@ import types
 from typing import Any
 
 import pytest
+import streamscope.models
 import torch
+from streamscope.models.errors import InputError
+from streamscope.models.generate import generate
+from streamscope.models.make import build
 from torch import Tensor
-
-import models
-from models.errors import InputError
-from models.generate import generate
-from models.make import build
 
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [3], [5, 8, 9]]
 
@@ -199,7 +198,7 @@ def test_bad_input(model: Any, prompts: Any, options: dict[str, Any], message: s
         generate(model, prompts, **{"max_new_tokens": 2, **options})
 
 
-@pytest.mark.parametrize("name", models.__all__)
+@pytest.mark.parametrize("name", streamscope.models.__all__)
 def test_the_package_exports_what_it_promises(name: str) -> None:
     """Also once a submodule of the same name is imported."""
-    assert not isinstance(getattr(models, name), types.ModuleType)
+    assert not isinstance(getattr(streamscope.models, name), types.ModuleType)

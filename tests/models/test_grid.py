@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-
-from models.cli import parse
-from models.config_io import parse_set
-from models.errors import InputError
-from models.grid import cells_of, changed, main, read_grid
-from models.ledger import Ledger
-from models.presets import preset
-from models.train import main as train
-from models.training.config import Options, phases_of, with_recipe
-from models.training.run import read_metrics
+from streamscope.models.cli import parse
+from streamscope.models.config_io import parse_set
+from streamscope.models.errors import InputError
+from streamscope.models.grid import cells_of, changed, main, read_grid
+from streamscope.models.ledger import Ledger
+from streamscope.models.presets import preset
+from streamscope.models.train import main as train
+from streamscope.models.training.config import Options, phases_of, with_recipe
+from streamscope.models.training.run import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from streamscope.models import config as c
+from streamscope.models.capture import capture, edit
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.hdpl import LN2, HdplProjection, kl_to_prior, take_penalties
+from streamscope.models.make import build
+from streamscope.models.presets import preset
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
-
-from models import config as c
-from models.capture import capture, edit
-from models.checkpoint import load
-from models.errors import InputError
-from models.hdpl import LN2, HdplProjection, kl_to_prior, take_penalties
-from models.make import build
-from models.presets import preset
 
 H = 4
 SITES = ["attn.q", "attn.k", "attn.v", "mlp.gate", "mlp.up"]

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-
-from models import build
-from models import config as c
-from models.capture import capture
-from models.checkpoint import ZOO, bundled
-from models.config_io import from_dict, override, to_dict
-from models.errors import InputError
-from models.presets import PRESETS, preset
-from models.transformer import StreamTransformer
+from streamscope.models import build
+from streamscope.models import config as c
+from streamscope.models.capture import capture
+from streamscope.models.checkpoint import ZOO, bundled
+from streamscope.models.config_io import from_dict, override, to_dict
+from streamscope.models.errors import InputError
+from streamscope.models.presets import PRESETS, preset
+from streamscope.models.transformer import StreamTransformer
 
 AUTHORS = ("llama", "hdpl")  # torch's defaults
 PORT = ("gpt2", "canon", "kromhc", "kromcanon")  # MLX's defaults

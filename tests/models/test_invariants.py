@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from streamscope.models import config as c
+from streamscope.models.capture import capture, edit
+from streamscope.models.config_io import from_dict, kinds, override, parse_mixing, to_dict
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.presets import PRESETS, preset
+from streamscope.models.residual import map_state
 from torch import Tensor
 
-from models import config as c
-from models.capture import capture, edit
-from models.config_io import from_dict, kinds, override, parse_mixing, to_dict
-from models.errors import InputError
-from models.make import build
-from models.presets import PRESETS, preset
-from models.residual import map_state
 from tests.tiny import PARTS, some
 
 VECTOR = c.Gate(shape="vector", source="normed", bias=True, init="normal")

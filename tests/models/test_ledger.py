@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-
-from models.errors import InputError
-from models.ledger import Gone, Ledger, Released
+from streamscope.models.errors import InputError
+from streamscope.models.ledger import Gone, Ledger, Released
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [f"t{i}" for i in range(6)]
@@ -119,7 +118,7 @@ def test_only_one_heir_takes_over(tmp_path: Path) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
-from models.ledger import Ledger
+from streamscope.models.ledger import Ledger
 def do(name):
     print(name, flush=True)
     if name == "t2": time.sleep(60)

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from streamscope.models import config as c
+from streamscope.models import readout
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from models import config as c
-from models import readout
-from models.errors import InputError
-from models.make import build
 
 V, D = 50, 12
 

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from streamscope.models import config as c
+from streamscope.models.attention import Attention, HeadGate
+from streamscope.models.capture import capture
+from streamscope.models.make import build
+from streamscope.models.mlp import Mlp
+from streamscope.models.positions import alibi_slopes
+from streamscope.models.registry import module_for
 from torch import Tensor
-
-from models import config as c
-from models.attention import Attention, HeadGate
-from models.capture import capture
-from models.make import build
-from models.mlp import Mlp
-from models.positions import alibi_slopes
-from models.registry import module_for
 
 B, T, D, H, K = 2, 7, 24, 4, 6
 

@@ -4,18 +4,17 @@ from typing import Any
 
 import pytest
 import torch
+from streamscope.models import config as c
+from streamscope.models import projections
+from streamscope.models.capture import capture, edit
+from streamscope.models.config_io import kinds
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.presets import preset
+from streamscope.models.projections import Projection
+from streamscope.models.registry import module_for
 from torch import Tensor
 from torch.autograd.functional import jacobian
-
-from models import config as c
-from models import projections
-from models.capture import capture, edit
-from models.config_io import kinds
-from models.errors import InputError
-from models.make import build
-from models.presets import preset
-from models.projections import Projection
-from models.registry import module_for
 
 H = 3
 LINEAR = [k for k in kinds(c.Projection).values() if issubclass(k, c.Projection) and k is not c.Hdpl]

@@ -4,10 +4,9 @@ from functools import partial
 
 import pytest
 import torch
-
-from models import build
-from models.presets import PRESETS
-from models.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, identity, layer_of, stage_of
+from streamscope.models import build
+from streamscope.models.presets import PRESETS
+from streamscope.models.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, identity, layer_of, stage_of
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from streamscope.models import build
+from streamscope.models.capture import Edits, capture, edit
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import ObservePoint
+from streamscope.models.trajectories import Trajectories
+from streamscope.models.transformer import StreamTransformer
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from models import build
-from models.capture import Edits, capture, edit
-from models.errors import InputError
-from models.hooks import ObservePoint
-from models.trajectories import Trajectories
-from models.transformer import StreamTransformer
 from tests.tiny import FOUR, some
 
 torch.set_num_threads(1)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-
-from models.cli import command
+from streamscope.models.cli import command
 
 NAN = float("nan")
 Values = dict[tuple[str, str], list[float]]
@@ -57,7 +56,7 @@ def committed(page: Callable[[Sequence[str]], str], folder: Path) -> None:
 
 def unexplained(folder: Path, leave_out: Collection[str] = ()) -> dict[str, list[str]]:
     """Table -> its columns with a value that is missing without a reason."""
-    from probes.undefined import printable
+    from streamscope.probes.undefined import printable
 
     found = {}
     for path in folder.glob("*.parquet"):
@@ -71,15 +70,15 @@ def unexplained(folder: Path, leave_out: Collection[str] = ()) -> dict[str, list
 
 def fewer_prompts(patch: pytest.MonkeyPatch, most: int) -> None:
     """From every suite that is loaded, its first `most` prompts, whole pairs."""
-    import probes.prompts
+    import streamscope.probes.prompts
 
-    whole = probes.prompts.load_suite
+    whole = streamscope.probes.prompts.load_suite
 
     def first(*args: Any, **options: Any) -> Any:
         suite = whole(*args, **options)
         return replace(suite, prompts=suite.prompts[:most])
 
-    patch.setattr(probes.prompts, "load_suite", first)
+    patch.setattr(streamscope.probes.prompts, "load_suite", first)
 
 
 def refused(
@@ -102,7 +101,7 @@ def once_more(main: Callable[[Sequence[str]], None], folder: Path, scratch: Path
 
     But for the lines that say when it was judged and which files lie beside; `main` may load no model.
     """
-    import models.checkpoint
+    import streamscope.models.checkpoint
 
     def lines(text: str) -> list[str]:
         own = ("- Judged again", "- Files:", "![comparison]")
@@ -113,7 +112,7 @@ def once_more(main: Callable[[Sequence[str]], None], folder: Path, scratch: Path
 
     out = scratch / "again"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(models.checkpoint, "load", closed)
+        patched.setattr(streamscope.models.checkpoint, "load", closed)
         main(["--tables", str(folder), "--out", str(out), "--static", "none", "--no-html"])
     texts = [(one / "README.md").read_text(encoding="utf-8") for one in (folder, out)]
     assert lines(texts[1]) == lines(texts[0])

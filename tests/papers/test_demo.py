@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
-from models.errors import InputError
-from papers import demo_words as words
-from papers.demo import main
-from papers.demo_measure import Sizes
+from streamscope.models.errors import InputError
+from streamscope.papers import demo_words as words
+from streamscope.papers.demo import main
+from streamscope.papers.demo_measure import Sizes
 
 SMALL = ["--pairs", "9", "--documents", "3", "--suppress-pairs", "6", "--k", "1", "--draws", "4"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +22,7 @@ NAN = float("nan")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """An LFA and a Std-T of two layers, trained for three steps on stories, and one with another tokenizer."""
-    from models.train import main as train
+    from streamscope.models.train import main as train
 
     folder = tmp_path_factory.mktemp("demo")
     made = []
@@ -202,13 +201,13 @@ def test_a_head_is_needed_only_where_the_nouns_are_used(whole, chosen, above, ve
 
 def test_what_a_head_carries_of_the_nouns_by_hand(runs: list[Path]) -> None:
     """Two heads chosen for different prompts: each prompt loses its own, and the others of that head's layer."""
-    from models import load
-    from models.capture import edit
-    from papers.demo_measure import Found, _following
-    from probes.coherence import Coherence
-    from probes.elsewhere import elsewhere
-    from probes.probe import measure
-    from probes.prompts import align, load_suite
+    from streamscope.models import load
+    from streamscope.models.capture import edit
+    from streamscope.papers.demo_measure import Found, _following
+    from streamscope.probes.coherence import Coherence
+    from streamscope.probes.elsewhere import elsewhere
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align, load_suite
 
     model = load(runs[0])
     aligned = align(load_suite("stories", n=30), model.tokenizer, model.config.n_ctx)

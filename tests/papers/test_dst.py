@@ -9,18 +9,18 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from streamscope.interventions.streams_tables import PAPER
+from streamscope.models.capture import edit
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.train import main as train
+from streamscope.models.training.data import evaluation_shards
+from streamscope.papers.dst import main, open_runs
+from streamscope.papers.dst_measure import Settings, dual, initialization, measure_run
+from streamscope.papers.dst_printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, area, bounds, printed
+from streamscope.papers.dst_seeds import claims
 
-from interventions.streams_tables import PAPER
-from models.capture import edit
-from models.checkpoint import load
-from models.errors import InputError
-from models.make import build
-from models.train import main as train
-from models.training.data import evaluation_shards
-from papers.dst import main, open_runs
-from papers.dst_measure import Settings, dual, initialization, measure_run
-from papers.dst_printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, area, bounds, printed
-from papers.dst_seeds import claims
 from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.tiny import arguments

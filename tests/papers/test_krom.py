@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from streamscope.models.errors import InputError
+from streamscope.models.train import main as train
+from streamscope.papers.krom import again, main, open_runs, read
+from streamscope.papers.krom_conclusion import conclusion, cosines
+from streamscope.papers.krom_mixing import factors, judged, without_gradient
+from streamscope.papers.krom_page import differences, page
+from streamscope.papers.krom_printed import ARCHITECTURES, ORDER
+from streamscope.papers.losses import Below, Printed, against, bundled, contradictions, curves, order, order_rows
 
-from models.errors import InputError
-from models.train import main as train
-from papers.krom import again, main, open_runs, read
-from papers.krom_conclusion import conclusion, cosines
-from papers.krom_mixing import factors, judged, without_gradient
-from papers.krom_page import differences, page
-from papers.krom_printed import ARCHITECTURES, ORDER
-from papers.losses import Below, Printed, against, bundled, contradictions, curves, order, order_rows
 from tests.papers.pages import committed
 from tests.tiny import arguments
 

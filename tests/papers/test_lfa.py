@@ -12,35 +12,35 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import streamscope.papers.lfa_measure
+import streamscope.papers.lfa_runs
+import streamscope.probes.probe
 import torch
 from scipy import stats
+from streamscope.models.checkpoint import load
+from streamscope.models.config_io import to_dict
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.presets import preset as make
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.models.train import main as train
+from streamscope.models.training.data import evaluation_shards
+from streamscope.papers.figures import write_figures
+from streamscope.papers.lfa import main
+from streamscope.papers.lfa_claims import claims
+from streamscope.papers.lfa_figure import figure
+from streamscope.papers.lfa_printed import BOUNDS, ORDERS, PRINTED, SETUP
+from streamscope.papers.lfa_rows import Settings
+from streamscope.papers.lfa_runs import PRESETS, Arms, in_arms, open_runs
+from streamscope.papers.lfa_seeds import architectures, comparisons, contrast, renamed, with_reference
+from streamscope.papers.rows import Rows
+from streamscope.papers.runs import Run
+from streamscope.papers.verdicts import verdicts
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.probe import measure
+from streamscope.probes.prompts import align, load_suite
 
-import papers.lfa_measure
-import papers.lfa_runs
-import probes.probe
 import tests.tiny
-from models.checkpoint import load
-from models.config_io import to_dict
-from models.errors import InputError
-from models.make import build
-from models.presets import preset as make
-from models.text.tokenizer import Tokenizer
-from models.train import main as train
-from models.training.data import evaluation_shards
-from papers.figures import write_figures
-from papers.lfa import main
-from papers.lfa_claims import claims
-from papers.lfa_figure import figure
-from papers.lfa_printed import BOUNDS, ORDERS, PRINTED, SETUP
-from papers.lfa_rows import Settings
-from papers.lfa_runs import PRESETS, Arms, in_arms, open_runs
-from papers.lfa_seeds import architectures, comparisons, contrast, renamed, with_reference
-from papers.rows import Rows
-from papers.runs import Run
-from papers.verdicts import verdicts
-from probes.coreference import Coreference
-from probes.probe import measure
-from probes.prompts import align, load_suite
 from tests.conftest import ROOT
 from tests.papers.pages import NAN, changed, planted, unexplained
 
@@ -211,10 +211,10 @@ def test_top1_and_stability_are_judged_over_all_keys() -> None:
         return rows.to(x)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probes.probe, "measure", partial(measure, edits={"blocks.*.attn.hook_pattern": toss}))
+        patch.setattr(streamscope.probes.probe, "measure", partial(measure, edits={"blocks.*.attn.hook_pattern": toss}))
         rows, heads = Rows(), Coreference().summarize(measure(net, Coreference(), suites["coreference"]))[["head"]]
         aligned = {name: align(suite, words, 64) for name, suite in suites.items()}
-        papers.lfa_measure._coreference(rows, heads.copy(), net, aligned, Settings())
+        streamscope.papers.lfa_measure._coreference(rows, heads.copy(), net, aligned, Settings())
     found = {row["quantity"]: row for row in rows.rows}
     assert found["coreference.candidates.over30"]["value"] > 30  # of 36 heads
     assert found["stability.candidates.jaccard.competing"]["value"] == pytest.approx(1 / 3, abs=0.06)
@@ -276,7 +276,7 @@ def test_every_quotation_stands_in_the_paper() -> None:
 def _same_code() -> Iterator[None]:
     """Someone who edits the measuring code while the tests run would have everything measured again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(papers.lfa_runs, "sources", lambda: "the code")
+        patch.setattr(streamscope.papers.lfa_runs, "sources", lambda: "the code")
         yield
 
 
@@ -321,7 +321,7 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
 
 
 def test_the_quantities_are_those_of_the_instruments(out: Path, runs: dict[str, Path]) -> None:
-    from interventions.sweep import document_losses
+    from streamscope.interventions.sweep import document_losses
 
     found = pd.read_parquet(out / "runs.parquet")
     found = found[(found["preset"] == "lfa") & (found["seed"] == 1)].set_index("quantity")["value"]
@@ -347,14 +347,14 @@ def test_what_was_measured_is_not_measured_again(
     def never(*_: Any) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(papers.lfa_measure, "measure_run", never)
+    monkeypatch.setattr(streamscope.papers.lfa_measure, "measure_run", never)
     main([str(runs["lfa-0"]), str(runs["std-t-0"]), "--out", str(tmp_path / "two"), *FAST])
     before, now = (pd.read_parquet(folder / "heads.parquet") for folder in (out, tmp_path / "two"))
     same = before[(before["seed"] == 0) & before["preset"].isin(["lfa", "std-t"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(same, now)
     with pytest.raises(AssertionError, match="measured again"):
         main([str(runs["lfa-0"]), *FAST, "--seed", "1"])
-    monkeypatch.setattr(papers.lfa_runs, "sources", lambda: "other code")
+    monkeypatch.setattr(streamscope.papers.lfa_runs, "sources", lambda: "other code")
     with pytest.raises(AssertionError, match="measured again"):
         main([str(runs["lfa-0"]), *FAST])
 
@@ -390,7 +390,7 @@ def test_the_committed_tables_judged_again_give_the_committed_page(tmp_path: Pat
 def test_a_page_is_judged_again_without_a_model(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(papers.lfa_runs, "measure_all", None)
+    monkeypatch.setattr(streamscope.papers.lfa_runs, "measure_all", None)
     again = tmp_path / "again"
     shutil.copytree(out, again)
     main(["--tables", str(again), "--out", str(again), "--static", "none"])  # onto itself

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import streamscope.papers.modes
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
+from streamscope.features.cluster import main as cluster
+from streamscope.features.extract import main as extract
+from streamscope.models.train import main as train
+from streamscope.papers.modes import main
+from streamscope.papers.modes_printed import CLAIMS, PRINTED, printed, unfit
+from streamscope.papers.pls_seeds import claims, comparisons, presets
 
-import papers.modes
-from features.cluster import main as cluster
-from features.extract import main as extract
-from models.train import main as train
-from papers.modes import main
-from papers.modes_printed import CLAIMS, PRINTED, printed, unfit
-from papers.pls_seeds import claims, comparisons, presets
 from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.papers.test_pls import PAPER
@@ -79,7 +79,7 @@ def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
 def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("out") / "modes"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(papers.modes, "LEAST", 100)
+        patched.setattr(streamscope.papers.modes, "LEAST", 100)
         asked = ["--tokens", str(TOKENS), "--kmeans-tokens", "200", "--resamples", "100", "--static", "none"]
         main([*map(str, runs.values()), "--out", str(folder), *asked, "--no-html", "--device", "cpu"])
     return folder
@@ -106,10 +106,10 @@ def test_the_numbers_are_those_of_the_commands(out: Path, runs: dict[str, Path],
 
 
 def test_identity_is_the_ami_with_token_ids(out: Path, runs: dict[str, Path]) -> None:
-    from features.modes import ComputationalModes
-    from models.checkpoint import load
-    from models.training.data import evaluation_shards
-    from papers.modes_measure import _extracted
+    from streamscope.features.modes import ComputationalModes
+    from streamscope.models.checkpoint import load
+    from streamscope.models.training.data import evaluation_shards
+    from streamscope.papers.modes_measure import _extracted
 
     model = load(runs["pls-0"])
     shards = evaluation_shards(runs["pls-0"], model._text(), None)

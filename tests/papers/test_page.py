@@ -7,10 +7,21 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-
-from models.errors import InputError
-from papers.page import Page, Section, render, write_page
-from papers.page_blocks import Command, Figure, Panels, Samples, Table, Text, Token, TokenRow, Verdict, cell, marked
+from streamscope.models.errors import InputError
+from streamscope.papers.page import Page, Section, render, write_page
+from streamscope.papers.page_blocks import (
+    Command,
+    Figure,
+    Panels,
+    Samples,
+    Table,
+    Text,
+    Token,
+    TokenRow,
+    Verdict,
+    cell,
+    marked,
+)
 
 NAN = float("nan")
 
@@ -132,7 +143,7 @@ def test_a_disk_that_is_full_leaves_the_old_page(tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("probes.tables.os.replace", full)
+    monkeypatch.setattr("streamscope.probes.tables.os.replace", full)
     with pytest.raises(InputError, match="cannot write"):
         write_page(page(Text("x")), path)
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1

@@ -10,26 +10,26 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from streamscope.interventions.groups import Group
+from streamscope.interventions.hydra_tables import decompose, kept
+from streamscope.interventions.task_effects import Effects
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.text.corpus import open_corpus
+from streamscope.models.text.shards import pack
+from streamscope.models.train import main as train
+from streamscope.papers.pls import main
+from streamscope.papers.pls_competence import competence, unfit
+from streamscope.papers.pls_depth import measure_depth, ranges, second_peak, with_second_peak
+from streamscope.papers.pls_measure import Measured, Settings, _routing, measure_run
+from streamscope.papers.pls_printed import CLAIMS, FOUND, PRINTED, Ratio, factor, found, printed
+from streamscope.papers.pls_runs import open_runs
+from streamscope.papers.pls_seeds import claims, comparisons, pairs, presets
+from streamscope.papers.printed import Bound, Order
+from streamscope.papers.rows import Rows
+from streamscope.papers.seeds import paired
+from streamscope.probes.tasks import token_task
 
-from interventions.groups import Group
-from interventions.hydra_tables import decompose, kept
-from interventions.task_effects import Effects
-from models.errors import InputError
-from models.make import build
-from models.text.corpus import open_corpus
-from models.text.shards import pack
-from models.train import main as train
-from papers.pls import main
-from papers.pls_competence import competence, unfit
-from papers.pls_depth import measure_depth, ranges, second_peak, with_second_peak
-from papers.pls_measure import Measured, Settings, _routing, measure_run
-from papers.pls_printed import CLAIMS, FOUND, PRINTED, Ratio, factor, found, printed
-from papers.pls_runs import open_runs
-from papers.pls_seeds import claims, comparisons, pairs, presets
-from papers.printed import Bound, Order
-from papers.rows import Rows
-from papers.seeds import paired
-from probes.tasks import token_task
 from tests.conftest import ROOT
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER
@@ -364,7 +364,7 @@ def test_a_pair_is_compared_on_its_cases(hand_made: dict[tuple[str, int], Measur
 
 
 def test_two_tasks_of_one_kind_are_refused(tiny_run: Path) -> None:
-    from models.checkpoint import load
+    from streamscope.models.checkpoint import load
 
     with pytest.raises(InputError, match="two of them are gender"):
         measure_run(load(tiny_run), None, Settings(tasks=("gender", "gender-16")), lambda label: iter)
@@ -375,9 +375,8 @@ def test_two_tasks_of_one_kind_are_refused(tiny_run: Path) -> None:
 
 def test_depth_is_that_of_a_naive_loop(tiny_run: Path) -> None:
     import torch
-
-    from models.checkpoint import load
-    from models.training.data import evaluation_shards
+    from streamscope.models.checkpoint import load
+    from streamscope.models.training.data import evaluation_shards
 
     net = load(tiny_run)
     shards = evaluation_shards(tiny_run, net._text(), None)

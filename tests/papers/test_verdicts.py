@@ -4,10 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-
-from papers.printed import Bound, Order, number, smallest
-from papers.seeds import estimate, paired
-from papers.verdicts import (
+from streamscope.papers.printed import Bound, Order, number, smallest
+from streamscope.papers.seeds import estimate, paired
+from streamscope.papers.verdicts import (
     COUNTED,
     bound_row,
     direction,
@@ -18,6 +17,7 @@ from papers.verdicts import (
     verdicts,
     with_verdicts,
 )
+
 from tests.papers.pages import NAN, planted
 
 ROW = {"claim": "a > b", "quantity": "x", "where": "", "paper": NAN, "printed": "", "smallest": NAN}

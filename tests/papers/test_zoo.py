@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from streamscope.interventions.sweep import document_losses
+from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder
+from streamscope.models.errors import InputError
+from streamscope.models.training.data import evaluation_shards
+from streamscope.papers import zoo
+from streamscope.papers.zoo_card import SUITES, card, index
+from streamscope.probes.statistics import ratio_of_sums
 
-from interventions.sweep import document_losses
-from models.checkpoint import NAMES, ZOO, bundled, load, run_folder
-from models.errors import InputError
-from models.training.data import evaluation_shards
-from papers import zoo
-from papers.zoo_card import SUITES, card, index
-from probes.statistics import ratio_of_sums
 from tests.tiny import some
 
 ROW = {

@@ -8,11 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import tokenizers
-
-from models.errors import InputError
-from models.text.stories import documents
-from models.text.tokenizer import Tokenizer
-from probes.prompts import FILES, Prompt, Suite, align, check_tokenizer, load_suite, require_pairs
+from streamscope.models.errors import InputError
+from streamscope.models.text.stories import documents
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.prompts import FILES, Prompt, Suite, align, check_tokenizer, load_suite, require_pairs
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-
-from models.checkpoint import load
-from models.errors import InputError
-from probes.contract import Documents, Instrument, Prompts, Seen, discover, instrument
-from probes.figures import HeadMap
-from probes.observations import Contrast, Measure, Observations
-from probes.result import Column, Result, Table, counts, key, quantity
-from probes.together import compare, together
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.probes.contract import Documents, Instrument, Prompts, Seen, discover, instrument
+from streamscope.probes.figures import HeadMap
+from streamscope.probes.observations import Contrast, Measure, Observations
+from streamscope.probes.result import Column, Result, Table, counts, key, quantity
+from streamscope.probes.together import compare, together
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTRUMENTS = discover()
@@ -141,8 +140,8 @@ def test_help_of_every_instrument_imports_nothing_heavy() -> None:
 def test_bad_values_of_every_option_are_one_line() -> None:
     said = outside(
         "from dataclasses import fields\n"
-        "from models.errors import InputError\n"
-        "from probes.contract import discover\n"
+        "from streamscope.models.errors import InputError\n"
+        "from streamscope.probes.contract import discover\n"
         "for cls in discover().values():\n"
         "    for one in fields(cls):\n"
         "        for bad in [object(), float('nan'), {'a': 1}, *([True] if one.type not in (bool, 'bool') else [1])]:\n"
@@ -185,7 +184,7 @@ class Steps(Instrument):
         return {"main": Table(frame, columns, missing, "planted [/b] title")}
 
 
-from probes.contract import REGISTERED  # noqa: E402
+from streamscope.probes.contract import REGISTERED  # noqa: E402
 
 REGISTERED.pop("steps")
 

@@ -9,17 +9,17 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.attention import exceeds, left_out, undecided
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.held_out import halves, held_out
+from streamscope.probes.probe import measure
+from streamscope.probes.prompts import Suite, align, load_suite
+from streamscope.probes.stability import mean_stability, stability
+from streamscope.probes.undefined import reasons
 
-from models.errors import InputError
-from models.make import build
-from models.text.tokenizer import Tokenizer
-from probes.attention import exceeds, left_out, undecided
-from probes.coreference import Coreference
-from probes.held_out import halves, held_out
-from probes.probe import measure
-from probes.prompts import Suite, align, load_suite
-from probes.stability import mean_stability, stability
-from probes.undefined import reasons
 from tests.probes import planted
 
 torch.set_num_threads(1)
@@ -279,7 +279,7 @@ def test_plot(table: pd.DataFrame) -> None:
 
 
 def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str], split_run: Any) -> None:
-    from probes.coreference import main
+    from streamscope.probes.coreference import main
 
     out = tmp_path / "c.parquet"
     main([str(split_run), "--out", str(out), "--top", "3"])
@@ -299,8 +299,8 @@ def split_run(tmp_path_factory: pytest.TempPathFactory, split_words: Tokenizer) 
     """A run folder of an untrained model that reads the bundled suites."""
     import json
 
-    from models.checkpoint import FORMAT, write_tensors
-    from models.config_io import to_dict
+    from streamscope.models.checkpoint import FORMAT, write_tensors
+    from streamscope.models.config_io import to_dict
 
     folder = tmp_path_factory.mktemp("split")
     net = build("lfa", "tiny", n_ctx=128, d_vocab=300)

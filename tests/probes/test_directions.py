@@ -8,14 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from models import build
-from models.capture import capture
-from models.checkpoint import load
-from models.config import ModelConfig, NoPositions
-from models.errors import InputError
-from models.train import main as train
-from probes.contrast_directions import (
+from streamscope.models import build
+from streamscope.models.capture import capture
+from streamscope.models.checkpoint import load
+from streamscope.models.config import ModelConfig, NoPositions
+from streamscope.models.errors import InputError
+from streamscope.models.train import main as train
+from streamscope.probes.contrast_directions import (
     auc_interval,
     concentration,
     held_out,
@@ -27,11 +26,12 @@ from probes.contrast_directions import (
     singular_directions,
     unit,
 )
-from probes.direction_files import check_direction, read_direction
-from probes.direction_tables import best_layer, between, find
-from probes.directions import main
-from probes.prompt_sets import BUILT_IN, contrast, encode, read_set
-from probes.stream_states import States, stream_states
+from streamscope.probes.direction_files import check_direction, read_direction
+from streamscope.probes.direction_tables import best_layer, between, find
+from streamscope.probes.directions import main
+from streamscope.probes.prompt_sets import BUILT_IN, contrast, encode, read_set
+from streamscope.probes.stream_states import States, stream_states
+
 from tests.tiny import arguments
 
 WORDS = 40

@@ -2,10 +2,9 @@
 
 import pandas as pd
 import pytest
-
-from probes.align import Aligned
-from probes.elsewhere import NO_CONTROL, due_to_nouns, elsewhere, opening
-from probes.suite import Prompt
+from streamscope.probes.align import Aligned
+from streamscope.probes.elsewhere import NO_CONTROL, due_to_nouns, elsewhere, opening
+from streamscope.probes.suite import Prompt
 
 TEXTS = {
     "a": "Mia saw a pen and a box. She used it to write. It was a",

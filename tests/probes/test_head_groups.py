@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from streamscope.models.capture import Captures
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.align import align
+from streamscope.probes.head_groups import HeadGroups, groups_of, scores_of
+from streamscope.probes.suite import Prompt
+from streamscope.probes.word_classes import CLASSES, token_classes
 
-from models.capture import Captures
-from models.errors import InputError
-from models.head_spec import Head
-from models.text.tokenizer import Tokenizer
-from probes.align import align
-from probes.head_groups import HeadGroups, groups_of, scores_of
-from probes.suite import Prompt
-from probes.word_classes import CLASSES, token_classes
 from tests.probes import planted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,7 +142,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     rows = [torch.rand(3, 1, q + 1, generator=generator) for q in query.aligned.queries]
     rows = [r / r.sum(-1, keepdim=True) for r in rows]
     found = probe.shuffled(captures(rows), query, tokenizer, draws=3, seed=5)
-    from probes.held_out import halves
+    from streamscope.probes.held_out import halves
 
     texts = [(tokenizer.spans(p.text)[0], token_classes(p, tokenizer.spans(p.text)[1])) for p in query.aligned.prompts]
     seen = [
@@ -182,7 +182,7 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     summary = HeadGroups(k=1, layers="all").summarize(table)
     from itertools import permutations
 
-    from probes.held_out import halves
+    from streamscope.probes.held_out import halves
 
     first = table[halves(table.assign(relation=""), 0)[0] == 0]
     scores = first.groupby(["layer", "index"])[list(CLASSES)].mean().to_numpy()

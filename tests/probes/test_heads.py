@@ -7,15 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from streamscope.models.capture import run
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.heads import SCORES, HeadScores, main
+from streamscope.probes.probe import measure
+from streamscope.probes.tables import read_about
 from torch import Tensor
-
-from models.capture import run
-from models.errors import InputError
-from models.make import build
-from models.transformer import StreamTransformer
-from probes.heads import SCORES, HeadScores, main
-from probes.probe import measure
-from probes.tables import read_about
 
 torch.set_num_threads(1)
 N = 6

@@ -8,16 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from models.capture import Captures
-from models.checkpoint import load
-from models.errors import InputError
-from models.make import build
-from models.text.stories import labelled
-from models.text.tokenizer import Tokenizer
-from probes.linear import Example, LinearProbe, labelled_query, main, story_examples
-from probes.probe import measure
-from probes.tables import read_about
+from streamscope.models.capture import Captures
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.text.stories import labelled
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.linear import Example, LinearProbe, labelled_query, main, story_examples
+from streamscope.probes.probe import measure
+from streamscope.probes.tables import read_about
 
 torch.set_num_threads(1)
 HOOK = "blocks.1.hook_resid_post"
@@ -184,7 +183,7 @@ def test_plan_places_examples() -> None:
 
 
 def test_story_examples_are_the_ground_truth() -> None:
-    from models.text.stories import story
+    from streamscope.models.text.stories import story
 
     examples = story_examples("antecedent", 120)
     assert {e.label for e in examples} == {"first", "second"}

@@ -8,15 +8,24 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
-from models.errors import InputError
-from models.text.tokenizer import Tokenizer
-from probes.attention import undecided
-from probes.held_out import halves
-from probes.loaders import FORMATS, GAP_COLUMNS, OCCUPATIONS, blimp, gap, winobias, winogender, wsc273, wsc285
-from probes.prompts import Prompt, Suite, align, load_suite
-from probes.statistics import read_clusters
-from probes.suite import population, units
+from streamscope.models.errors import InputError
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.attention import undecided
+from streamscope.probes.held_out import halves
+from streamscope.probes.loaders import (
+    FORMATS,
+    GAP_COLUMNS,
+    OCCUPATIONS,
+    blimp,
+    gap,
+    winobias,
+    winogender,
+    wsc273,
+    wsc285,
+)
+from streamscope.probes.prompts import Prompt, Suite, align, load_suite
+from streamscope.probes.statistics import read_clusters
+from streamscope.probes.suite import population, units
 
 WINOBIAS = "1 [The developer] argued with the designer because [she] did not like the design.\n"
 WSC273 = json.dumps(

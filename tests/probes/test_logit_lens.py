@@ -7,14 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from models import readout
-from models.capture import Captures, Query, run
-from models.errors import InputError
-from models.make import build
-from models.transformer import StreamTransformer
-from probes.logit_lens import Lens, LogitLens, lens_of, main, visible
-from probes.probe import measure
+from streamscope.models import readout
+from streamscope.models.capture import Captures, Query, run
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.logit_lens import Lens, LogitLens, lens_of, main, visible
+from streamscope.probes.probe import measure
 
 torch.set_num_threads(1)
 PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]

@@ -8,15 +8,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.mixing import idle
+from streamscope.models.train import main as train
+from streamscope.probes import mixing_figures as draw
+from streamscope.probes.mixing import by_module, final, log, short, without_gradient
+from streamscope.probes.mixing_monitor import Watched, main, overview, read
+from streamscope.probes.tables import read_about
 
-from models.errors import InputError
-from models.make import build
-from models.mixing import idle
-from models.train import main as train
-from probes import mixing_figures as draw
-from probes.mixing import by_module, final, log, short, without_gradient
-from probes.mixing_monitor import Watched, main, overview, read
-from probes.tables import read_about
 from tests.tiny import arguments
 
 NO_LOG = pd.DataFrame(columns=["step", "module", "metric", "part", "value", "why"]).astype({"value": float})
@@ -201,7 +201,7 @@ def test_a_run_from_before_the_monitor(runs: dict, tmp_path: Path) -> None:
 
 def test_weights_of_a_step_that_was_not_evaluated(runs: dict) -> None:
     """`--keep best` and a log of other steps: the dynamic metrics are not those of these weights."""
-    from models.checkpoint import load
+    from streamscope.models.checkpoint import load
 
     rows = final(load(runs[-2]), log(runs[-2]), 7)
     (why,) = set(rows.loc[rows["metric"] == "gradient", "why"])

@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-
-from models.errors import InputError
-from probes.comparisons import compare as compare_cases
-from probes.observations import Contrast, Measure, Observations, compare, estimate, over_seeds
-from probes.statistics import ratio_of_sums
+from streamscope.models.errors import InputError
+from streamscope.probes.comparisons import compare as compare_cases
+from streamscope.probes.observations import Contrast, Measure, Observations, compare, estimate, over_seeds
+from streamscope.probes.statistics import ratio_of_sums
 
 NATS = Measure(name="loss", unit="nats/token", resolution=1e-6)
 

@@ -5,17 +5,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import streamscope.probes.over_steps
 import torch
+from streamscope.models.checkpoint import load, run_folder
+from streamscope.models.errors import InputError
+from streamscope.models.train import main as train
+from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.over_steps import Measuring, Snapshot, _text, halfway, main, over_steps, settling
+from streamscope.probes.over_steps_figure import plot
+from streamscope.probes.statistics import mean
+from streamscope.probes.tables import read_about
 
-import probes.over_steps
-from models.checkpoint import load, run_folder
-from models.errors import InputError
-from models.train import main as train
-from models.training.data import evaluation_shards
-from probes.over_steps import Measuring, Snapshot, _text, halfway, main, over_steps, settling
-from probes.over_steps_figure import plot
-from probes.statistics import mean
-from probes.tables import read_about
 from tests.tiny import arguments
 
 
@@ -37,7 +37,7 @@ def test_settling_by_hand() -> None:
 
 def test_loss_and_depth_are_those_of_the_documents(runs: list[Path]) -> None:
     one = Snapshot(str(runs[0]), 4, "")
-    table = probes.over_steps.observe(one, Measuring(measures=("loss", "depth"), max_documents=7))
+    table = streamscope.probes.over_steps.observe(one, Measuring(measures=("loss", "depth"), max_documents=7))
     folder = run_folder(f"{runs[0]}@4")
     model = load(folder)
     shards = evaluation_shards(folder, model.tokenizer, None)
@@ -109,7 +109,7 @@ def test_the_command(runs: list[Path], tmp_path: Path, monkeypatch, capsys) -> N
     out = tmp_path / "over.parquet"
     argv = [str(runs[0]), "--control", str(runs[1]), "--max-documents", "5", "--sequences", "3", "--n", "60"]
     argv += ["--measures", "loss", "depth", "induction", "pds", "due", "--device", "cpu"]
-    observe, seen = probes.over_steps.observe, []
+    observe, seen = streamscope.probes.over_steps.observe, []
 
     def dying(snapshot: Snapshot, *rest) -> pd.DataFrame:
         if len(seen) == 2:
@@ -117,17 +117,17 @@ def test_the_command(runs: list[Path], tmp_path: Path, monkeypatch, capsys) -> N
         seen.append(snapshot)
         return observe(snapshot, *rest)
 
-    monkeypatch.setattr(probes.over_steps, "observe", dying)
+    monkeypatch.setattr(streamscope.probes.over_steps, "observe", dying)
     with pytest.raises(KeyboardInterrupt):
         main([*argv, "--out", str(out)])
     assert not out.exists()
     again = []
-    monkeypatch.setattr(probes.over_steps, "observe", lambda s, *rest: again.append(s) or observe(s, *rest))
+    monkeypatch.setattr(streamscope.probes.over_steps, "observe", lambda s, *rest: again.append(s) or observe(s, *rest))
     main([*argv, "--out", str(out)])
     assert len(again) == 4 and not set(again) & set(seen), "snapshots that were measured are not measured again"
     table, half = pd.read_parquet(out), pd.read_parquet(tmp_path / "over-half.parquet")
     assert table["step"].tolist() == [0] * 5 + [4] * 5 + [12] * 5
-    assert set(half["measure"]) == set(probes.over_steps.MEASURES)
+    assert set(half["measure"]) == set(streamscope.probes.over_steps.MEASURES)
     assert (table.loc[table["measure"] == "loss", "control"] > 0).all()
     heads = table.loc[table["measure"].isin(["induction", "pds"]), "head"]
     assert heads.str.fullmatch(r"L[01]H[0-3]").all()

@@ -9,26 +9,26 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.attention import clusters
+from streamscope.probes.contract import Seen
+from streamscope.probes.documents import given_prompts
+from streamscope.probes.observations import estimate
+from streamscope.probes.pds import Pds, main
+from streamscope.probes.pds.measure import mean_plus_sd
+from streamscope.probes.prompts import align, load_suite
+from streamscope.probes.result import Result, Table
+from streamscope.probes.suite import Suite
 
-from models.errors import InputError
-from models.make import build
-from models.text.tokenizer import Tokenizer
-from probes.attention import clusters
-from probes.contract import Seen
-from probes.documents import given_prompts
-from probes.observations import estimate
-from probes.pds import Pds, main
-from probes.pds.measure import mean_plus_sd
-from probes.prompts import align, load_suite
-from probes.result import Result, Table
-from probes.suite import Suite
 from tests.probes import planted
 
 torch.set_num_threads(1)
 
 
 def measure(*args: Any, **options: Any) -> pd.DataFrame:
-    from probes.probe import measure
+    from streamscope.probes.probe import measure
 
     return measure(*args, **options)
 
@@ -135,9 +135,9 @@ def test_a_bridge(tmp_path: Any) -> None:
     expected = [planted.mass(rows[k][layer, head], aligned.positions[k]["target"]) for k in (i, j)]
     one = table[(table["pair"] == "p3") & (table["layer"] == layer) & (table["index"] == head)].iloc[0]
     assert [one["first"], one["last"]] == pytest.approx(expected, abs=1e-6)
-    from probes.coherence import Coherence
-    from probes.coreference import Coreference
-    from probes.sps import Sps
+    from streamscope.probes.coherence import Coherence
+    from streamscope.probes.coreference import Coreference
+    from streamscope.probes.sps import Sps
 
     for probe in (Coreference(), Sps(), Coherence()):
         summary = probe.summarize(measure(bridge, probe, aligned, tokenizer=words))

@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from models.errors import InputError
-from models.train import main as train
-from probes import coherence
-from probes.over_steps import over_documents
-from probes.phenomena import (
+from streamscope.models.errors import InputError
+from streamscope.models.train import main as train
+from streamscope.probes import coherence
+from streamscope.probes.over_steps import over_documents
+from streamscope.probes.phenomena import (
     NAMES,
     Gate,
     Opened,
@@ -24,7 +23,8 @@ from probes.phenomena import (
     plot,
     verdict,
 )
-from probes.tables import read_about
+from streamscope.probes.tables import read_about
+
 from tests import tiny
 from tests.probes import planted
 
@@ -120,7 +120,7 @@ def test_a_planted_induction_head_is_found(one: Opened) -> None:
 
 
 def test_random_words_are_words(one: Opened) -> None:
-    from probes.heads import HeadScores
+    from streamscope.probes.heads import HeadScores
 
     query = HeadScores(sequences=3, length=6, pool="words").plan([], one.tokenizer)
     for ids in query.tokens:
@@ -160,10 +160,10 @@ def test_mixing_is_that_of_the_monitor(one: Opened, run: Path) -> None:
 
 def test_position_of_a_planted_head() -> None:
     """The hand-set model of `planted`: its recency head has PDS 1 on pairs of its own suite."""
-    from probes.held_out import halves
-    from probes.pds import Pds
-    from probes.probe import measure
-    from probes.prompts import align
+    from streamscope.probes.held_out import halves
+    from streamscope.probes.pds import Pds
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align
 
     model = planted.model()
     table = measure(model, Pds(), align(planted.suite(12), model.tokenizer, planted.CONTEXT))

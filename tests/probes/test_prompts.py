@@ -9,13 +9,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-from models.errors import InputError
-from models.text.stories import documents
-from models.text.tokenizer import Tokenizer
-from probes.attention import undecided
-from probes.prompts import FILES, Prompt, Suite, align, load_suite, main
-from probes.suite import population, units
+from streamscope.models.errors import InputError
+from streamscope.models.text.stories import documents
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.attention import undecided
+from streamscope.probes.prompts import FILES, Prompt, Suite, align, load_suite, main
+from streamscope.probes.suite import population, units
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -259,9 +258,9 @@ def test_the_command_says_what_a_tokenizer_cannot_align(
 def test_the_command_aligns_with_a_run(
     tmp_path: Path, stories_bpe: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from models.checkpoint import FORMAT, write_tensors
-    from models.config_io import to_dict
-    from models.make import build
+    from streamscope.models.checkpoint import FORMAT, write_tensors
+    from streamscope.models.config_io import to_dict
+    from streamscope.models.make import build
 
     run = build("lfa", scale="tiny", d_vocab=2048, n_ctx=20)
     (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT, "model": to_dict(run.config)}))
@@ -342,7 +341,7 @@ def test_words_are_read_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["same-kind", "reserved-words"])
 def test_suites_of_version_4_are_one_kind_and_held_out(name: str) -> None:
-    from models.text.stories4.lexicon import KIND_OF, RESERVED
+    from streamscope.models.text.stories4.lexicon import KIND_OF, RESERVED
 
     suite = load_suite(name, n=60)
     assert len(suite.prompts) == 120 and {p.relation for p in suite.prompts} == {"event", "state", "transfer"}

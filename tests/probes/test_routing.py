@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-
-from models.errors import InputError
-from models.make import build
-from models.mixing import routing
-from probes.routing import cells, growth, hub_heads, hub_scores, hubs, layers, main, matrices, plot
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.mixing import routing
+from streamscope.probes.routing import cells, growth, hub_heads, hub_scores, hubs, layers, main, matrices, plot
 
 
 def planted(*W: np.ndarray, part: str = "v") -> dict:

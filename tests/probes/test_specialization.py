@@ -8,15 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from streamscope.models.capture import Captures, run
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.transformer import StreamTransformer
+from streamscope.probes import specialization
+from streamscope.probes.probe import measure
+from streamscope.probes.specialization import Specialization, hss, main, stream
 from torch import Tensor
-
-from models.capture import Captures, run
-from models.errors import InputError
-from models.make import build
-from models.transformer import StreamTransformer
-from probes import specialization
-from probes.probe import measure
-from probes.specialization import Specialization, hss, main, stream
 
 torch.set_num_threads(1)
 T = 8
@@ -143,7 +142,7 @@ def test_stream_equals_measure_and_holds_few_samples(model: StreamTransformer, m
         sizes.append(len(query.tokens))
         return run(model, query, edits)
 
-    monkeypatch.setattr("models.capture.run", counted)
+    monkeypatch.setattr("streamscope.models.capture.run", counted)
     streamed = stream(model, probe, (row for row in [[1, 2], *SAMPLES]), tokenizer=Ids())
     assert sizes == [3] * 7 + [2]
     pd.testing.assert_frame_equal(whole, streamed, atol=1e-6)

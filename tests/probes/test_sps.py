@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from streamscope.models.capture import capture
+from streamscope.models.config import Gate
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.probe import measure
+from streamscope.probes.prompts import align, load_suite
+from streamscope.probes.sps import Sps, main
+from streamscope.probes.undefined import reasons
 
-from models.capture import capture
-from models.config import Gate
-from models.errors import InputError
-from models.make import build
-from models.text.tokenizer import Tokenizer
-from probes.probe import measure
-from probes.prompts import align, load_suite
-from probes.sps import Sps, main
-from probes.undefined import reasons
 from tests.probes import planted
 
 torch.set_num_threads(1)

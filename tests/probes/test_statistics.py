@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import stats
-
-from models.errors import InputError
-from probes.comparisons import asymmetry, compare
-from probes.permutations import sign_flip
-from probes.proportions import paired_proportions, proportion
-from probes.statistics import (
+from streamscope.models.errors import InputError
+from streamscope.probes.comparisons import asymmetry, compare
+from streamscope.probes.permutations import sign_flip
+from streamscope.probes.proportions import paired_proportions, proportion
+from streamscope.probes.statistics import (
     cluster_bootstrap,
     cluster_codes,
     cluster_totals,
@@ -24,7 +23,7 @@ from probes.statistics import (
     read_clusters,
     statistic_interval,
 )
-from probes.t_tests import clustered_t
+from streamscope.probes.t_tests import clustered_t
 
 RNG = np.random.default_rng(0)
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy import stats
-
-from models.errors import InputError
-from probes.comparisons import asymmetry, compare, compare_seeds
-from probes.curves import response_curve
-from probes.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
-from probes.permutations import rank_among, relabel, sign_flip
-from probes.undefined import reasons
+from streamscope.models.errors import InputError
+from streamscope.probes.comparisons import asymmetry, compare, compare_seeds
+from streamscope.probes.curves import response_curve
+from streamscope.probes.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
+from streamscope.probes.permutations import rank_among, relabel, sign_flip
+from streamscope.probes.undefined import reasons
 
 RNG = np.random.default_rng(0)
 PAIRS = np.repeat(np.arange(15), 2)

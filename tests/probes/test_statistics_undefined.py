@@ -7,12 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-
-from models.errors import InputError
-from probes import undefined
-from probes.comparisons import compare_seeds
-from probes.corrections import correct
-from probes.tables import print_table, write_table
+from streamscope.models.errors import InputError
+from streamscope.probes import undefined
+from streamscope.probes.comparisons import compare_seeds
+from streamscope.probes.corrections import correct
+from streamscope.probes.tables import print_table, write_table
 
 NAN = float("nan")
 

@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import streamscope.models
 import torch
-
-import models
-from interventions.batch import answer_log_probs
-from models.errors import InputError
-from models.text.tokenizer import Tokenizer
-from probes.loaders import SentencePair, SentencePairs
-from probes.prompts import TASKS, load_suite
-from probes.sentence_pairs import winobias_pairs, wsc273_pairs
-from probes.suite import Prompt, Suite, units
-from probes.tasks import LONG, MERGED, NONE, SAME, Task, load_task, load_tasks, sentence_task, token_task
+from streamscope.interventions.batch import answer_log_probs
+from streamscope.models.errors import InputError
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.loaders import SentencePair, SentencePairs
+from streamscope.probes.prompts import TASKS, load_suite
+from streamscope.probes.sentence_pairs import winobias_pairs, wsc273_pairs
+from streamscope.probes.suite import Prompt, Suite, units
+from streamscope.probes.tasks import LONG, MERGED, NONE, SAME, Task, load_task, load_tasks, sentence_task, token_task
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,7 +31,7 @@ def bpe() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return models.build("lfa", scale="tiny", d_vocab=2048, n_ctx=64, seed=4).double().eval()
+    return streamscope.models.build("lfa", scale="tiny", d_vocab=2048, n_ctx=64, seed=4).double().eval()
 
 
 def prompt(name: str, text: str, answer: str | None, foil: str | None, cluster: str | None = None) -> Prompt:

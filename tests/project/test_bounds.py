@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-
-from models.bounds import AnyNumber, Count, Positive, Seed, Share, check, declared
-from models.cli import parse
-from models.errors import InputError
-from models.training.config import Training
+from streamscope.models.bounds import AnyNumber, Count, Positive, Seed, Share, check, declared
+from streamscope.models.cli import parse
+from streamscope.models.errors import InputError
+from streamscope.models.training.config import Training
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from models.provenance import CHANGES
+from streamscope.models.provenance import CHANGES
 
 
 def test_changed_code_is_a_change_and_a_written_page_is_not(tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 from jaxtyping import Float, TypeCheckError
-
-from models.head_spec import parse_heads
-from models.readout import token_losses
-from models.training.config import Training
+from streamscope.models.head_spec import parse_heads
+from streamscope.models.readout import token_losses
+from streamscope.models.training.config import Training
 
 Rows = Float[torch.Tensor, "B T"]
 

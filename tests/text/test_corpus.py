@@ -8,9 +8,8 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-
-from models.errors import InputError
-from models.text.corpus import open_corpus
+from streamscope.models.errors import InputError
+from streamscope.models.text.corpus import open_corpus
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"

@@ -6,10 +6,9 @@ import types
 from pathlib import Path
 
 import pytest
-
-import models.text
-from models.errors import InputError
-from models.text.corpus import Corpus, HubCorpus, open_corpus
+import streamscope.models.text
+from streamscope.models.errors import InputError
+from streamscope.models.text.corpus import Corpus, HubCorpus, open_corpus
 
 
 def read(source: str, **options) -> list[str]:
@@ -105,7 +104,7 @@ def test_built_in_stories(monkeypatch):
     fake.VERSION = 3
     fake.documents = lambda seed, n: (f"story {seed} {i}" for i in range(n))
     monkeypatch.setitem(sys.modules, "models.text.stories", fake)
-    monkeypatch.setattr(models.text, "stories", fake, raising=False)
+    monkeypatch.setattr(streamscope.models.text, "stories", fake, raising=False)
     assert read("stories:7:2") == ["story 7 0", "story 7 1"]
     assert len(read("stories")) == 20_000
     assert open_corpus("stories").fingerprint() == open_corpus("stories:0:20000").fingerprint()

@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from models.errors import InputError
-from models.text.corpus import MixtureCorpus, open_corpus
-from models.text.mixture import BLOCK, MixedWindows, Mixture, in_thousandths
-from models.text.shards import Windows, pack
-from models.text.tokenizer import Tokenizer
-from models.training.data import prepare
+from streamscope.models.errors import InputError
+from streamscope.models.text.corpus import MixtureCorpus, open_corpus
+from streamscope.models.text.mixture import BLOCK, MixedWindows, Mixture, in_thousandths
+from streamscope.models.text.shards import Windows, pack
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.models.training.data import prepare
 
 WORDS = {"a": "ant bee cow", "b": "pig rat sow", "c": "yak zebu elk"}
 

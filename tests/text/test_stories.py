@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from models.text.stories import (
+from streamscope.models.text.stories import (
     CATEGORIES,
     RELATIONS,
     Case,
@@ -25,7 +24,7 @@ from models.text.stories import (
     minimal_pairs,
     story,
 )
-from models.text.story_words import (
+from streamscope.models.text.story_words import (
     ANIMALS,
     BOYS,
     CONTAINERS,
@@ -36,7 +35,7 @@ from models.text.story_words import (
     THINGS,
     TOOLS,
 )
-from models.text.story_world import ALL_PLOTS
+from streamscope.models.text.story_world import ALL_PLOTS
 
 ROOT = Path(__file__).resolve().parents[2]
 NOUNS = {
@@ -50,7 +49,7 @@ def evaluate(expression: str, hash_seed: str = "0") -> Any:
 
     There it runs without the type checks that tests switch on, which cost seven times its own time.
     """
-    code = "import pickle, sys; from models.text.stories import *; "
+    code = "import pickle, sys; from streamscope.models.text.stories import *; "
     code += f"sys.stdout.buffer.write(pickle.dumps({expression}))"
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, check=True)
@@ -242,7 +241,7 @@ def test_the_command_prints_stories_and_statistics(capsys: pytest.CaptureFixture
 
 
 def test_the_command_refuses_a_number_of_stories_below_one() -> None:
-    from models.errors import InputError
+    from streamscope.models.errors import InputError
 
     with pytest.raises(InputError, match="--n"):
         main(["--n", "0"])

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from models.errors import InputError
-from models.text import stories
-from models.text.corpus import open_corpus
-from models.text.stories import Case, Span
-from models.text.stories4 import SAME_KIND, Tale, documents, minimal_pairs, story
-from models.text.stories4.__main__ import main
-from models.text.stories4.lexicon import CHANTED, KIND_OF, RESERVED, TRAINING
-from models.text.stories4.passages import TASK_PAIRS
-from models.text.stories4.repeats import FIRST, repeated_words
-from models.text.story_cases import is_held_out
+from streamscope.models.errors import InputError
+from streamscope.models.text import stories
+from streamscope.models.text.corpus import open_corpus
+from streamscope.models.text.stories import Case, Span
+from streamscope.models.text.stories4 import SAME_KIND, Tale, documents, minimal_pairs, story
+from streamscope.models.text.stories4.__main__ import main
+from streamscope.models.text.stories4.lexicon import CHANTED, KIND_OF, RESERVED, TRAINING
+from streamscope.models.text.stories4.passages import TASK_PAIRS
+from streamscope.models.text.stories4.repeats import FIRST, repeated_words
+from streamscope.models.text.story_cases import is_held_out
 
 ROOT = Path(__file__).resolve().parents[2]
 RESERVED_WORDS = {word.lower() for word in (*RESERVED.names, *RESERVED.nouns)}
@@ -30,7 +29,7 @@ RESERVED_WORDS = {word.lower() for word in (*RESERVED.names, *RESERVED.nouns)}
 
 def evaluate(expression: str, hash_seed: str = "0") -> Any:
     """The value of an expression in a process of its own, without the type checks that tests switch on."""
-    code = "import pickle, sys; from models.text import stories; from models.text.stories4 import *; "
+    code = "import pickle, sys; from streamscope.models.text import stories; from models.text.stories4 import *; "
     code += f"sys.stdout.buffer.write(pickle.dumps({expression}))"
     env = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, check=True)

@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
-
-from models.errors import InputError
-from models.text import tokenizer as module
-from models.text.tokenizer import Tokenizer
+from streamscope.models.errors import InputError
+from streamscope.models.text import tokenizer as module
+from streamscope.models.text.tokenizer import Tokenizer
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tokenizers"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="shared/data is not on this machine")

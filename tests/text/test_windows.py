@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from models.errors import InputError
-from models.text.corpus import open_corpus
-from models.text.shards import (
+from streamscope.models.errors import InputError
+from streamscope.models.text.corpus import open_corpus
+from streamscope.models.text.shards import (
     NO_TARGET,
     TokenShards,
     Windows,
@@ -18,7 +17,7 @@ from models.text.shards import (
     pack,
     truncated_documents,
 )
-from models.text.tokenizer import Tokenizer
+from streamscope.models.text.tokenizer import Tokenizer
 
 DRAW = random.Random(0)
 WORDS = ["cat", "dog", "ran", "far", "\u00e9t\u00e9", "\U0001f600", "the", "end\n"]

@@ -38,12 +38,13 @@ def fingerprint() -> dict[str, Any]:
 
 def losses(preset: str) -> list[float]:
     """Twenty steps of eight sequences in two micro-batches, over more than one epoch, on one thread."""
-    from models import build
-    from models.text.shards import Windows
-    from models.training.config import Training, with_recipe
-    from models.training.data import prepare
-    from models.training.loop import Trainer
-    from models.training.run import Run
+    from streamscope.models import build
+    from streamscope.models.text.shards import Windows
+    from streamscope.models.training.config import Training, with_recipe
+    from streamscope.models.training.data import prepare
+    from streamscope.models.training.loop import Trainer
+    from streamscope.models.training.run import Run
+
     from tests.tiny import corpus_text
 
     threads = torch.get_num_threads()
@@ -80,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the files anew")
     write = parser.parse_args().write
-    from models.presets import PRESETS
+    from streamscope.models.presets import PRESETS
 
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as cache:

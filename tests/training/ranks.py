@@ -14,9 +14,9 @@ from pathlib import Path
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 
-from models.train import main  # noqa: E402
-from models.training.loop import Trainer  # noqa: E402
-from models.training.parallel import Ranks  # noqa: E402
+from streamscope.models.train import main  # noqa: E402
+from streamscope.models.training.loop import Trainer  # noqa: E402
+from streamscope.models.training.parallel import Ranks  # noqa: E402
 
 Ranks.close = lambda self: None  # type: ignore[method-assign]  # one group for all trainings
 

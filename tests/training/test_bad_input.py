@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from streamscope.interventions.ablate import main as ablate
+from streamscope.models.checkpoint import load
+from streamscope.models.describe import main as describe
+from streamscope.models.errors import InputError
+from streamscope.models.runs import main as runs
+from streamscope.models.train import main as train
+from streamscope.models.training.data import evaluation_shards
 
-from interventions.ablate import main as ablate
-from models.checkpoint import load
-from models.describe import main as describe
-from models.errors import InputError
-from models.runs import main as runs
-from models.train import main as train
-from models.training.data import evaluation_shards
 from tests.tiny import arguments
 
 ROOT = Path(__file__).resolve().parents[2]

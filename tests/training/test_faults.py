@@ -10,8 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-
-from benchmarks.faults import (
+from streamscope.benchmarks.faults import (
     KILLED,
     Case,
     Death,
@@ -24,17 +23,17 @@ from benchmarks.faults import (
     tuning,
     uninterrupted,
 )
-from benchmarks.faults import main as faults
-from models.checkpoint import load, read_tensors, write_tensors
-from models.errors import InputError
-from models.sft import main as tune
-from models.text.corpus import open_corpus
-from models.text.shards import TokenShards, pack
-from models.text.tokenizer import Tokenizer
-from models.train import main as train
-from models.training.checkpoints import BEFORE, LAST
-from models.training.lock import EXPIRES, NAME, Lock
-from models.training.run import Run
+from streamscope.benchmarks.faults import main as faults
+from streamscope.models.checkpoint import load, read_tensors, write_tensors
+from streamscope.models.errors import InputError
+from streamscope.models.sft import main as tune
+from streamscope.models.text.corpus import open_corpus
+from streamscope.models.text.shards import TokenShards, pack
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.models.train import main as train
+from streamscope.models.training.checkpoints import BEFORE, LAST
+from streamscope.models.training.lock import EXPIRES, NAME, Lock
+from streamscope.models.training.run import Run
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from streamscope.models.train import main
+from streamscope.models.training.loop import Trainer
+from streamscope.models.training.run import read_metrics
 
-from models.train import main
-from models.training.loop import Trainer
-from models.training.run import read_metrics
 from tests.tiny import arguments
 
 LINE = "HDPL: KL clamped on 100 % of tokens: the penalty has no gradient"

@@ -9,20 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import streamscope.models.checkpoint
 import torch
+from streamscope.models import build
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.text.shards import Windows
+from streamscope.models.train import main
+from streamscope.models.training.checkpoints import load_checkpoint
+from streamscope.models.training.config import Training, with_recipe
+from streamscope.models.training.data import prepare
+from streamscope.models.training.loop import Stopped, Trainer
+from streamscope.models.training.optim import lr_factor, make_optimizer
+from streamscope.models.training.run import Run, read_metrics
 
-import models.checkpoint
-from models import build
-from models.checkpoint import load
-from models.errors import InputError
-from models.text.shards import Windows
-from models.train import main
-from models.training.checkpoints import load_checkpoint
-from models.training.config import Training, with_recipe
-from models.training.data import prepare
-from models.training.loop import Stopped, Trainer
-from models.training.optim import lr_factor, make_optimizer
-from models.training.run import Run, read_metrics
 from tests.tiny import arguments
 
 
@@ -108,13 +108,13 @@ def test_keep_best_holds_the_weights_of_the_best_evaluation(corpus, tmp_path: Pa
 
     t.evaluate = evaluate
     t.fit()
-    saved, _ = models.checkpoint.read_tensors(tmp_path / "a" / "model.safetensors")
+    saved, _ = streamscope.models.checkpoint.read_tensors(tmp_path / "a" / "model.safetensors")
     assert torch.equal(saved["embed.weight"], seen[1])
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint(corpus, tmp_path: Path, monkeypatch) -> None:
     t = trainer(corpus, tmp_path / "a", checkpoint_every=2, sample_every=0, snapshots="none")
-    write = models.checkpoint.save_file
+    write = streamscope.models.checkpoint.save_file
 
     def full(tensors, path, metadata) -> None:
         if t.step >= 4:
@@ -122,21 +122,21 @@ def test_a_full_disk_leaves_the_previous_checkpoint(corpus, tmp_path: Path, monk
             raise OSError(errno.ENOSPC, "No space left on device")
         write(tensors, path, metadata)
 
-    monkeypatch.setattr(models.checkpoint, "save_file", full)
+    monkeypatch.setattr(streamscope.models.checkpoint, "save_file", full)
     with pytest.raises(InputError, match="cannot write .*checkpoint.safetensors: No space left on device"):
         t.fit()
     assert not list((tmp_path / "a").glob("*.part"))
-    assert models.checkpoint.read_tensors(tmp_path / "a" / "checkpoint.safetensors")[1]["step"] == "2"
+    assert streamscope.models.checkpoint.read_tensors(tmp_path / "a" / "checkpoint.safetensors")[1]["step"] == "2"
 
 
 COMPILED = """
 import sys, torch
-from models import build, edit
-from models.train import main
+from streamscope.models import build, edit
+from streamscope.models.train import main
 argv, compiled, eager = sys.argv[3:], sys.argv[1], sys.argv[2]
 main([*argv, "--out", eager])
 main([*argv, "--out", compiled, "--compile", "blocks"])
-from models import load
+from streamscope.models import load
 one, two = load(eager), load(compiled)
 for p, q in zip(one.parameters(), two.parameters(), strict=True):
     torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from models import build
-from models.config_io import from_dict
-from models.errors import InputError
-from models.training.config import Training, with_recipe
-from models.training.optim import (
+from streamscope.models import build
+from streamscope.models.config_io import from_dict
+from streamscope.models.errors import InputError
+from streamscope.models.training.config import Training, with_recipe
+from streamscope.models.training.optim import (
     AdamW,
     Muon,
     Optimizers,
@@ -22,6 +21,7 @@ from models.training.optim import (
     set_lr,
     store_parameters,
 )
+
 from tests.tiny import some
 
 TOKENS = torch.randint(256, (2, 13), generator=torch.Generator().manual_seed(0))

@@ -4,17 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
+import streamscope.models.training.loop
 import torch
+from streamscope.models.capture import capture
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.runs import main as runs
+from streamscope.models.sft import main
+from streamscope.models.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
+from streamscope.models.train import main as train
+from streamscope.models.training.data import evaluation_shards
 
-import models.training.loop
-from models.capture import capture
-from models.checkpoint import load
-from models.errors import InputError
-from models.runs import main as runs
-from models.sft import main
-from models.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
-from models.train import main as train
-from models.training.data import evaluation_shards
 from tests.tiny import WORDS
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"
@@ -154,14 +154,14 @@ def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, monkeyp
     common = ["--data", str(pairs), "--steps", "8", "--batch-size", "4", "--checkpoint-every", "3", "--lr", "1e-3"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     main([str(tiny_run), *common, "--out", str(whole)])
-    update = models.training.loop.Trainer.update
+    update = streamscope.models.training.loop.Trainer.update
 
     def killed(self):
         if self.step == 5:
             raise KeyboardInterrupt
         return update(self)
 
-    monkeypatch.setattr(models.training.loop.Trainer, "update", killed)
+    monkeypatch.setattr(streamscope.models.training.loop.Trainer, "update", killed)
     with pytest.raises(KeyboardInterrupt):
         main([str(tiny_run), *common, "--out", str(cut)])
     monkeypatch.undo()

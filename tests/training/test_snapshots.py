@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from streamscope.models import load
+from streamscope.models.checkpoint import read_manifest, run_folder, snapshots
+from streamscope.models.errors import InputError
+from streamscope.models.train import main
+from streamscope.models.training.config import snapshot_steps
+from streamscope.models.training.run import read_metrics
 
-from models import load
-from models.checkpoint import read_manifest, run_folder, snapshots
-from models.errors import InputError
-from models.train import main
-from models.training.config import snapshot_steps
-from models.training.run import read_metrics
 from tests.tiny import arguments
 
 
@@ -44,7 +44,7 @@ def test_snapshots_are_the_weights_of_their_steps(run: Path, corpus, tmp_path: P
     assert load(f"{run}@0").state_dict().keys() == load(run).state_dict().keys()
     first, last = load_file(run / "snapshots/step-000000.safetensors"), load_file(run / "model.safetensors")
     assert all(torch.equal(v, load(f"{run}@12").state_dict()[k]) for k, v in last.items())
-    from models.make import build
+    from streamscope.models.make import build
 
     fresh = build("lfa", "tiny", d_vocab=first["embed.weight"].shape[0]).state_dict()
     assert all(torch.equal(v, fresh[k]) for k, v in first.items()), "step 0 is before any update"
@@ -84,28 +84,28 @@ def test_a_damaged_snapshot_is_told(corpus, tmp_path: Path) -> None:
 
 
 def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsys) -> None:
-    import features.extract
-    import interventions.ablate
-    import models.describe
-    import models.runs
-    import models.sft
-    import probes.heads
-    import probes.logit_lens
-    from features.store import read_features
+    import streamscope.features.extract
+    import streamscope.interventions.ablate
+    import streamscope.models.describe
+    import streamscope.models.runs
+    import streamscope.models.sft
+    import streamscope.probes.heads
+    import streamscope.probes.logit_lens
+    from streamscope.features.store import read_features
 
     at = f"{run}@4"
     folder = run_folder(at)
     assert str(folder) == at and folder.is_dir() and run_folder(folder) == folder
     assert read_manifest(folder)["step"] == 4 and max(r["step"] for r in read_metrics(folder)) <= 4
     data = ["--data", str(corpus[1])]
-    probes.heads.main([at, "--sequences", "2", "--length", "5", "--device", "cpu"])
-    probes.logit_lens.main([at, "--text", "the cat sat", "--device", "cpu"])
-    interventions.ablate.main([at, "--heads", "L0.H0", *data, "--max-documents", "4", "--device", "cpu"])
-    models.describe.main(["--run", at])
-    models.runs.main(["show", at])
-    models.runs.main(["diff", at, str(run)])
+    streamscope.probes.heads.main([at, "--sequences", "2", "--length", "5", "--device", "cpu"])
+    streamscope.probes.logit_lens.main([at, "--text", "the cat sat", "--device", "cpu"])
+    streamscope.interventions.ablate.main([at, "--heads", "L0.H0", *data, "--max-documents", "4", "--device", "cpu"])
+    streamscope.models.describe.main(["--run", at])
+    streamscope.models.runs.main(["show", at])
+    streamscope.models.runs.main(["diff", at, str(run)])
     out = tmp_path / "f.parquet"
-    features.extract.main([at, *data, "--out", str(out), "--max-tokens", "40", "--device", "cpu"])
+    streamscope.features.extract.main([at, *data, "--out", str(out), "--max-tokens", "40", "--device", "cpu"])
     row = next(row for row in snapshots(run) if row["step"] == 4)
     assert read_features(out).about["model"]["checkpoint"] == row["sha256"]
     pairs = tmp_path / "pairs.jsonl"
@@ -122,7 +122,7 @@ def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsy
         "--device",
         "cpu",
     ]
-    models.sft.main([at, *argv, "--valid", str(pairs)])
+    streamscope.models.sft.main([at, *argv, "--valid", str(pairs)])
     parent = json.loads((tmp_path / "sft" / "manifest.json").read_text())["parent"]
     assert parent["run"] == at and parent["sha256"] == row["sha256"] and parent["step"] == 4
     assert at in capsys.readouterr().out

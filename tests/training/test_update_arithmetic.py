@@ -7,13 +7,12 @@ import math
 
 import pytest
 import torch
-
-from models.errors import InputError
-from models.hyper_mixing import DTYPES
-from models.make import build
-from models.training.config import Training, with_recipe
-from models.training.optim import make_optimizer
-from papers.krom_arithmetic import BIASES, Case, updates
+from streamscope.models.errors import InputError
+from streamscope.models.hyper_mixing import DTYPES
+from streamscope.models.make import build
+from streamscope.models.training.config import Training, with_recipe
+from streamscope.models.training.optim import make_optimizer
+from streamscope.papers.krom_arithmetic import BIASES, Case, updates
 
 both = pytest.mark.parametrize("dtype", DTYPES)
 

@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from streamscope.models import build
+from streamscope.models.config_io import from_dict, to_dict
+from streamscope.models.errors import InputError
+from streamscope.models.text.shards import Windows
+from streamscope.models.training import loop
+from streamscope.models.training.config import Training, with_recipe
+from streamscope.models.training.data import prepare
+from streamscope.models.training.feed import Feed
+from streamscope.models.training.loop import Trainer
+from streamscope.models.training.run import Run, read_metrics
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from models import build
-from models.config_io import from_dict, to_dict
-from models.errors import InputError
-from models.text.shards import Windows
-from models.training import loop
-from models.training.config import Training, with_recipe
-from models.training.data import prepare
-from models.training.feed import Feed
-from models.training.loop import Trainer
-from models.training.run import Run, read_metrics
 
 
 def trainer(corpus: Any, out: Path, preset: str = "lfa", **changes: Any) -> Trainer:

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from streamscope.models.mixing import measure
+from streamscope.models.train import main
+from streamscope.models.training.run import read_metrics
 
-from models.mixing import measure
-from models.train import main
-from models.training.run import read_metrics
 from tests.tiny import arguments
 from tests.training.test_resume import weights_equal
 
@@ -29,7 +29,7 @@ def test_rows_and_one_warning(corpus, tmp_path: Path, capsys, b: str, times: int
 
 
 def test_the_last_rows_are_those_of_the_weights(corpus, tmp_path: Path) -> None:
-    from models.checkpoint import load
+    from streamscope.models.checkpoint import load
 
     main(arguments(corpus, tmp_path / "a", "--set", "attention.v=kron", preset="kromhc"))
     last = {(r["module"], r["metric"], r["part"]): r["value"] for r in mixing_rows(tmp_path / "a") if r["step"] == 12}
@@ -40,9 +40,9 @@ def test_the_last_rows_are_those_of_the_weights(corpus, tmp_path: Path) -> None:
 
 
 def test_nothing_for_a_model_without_mixing(corpus, tmp_path: Path, monkeypatch) -> None:
-    import models.training.loop
+    import streamscope.models.training.loop
 
-    monkeypatch.setattr(models.training.loop, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(streamscope.models.training.loop, "measure", lambda *_: pytest.fail("measured"))
     main(arguments(corpus, tmp_path / "a", preset="gpt2"))
     assert mixing_rows(tmp_path / "a") == []
 
@@ -56,9 +56,9 @@ def watched(corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_watching_does_not_change_the_training(corpus, watched: Path, tmp_path: Path, monkeypatch) -> None:
-    import models.training.loop
+    import streamscope.models.training.loop
 
-    monkeypatch.setattr(models.training.loop, "has_mixing", lambda model: False)
+    monkeypatch.setattr(streamscope.models.training.loop, "has_mixing", lambda model: False)
     main(arguments(corpus, tmp_path / "unwatched", preset="kromhc"))
     assert mixing_rows(watched) and not mixing_rows(tmp_path / "unwatched")
     assert weights_equal(watched, tmp_path / "unwatched")

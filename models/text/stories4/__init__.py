@@ -9,7 +9,7 @@ story is: with a chance that falls with `stage` a text of repeats (`repeats`), e
 `datasets/stories/README.md`.
 """
 
-from models.text.stories4.story import (
+from streamscope.models.text.stories4.story import (
     CATEGORIES,
     RELATIONS,
     SAME_KIND,

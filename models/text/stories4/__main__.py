@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from models.bounds import Count, Seed, Share
-from models.cli import command, parse
+from streamscope.models.bounds import Count, Seed, Share
+from streamscope.models.cli import command, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,8 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, tell."""
     options = parse(Options, argv, __doc__)
-    from models.text.stories import marked_text
-    from models.text.stories4 import labelled, statistics
+    from streamscope.models.text.stories import marked_text
+    from streamscope.models.text.stories4 import labelled, statistics
 
     stories = labelled(options.seed, options.n, options.stage, options.held_out)
     if options.stats:

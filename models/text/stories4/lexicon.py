@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from models.text.story_words import ANIMALS, BOYS, CONTAINERS, GIRLS, THINGS, TOOLS
+from streamscope.models.text.story_words import ANIMALS, BOYS, CONTAINERS, GIRLS, THINGS, TOOLS
 
 KINDS = ("girls", "boys", "animals", "people", "things", "foods")
 """What two words must share to compete on equal terms."""

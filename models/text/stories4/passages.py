@@ -13,8 +13,8 @@ uses.
 from collections.abc import Callable
 from random import Random
 
-from models.text.stories4.lexicon import ADJECTIVES, RESERVED, TRAINING, Words
-from models.text.story_cases import (
+from streamscope.models.text.stories4.lexicon import ADJECTIVES, RESERVED, TRAINING, Words
+from streamscope.models.text.story_cases import (
     BETWEEN_PEOPLE,
     EVENTS,
     PAIR_END,
@@ -24,8 +24,8 @@ from models.text.story_cases import (
     between,
     is_held_out,
 )
-from models.text.story_text import Env, Label, capital, expand, pick
-from models.text.story_words import CONTAINERS, STATES, words
+from streamscope.models.text.story_text import Env, Label, capital, expand, pick
+from streamscope.models.text.story_words import CONTAINERS, STATES, words
 
 HELD_OUT = ("", "combinations", "words")
 EVENT_NAMES = tuple(EVENTS)

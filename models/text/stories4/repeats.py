@@ -8,8 +8,8 @@ BPE of 2,048 entries trained on all stages the longest are 14 and 70 tokens on a
 
 from random import Random
 
-from models.text.stories4.lexicon import ADJECTIVES, CHANTED, CHANTED_RESERVED, TRAINING
-from models.text.story_text import Env, capital, expand, pick
+from streamscope.models.text.stories4.lexicon import ADJECTIVES, CHANTED, CHANTED_RESERVED, TRAINING
+from streamscope.models.text.story_text import Env, capital, expand, pick
 
 FIRST = 256
 """So many words are repeated at stage 0."""

@@ -1,0 +1,79 @@
+"""`streamscope COMMAND …`: every command of every room by its short name.
+
+streamscope ablate lfa --heads L4.*          as python -m streamscope.interventions.ablate
+streamscope pds --help
+streamscope --help                           what there is, a line each
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def commands() -> dict[str, str]:
+    """Command -> module, from the source of the rooms: what ends in `command(main)`.
+
+    A name that two rooms have is said with its room, as `papers.hdpl`.
+    """
+    import streamscope
+
+    found: dict[str, list[str]] = {}
+    for room in ROOMS:
+        for path in (Path(base) / room for base in streamscope.__path__ if (Path(base) / room).is_dir()):
+            for file in sorted(path.rglob("*.py")):
+                if "\n    command(main)" not in file.read_text(encoding="utf-8"):
+                    continue
+                parts = file.relative_to(path).with_suffix("").parts
+                parts = parts[:-1] if parts[-1] == "__main__" else parts
+                found.setdefault(".".join(parts), []).append(f"streamscope.{room}.{'.'.join(parts)}")
+            break
+    named = {name: modules[0] for name, modules in found.items() if len(modules) == 1}
+    named |= {m.removeprefix("streamscope."): m for modules in found.values() if len(modules) > 1 for m in modules}
+    return dict(sorted(named.items()))
+
+
+def says(module: str) -> str:
+    """The first line of a module's documentation, without importing it."""
+    import ast
+    from importlib.util import find_spec
+
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    doc = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return doc.splitlines()[0] if doc else ""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command by name, or list them."""
+    from streamscope.models.errors import unknown
+
+    words = list(sys.argv[1:] if argv is None else argv)
+    known = commands()
+    if not words or words[0] in ("-h", "--help"):
+        print("usage: streamscope COMMAND [options]; streamscope COMMAND --help says more\n")
+        width = max(map(len, known))
+        for room in ROOMS:
+            print(f"{room}:")
+            for name, module in known.items():
+                if module.split(".")[1] == room:
+                    print(f"  {name:{width}}  {says(module)}")
+        return
+    if words[0] not in known:
+        raise unknown("command", words[0], list(known))
+    sys.argv = [f"streamscope {words[0]}", *words[1:]]
+    import_module(known[words[0]]).main(words[1:])
+
+
+def script() -> None:
+    """The entry point `streamscope`."""
+    from streamscope.models.cli import command
+
+    command(main)
+
+
+if __name__ == "__main__":
+    script()
