@@ -79,9 +79,10 @@ def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
         import sys
 
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import track
 
-        return track(steps, description=label, console=Console(file=sys.stderr))
+        return track(steps, description=escape(label), console=Console(file=sys.stderr))
 
     return bar
 
@@ -185,12 +186,16 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments) -> None:
         if Documents in map(type, how.takes):
             same_tokens(models[0], control, options.control)
     opened = [how.open(model, *data) for model in models]
+    if options.control is not None:
+        how = how.settled(opened[0])
     result = together([how.run(one, progress_bar(title_of(one.model))) for one in opened])
     if options.control is not None:
         like = how.open(control, *data, like=opened[0])
         beside = how.run(like, progress_bar(f"{title_of(control)}, control"))
         result = compare(result, beside)
     result.print()
+    if result.about.get("no_mean"):
+        print(result.about["no_mean"])
     if options.out is not None:
         from dataclasses import replace
 

@@ -19,6 +19,7 @@ All else is the same for all: estimates (`probes.observations`), tables and file
 answers at once.
 """
 
+import hashlib
 import json
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -205,6 +206,13 @@ class Instrument(Validated):
                 kinds = [type(one).__name__ for one in self.takes]
                 raise InputError(f"{self.name} takes {' and '.join(kinds) or 'no data'}, not {kind_of(spec).__name__}")
         given = {kind_of(spec): spec for spec in data}
+        if len(given) < len(data):
+            raise InputError(f"{self.name}: data of one kind were given twice; give them once")
+        for one in given.values():
+            if not isinstance(one, Data) and getattr(one, "tokenizer", None) is not None:
+                from streamscope.probes.align import check_tokenizer
+
+                check_tokenizer(model, one.tokenizer)
         return Opened(model, [given.get(type(one), one) for one in self.takes], like)
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
@@ -220,9 +228,14 @@ class Instrument(Validated):
             "options": json.loads(json.dumps(asdict(self), default=str)),  # as it is on disk
             "data": {kind.__name__: one.about() for kind, one in data.opened.items()},
             "model": title_of(data.model),
+            **recipe_of(data.model),
             **seen.about,
         }
         return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)
+
+    def settled(self, data: Opened) -> "Instrument":
+        """This instrument with what depends on a model fixed (heads that are ranked in it), for its control."""
+        return self
 
     def observe(self, model: Any, data: Opened, progress: Progress) -> Seen:
         """What the model does on the data; by default `observe` of the package's module measure."""
@@ -246,6 +259,19 @@ def title_of(model: Any) -> str:
     return f"{name} ({run_label(run)})" if run is not None else str(name)
 
 
+def recipe_of(model: Any) -> dict[str, Any]:
+    """What runs that are seeds of one recipe share, and whether this one is a snapshot of a training."""
+    if not hasattr(model, "to_dict"):
+        return {"recipe": type(model).__name__, "snapshot": False}
+    from streamscope.models.checkpoint import snapshot_step
+
+    whole = json.dumps(model.to_dict(), sort_keys=True, default=str)
+    tokens = model.tokenizer.sha256 if model.tokenizer is not None else ""
+    digest = hashlib.sha256((whole + tokens).encode()).hexdigest()[:16]
+    run = getattr(model, "run", None)
+    return {"recipe": digest, "snapshot": run is not None and snapshot_step(run) is not None}
+
+
 REGISTERED: dict[str, type[Instrument]] = {}
 OWN = ("name", "takes", "figures", "runs", "planted")
 """Class attributes that an option may not be called."""
@@ -256,8 +282,8 @@ Class = TypeVar("Class", bound=type[Instrument])
 def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
     """Make a class an instrument: a frozen dataclass under `name`, with what it takes and the defaults of these.
 
-    Raises `TypeError` for a class without documentation, an option without, and an option that bears the name of a
-    method or of an option of the command or the data.
+    Raises `TypeError` for a class without documentation and for an option that bears the name of a method or of an
+    option of the command or the data. That every option has documentation, the test of the contract sees.
     """
 
     def register(cls: Class) -> Class:

@@ -36,10 +36,10 @@ class OpenDocuments:
         return document_batches(self.shards, self.n_ctx, self.spec.batch_size, self.spec.max_documents)
 
     def rows(self) -> Iterator[list[int]]:
-        """The token ids of each document, BOS first, not cut."""
+        """The token ids of each document, BOS first, as far as the model reads and predicts them."""
         n = min(self.shards.n_documents, self.spec.max_documents or self.shards.n_documents)
         for i in range(n):
-            yield self.shards.document(i).tolist()
+            yield self.shards.document(i)[: self.n_ctx + 1].tolist()
 
     def units(self) -> pd.DataFrame:
         """unit and cluster of every document: its place and the hash of its tokens; documents are independent.
@@ -119,6 +119,11 @@ class OpenPrompts:
         lost = f", {len(self.suite.skipped)} entries skipped" if self.suite.skipped else ""
         return f"{self.suite.name}: {kept} of {len(self.suite.prompts)} prompts{out}{lost}; {holds}"
 
+    def unit(self, *ids: str) -> str:
+        """A name that only the same prompts have: the first id and a hash of the texts."""
+        texts = {p.id: p.text for p in self.aligned.prompts}
+        return f"{ids[0]}:{hashlib.sha1(' | '.join(texts[i] for i in ids).encode()).hexdigest()[:10]}"
+
     def about(self) -> dict[str, Any]:
         """The suite, and how many of its prompts were left out for which reason."""
         left_out = Counter(why for _, why in self.aligned.filtered)
@@ -131,7 +136,7 @@ def open_prompts(spec: Any, model: Any) -> OpenPrompts:
     from streamscope.probes.prompts import align, load_suite
 
     suite, tokenizer = load_suite(spec.suite, n=spec.n, seed=spec.suite_seed), check_tokenizer(model)
-    return OpenPrompts(align(suite, tokenizer, model.config.n_ctx), tokenizer, suite)
+    return OpenPrompts(align(suite, tokenizer, model.cfg.n_ctx), tokenizer, suite)
 
 
 def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompts:

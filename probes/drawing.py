@@ -4,6 +4,7 @@ Colours are Okabe and Ito's, told apart by colour-blind readers, with marks and 
 quantities are drawn in a diverging scale around 0.
 """
 
+from dataclasses import replace
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 from streamscope.models.errors import InputError
 from streamscope.probes.figures import Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Scatter
 from streamscope.probes.result import Column, Table, check_writable
@@ -41,13 +43,38 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     table = result.table(figure.table)
     if figure.y not in table.frame or table.frame[figure.y].isna().all():
         return None
-    drawn = _draw(figure, table)
+    drawn = _each_run(figure, table) if table.frame.get("run", pd.Series()).nunique() > 1 else _draw(figure, table)
     if drawn is not None:
         drawn.update_layout(template="plotly_dark" if dark else "plotly_white")
         drawn.update_layout(
             **(PAPER if paper else {"width": 860, "title": {"text": table.title, "font": {"size": 13}}})
         )
     return drawn
+
+
+def _each_run(figure: Figure, table: Table) -> go.Figure | None:
+    """One panel for each run, one below the other."""
+    each = {}
+    for run, rows in table.frame.groupby("run", sort=False):
+        one = _draw(figure, replace(table, frame=rows.reset_index(drop=True), missing={}))
+        if one is not None:
+            each[str(run)] = one
+    if not each:
+        return None
+    n = len(each)
+    whole = make_subplots(n, 1, subplot_titles=list(each), vertical_spacing=0.25 / n)
+    for row, one in enumerate(each.values(), 1):
+        for trace in one.data:
+            if trace.type == "heatmap":
+                trace.colorbar.update(len=0.9 / n, y=1 - (row - 0.5) / n)
+            else:
+                trace.update(showlegend=bool(trace.showlegend is not False and row == 1 and trace.name))
+            whole.add_trace(trace, row, 1)
+        whole.update_xaxes(one.layout.xaxis.to_plotly_json(), row=row, col=1)
+        whole.update_yaxes(one.layout.yaxis.to_plotly_json(), row=row, col=1)
+        for shape in one.layout.shapes:  # lines across a panel
+            whole.add_vline(shape.x0, line=shape.line, row=row, col=1)
+    return whole.update_layout(height=sum(one.layout.height or 450 for one in each.values()))
 
 
 def axis(column: Column) -> str:
@@ -201,8 +228,8 @@ def _place(label: str) -> tuple[int, int, str]:
 
 def check_figure(path: Path) -> Path:
     """`path` where a figure can be written. Raises `InputError` before anything is measured where it cannot."""
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"--figure {path}: a figure is {', '.join(SUFFIXES)}; name it {path.with_suffix('.html')}")
+    if path.suffix not in SUFFIXES or path.is_dir():
+        raise InputError(f"--figure {path}: a figure is a file that ends in {', '.join(SUFFIXES)}")
     if path.suffix != ".html":
         try:
             import kaleido  # noqa: F401

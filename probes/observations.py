@@ -77,6 +77,8 @@ class Observations:
             raise InputError(f"{shape[0]} cells and {shape[1]} units, but totals of shape {self.total.shape}")
         if missing := {"unit", "cluster"} - set(self.units):
             raise InputError(f"units need the columns unit and cluster, here is no {' and no '.join(sorted(missing))}")
+        if taken := {"total", "size"} & set(self.cells):
+            raise InputError(f"a key of cells may not be called {min(taken)!r}")
         if self.units["unit"].duplicated().any():
             raise InputError(f"unit {self.units['unit'][self.units['unit'].duplicated()].iloc[0]!r} is there twice")
         inside = ~np.isnan(self.total)
@@ -128,6 +130,15 @@ class Contrast:
     missing: str = ""
     fixed: str = ""
 
+    def __post_init__(self) -> None:
+        if taken := sorted({"quantity", *NUMBERS, "n", "clusters"} & set(self.labels)):
+            raise InputError(f"contrast {self.quantity!r}: a label may not be called {taken[0]!r}")
+        if any(";" in why for why in (self.missing, self.fixed)):
+            raise InputError(f"contrast {self.quantity!r}: a reason without ';', please")
+        plain = {k: v.item() if hasattr(v, "item") else v for k, v in self.labels.items()}
+        object.__setattr__(self, "labels", plain)
+        object.__setattr__(self, "weights", {int(cell): float(w) for cell, w in self.weights.items()})
+
 
 @dataclass(frozen=True)
 class Estimates:
@@ -151,11 +162,13 @@ class Estimates:
             row["n"], row["clusters"] = max(row["n"], one["n"]), max(row["clusters"], one["clusters"])
             for name in ("value", *describe) if c.null is None else NUMBERS:
                 column = c.quantity if name == "value" else f"{c.quantity}_{name}"
+                if column in row:
+                    raise InputError(f"{' and '.join(keys)} do not tell the contrasts {c.quantity!r} apart: add a key")
                 row[column] = one[name]
                 if why := self.reasons.get((i, name)):
                     reasons.setdefault(key, {})[column] = why
         order = {key: i for i, key in enumerate(rows)}
-        table = pd.DataFrame(list(rows.values()))
+        table = pd.DataFrame(list(rows.values()), columns=None if rows else [*keys, "n", "clusters"])
         counts = ["n", "clusters"]
         table = table[[*(c for c in table if c not in counts), *counts]]
         return table, {(order[key], column): why for key, some in reasons.items() for column, why in some.items()}
@@ -252,17 +265,22 @@ def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) 
             reasons.setdefault((i, "p_holm"), reasons[i, "p"])
 
 
-def compare(run: Observations, control: Observations, contrasts: Sequence[Contrast]) -> Estimates:
+def compare(
+    run: Observations, control: Observations, contrasts: Sequence[Contrast], of_control: Sequence[Contrast] = ()
+) -> Estimates:
     """Every tested contrast of the run, of the control, and their difference over the units that both have.
 
     Quantities are <quantity>_run and <quantity>_control, described, and <quantity>_difference, tested: the run's
     weights on its cells and their negative on the control's, unit by unit, so that what documents share drops out.
 
-    Raises `InputError` for other measures or cells in the two, and for fewer than two shared units.
+    What is missing in either (`of_control`: the control's own contrasts) is missing here. Raises `InputError` for other
+    measures or cells in the two, and for fewer than two shared units.
     """
+    lost = {(c.quantity, *c.labels.items()): c.missing for c in of_control}
     if run.measure != control.measure or not run.cells.equals(control.cells):
         raise InputError(f"a run and its control need the same cells of one measure, {run.measure.name!r} has others")
-    common = [name for name in run.units["unit"] if name in set(control.units["unit"])]
+    there = set(control.units["unit"])
+    common = [name for name in run.units["unit"] if name in there]
     if len(common) < 2:
         raise InputError(f"{run.measure.name}: {len(common)} units are in the run and in its control, two are needed")
     mine, theirs = (one.at(pd.Index(one.units["unit"]).get_indexer(common)) for one in (run, control))
@@ -276,6 +294,7 @@ def compare(run: Observations, control: Observations, contrasts: Sequence[Contra
     )
     out = []
     for c in (c for c in contrasts if c.null is not None):
+        c = replace(c, missing=c.missing or lost.get((c.quantity, *c.labels.items()), ""))
         other = {cell + k: -w for cell, w in c.weights.items()}
         out += [
             replace(c, quantity=f"{c.quantity}_run", null=None, fixed=""),
@@ -287,7 +306,7 @@ def compare(run: Observations, control: Observations, contrasts: Sequence[Contra
     return estimate(both, out)
 
 
-def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], confidence: float = 0.95) -> Estimates:
+def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure, confidence: float = 0.95) -> Estimates:
     """The same contrasts of several training runs, with runs as units: mean, sd between them, t interval, p.
 
     The question is then about the recipe and not about one trained model. A row that is missing in any run is missing.
@@ -300,8 +319,8 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], confidence: float
     values = np.stack([one.frame["value"].to_numpy(float) for one in runs])  # [runs, contrasts]
     cells = pd.DataFrame({"row": range(values.shape[1])})
     units = pd.DataFrame({"unit": range(len(runs)), "cluster": range(len(runs))})
-    measure = Measure(name="over seeds", unit="", resolution=0.0)
-    observed = Observations(measure=measure, cells=cells, units=units, total=values.T, size=1.0)
+    plain = Measure(name=measure.name, unit=measure.unit, resolution=measure.resolution)  # values are in units already
+    observed = Observations(measure=plain, cells=cells, units=units, total=values.T, size=1.0)
     lost = np.isnan(values).any(0)
     contrasts = [
         replace(c, weights={i: 1.0}, fixed="", missing=c.missing or ("undefined in a run" if lost[i] else ""))

@@ -14,6 +14,7 @@ says so, and a cell without a value is "undefined", with the reason below the ta
 import html
 import json
 import os
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -330,16 +331,22 @@ class Result:
 
         path = check_out(Path(path))
         names = list(self.tables)
+        if strange := [name for name in (*names, *self.blocks) if "/" in name or name in ("", ".", "..")]:
+            raise InputError(f"a table or block called {strange[0]!r} cannot be a file; name it otherwise")
         about = {**self.about, "format": FORMAT, "tables": names, "blocks": list(self.blocks)}
-        done = []
-        for name, table in self.tables.items():
-            to = path if name == names[0] else path.with_stem(f"{path.stem}-{name}")
-            _write(to, _told(table), {"table": _columns(table), "about": about, "units": _units(table)})
-            done.append(to)
+        about |= {"arrays": list(self.arrays), "result": secrets.token_hex(8)}
+        made: list[tuple[Path, pd.DataFrame, dict[bytes, bytes]]] = []
         for name, block in self.blocks.items():
             to = path.with_stem(f"{path.stem}-{name}-observations")
-            _write(to, *_block(block, self.contrasts.get(name, ()), about))
-            done.append(to)
+            frame, meta = _block(block, self.contrasts.get(name, ()), about)
+            made.append((to, frame, _json(meta)))
+        for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
+            to = path if name == names[0] else path.with_stem(f"{path.stem}-{name}")
+            meta = {"table": _columns(table), "about": about, "units": _units(table)}
+            made.append((to, _told(table), _json(meta)))
+        for to, frame, told in made:
+            _write(to, frame, told)
+        done = [to for to, _, _ in reversed(made)]
         if self.arrays:
             done.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, about))
         if figure is not None:
@@ -349,32 +356,45 @@ class Result:
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
-        """A result written by `save`. Raises `InputError` for a file that is not one, or damaged."""
+        """A result written by `save`. Raises `InputError` for a file that is not one, damaged, or mixed with others."""
+        try:
+            return cls._load(Path(path))
+        except InputError:
+            raise
+        except Exception as error:  # a file that was cut, flipped or written by another version
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise InputError(f"{path} is damaged, or of another version: {reason}; measure it again") from None
+
+    @classmethod
+    def _load(cls, path: Path) -> "Result":
         from streamscope.probes.contract import discover
 
-        path = Path(path)
         meta = _meta(path)
         if meta.get("about", {}).get("format") != FORMAT:
             raise InputError(f"{path} is no result of an instrument (format {FORMAT}): measure it again")
         about = meta["about"]
         tables = {}
         for i, name in enumerate(about["tables"]):
-            tables[name] = _read_table(path if i == 0 else path.with_stem(f"{path.stem}-{name}"))
+            tables[name] = _read_table(path if i == 0 else path.with_stem(f"{path.stem}-{name}"), about["result"])
         blocks, contrasts = {}, {}
         for name in about["blocks"]:
-            blocks[name], contrasts[name] = _read_block(path.with_stem(f"{path.stem}-{name}-observations"))
+            blocks[name], contrasts[name] = _read_block(
+                path.with_stem(f"{path.stem}-{name}-observations"), about["result"]
+            )
         arrays = {}
-        if path.with_suffix(".safetensors").is_file():
+        if about["arrays"]:
             from safetensors.numpy import load_file
 
             arrays = load_file(path.with_suffix(".safetensors"))
         known = discover().get(about.get("instrument", ""))
-        plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks")}
+        plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks", "arrays", "result")}
         return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)
 
 
 def check_out(path: Path) -> Path:
     """`path` where a table can be written there. Raises `InputError` before anything is measured where it cannot."""
+    if path.name in ("", "..") or path.is_dir():
+        raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
     if path.suffix != ".parquet":
         raise InputError(f"--out {path}: the table is parquet, name it {path.with_suffix('.parquet')}")
     check_writable(path)
@@ -410,14 +430,27 @@ def _units(table: Table) -> dict[str, str]:
     return {column.name: column.unit for column in table.columns}
 
 
-def _write(path: Path, frame: pd.DataFrame, meta: Mapping[str, Any]) -> None:
-    """Parquet with JSON in the schema metadata, under its name when it is complete."""
+def _json(meta: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """As schema metadata; numbers of numpy are plain ones."""
+
+    def plain(x: Any) -> Any:
+        return x.tolist() if hasattr(x, "tolist") else str(x)
+
+    return {name.encode(): json.dumps(value, default=plain).encode() for name, value in meta.items()}
+
+
+def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
+    if meta["about"].get("result") != result:
+        raise InputError(f"{path} belongs to another result than the main table beside it; measure it again")
+
+
+def _write(path: Path, frame: pd.DataFrame, told: Mapping[bytes, bytes]) -> None:
+    """Parquet with schema metadata, under its name when it is complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from streamscope.probes.tables import write_atomically
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    told = {name.encode(): json.dumps(value).encode() for name, value in meta.items()}
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
     write_atomically(path, lambda part: pq.write_table(table, part))
 
@@ -450,8 +483,9 @@ def _meta(path: Path) -> dict[str, Any]:
     return meta
 
 
-def _read_table(path: Path) -> Table:
+def _read_table(path: Path, result: str) -> Table:
     meta = _meta(path)
+    _same(meta, path, result)
     frame = pd.read_parquet(path)
     told = frame.pop(UNDEFINED)
     missing = {(i, name): why for i, text in enumerate(told) for name, why in read_reasons(text).items()}
@@ -471,8 +505,9 @@ def _block(
     return frame, {"measure": asdict(block.measure), "of_units": units, "contrasts": told, "about": about}
 
 
-def _read_block(path: Path) -> tuple[Observations, tuple[Contrast, ...]]:
+def _read_block(path: Path, result: str) -> tuple[Observations, tuple[Contrast, ...]]:
     meta = _meta(path)
+    _same(meta, path, result)
     frame = pd.read_parquet(path)
     total, size = np.stack(frame.pop("total").to_list()), np.stack(frame.pop("size").to_list())
     units = pd.DataFrame(meta["of_units"])

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -43,15 +44,17 @@ def read_about(path: Path) -> dict[str, Any]:
 
 def write_atomically(path: Path, write: Any) -> None:
     """Call write(temporary path), then rename to `path`; nothing half-written under the final name."""
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(part)
         os.replace(part, path)
-    except OSError as error:
+    except BaseException as error:  # also where the user stops it
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+        if isinstance(error, OSError):
+            raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+        raise
 
 
 def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:

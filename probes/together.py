@@ -70,11 +70,13 @@ def compare(run: Result, control: Result) -> Result:
     for name, block in run.blocks.items():
         if name not in control.blocks:
             raise InputError(f"the control has no observations {name!r}: measure it with the same options")
-        found = observations.compare(block, control.blocks[name], run.contrasts[name])
+        found = observations.compare(block, control.blocks[name], run.contrasts[name], control.contrasts[name])
         title = f"{names[0]} minus {names[1]}: {block.measure.name}; 95 % over what both were measured on"
         tables[f"{name}-control"] = _table(run, found, suffixes, "cases", title)
     about = {**run.about, "control": dict(control.about)}
-    return Result(tables, run.blocks, run.contrasts, run.figures, run.arrays, about)
+    blocks = {**run.blocks, **{f"control-{name}": block for name, block in control.blocks.items()}}
+    made = {**run.contrasts, **{f"control-{name}": some for name, some in control.contrasts.items()}}
+    return Result(tables, blocks, made, run.figures, run.arrays, about)
 
 
 def together(results: Sequence[Result]) -> Result:
@@ -84,6 +86,8 @@ def together(results: Sequence[Result]) -> Result:
     """
     if len(results) == 1:
         return results[0]
+    if not results or any(one.about.get(k) != results[0].about.get(k) for one in results for k in SAME):
+        raise InputError("several runs make one table where one instrument measured them with the same options")
     names = _names(results)
     run = Column(name="run", title="run", unit="name", doc="the run that was measured")
     tables: dict[str, Table] = {}
@@ -98,14 +102,34 @@ def together(results: Sequence[Result]) -> Result:
         frame = pd.concat(frames, ignore_index=True)
         frame = frame[["run", *(c for c in frame if c != "run")]]
         known = {c.name: c for part in parts for c in part.columns}
-        tables[name] = Table(frame, (run, *(known[c] for c in frame if c != "run")), missing, parts[0].title)
+        title = f"{name} of {len(parts)} runs: {', '.join(names)}"
+        columns = (run, *(known[c] for c in frame if c != "run"))
+        tables[name] = Table(frame, columns, missing, title, parts[0].by, parts[0].most * len(parts))
     first = results[0]
     blocks = {f"run{i}-{name}": b for i, one in enumerate(results) for name, b in one.blocks.items()}
     made = {f"run{i}-{name}": c for i, one in enumerate(results) for name, c in one.contrasts.items()}
-    if len(results) > 1 and all(list(one.blocks) == list(first.blocks) for one in results):
-        tables |= seeds(results)
-    about = {**first.about, "model": names, "runs": [dict(one.about) for one in results]}
+    why = no_seeds(results)
+    tables |= {} if why else seeds(results)
+    about = {**first.about, "model": names, "runs": [dict(one.about) for one in results], "no_mean": why}
     return Result(tables, blocks, made, first.figures, {}, about)
+
+
+SAME = ("instrument", "options")
+"""What results of several runs must have in common."""
+
+
+def no_seeds(results: Sequence[Result]) -> str:
+    """Why the runs are no training seeds of one recipe, so that their mean would say nothing; "" where they are."""
+    first = results[0]
+    if any(one.about.get("recipe") != first.about.get("recipe") for one in results):
+        return "no mean over runs: they differ in preset, configuration or tokenizer"
+    if any(one.about.get("data") != first.about.get("data") for one in results):
+        return "no mean over runs: they were measured on other data; name it, as --data SOURCE"
+    if any(one.about.get("snapshot") for one in results):
+        return "no mean over runs: snapshots of a training are not independent"
+    if any(list(one.blocks) != list(first.blocks) for one in results):
+        return "no mean over runs: they were not measured in the same way"
+    return ""
 
 
 def seeds(results: Sequence[Result]) -> dict[str, Table]:
@@ -115,12 +139,15 @@ def seeds(results: Sequence[Result]) -> dict[str, Table]:
     """
     tables = {}
     for name in results[0].blocks:
+        block = results[0].blocks[name]
         each = [observations.estimate(one.blocks[name], one.contrasts[name]) for one in results]
         try:
-            found = observations.over_seeds(each, list(dict.fromkeys(k for c in each[0].contrasts for k in c.labels)))
+            found = observations.over_seeds(
+                each, list(dict.fromkeys(k for c in each[0].contrasts for k in c.labels)), block.measure
+            )
         except InputError:
             continue
-        title = f"mean over {len(results)} runs of {results[0].blocks[name].measure.name}; runs are the units"
+        title = f"mean over {len(results)} runs of {block.measure.name}; runs are the units"
         tables[f"{name}-runs"] = _table(results[0], found, {"": "mean over runs"}, "runs", title)
     return tables
 

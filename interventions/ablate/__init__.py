@@ -25,7 +25,7 @@ from typing import ClassVar, Literal
 from streamscope.models.bounds import AnyNumber, Count, Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, Prompts, instrument
+from streamscope.probes.contract import Documents, Instrument, Opened, Prompts, instrument
 from streamscope.probes.figures import Curve, HeadMap, Intervals, Matrix, Scatter
 
 
@@ -78,6 +78,10 @@ class Ablate(Instrument):
             raise InputError("--measures: give at least one of loss, sps, coherence")
         if self.sets is not None and self.size == 1:
             raise InputError("--sets draws sets of --size heads; give a --size of 2 or more (single heads: random3:7)")
+
+    def settled(self, data: Opened) -> "Ablate":
+        """With the heads that the model ranks (top3:pds) by name."""
+        return self._body().settled(self, data)
 
 
 main = main_of(Ablate, __doc__)

@@ -1,6 +1,7 @@
 """Ablation: from edits to cells × documents or prompts, contrasts of them, and a row per head or set and scale."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,15 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Seen:
         sweep = sweep_of(model, groups, scales, make, draws=how.draws, seed=how.seed)
         found = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
         for measure, one in found.items():
-            add_prompts(seen, sweep, one, model.config.n_layers)
+            add_prompts(seen, sweep, one, model.config.n_layers, opened.unit)
             what = f"{name} on {opened.title()}; {measure}, {how.method} ablation; {_drawn(sweep)}"
             seen.about["title"][measure] = what
     return seen
+
+
+def settled(how: Ablate, data: Opened) -> Ablate:
+    """With the heads by name, so that a control is measured without the same ones."""
+    return replace(how, heads=tuple(f"L{h.layer}.H{h.head}" for h in _heads(how, data.model, data)))
 
 
 def _heads(how: Ablate, model: Any, data: Opened) -> list[Head]:
@@ -117,11 +123,11 @@ def contrasts_of(sweep: Sweep, idle: Callable[[Sequence[Head]], str] = lambda he
             Contrast(quantity="edited", weights={edited: 1.0}, labels=row, null=None),
             Contrast(quantity="baseline", weights={0: 1.0}, labels=row, null=None),
             Contrast(
-                quantity="delta", weights={edited: 1.0, 0: -1.0}, labels=row, family=f"delta at {g:g}", missing=why
+                quantity="delta", weights={edited: 1.0, 0: -1.0}, labels=row, family=f"delta at {g!r}", missing=why
             ),
             Contrast(quantity="control", weights={**share, 0: -1.0}, labels=row, null=None, missing=none),
             Contrast(
-                quantity="above", labels=row, family=f"above at {g:g}", missing=none,
+                quantity="above", labels=row, family=f"above at {g!r}", missing=none,
                 weights={edited: 1.0, **{i: -w for i, w in share.items()}},
             ),
         ]  # fmt: skip
@@ -134,7 +140,7 @@ def contrasts_of(sweep: Sweep, idle: Callable[[Sequence[Head]], str] = lambda he
                     quantity="alone", weights={**alone, 0: -float(len(able))}, labels=row, null=None, missing=lost
                 ),
                 Contrast(
-                    quantity="interaction", labels=row, family=f"interaction at {g:g}", missing=lost,
+                    quantity="interaction", labels=row, family=f"interaction at {g!r}", missing=lost,
                     weights={edited: 1.0, **{i: -1.0 for i in alone}, 0: float(len(able) - 1)},
                 ),
             ]  # fmt: skip
@@ -152,15 +158,18 @@ def add_losses(seen: Seen, sweep: Sweep, losses: Losses, units: pd.DataFrame) ->
     seen.contrasts["loss"] = contrasts
     seen.blocks["percent"] = Observations(measure=PERCENT, cells=cells, units=units, total=total, size=losses.baseline)
     seen.contrasts["percent"] = [
-        Contrast(quantity="percent", weights={at + 1: 1.0}, labels=labels(heads, g), family=f"percent at {g:g}")
+        Contrast(quantity="percent", weights={at + 1: 1.0}, labels=labels(heads, g), family=f"percent at {g!r}")
         for (heads, g), at in zip(sweep.cells, sweep.index, strict=True)
     ]
     seen.extra = {**(seen.extra or {}), "loss": sweep}
 
 
-def add_prompts(seen: Seen, sweep: Sweep, observed: Observed, n_layers: int) -> None:
+def add_prompts(
+    seen: Seen, sweep: Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str] = str
+) -> None:
     """A measure of every prompt; SPS cannot change where only heads of the last layer are scaled."""
     units = observed.cases.rename(columns={"id": "unit"})
+    units["unit"] = units["unit"].map(name_of)
     total = np.stack([observed.under(None), *(observed.under(i) for i in range(len(sweep.edits)))])
     name = observed.measure
     seen.blocks[name] = Observations(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from streamscope.models.capture import Captures, Query, run
+from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.probes.align import Aligned, require_pairs
 from streamscope.probes.attention import (
@@ -20,7 +21,7 @@ from streamscope.probes.attention import (
     to,
 )
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
-from streamscope.probes.documents import given_prompts
+from streamscope.probes.documents import OpenPrompts, given_prompts
 from streamscope.probes.effect_sizes import cohens_d
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
 from streamscope.probes.pds import FIXED, Pds
@@ -72,7 +73,10 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Seen:
     opened = data[Prompts]
     about: dict[str, Any] = {"rule": rule_of(how)}
     if how.reference is not None:
-        other = Pds(per_pair=how.per_pair).measure(how.reference, *(data.specs[kind] for kind in data.specs))
+        given, reference = data.specs[Prompts], load(how.reference)
+        if isinstance(given, OpenPrompts):  # in the tokens of this model, and not of the reference
+            given = given_prompts(given.suite if given.suite is not None else given.aligned, reference, given.tokenizer)
+        other = Pds(per_pair=how.per_pair).measure(reference, given)
         about["threshold"] = mean_plus_sd(other.table().frame)
     query = plan(opened.aligned, opened.tokenizer)
     captures = run(model, query)
@@ -85,7 +89,9 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Seen:
         {"head": f"L{layer}H{h}", "layer": layer, "index": h, "order": order}
         for layer in layers for h in range(total.shape[3]) for order in ORDERS
     ]  # fmt: skip
-    units = pd.DataFrame({"unit": columns["pair"], **columns})
+    ids = [query.aligned.prompts[i].id for pair in query.aligned.pairs() for i in pair]
+    names = [opened.unit(*both) for both in zip(ids[::2], ids[1::2], strict=True)]
+    units = pd.DataFrame({"unit": names, **columns})
     observed = Observations(
         measure=Measure(name="PDS", unit=UNIT, resolution=RESOLUTION),
         cells=pd.DataFrame(cells), units=units,

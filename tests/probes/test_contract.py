@@ -168,7 +168,7 @@ class Steps(Instrument):
     def observe(self, model: Any, data: Any, progress: Any) -> Seen:
         cells = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1]})
         units = pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")})
-        total = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]])
+        total = model.level * np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]])
         block = Observations(measure=Measure(name="v", unit="steps", resolution=1e-9), cells=cells, units=units,
                              total=total * (2 if self.up else 1), size=np.ones(1))  # fmt: skip
         rows = [Contrast(quantity="value", weights={i: 1.0}, labels=dict(cells.iloc[i])) for i in range(2)]
@@ -192,6 +192,14 @@ REGISTERED.pop("steps")
 class Nobody:
     """A model that is not asked anything."""
 
+    level = 1.0
+
+
+class Twice(Nobody):
+    """Another recipe."""
+
+    level = 2.0
+
 
 def test_what_was_planted_comes_out() -> None:
     table = Steps().measure(Nobody()).table()
@@ -205,12 +213,45 @@ def test_what_was_planted_comes_out() -> None:
 
 
 def test_several_runs_are_one_table_with_seeds_as_units() -> None:
-    a, b = Steps().measure(Nobody()), Steps(up=True).measure(Nobody())
-    both = together([a, b])
+    other = Nobody()
+    other.level = 2.0
+    both = together([Steps().measure(Nobody()), Steps().measure(other)])
     assert both.table().frame["run"].tolist() == ["Nobody", "Nobody", "Nobody #2", "Nobody #2"]
     assert {row for row, _ in both.table().missing} == {1, 3}
+    assert both.table().title == "main of 2 runs: Nobody, Nobody #2"
     assert both.tables["v-runs"].frame["value"].tolist() == [3.75, 1.5]
     assert both.tables["v-runs"].frame["n"].tolist() == [2, 2]
+    panels = both.figure("value").data
+    assert [np.asarray(panel.z).tolist() for panel in panels] == [[[2.5, 1.0]], [[5.0, 2.0]]]
+
+
+def test_a_mean_is_over_seeds_of_one_recipe_only() -> None:
+    found = together([Steps().measure(Nobody()), Steps().measure(Twice())])
+    assert list(found.tables) == ["main"]
+    assert found.about["no_mean"] == "no mean over runs: they differ in preset, configuration or tokenizer"
+    with pytest.raises(InputError, match="with the same options"):
+        together([Steps().measure(Nobody()), Steps(up=True).measure(Nobody())])
+
+
+def test_files_of_two_results_are_not_read_as_one(tmp_path: Path) -> None:
+    from shutil import copy
+
+    name = "t-v-observations.parquet"
+    for folder, model in (("a", Nobody()), ("b", Twice())):
+        Steps().measure(model).save(tmp_path / folder / "t.parquet")
+    copy(tmp_path / "b" / name, tmp_path / "a" / name)
+    with pytest.raises(InputError, match="belongs to another result"):
+        Result.load(tmp_path / "a" / "t.parquet")
+    with pytest.raises(InputError, match="damaged, or of another version"):
+        Result.load(tmp_path / "b" / name)
+
+
+def test_data_given_twice_and_folders_for_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="given twice"):
+        Steps().measure(Nobody(), Prompts(), Prompts("stories"))
+    for out in (Path("."), Path("/"), tmp_path):
+        with pytest.raises(InputError, match="is a folder"):
+            Steps().measure(Nobody()).save(out)
 
 
 def test_other_options_and_data_are_refused() -> None:

@@ -172,11 +172,13 @@ def test_seeds_are_the_units_of_a_recipe() -> None:
     runs = [block(rng.normal(m, 0.01, (1, 50))) for m in (0.1, 0.3, 0.2)]
     w = [Contrast(quantity="q", weights={0: 1.0}, labels={"head": "L0H0"})]
     each = [estimate(one, w) for one in runs]
-    found = over_seeds(each, ["head"]).frame.iloc[0]
+    found = over_seeds(each, ["head"], NATS).frame.iloc[0]
     values = [one.frame["value"][0] for one in each]
     test = stats.ttest_1samp(values, 0)
     assert [found["value"], found["p"]] == pytest.approx([fmean(values), test.pvalue])
     assert found["n"] == 3
+    alike = [estimate(block(np.full((1, 50), 1e-9 * k)), w) for k in range(3)]
+    assert np.isnan(over_seeds(alike, ["head"], NATS).frame["p"][0]), "no more than rounding"
 
 
 def test_bad_observations_are_refused() -> None:
@@ -192,8 +194,31 @@ def test_bad_observations_are_refused() -> None:
             replace(block(y), **kwargs)
     with pytest.raises(InputError, match="no cell"):
         estimate(block(y), [Contrast(quantity="q", weights={7: 1.0})])
+    with pytest.raises(InputError, match="may not be called 'n'"):
+        Contrast(quantity="q", weights={0: 1.0}, labels={"n": 5})
+    with pytest.raises(InputError, match="without ';'"):
+        Contrast(quantity="q", weights={0: 1.0}, missing="a; b")
+    with pytest.raises(InputError, match="may not be called 'total'"):
+        replace(block(y), cells=pd.DataFrame({"total": [1, 2]}))
     with pytest.raises(InputError, match="0 cells"):
         block(y).cell(cell=9)
+
+
+def test_what_is_missing_in_the_control_is_missing() -> None:
+    one = block(np.random.default_rng(0).normal(0, 1, (2, 9)))
+    w = Contrast(quantity="q", weights={0: 1.0, 1: -1.0}, labels={"head": "A"})
+    gone = replace(w, missing="the control has no such head")
+    found = compare(one, one, [w], [gone])
+    assert found.frame["value"].isna().all()
+    assert found.reasons[2, "value"] == "the control has no such head"
+
+
+def test_keys_that_do_not_tell_rows_apart_are_refused() -> None:
+    rows = [Contrast(quantity="q", weights={i: 1.0}, labels={"head": "A", "scale": i}) for i in range(2)]
+    found = estimate(block(np.random.default_rng(0).normal(0, 1, (2, 9))), rows)
+    assert len(found.wide(["head", "scale"])[0]) == 2
+    with pytest.raises(InputError, match="head do not tell the contrasts 'q' apart"):
+        found.wide(["head"])
 
 
 def test_wide_has_a_row_for_each_key() -> None:
