@@ -6,7 +6,9 @@ quantities are drawn in a diverging scale around 0.
 
 from dataclasses import replace
 from functools import singledispatch
+from html import escape
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -46,9 +48,17 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     drawn = _each_run(figure, table) if table.frame.get("run", pd.Series()).nunique() > 1 else _draw(figure, table)
     if drawn is not None:
         drawn.update_layout(template="plotly_dark" if dark else "plotly_white")
-        drawn.update_layout(
-            **(PAPER if paper else {"width": 860, "title": {"text": table.title, "font": {"size": 13}}})
-        )
+        said = f"{table.title}; {at}" if (at := _at(figure, table.frame)) else table.title
+        lines = wrap(said, 110)
+        title = {
+            "text": "<br>".join(map(escape, lines)),
+            "font": {"size": 13},
+            "y": 1,
+            "yanchor": "top",
+            "pad": {"t": 14},
+        }
+        screen = {"width": 860, "title": title, "margin": {"t": 60 + 18 * len(lines)}}
+        drawn.update_layout(**(PAPER if paper else screen))
     return drawn
 
 
@@ -65,8 +75,9 @@ def _each_run(figure: Figure, table: Table) -> go.Figure | None:
     whole = make_subplots(n, 1, subplot_titles=list(each), vertical_spacing=0.25 / n)
     for row, one in enumerate(each.values(), 1):
         for trace in one.data:
-            if trace.type == "heatmap":
-                trace.colorbar.update(len=0.9 / n, y=1 - (row - 0.5) / n)
+            if trace.type == "heatmap":  # one scale for all, so that the runs can be compared by eye
+                low, high = ([getattr(o.data[0], end) for o in each.values()] for end in ("zmin", "zmax"))
+                trace.update(zmin=min(low), zmax=max(high), showscale=row == 1)
             else:
                 trace.update(showlegend=bool(trace.showlegend is not False and row == 1 and trace.name))
             whole.add_trace(trace, row, 1)
@@ -75,6 +86,14 @@ def _each_run(figure: Figure, table: Table) -> go.Figure | None:
         for shape in one.layout.shapes:  # lines across a panel
             whole.add_vline(shape.x0, line=shape.line, row=row, col=1)
     return whole.update_layout(height=sum(one.layout.height or 450 for one in each.values()))
+
+
+def _at(figure: Figure, frame: pd.DataFrame) -> str | None:
+    """Which rows are drawn where they differ in the column `by`: those with its smallest value."""
+    by = getattr(figure, "by", None)
+    if isinstance(figure, Curve) or by is None or by not in frame or frame[by].nunique() < 2:
+        return None
+    return f"{by} = {frame[by].min():g}"
 
 
 def axis(column: Column) -> str:
@@ -118,6 +137,8 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
 @_draw.register
 def _(figure: Intervals, table: Table) -> go.Figure:
     frame = table.frame[table.frame[figure.y].notna()]
+    if figure.by is not None and len(frame):
+        frame = frame[frame[figure.by] == frame[figure.by].min()]
     order = frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]
     frame = frame.loc[order].iloc[::-1]
     drawn = go.Figure()
@@ -132,7 +153,9 @@ def _(figure: Intervals, table: Table) -> go.Figure:
         )  # fmt: skip
     drawn.add_vline(x=0, line={"color": "gray", "width": 1, "dash": "dot"})
     drawn.update_layout(
-        xaxis_title=axis(table.column(figure.y)), yaxis={"type": "category"}, height=max(320, 18 * len(frame) + 140)
+        xaxis_title=axis(table.column(figure.y)),
+        yaxis={"type": "category", "dtick": 1},
+        height=max(320, 18 * len(frame) + 140),
     )
     return drawn
 
@@ -152,7 +175,8 @@ def _(figure: Curve, table: Table) -> go.Figure | None:
             low, high = (one[end].fillna(one[figure.y]) for end in column.interval)
             drawn.add_scatter(
                 x=[*one[figure.x], *one[figure.x][::-1]], y=[*high, *low[::-1]], fill="toself", fillcolor=colour,
-                opacity=0.15, line={"width": 0}, showlegend=False, hoverinfo="skip", legendgroup=str(name),
+                mode="lines", line={"width": 0}, opacity=0.15, showlegend=False, hoverinfo="skip",
+                legendgroup=str(name),
             )  # fmt: skip
         drawn.add_scatter(
             x=one[figure.x], y=one[figure.y], mode="lines+markers", name=str(name), legendgroup=str(name),

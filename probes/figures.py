@@ -39,11 +39,12 @@ class HeadMap(Figure):
 class Intervals(Figure):
     """A row for each `label`: the value with its 95 % interval, another quantity `beside` it, and 0.
 
-    Of more than `most` rows those with the largest values.
+    At the smallest value of `by` where rows differ in it. Of more than `most` rows those with the largest values.
     """
 
     label: str = "head"
     beside: str | None = None
+    by: str | None = None
     most: int = 40
 
     @property
@@ -62,7 +63,7 @@ class Curve(Figure):
     x: str = "scale"
     by: str | None = None
     log: bool = False
-    most: int = 12
+    most: int = 7
 
     @property
     def name(self) -> str:

@@ -58,7 +58,7 @@ class Ablate(Instrument):
 
     figures: ClassVar = (
         HeadMap("delta", by="scale"), Scatter("delta", x="alone"), Matrix("interaction"),
-        Intervals("delta", beside="control"), Curve("delta", x="scale", by="head"),
+        Intervals("delta", beside="control", by="scale"), Curve("delta", x="scale", by="head"),
         HeadMap("delta", "sps", by="scale"), HeadMap("delta", "coherence", by="scale"),
     )  # fmt: skip
     planted: ClassVar = (
