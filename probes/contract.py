@@ -221,6 +221,8 @@ class Instrument(Validated):
         from streamscope.probes.result import Result
 
         seen = self.observe(data.model, data, progress)
+        if set(seen.blocks) != set(seen.contrasts):
+            raise TypeError(f"{self.name}: blocks {sorted(seen.blocks)}, but contrasts of {sorted(seen.contrasts)}")
         estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
         tables = self.tables(seen, estimates)
         about = {
@@ -247,7 +249,14 @@ class Instrument(Validated):
 
     @classmethod
     def _body(cls) -> Any:
-        return import_module(f"{cls.__module__}.measure")
+        try:
+            return import_module(f"{cls.__module__}.measure")
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{cls.__module__}.measure".startswith(error.name):
+                raise
+            raise TypeError(
+                f"{cls.__name__} needs the methods observe and tables, or a module {cls.__module__}.measure with both"
+            ) from None
 
 
 def title_of(model: Any) -> str:
@@ -296,6 +305,8 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
         taken |= {one.name for data in (*takes, Arguments) if is_dataclass(data) for one in fields(data)}
         if clash := [one.name for one in fields(made) if one.name in taken]:
             raise TypeError(f"instrument {name!r}: the option {clash[0]!r} would hide a method or another option")
+        if isinstance(made.runs, str) or isinstance(made.figures, str):
+            raise TypeError(f"instrument {name!r}: runs and figures are tuples")
         made.name, made.takes = name, takes
         REGISTERED[name] = made
         return made  # type: ignore[return-value]

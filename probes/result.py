@@ -298,6 +298,11 @@ class Result:
         `how`: paper=True for a column's width and fonts, dark=True. Raises `InputError` where none can be drawn.
         """
         known = {one.name: one for one in self.figures}
+        if not known:
+            who = self.about.get("instrument", "?")
+            raise InputError(
+                f"instrument {who!r} declares no figure here; import its module, then load"
+            )
         if name is not None and name not in known:
             raise unknown("figure", name, list(known))
         for one in self.figures if name is None else (known[name],):

@@ -269,6 +269,12 @@ def test_names_that_would_hide_something_are_refused() -> None:
             instrument("bad", Prompts())(
                 type("Bad", (Instrument,), {"__annotations__": {name: int}, name: 1, "__doc__": "x"})
             )
+    empty = instrument("empty")(type("Empty", (Instrument,), {"__annotations__": {}, "__doc__": "x"}))
+    REGISTERED.pop("empty")
+    with pytest.raises(TypeError, match="needs the methods observe and tables"):
+        empty().measure(Nobody())
+    with pytest.raises(TypeError, match="runs and figures are tuples"):
+        instrument("bad")(type("Bad", (Instrument,), {"__annotations__": {}, "__doc__": "x", "runs": "lfa"}))
     with pytest.raises(TypeError, match="docstring"):
         instrument("bad")(type("Bad", (Instrument,), {"__annotations__": {}}))
 
