@@ -26,10 +26,11 @@ from streamscope.models.cli import command, parse
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
+
     from streamscope.models.head_spec import Head
     from streamscope.models.text.shards import TokenShards
     from streamscope.models.transformer import StreamTransformer
-    from torch import Tensor
 
 Case = Literal["answers", "losses", "pairs"]
 UNITS = 3
@@ -86,6 +87,7 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     import time
 
     import torch
+
     from streamscope.benchmarks.timing import interleaved
     from streamscope.interventions.edits import scale_heads
     from streamscope.models import build
@@ -127,6 +129,7 @@ def _ours(
 ) -> "Callable[[], np.ndarray]":
     """The sweep: ln p [1 + edits, rows] of the next token at the last position, or losses per token."""
     import numpy as np
+
     from streamscope.interventions.batch import answer_log_probs
     from streamscope.interventions.sweep import document_losses
 
@@ -147,6 +150,7 @@ def _difference(
 ) -> float:
     """The largest difference to one whole pass per edit, of `CHECKED` edits spread over the sweep, or all of a few."""
     import numpy as np
+
     from streamscope.models.capture import edit
 
     step = max(1, len(sweep) // CHECKED) if len(sweep) > 100 else 1
@@ -162,6 +166,7 @@ def _difference(
 def _shards(folder: Path, tokens: "Tensor", vocab: int) -> "TokenShards":
     """The rows as documents."""
     import numpy as np
+
     from streamscope.models.checkpoint import sha256
     from streamscope.models.text.shards import FORMAT, TokenShards
 

@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from importlib.metadata import version
 
     import numpy as np
+
     from streamscope.benchmarks.timing import interleaved
     from streamscope.features.modes import ComputationalModes
 
@@ -132,6 +133,7 @@ def _table(options: Options) -> "np.ndarray":
 def _compare_new(x: "np.ndarray") -> None:
     """Labels of odd rows after a fit on the even ones."""
     import hdbscan
+
     from streamscope.features.agreement import adjusted_rand
     from streamscope.features.modes import ComputationalModes
 

@@ -212,6 +212,7 @@ def ended(folder: Path) -> dict[str, Any]:
     """What must be the same: of each run weights as `load` gives them, metrics without times, outcome and step; of each
     table its rows."""
     import pyarrow.parquet as pq
+
     from streamscope.models.checkpoint import digest, load
     from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
 

@@ -32,6 +32,7 @@ from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
+
     from streamscope.models.text.shards import TokenShards
     from streamscope.models.transformer import StreamTransformer
 
@@ -111,6 +112,7 @@ def _model(options: Options, vocab: int) -> "StreamTransformer":
 def _shards(folder: Path, lengths: "np.ndarray", vocab: int) -> "TokenShards":
     """Documents of random tokens, one more than `lengths` says."""
     import numpy as np
+
     from streamscope.models.checkpoint import sha256
     from streamscope.models.text.shards import FORMAT, TokenShards
 
@@ -130,6 +132,7 @@ def _measure(options: Options, vocab: int) -> list[str]:
 
     import numpy as np
     import torch
+
     from streamscope.benchmarks.timing import interleaved
     from streamscope.features.extract import extract
     from streamscope.features.reader import FeatureReader

@@ -133,6 +133,7 @@ def correctness(o: Options) -> Cases:
     import copy
 
     import torch
+
     from streamscope.models import build
 
     def look(name: str) -> Row:
@@ -213,6 +214,7 @@ def mfu(o: Options) -> Cases:
 
     def look(name: str, compile_: str) -> Row:
         import torch
+
         from streamscope.models.training.progress import Progress
 
         if o.device == "cuda":

@@ -21,8 +21,9 @@ from streamscope.models.bounds import Count
 from streamscope.models.cli import command, parse
 
 if TYPE_CHECKING:
-    from streamscope.models.transformer import StreamTransformer
     from torch import nn
+
+    from streamscope.models.transformer import StreamTransformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print."""
     options = parse(Options, argv, __doc__)
     import torch
+
     from streamscope.benchmarks.plain_gpt import PlainGPT
     from streamscope.benchmarks.timing import paired
     from streamscope.models import build, preset

@@ -261,6 +261,7 @@ def ratio(peer: str, theirs: Step, name: str, ours: Step, o: Options) -> str:
 def training_step(c: "ModelConfig", name: str, o: Options) -> Step:
     """A whole step of `models.train`'s kind on random tokens."""
     import torch
+
     from streamscope.models import build
     from streamscope.models.training.config import Training, with_recipe
     from streamscope.models.training.optim import make_optimizer
@@ -275,6 +276,7 @@ def training_step(c: "ModelConfig", name: str, o: Options) -> Step:
 def plain_step(c: "ModelConfig", o: Options) -> Step:
     """The same of the plain GPT: its optimiser is AdamW with the same options."""
     import torch
+
     from streamscope.benchmarks.plain_gpt import PlainGPT
 
     plain = PlainGPT(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+
 from streamscope.models.errors import InputError
 from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, t_quantile
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
-from streamscope.features.schema import FeatureOptions
 from torch import Tensor
+
+from streamscope.features.schema import FeatureOptions
 
 
 @dataclass(frozen=True)

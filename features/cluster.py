@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+
 from streamscope.models.bounds import Bounds, Count, Seed, Whole
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
@@ -32,6 +33,7 @@ from streamscope.probes.command import INTERVAL, progress_bar, show
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+
     from streamscope.features.modes import ComputationalModes
     from streamscope.features.store import Features
 
@@ -91,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
 
     import numpy as np
+
     from streamscope.features.cluster_checks import agreement_table, raw_rows_of, stability_table
     from streamscope.features.cluster_tables import (
         CLUSTER_UNITS,

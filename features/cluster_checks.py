@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.base import clone
+
 from streamscope.features.agreement import (
     adjusted_mutual_information,
     adjusted_mutual_information_interval,

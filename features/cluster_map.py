@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from streamscope.features.cluster_map_page import SCRIPT, STYLE
 from streamscope.features.contexts import Contexts, visible
 from streamscope.models.errors import InputError

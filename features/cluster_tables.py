@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.probes.statistics import mean
 
 RANGES = ("early", "middle", "late")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
 from streamscope.features.hierarchy import RESOLUTION, Linkage
 
 Selection = Literal["eom", "leaf"]

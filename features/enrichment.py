@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from streamscope.probes.corrections import correct
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
 from streamscope.features.regression import Predictions, Progress, boosting, folds_of, ridge
 from streamscope.models.errors import InputError
 from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals

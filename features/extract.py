@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
+
 from streamscope.features.schema import FeatureOptions
 from streamscope.models.bounds import Count
 from streamscope.models.cli import command, parse
@@ -35,6 +36,7 @@ from streamscope.probes.command import RunOptions, check_options, open_run, prog
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
     from streamscope.features.reader import FeatureReader
     from streamscope.models.text.shards import TokenShards
 
@@ -125,6 +127,7 @@ def extract(
     vocabulary, for a folder of parts of something else, and for what cannot be written.
     """
     import torch
+
     from streamscope.features.parts import Parts
     from streamscope.features.store import about_features, metadata, remove_tables
     from streamscope.models.ledger import Gone, Ledger
@@ -201,6 +204,7 @@ def _tables(reader: "FeatureReader", shards: "TokenShards", part: Part, pieces: 
     """The table of a part's features and, if any are wanted, that of its raw activations; documents in order."""
     import numpy as np
     import pyarrow as pa
+
     from streamscope.features.store import INDEX
     from streamscope.models.capture import batches
 
@@ -246,6 +250,7 @@ def _report(name: str, out: Path, counts: Mapping[str, int], raw: Sequence[str])
     import numpy as np
     import pandas as pd
     import pyarrow.parquet as pq
+
     from streamscope.probes.tables import read_about
 
     about = read_about(out)["about"]

@@ -26,6 +26,7 @@ from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import squareform
+
 from streamscope.features.boxes import LEAF, SLACK, boxes
 from streamscope.features.neighbours import Progress, augmented, nearest, one_thread, products
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
+
 from streamscope.features.density import CondensedTree, attach, condense, memberships, probability, select
 from streamscope.features.hierarchy import RESOLUTION, single_linkage, spanning_tree
 from streamscope.features.neighbours import Progress, nearest
@@ -168,6 +169,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
     def save(self, path: Path, **of: Any) -> None:
         """Write what `predict` needs as safetensors; parameters, column names and `of` (JSON) in its metadata."""
         from safetensors.numpy import save
+
         from streamscope.probes.tables import write_atomically
 
         check_is_fitted(self)

@@ -10,8 +10,9 @@ most 2 (D + 8) 2⁻²⁴ (|x|² + |y|²), could have hidden a nearer row, as amo
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from streamscope.features.boxes import LEAF, SLACK, boxes
 from threadpoolctl import threadpool_limits
+
+from streamscope.features.boxes import LEAF, SLACK, boxes
 
 SPARE = 8
 GROUPS = 32

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+
 from streamscope.models.bounds import Bounds, Count, Seed
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError, unknown
@@ -28,6 +29,7 @@ from streamscope.probes.command import INTERVAL
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.features.matched import Matched
 
 HOW = ("model", "folds", "shuffles", "resamples", "seed")
@@ -73,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     import numpy as np
     import pandas as pd
+
     from streamscope.features.explained import baselines, explain
     from streamscope.features.matched import MEASURES, match_effects
     from streamscope.probes.command import progress_bar

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
 from streamscope.models.bounds import Count
 from streamscope.models.cli import command, parse
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.features.profiles import Clustered
 
 SHOWN = 15

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from streamscope.features.contexts import Contexts, visible
 from streamscope.features.enrichment import enrichment
 from streamscope.features.samples import Scale, farthest_points, from_centre, nearest
@@ -54,6 +55,7 @@ def read_clusters(features: Path | Sequence[Path], labels: Path) -> Clustered:
     Raises `InputError` for files of another kind, labels made from other features, labels without a row of features.
     """
     import pandas as pd
+
     from streamscope.models.text.readers import digest
 
     paths = [features] if isinstance(features, Path) else list(features)

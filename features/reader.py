@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
 from streamscope.features.attention_stats import AttentionStats, attention_stats, gated
 from streamscope.features.schema import HEADS_OF, FeatureOptions, columns
 from streamscope.models.capture import attached, match, pad, time_axes
 from streamscope.models.errors import InputError
 from streamscope.models.readout import top_two
-from torch import Tensor
 
 
 class Rows(NamedTuple):

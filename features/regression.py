@@ -14,6 +14,7 @@ from functools import reduce
 from itertools import combinations
 
 import numpy as np
+
 from streamscope.models.errors import InputError
 
 PENALTIES = tuple(10.0**e for e in range(-5, 4))

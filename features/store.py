@@ -198,6 +198,7 @@ def _read_one(path: Path) -> Features:
 def read_about_of(path: Path, kind: str) -> dict[str, Any]:
     """The `about` of a table of this room; `InputError` for another kind of file or another format."""
     import pyarrow as pa
+
     from streamscope.probes.tables import read_about
 
     try:

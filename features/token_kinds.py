@@ -13,6 +13,7 @@ Kinds overlap: a capitalised pronoun is both.
 from collections.abc import Sequence
 
 import numpy as np
+
 from streamscope.probes.word_classes import FUNCTION, PRONOUNS
 
 KINDS = ("start", "newline", "punctuation", "digit", "capitalised", "piece", "pronoun", "function", "content")

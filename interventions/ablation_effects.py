@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(options)
 
     import pandas as pd
+
     from streamscope.interventions.ablation_figures import plot
     from streamscope.interventions.model_ratios import UNITS as RATIO_UNITS
     from streamscope.interventions.model_ratios import compare_models

@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_new(options.out)
 
     import torch
+
     from streamscope.interventions.divergence import document_divergence
     from streamscope.interventions.steering import random_direction
     from streamscope.interventions.weights import abliterated, largest_output
@@ -111,6 +112,7 @@ def _digest(vector: Any) -> str:
 
 def _print(name: str, options: Options, layer: int, result: "Divergence", outputs: list[dict[str, float]]) -> None:
     import pandas as pd
+
     from streamscope.interventions.divergence import per_token
 
     parts = {

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from streamscope.interventions.reference import chunks
 from streamscope.models.capture import Edit, Query, run
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
-from torch import Tensor
 
 PATTERNS = "blocks.*.attn.hook_pattern"
 

@@ -35,6 +35,7 @@ from streamscope.probes.command import INTERVAL, DocumentOptions, check_options,
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.interventions.amplification import Patterns
     from streamscope.interventions.sweep import Losses
 

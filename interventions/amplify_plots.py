@@ -7,6 +7,7 @@ from streamscope.interventions.amplify_tables import PAPER, PAPER_ALPHAS, degrad
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.head_spec import Head
 
 MEAN, CONTROL = "#20457c", "#e08a2e"
@@ -69,6 +70,7 @@ def picture(model: Any, text: str, heads: "Sequence[Head]", alphas: Sequence[flo
     `amplify(alpha)` gives the edits.
     """
     import pandas as pd
+
     from streamscope.probes.picture import picture as look
 
     tables = []

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.interventions.amplification import Patterns
     from streamscope.interventions.sweep import Losses
     from streamscope.models.head_spec import Head
@@ -70,6 +72,7 @@ def curve(
     after the first amplified one: up to it, the key with most attention is the same at every α, by construction.
     """
     import pandas as pd
+
     from streamscope.interventions.effects import holm
     from streamscope.probes.statistics import ratio_of_sums
     from streamscope.probes.t_tests import clustered_t
@@ -104,6 +107,7 @@ def curve(
 def by_head(alphas: Sequence[float], patterns: "Patterns", heads: "Sequence[Head] | None" = None) -> "pd.DataFrame":
     """One row per α and head: entropy, peak and unchanged keys, 95 % intervals over documents."""
     import pandas as pd
+
     from streamscope.probes.undefined import note
 
     rows = []

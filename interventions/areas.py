@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
 from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray) -> "p
     perplexity is linearised. Raises `InputError` unless α ascends from 1 and there are at least two.
     """
     import pandas as pd
+
     from streamscope.probes.statistics import ratio_of_sums
 
     rows: list[dict[str, Any]] = []

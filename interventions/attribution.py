@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from streamscope.interventions.pairs import PatchPair
 from streamscope.interventions.patching import Cell, Direction, both_runs
 from streamscope.models.capture import capture

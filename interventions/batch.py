@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
+
 from streamscope.models.capture import Edits, Query, batches, pad, run
 from streamscope.models.errors import InputError
 from streamscope.models.readout import log_probs_at, map_logits
 from streamscope.models.stages import Plan
 from streamscope.models.trajectories import Trajectories
-from torch import Tensor
 
 BATCH_TOKENS = 8192
 """Padded size of a batch of prompts, as in `models.capture.run`."""

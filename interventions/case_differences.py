@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.interventions.effects import holm
 from streamscope.interventions.groups import Group
 from streamscope.interventions.hydra_tables import FEW, UNSURE, Decomposition, known_direct, layer_values, part_values

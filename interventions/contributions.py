@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import Edits, Query, run
 from streamscope.models.config import Hyper
 from streamscope.models.errors import InputError
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 HOOKS = ("blocks.0.hook_resid_pre", "blocks.*.attn.hook_z", "blocks.*.hook_attn_out", "blocks.*.hook_mlp_out")
 

@@ -93,6 +93,7 @@ def show_differences(
     Of each measure the `top` rows with the largest differences; all, in their order, without.
     """
     import pandas as pd
+
     from streamscope.probes.undefined import legend
 
     shown = []

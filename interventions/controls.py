@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from streamscope.interventions.selection import random_sets
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
+
 from streamscope.interventions.sweep import document_sums
 from streamscope.models.capture import Edits
 from streamscope.models.errors import InputError
@@ -19,7 +21,6 @@ from streamscope.models.stages import Plan
 from streamscope.models.text.shards import NO_TARGET, TokenShards, document_batches
 from streamscope.models.trajectories import Trajectories
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 Variant = Edits | StreamTransformer
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+
 from streamscope.interventions.amplification import Patterns
 from streamscope.interventions.amplify_tables import BASELINE, KEPT, by_construction
 from streamscope.interventions.areas import readings

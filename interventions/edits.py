@@ -12,10 +12,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import Edit
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from torch import Tensor
 
 
 def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:

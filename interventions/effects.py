@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+
 from streamscope.interventions.observe import SMALLEST, Observed
 from streamscope.models.head_spec import Head
 from streamscope.probes.comparisons import asymmetry, compare

@@ -18,6 +18,7 @@ from streamscope.probes.word_classes import CLASSES
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.probes.head_groups import HeadGroups
 
 PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
+
 from streamscope.interventions.controls import Sweep
 from streamscope.interventions.groups import Group
 from streamscope.interventions.model_differences import shared_cases

@@ -35,6 +35,7 @@ from streamscope.probes.command import check_options, progress_bar, show, write_
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.interventions.groups import Group
     from streamscope.interventions.hydra_tables import Decomposition
 
@@ -59,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(options)
 
     import pandas as pd
+
     from streamscope.interventions.contributions import check_heads
     from streamscope.interventions.hydra_figure import plot
     from streamscope.interventions.hydra_tables import UNITS, by_layer, decompose, summary

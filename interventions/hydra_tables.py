@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.interventions.batch import answer_log_probs
 from streamscope.interventions.contributions import check_heads, contributions, directions, observe
 from streamscope.interventions.edits import scale_heads

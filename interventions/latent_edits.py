@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
+from torch import Tensor
+
 from streamscope.models.capture import Edit
 from streamscope.models.config import Hdpl, ModelConfig
 from streamscope.models.errors import InputError, unknown
-from torch import Tensor
 
 
 class Place(NamedTuple):

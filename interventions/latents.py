@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
 from streamscope.interventions.latents_tables import (
     NEXT_UNITS,
     PROMPT_UNITS,
@@ -43,6 +44,7 @@ from streamscope.probes.command import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.transformer import StreamTransformer
 
 

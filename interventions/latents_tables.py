@@ -11,11 +11,12 @@ from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
+
     from streamscope.interventions.latent_edits import Latents, Place
     from streamscope.models.capture import Edits
     from streamscope.models.text.shards import TokenShards
     from streamscope.models.transformer import StreamTransformer
-    from torch import Tensor
 
 Kind = Literal["scale", "clamp", "share"]
 UNITS = {
@@ -89,6 +90,7 @@ def latents_on_documents(
     `p_holm` corrected over the cells of one edit and value.
     """
     import pandas as pd
+
     from streamscope.interventions.effects import holm
     from streamscope.interventions.sweep import document_losses
     from streamscope.probes.statistics import ratio_of_sums
@@ -149,6 +151,7 @@ def latents_on_prompts(
     unedited pass. `before` is the unedited probability; rows of the edit "none" are the unedited predictions.
     """
     import pandas as pd
+
     from streamscope.models.capture import Query, run
     from streamscope.models.readout import divergences
 

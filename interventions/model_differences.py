@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from scipy import stats
+
 from streamscope.models.errors import InputError
 from streamscope.probes.statistics import Clusters, clustered_square, degrees_of_freedom, read_clusters, t_quantile
 from streamscope.probes.t_tests import constant

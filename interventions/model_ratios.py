@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.interventions.model_differences import shared_cases
 from streamscope.interventions.observe import SMALLEST
 from streamscope.models.errors import InputError

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
+
 from streamscope.models.capture import Edits, Query
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.sweep import run_sweep

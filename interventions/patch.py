@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from html import escape
 
     import pandas as pd
+
     from streamscope.interventions.patch_plots import plot
     from streamscope.interventions.patch_runs import (
         check_senders,

@@ -12,6 +12,7 @@ from streamscope.probes.command import INTERVAL, progress_bar, show
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+
     from streamscope.interventions.patch import Options
     from streamscope.interventions.patching import Cell, Patched, Spot
 
@@ -34,6 +35,7 @@ def patch_model(
 ) -> Measured:
     """Every cell of every pair in one direction, printed."""
     import numpy as np
+
     from streamscope.interventions.attribution import attribute_pairs
     from streamscope.interventions.patch_tables import cell_table, error_table
     from streamscope.interventions.patching import patch_pairs
@@ -100,6 +102,7 @@ def differences(
 def _baselines(model: Any, pairs: Any) -> tuple[Any, Any]:
     """Log-odds of the clean and the corrupted prompts, unpatched."""
     import numpy as np
+
     from streamscope.interventions.batch import answer_log_probs
 
     answers = [[p.answer, p.foil] for p in pairs]
@@ -165,6 +168,7 @@ def _intervals(table: "pd.DataFrame") -> list[str]:
 def show_cells(heading: str, table: "pd.DataFrame", options: "Options") -> None:
     """The strongest cells, and why cells are undefined."""
     from rich.markup import escape
+
     from streamscope.probes.undefined import legend
 
     exact = "effect" in table

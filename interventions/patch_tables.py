@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.interventions.effects import holm
 from streamscope.probes.report import estimate
 from streamscope.probes.statistics import read_clusters

@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from streamscope.interventions.batch import answer_log_probs
 from streamscope.interventions.pairs import PatchPair
 from streamscope.models.capture import Edit, Query, run
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.hooks import ObservePoint, row_of
-from torch import Tensor
 
 Direction = Literal["denoise", "noise"]
 By = Literal["auto", "role", "head", "head-role", "all"]

@@ -21,13 +21,14 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
+
 from streamscope.interventions.pairs import PatchPair
 from streamscope.interventions.patching import Direction, Patched, sweep_pairs
 from streamscope.models.capture import Edit
 from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Scores, parse_heads
-from torch import Tensor
 
 Reader = Literal["attn_in", "attn_v_in", "mlp_in", "head"]
 READERS: tuple[Reader, ...] = ("attn_in", "attn_v_in", "mlp_in")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.effects import Cell, asymmetry_rows, by_construction, curve_rows, effect_rows, holm
 from streamscope.interventions.observe import UNIT, Observed

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import Query, run
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from torch import Tensor
 
 HOOK = "blocks.*.attn.hook_z"
 

@@ -11,6 +11,7 @@ from streamscope.models.head_spec import Head
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.probes.align import Aligned
     from streamscope.probes.suite import Suite
 

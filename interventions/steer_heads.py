@@ -24,6 +24,7 @@ from streamscope.probes.command import INTERVAL, check_options, progress_bar, sh
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.interventions.head_curves import Curve
 
 RHO = "spearman (95 %)"
@@ -59,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("give at least one --measure: task, loss")
 
     import pandas as pd
+
     from streamscope.interventions.head_curve_figure import plot
     from streamscope.interventions.head_curves import UNITS, levels, leverage, scales_of, summaries
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
+
 from streamscope.interventions.divergence import document_divergence, per_token
 from streamscope.interventions.edits import add_direction
 from streamscope.models.capture import Query, run
 from streamscope.models.errors import InputError, unknown
 from streamscope.probes.undefined import note
-from torch import Tensor
 
 if TYPE_CHECKING:
     from streamscope.models.capture import Edits

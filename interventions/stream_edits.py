@@ -20,9 +20,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import Edit
 from streamscope.models.errors import InputError
-from torch import Tensor
 
 Replacement = Callable[[str, Tensor], Tensor]
 """(hook name, the stream [B, T, D]) -> what it is replaced by, of the same shape."""

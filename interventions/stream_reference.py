@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from streamscope.interventions.reference import chunks
 from streamscope.models.capture import Query, run
 from streamscope.models.errors import InputError
-from torch import Tensor
 
 if TYPE_CHECKING:
     from streamscope.models.text.shards import TokenShards

@@ -47,6 +47,7 @@ from streamscope.probes.command import INTERVAL, DocumentOptions, check_options,
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.transformer import StreamTransformer
 
 PERCENT = "percent (95 %)"

@@ -8,6 +8,7 @@ from streamscope.models.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.interventions.stream_edits import Replacement
     from streamscope.interventions.sweep import Losses
     from streamscope.models.capture import Edits
@@ -189,6 +190,7 @@ def stream_table(
     """
     import numpy as np
     import pandas as pd
+
     from streamscope.interventions.effects import holm
     from streamscope.probes.statistics import ratio_of_sums
     from streamscope.probes.t_tests import clustered_t

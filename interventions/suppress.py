@@ -21,6 +21,7 @@ from streamscope.probes.report import ProbeOptions, check_options, open_session,
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.interventions.protocol import Tables
 
 MIN_DRAWS = 20

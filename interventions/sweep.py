@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from torch import Tensor
+
 from streamscope.interventions.batch import ticks
 from streamscope.models.capture import Edits
 from streamscope.models.errors import InputError
@@ -14,7 +16,6 @@ from streamscope.models.stages import Plan
 from streamscope.models.text.shards import TokenShards, document_batches
 from streamscope.models.trajectories import Trajectories
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.interventions.batch import answer_log_probs
 from streamscope.interventions.controls import Sweep, control_columns, plan
 from streamscope.interventions.edits import scale_heads

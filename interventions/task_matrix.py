@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from streamscope.models.errors import InputError, unknown
 from streamscope.probes.statistics import read_clusters
 from streamscope.probes.undefined import note

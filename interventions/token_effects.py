@@ -21,6 +21,7 @@ from streamscope.probes.command import INTERVAL, RunOptions, check_options, open
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.interventions.groups import Group
     from streamscope.interventions.token_tables import Document
 

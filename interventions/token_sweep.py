@@ -17,6 +17,8 @@ from functools import partial
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
+
 from streamscope.interventions.batch import chunk_log_probs
 from streamscope.models.capture import Edits, batches, pad
 from streamscope.models.errors import InputError
@@ -24,7 +26,6 @@ from streamscope.models.readout import map_logits
 from streamscope.models.stages import Plan
 from streamscope.models.trajectories import Trajectories
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 BATCH_TOKENS = 4096
 """Padded size of a batch."""

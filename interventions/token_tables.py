@@ -10,6 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.interventions.token_sweep import TokenEffects
     from streamscope.models.text.shards import TokenShards
 
@@ -79,6 +80,7 @@ def write_windows(
     """Write tables one after the other as row groups of one parquet file, under a temporary name until the last."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+
     from streamscope.probes.tables import write_atomically
 
     meta = {"units": json.dumps(units(names)), "about": json.dumps(dict(about))}
@@ -123,6 +125,7 @@ class Summary:
     def table(self) -> "pd.DataFrame":
         """One row per edit and measure: mean with a 95 % interval over documents, sd and mean |Δ| over tokens."""
         import pandas as pd
+
         from streamscope.probes.statistics import ratio_of_sums
         from streamscope.probes.undefined import note
 

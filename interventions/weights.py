@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import capture
 from streamscope.models.config import Dense, Identity, Independent, Kronecker
 from streamscope.models.errors import InputError
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 WRITERS = (("attn", "o", "attention"), ("mlp", "down", "mlp"))
 """Module and name in a block, and the part of the configuration."""

@@ -6,13 +6,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformer_lens.hook_points import HookPoint
+
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand, tap
 from streamscope.models.projections import DenseProjection, Projected, Projection, linear, residual_scale
 from streamscope.models.registry import module_for
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from transformer_lens.hook_points import HookPoint
 
 
 class HeadGate(nn.Module):

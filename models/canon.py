@@ -11,11 +11,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from streamscope.models import config as c
-from streamscope.models.registry import implements
 from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformer_lens.hook_points import HookPoint
+
+from streamscope.models import config as c
+from streamscope.models.registry import implements
 
 
 def shifted_sum(x: Float[Tensor, "B T C"], w: Float[Tensor, "C k"]) -> Float[Tensor, "B T C"]:

@@ -22,9 +22,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.hooks import ObservePoint, row_of
-from torch import Tensor
 
 Edit = Callable[[Tensor, Any], Tensor]
 """function(activation, hook) -> new activation of the same shape; it must not change its argument."""

@@ -27,13 +27,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
+
 from streamscope.models.config import ModelConfig
 from streamscope.models.config_io import from_dict
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 FORMAT = 1
 ZOO = Path(__file__).parent / "zoo"

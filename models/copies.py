@@ -5,10 +5,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import changed, is_finite
 from streamscope.models.errors import InputError
 from streamscope.models.stages import Plan
-from torch import Tensor
 
 Keep = Callable[[str, Tensor], Any]
 """(hook name, activation of one copy of the batch) -> what to remember of it."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
 
@@ -83,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from rich.console import Console
     from rich.table import Table
+
     from streamscope.models.flops import flops_per_token, training_flops_per_token
 
     model = _model(options)

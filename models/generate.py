@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import Edits, edit, pad
 from streamscope.models.errors import InputError
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 
 @torch.no_grad()

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+
 from streamscope.models.bounds import Count
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError, unknown

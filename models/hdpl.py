@@ -13,13 +13,14 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
 from streamscope.models import config as c
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint, OnDemand, observe, tap
 from streamscope.models.projections import Projection
 from streamscope.models.registry import implements
-from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
 
 LN2 = math.log(2)
 """The bound of HDPL Eq. 9, in nats per token."""

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
-from streamscope.models.errors import InputError
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
+
+from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
+from streamscope.models.errors import InputError
 
 Condition = Callable[[ModelConfig], bool]
 

@@ -7,12 +7,13 @@ norm removes but for its ε). What happens around a branch is in `models.hyper_m
 from typing import Literal
 
 from jaxtyping import Float
+from torch import Tensor
+
 from streamscope.models import config as c
 from streamscope.models.hooks import ObservePoint, observe, tap
 from streamscope.models.hyper_mixing import CONNECTIONS
 from streamscope.models.registry import implements
 from streamscope.models.residual import AttentionBranch, Block, MlpBranch, Topology
-from torch import Tensor
 
 
 def reduced(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T D"]:

@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from streamscope.models import config as c
-from streamscope.models.hooks import tap
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformer_lens.hook_points import HookPoint
+
+from streamscope.models import config as c
+from streamscope.models.hooks import tap
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 EPS = 1e-5

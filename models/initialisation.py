@@ -3,8 +3,9 @@
 import math
 
 import torch
-from streamscope.models import config as c
 from torch import Tensor, nn
+
+from streamscope.models import config as c
 
 
 @torch.no_grad()

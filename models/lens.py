@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from streamscope.models.config import Hyper, LayerNorm, ModelConfig, RMSNorm
-from streamscope.models.errors import InputError, unknown
-from streamscope.models.hooks import ObservePoint, OnDemand
 from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.utilities import Slice
+
+from streamscope.models.config import Hyper, LayerNorm, ModelConfig, RMSNorm
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.hooks import ObservePoint, OnDemand
 
 if TYPE_CHECKING:
     from streamscope.models.text.tokenizer import Tokenizer

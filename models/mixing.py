@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor, nn
+
 from streamscope.models.attention import HeadGate
 from streamscope.models.capture import capture
 from streamscope.models.hyper_mixing import (
@@ -23,7 +25,6 @@ from streamscope.models.hyper_mixing import (
     StochasticConnection,
 )
 from streamscope.models.projections import KroneckerProjection
-from torch import Tensor, nn
 
 METRICS = {
     "distance_static": "‖H_res − I‖_F with the biases alone (SPEC §1.5)",

@@ -5,11 +5,12 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
 from streamscope.models import config as c
 from streamscope.models.hooks import tap
 from streamscope.models.projections import Projected, Projection, residual_scale
-from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
 

@@ -10,10 +10,11 @@ to either, a fused kernel computes y.
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from torch import Tensor, nn
+
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand
 from streamscope.models.registry import implements
-from torch import Tensor, nn
 
 
 class Norm(nn.Module):

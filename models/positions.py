@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor, nn
+
 from streamscope.models import config as c
 from streamscope.models.initialisation import fill
 from streamscope.models.registry import implements
-from torch import Tensor, nn
 
 
 @implements(c.NoPositions)

@@ -9,11 +9,12 @@ import math
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from torch import Tensor, nn
+
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand
 from streamscope.models.initialisation import fill
 from streamscope.models.registry import implements, module_for
-from torch import Tensor, nn
 
 ALIGNMENT = 8
 """Numbers of bf16 in 16 bytes: rows that are no multiple of it miss the fast paths of tensor cores."""

@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils._pytree
 from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
 from streamscope.models import config as c
 from streamscope.models.attention import Attention
 from streamscope.models.canon import CanonLayer
 from streamscope.models.hooks import ObservePoint, observe, resid_point, tap
 from streamscope.models.mlp import Mlp
 from streamscope.models.registry import implements, module_for
-from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
 
 AttentionBranch = Callable[[Tensor, Tensor], Tensor]
 MlpBranch = Callable[[Tensor], Tensor]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+
 from streamscope.models.cli import command
 from streamscope.models.errors import InputError
 

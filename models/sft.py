@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+
 from streamscope.models.cli import command, parse
 from streamscope.models.config_io import from_dict
 from streamscope.models.errors import InputError
@@ -143,6 +144,7 @@ def _trainer(
 ) -> tuple[Any, dict[str, Any]]:
     """(trainer, counts of the pairs). The model is that of `start`; `fresh`: its shape only, a checkpoint fills it."""
     import torch
+
     from streamscope.models.checkpoint import load, model_config
     from streamscope.models.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
     from streamscope.models.text.tokenizer import Tokenizer

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
 from streamscope.models.capture import Captures, Edits, Query, batches, crop, match, pad, run
 from streamscope.models.errors import InputError
 from streamscope.models.stages import Plan
 from streamscope.models.trajectories import Trajectories
-from torch import Tensor
 
 HELD = 2**19
 """Tokens · hooks · edits whose captures are held at a time."""

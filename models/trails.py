@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree
+
 from streamscope.models.residual import State
 
 

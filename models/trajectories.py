@@ -25,6 +25,8 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
+
 from streamscope.models.attention import pick
 from streamscope.models.capture import Edits, attached, check_fired, is_finite, match, not_finite
 from streamscope.models.copies import Copies, Copy, Keep
@@ -34,7 +36,6 @@ from streamscope.models.residual import Block, State, map_state
 from streamscope.models.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, stage_of
 from streamscope.models.trails import Path, Task, Trail, grouped, joined, key, side_by_side, within
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 BUDGET = {"cpu": 4096}
 """Tokens per chunk by device: a larger batch is no faster on a CPU."""

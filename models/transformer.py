@@ -13,6 +13,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformer_lens import HookedRootModule
+from transformer_lens.hook_points import HookPoint
+
 from streamscope.models import config as c
 from streamscope.models import hyper, readout  # noqa: F401  (hyper registers its topologies)
 from streamscope.models.errors import InputError, unknown
@@ -25,9 +29,6 @@ from streamscope.models.positions import PositionTable
 from streamscope.models.registry import module_for
 from streamscope.models.residual import State, Topology
 from streamscope.models.text.tokenizer import Tokenizer
-from torch import Tensor, nn
-from transformer_lens import HookedRootModule
-from transformer_lens.hook_points import HookPoint
 
 BlockCall = Callable[[State], State]
 

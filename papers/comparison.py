@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+
 from streamscope.models.errors import InputError
 from streamscope.papers.runs import SHAPE, Run
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.text.shards import TokenShards
     from streamscope.models.transformer import StreamTransformer
     from streamscope.papers.rows import Progress
@@ -101,6 +103,7 @@ def reopen(folder: Path, module: str) -> "tuple[list[Run], dict[str, pd.DataFram
     no comparison of that module.
     """
     import pandas as pd
+
     from streamscope.models.checkpoint import read_json
     from streamscope.models.provenance import provenance
     from streamscope.probes.tables import read_about

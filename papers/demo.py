@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
 from streamscope.papers.demo_measure import Found, Sizes, Subject
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _write_tables(out: Path, found: Sequence[tuple[Subject, Found]], about: dict[str, Any]) -> None:
     """One parquet file per measure, the rows of all runs together; units and provenance in the schema."""
     import pandas as pd
+
     from streamscope.probes.tables import write_table
 
     units = _units()

@@ -11,6 +11,7 @@ from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.probes.align import Aligned
 
     Bar = Callable[[str], Callable[[Iterable], Iterable]]
@@ -120,6 +121,7 @@ def measure_run(subject: Subject, sizes: Sizes, bar: "Bar") -> Found:
 def _about(subject: Subject, found: Found) -> None:
     """Parameters by part, the training log, a text of the model."""
     import pandas as pd
+
     from streamscope.models.describe import parameters_by_part
     from streamscope.models.training.run import read_metrics
 
@@ -158,6 +160,7 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
     all tokens; it is measured beside, with a head of its own.
     """
     import pandas as pd
+
     from streamscope.probes.coreference import Coreference
     from streamscope.probes.held_out import RULES, halves, held_out
     from streamscope.probes.probe import measure
@@ -208,6 +211,7 @@ def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
 def _meaning(model: Any, aligned: "Aligned", found: Found) -> None:
     """SPS over all heads and per layer; coherence over all pairs and per relation."""
     import pandas as pd
+
     from streamscope.probes.coherence import Coherence
     from streamscope.probes.probe import measure
     from streamscope.probes.sps import Sps
@@ -230,6 +234,7 @@ def _following(model: Any, aligned: "Aligned", found: Found) -> None:
     """
     import numpy as np
     import pandas as pd
+
     from streamscope.probes.elsewhere import elsewhere
     from streamscope.probes.prompts import align
     from streamscope.probes.report import estimate, with_holm

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
+
     from streamscope.papers.dst_page import DstReport
     from streamscope.papers.runs import Run
 
@@ -90,6 +91,7 @@ def open_runs(folders: Sequence[str]) -> "list[Run]":
 def measure(options: Options, alphas: Sequence[float], runs: "list[Run]") -> "DstReport":
     """Every table, of the runs and over seeds."""
     import pandas as pd
+
     from streamscope.models.provenance import pick_device, provenance
     from streamscope.papers.comparison import each_model, stack
     from streamscope.papers.dst_measure import Settings, measure_run, whole_loss

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
 from streamscope.papers.dst_printed import CONTROL, PLACES, TABLE4_PRESET
 from streamscope.papers.rows import Progress, Rows
 
@@ -81,6 +82,7 @@ def initialization(shape: Mapping[str, int], scale: str, seeds: Sequence[int]) -
     output starts weaker by a factor that `ratio` gives (dense over this one).
     """
     import torch
+
     from streamscope.models.make import build
     from streamscope.models.presets import preset
 

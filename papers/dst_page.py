@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from streamscope.interventions.amplify_tables import PAPER_ALPHAS
 from streamscope.papers.comparison import (
     LEAD,

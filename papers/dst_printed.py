@@ -7,6 +7,7 @@ here); the presets dst-* are token-factor, as Table 1.
 from collections.abc import Iterable
 
 import numpy as np
+
 from streamscope.interventions.amplify_tables import PAPER as TABLE5_ROWS
 from streamscope.interventions.amplify_tables import PAPER_ALPHAS
 from streamscope.interventions.areas import AXES, trapezoid

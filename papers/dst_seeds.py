@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pandas as pd
+
 from streamscope.interventions.amplify_tables import PAPER_ALPHAS
 from streamscope.papers.dst_printed import bounds, orders, printed
 from streamscope.papers.printed import smallest

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
 from streamscope.papers.losses import Below, Printed
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.papers.runs import Run
 
 PRESETS = ("llama", "hdpl")
@@ -147,6 +149,7 @@ def judge(runs: "list[Run]", tables: "dict[str, pd.DataFrame]", about: dict[str,
 def kl(runs: "Sequence[Run]") -> "pd.DataFrame":
     """The last logged training row of every HDPL run: the penalty, the KL in nats, and the share that is clamped."""
     import pandas as pd
+
     from streamscope.models.training.run import read_metrics
 
     rows = []

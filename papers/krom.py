@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.papers.runs import Run
 
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")
@@ -126,6 +128,7 @@ def read(runs: "Sequence[Run]") -> Found:
     from collections import Counter
 
     import pandas as pd
+
     from streamscope.models.provenance import provenance
     from streamscope.papers.krom_mixing import factors, mixing_row, way
     from streamscope.papers.losses import losses
@@ -163,6 +166,7 @@ def again(folder: Path) -> Found:
 def judge(runs: "list[Run]", tables: "dict[str, pd.DataFrame]", about: dict[str, Any]) -> Found:
     """What follows from measured tables: differences to gpt2, the blog's order, factors that mix."""
     import pandas as pd
+
     from streamscope.papers.krom_mixing import judged
     from streamscope.papers.krom_printed import ARCHITECTURES, ORDER
     from streamscope.papers.losses import against, bundled, order

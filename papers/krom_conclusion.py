@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.papers.krom import Found
 
 RECIPE = ["preset", "b_res", "optimizer", "lr", "decay", "steps"]

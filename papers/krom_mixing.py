@@ -55,6 +55,7 @@ RUN_UNITS = {
 def without_gradient(run: Run) -> tuple[float, float]:
     """(b_keep, b_swap) after the run's steps with gradients of zero: decay and storage alone."""
     import torch
+
     from streamscope.models.hyper_mixing import DTYPES
     from streamscope.probes import mixing
 
@@ -71,6 +72,7 @@ def factors(run: Run) -> "pd.DataFrame":
     """
     import pandas as pd
     import torch
+
     from streamscope.models.checkpoint import load
     from streamscope.models.hyper_mixing import KroneckerConnection
     from streamscope.models.mixing import connections, idle, measure
@@ -110,6 +112,7 @@ def judged(mixing: "pd.DataFrame", factors: "pd.DataFrame") -> "pd.DataFrame":
     `n_mix`, `n_decay` and `n_still` are by the static swap against that without any gradient.
     """
     import numpy as np
+
     from streamscope.probes.mixing import AT_REST, DECAY, LEAST, MIX, kind
 
     acts = factors[factors["acts"]]
@@ -126,6 +129,7 @@ def judged(mixing: "pd.DataFrame", factors: "pd.DataFrame") -> "pd.DataFrame":
 def stream_cosines(run: Run, contrasts: Sequence[tuple[str, str]] = CONTRASTS, draws: int = 20) -> dict[str, float]:
     """Mean over contrasts, layers and pairs of streams of cos(r_s, r_s'), also for shuffled labels (SPEC §1.6)."""
     import numpy as np
+
     from streamscope.models.checkpoint import load
     from streamscope.probes.align import check_tokenizer
     from streamscope.probes.direction_tables import find
@@ -156,6 +160,7 @@ def arm(run: Run) -> dict[str, Any]:
 def mixing_row(run: Run, found: "pd.DataFrame") -> dict[str, Any]:
     """One row of the mixing table: a run's arm, seed, loss, and its mixing, over the factors that can act."""
     import numpy as np
+
     from streamscope.models.checkpoint import load
     from streamscope.papers.losses import final_loss
     from streamscope.probes.mixing import final, kept_step, log

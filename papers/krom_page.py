@@ -12,6 +12,7 @@ from streamscope.papers.markdown import table
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.papers.runs import Run
 
 HOW = """A logit of H_res moves by the gradient of the loss and by weight decay, unless storage rounds both away.

@@ -26,6 +26,7 @@ from streamscope.papers.comparison import PageOptions
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.papers.lfa_page import LfaReport
     from streamscope.papers.lfa_rows import Settings
     from streamscope.papers.runs import Run

@@ -15,6 +15,7 @@ from streamscope.probes.pds import FIXED
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.text.shards import TokenShards
     from streamscope.models.transformer import StreamTransformer
     from streamscope.probes.align import Aligned
@@ -29,6 +30,7 @@ def measure_run(
     where k leaves no controls.
     """
     import pandas as pd
+
     from streamscope.probes.prompts import align, check_tokenizer, load_suite
 
     tokenizer = check_tokenizer(model)
@@ -99,6 +101,7 @@ def _coreference(
     of the cases, so that reading stands beside and is not judged.
     """
     import pandas as pd
+
     from streamscope.probes.coreference import Coreference
     from streamscope.probes.held_out import held_out
     from streamscope.probes.probe import measure

@@ -20,6 +20,7 @@ from streamscope.papers.runs import Run, confounded, fields_of, must_agree, open
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.text.shards import TokenShards
     from streamscope.papers.lfa_rows import Settings
     from streamscope.papers.rows import Progress
@@ -115,6 +116,7 @@ def measure_all(
     there, and when a run's tokenizer is not the one it was trained with.
     """
     import pandas as pd
+
     from streamscope.models.checkpoint import load
     from streamscope.models.provenance import pick_device
     from streamscope.models.text.cache import cache_root, cached

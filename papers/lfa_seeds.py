@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
 from streamscope.papers.lfa_runs import CONTROL, PRESETS, Arms, in_order
 from streamscope.papers.seeds import FLAT, NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.verdicts import COUNTED
@@ -58,6 +59,7 @@ def with_reference(quantities: "pd.DataFrame", heads: "pd.DataFrame") -> "pd.Dat
     Undefined without a Std-T run. `pds.reference` of a run is its own μ+σ.
     """
     import pandas as pd
+
     from streamscope.papers.rows import ONE_PER_RUN
     from streamscope.probes.pds.measure import mean_plus_sd
 
@@ -99,6 +101,7 @@ def architectures(quantities: "pd.DataFrame") -> "pd.DataFrame":
     Intervals of shares are cut at 0 and 1.
     """
     import pandas as pd
+
     from streamscope.papers.lfa_printed import printed
 
     rows, arms = [], in_order((*PRESETS, *quantities["preset"]))

@@ -8,6 +8,7 @@ from streamscope.probes.pds import FIXED
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.text.shards import TokenShards
     from streamscope.probes.align import Aligned
 

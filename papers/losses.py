@@ -65,6 +65,7 @@ def final_loss(run: Run) -> dict[str, float]:
 def losses(runs: Sequence[Run]) -> "pd.DataFrame":
     """One row per run: preset, seed, parameters, loss, tokens, steps, minutes, commit."""
     import pandas as pd
+
     from streamscope.models.checkpoint import read_tensors
 
     rows = []
@@ -87,6 +88,7 @@ def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) 
     how many seeds have the sign of the printed difference.
     """
     import pandas as pd
+
     from streamscope.probes.statistics import mean
     from streamscope.probes.t_tests import constant
     from streamscope.probes.undefined import note
@@ -163,6 +165,7 @@ def order(rows: "pd.DataFrame", claims: Sequence[Below]) -> "pd.DataFrame":
     over the claims that are judged (Holm); the smallest difference of interest is .01 nats per token.
     """
     import pandas as pd
+
     from streamscope.papers.printed import SMALLEST
     from streamscope.papers.seeds import paired
     from streamscope.papers.verdicts import pairs_row, with_verdicts
@@ -224,6 +227,7 @@ BUNDLED_UNITS = {"loss": "nats per token", "step": "optimiser steps", "tokens_se
 def bundled(names: Sequence[str]) -> "pd.DataFrame":
     """Every evaluation of the bundled models of these names: model, preset, seed, step, tokens_seen, loss, commit."""
     import pandas as pd
+
     from streamscope.models.checkpoint import run_folder
     from streamscope.models.runs import evaluations
     from streamscope.papers.runs import opened

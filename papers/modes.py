@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
+
     from streamscope.papers.modes_page import ModesReport
     from streamscope.papers.runs import Run
 

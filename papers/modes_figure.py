@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from streamscope.papers.modes_printed import printed
 from streamscope.papers.pls_figure import COLOURS, depth_bars
 from streamscope.papers.pls_runs import PRESETS, RUN

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
+
 from streamscope.papers.pls_depth import shares_of_depth
 from streamscope.papers.rows import Progress, Rows
 

@@ -116,6 +116,7 @@ class Table:
     def html(self, figures: list[Any]) -> str:
         """<table> in a scrolling box."""
         import pandas as pd
+
         from streamscope.probes.undefined import legend, printable
 
         reasons = legend(self.frame)

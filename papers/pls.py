@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
+
     from streamscope.papers.pls_page import PlsReport
     from streamscope.papers.runs import Run
 

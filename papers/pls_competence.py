@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.interventions.task_matrix import OWN
 from streamscope.papers.pls_printed import Ratio
 from streamscope.papers.pls_runs import PRESETS

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.papers.pls_printed import SECOND_PEAK
 from streamscope.papers.rows import Progress, Rows
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
 from streamscope.interventions.head_curves import Curve
 from streamscope.interventions.task_effects import Effects
 from streamscope.interventions.task_matrix import OWN

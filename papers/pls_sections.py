@@ -12,6 +12,7 @@ from streamscope.papers.printed import SMALLEST
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.papers.pls_page import PlsReport
 
 MEASURES = {"probability": "P(answer), percentage points", "log_odds": "log-odds of answer against foil, nats"}

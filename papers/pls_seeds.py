@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.interventions.observe import SMALLEST
 from streamscope.papers.pls_printed import CLAIMS, SECOND_PEAK, Ratio, factor, printed
 from streamscope.papers.pls_runs import CONTROL, PRESETS, RUN

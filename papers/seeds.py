@@ -7,6 +7,7 @@ for which a quantity is undefined is left out and counted; with one seed left th
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from streamscope.probes.statistics import mean
 from streamscope.probes.t_tests import clustered_t, constant
 from streamscope.probes.undefined import reasons

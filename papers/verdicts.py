@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from streamscope.papers.printed import Bound, smallest
 from streamscope.papers.seeds import FLAT, NAN, estimate, nothing, seeds_of
 from streamscope.probes.t_tests import clustered_t
@@ -116,6 +117,7 @@ def with_verdicts(rows: "Sequence[dict[str, Any]]", instead: "Mapping[int, str] 
     the family. A row with `kind` factor is in logarithms.
     """
     import pandas as pd
+
     from streamscope.probes.report import with_holm
 
     instead = dict(instead or {})

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
 from streamscope.papers.zoo_card import SUITES, card, index, printed
@@ -192,6 +193,7 @@ def _round(folder: Path, part: Path) -> None:
     import json
 
     import torch
+
     from streamscope.models.checkpoint import read_json, read_tensors, write_tensors
 
     tensors, metadata = read_tensors(folder / WEIGHTS)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+
 from streamscope.models.capture import Captures, Query
 from streamscope.models.errors import InputError
 from streamscope.probes.align import Aligned, align

@@ -36,6 +36,7 @@ from streamscope.probes.report import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.capture import Captures, Query
     from streamscope.probes.align import Aligned
     from streamscope.probes.suite import Suite
@@ -84,6 +85,7 @@ class Coherence:
         """One row per prompt: ln p of either continuation's first token, and their difference `log_odds`, in nats."""
         import numpy as np
         import pandas as pd
+
         from streamscope.probes.attention import RoleQuery, prompt_columns
 
         assert isinstance(query, RoleQuery)
@@ -111,6 +113,7 @@ class Coherence:
         is no further test).
         """
         import pandas as pd
+
         from streamscope.probes.undefined import note, reasons
 
         if table.empty:

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
 from streamscope.models.bounds import Count
 from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.probes.contract import Instrument
 
 INTERVAL = "95 % interval"

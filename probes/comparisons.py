@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+
 from streamscope.models.errors import InputError
 from streamscope.probes.effect_sizes import Kind, cohens_d, d_interval
 from streamscope.probes.permutations import relabel

@@ -33,6 +33,7 @@ from streamscope.models.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import numpy as np
+
     from streamscope.probes.observations import Contrast, Estimates, Observations
     from streamscope.probes.result import Result, Table
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize, stats
+
 from streamscope.models.errors import InputError
 from streamscope.probes.effect_sizes import cohens_d
 

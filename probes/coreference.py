@@ -35,6 +35,7 @@ from streamscope.probes.report import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.capture import Captures, Query
     from streamscope.probes.align import Aligned
     from streamscope.probes.suite import Suite
@@ -93,6 +94,7 @@ class Coreference:
         keys.
         """
         import numpy as np
+
         from streamscope.probes.attention import RoleQuery, attention_rows, by_layer, exceeds, prompt_columns, tidy, to
 
         assert isinstance(query, RoleQuery)
@@ -134,6 +136,7 @@ class Coreference:
         """One row per head, best Top-1 first. The intervals are those of one head looked at alone: the best of many
         is judged by `held_out`."""
         import pandas as pd
+
         from streamscope.probes.stability import both_orders
         from streamscope.probes.undefined import note, reasons
 

@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from streamscope.models.errors import InputError
 
 METHODS = ("holm", "bh")

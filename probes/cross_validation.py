@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
+
 from streamscope.models.errors import InputError
 from streamscope.probes.proportions import effective_n
 from streamscope.probes.statistics import (

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from streamscope.models.errors import InputError
 from streamscope.probes.statistics import read_clusters, t_quantile
 from streamscope.probes.t_tests import clustered_t, constant

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from streamscope.models.checkpoint import read_tensors, write_tensors
 from streamscope.models.errors import InputError, unknown
-from torch import Tensor
 
 if TYPE_CHECKING:
     from streamscope.probes.direction_tables import Found

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.probes.direction_tables import Found, labels
 from streamscope.probes.stream_states import RESID
 

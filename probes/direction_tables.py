@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.models.errors import InputError
 from streamscope.probes.contrast_directions import (
     concentration,

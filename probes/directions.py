@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+
 from streamscope.models.bounds import Seed, Whole
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
@@ -26,6 +27,7 @@ from streamscope.probes.command import RunOptions, check_options, open_run, prog
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.probes.direction_tables import Found
     from streamscope.probes.prompt_sets import PromptSet
 

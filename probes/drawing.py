@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
+
 from streamscope.models.errors import InputError
 from streamscope.probes.figures import Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Scatter
 from streamscope.probes.result import Column, Table, check_writable

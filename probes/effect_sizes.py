@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from streamscope.models.errors import InputError, unknown
 from streamscope.probes.statistics import cluster_totals, finite, read_clusters, statistic_interval
 

@@ -18,6 +18,7 @@ from streamscope.probes.suite import Prompt, Suite
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.probes.align import Aligned
 
 _END = re.compile(r"[.!?][\"'”’]?\s+")
@@ -92,6 +93,7 @@ def due_to_nouns(table: "pd.DataFrame", control: "pd.DataFrame | None") -> "pd.D
     the prompts that have a control, clusters as in `table`; undefined, with the reason, where none has.
     """
     import pandas as pd
+
     from streamscope.probes.report import estimate
     from streamscope.probes.undefined import note, reasons
 

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+
 from streamscope.models.bounds import Count, Seed, check
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
@@ -43,6 +44,7 @@ from streamscope.probes.word_classes import CLASSES
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+
     from streamscope.models.head_spec import Head
     from streamscope.probes.align import Aligned
     from streamscope.probes.suite import Suite
@@ -74,6 +76,7 @@ class HeadGroups:
     def read(self, captures: Any, query: Any, tokenizer: Any) -> "pd.DataFrame":
         """One row per prompt and head: the three scores, from −1 to 1."""
         import numpy as np
+
         from streamscope.probes.attention import attention_rows, by_layer, prompt_columns, tidy
         from streamscope.probes.word_classes import token_classes
 
@@ -95,6 +98,7 @@ class HeadGroups:
         `scored` is the class of that score: the group's, or the largest of a head without one. p is that of score 0.
         """
         import pandas as pd
+
         from streamscope.probes.held_out import halves
 
         choose = halves(table.assign(relation=""), self.split)[0] == 0
@@ -123,6 +127,7 @@ class HeadGroups:
         """
         import numpy as np
         import pandas as pd
+
         from streamscope.probes.attention import attention_rows, by_layer, prompt_columns
         from streamscope.probes.held_out import halves
         from streamscope.probes.word_classes import token_classes
@@ -188,6 +193,7 @@ class HeadGroups:
     def plot(self, table: "pd.DataFrame", title: str = "") -> Any:
         """Three heat maps layer × head of the scores; the heads of a group are framed."""
         from plotly.subplots import make_subplots
+
         from streamscope.probes.report import heat_map
 
         summary = self.summarize(table)

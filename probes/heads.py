@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+
 from streamscope.models.bounds import Bounds, Count, Seed, Whole, check
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
@@ -66,6 +67,7 @@ class HeadScores:
         Raises `InputError` for a vocabulary smaller than r and for a text of fewer than three tokens.
         """
         import numpy as np
+
         from streamscope.models.capture import Query
 
         rng = np.random.default_rng(self.seed)
@@ -124,6 +126,7 @@ class HeadScores:
         With one prompt sd and interval are undefined.
         """
         import pandas as pd
+
         from streamscope.probes.statistics import mean
         from streamscope.probes.undefined import note
 

@@ -28,6 +28,7 @@ def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
     """
     import numpy as np
     import pandas as pd
+
     from streamscope.probes.proportions import paired_proportions
     from streamscope.probes.statistics import read_clusters
 
@@ -65,6 +66,7 @@ def halves(table: "pd.DataFrame", seed: int) -> "tuple[np.ndarray, str]":
     """
     import numpy as np
     import pandas as pd
+
     from streamscope.probes.statistics import read_clusters
     from streamscope.probes.suite import unit_of
 

@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import tyro
+
 from streamscope.models.bounds import Bounds, Count, Positive, Seed, check
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError, unknown
@@ -148,6 +149,7 @@ class LinearProbe:
         import numpy as np
         import pandas as pd
         from sklearn.model_selection import StratifiedGroupKFold
+
         from streamscope.probes.cross_validation import dealt
 
         examples = pd.DataFrame([(e.label, e.group, e.word) for e in query.examples], columns=["y", "group", "word"])
@@ -198,6 +200,7 @@ class LinearProbe:
         for cases that train each other's probes (`cross_validation.SHARED`).
         """
         import pandas as pd
+
         from streamscope.probes.corrections import correct
         from streamscope.probes.cross_validation import cross_validated_gain, cross_validated_share
         from streamscope.probes.undefined import note
@@ -275,6 +278,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from rich.console import Console
     from rich.progress import track
+
     from streamscope.models.capture import run
     from streamscope.probes.command import show
 

@@ -107,6 +107,7 @@ class LogitLens:
         import numpy as np
         import pandas as pd
         import torch
+
         from streamscope.models.readout import chunk_rows
 
         size, tables = chunk_rows(self.lens.d_vocab), []
@@ -157,6 +158,7 @@ class LogitLens:
         """
         import numpy as np
         import pandas as pd
+
         from streamscope.probes.statistics import mean
         from streamscope.probes.undefined import note
 
@@ -246,6 +248,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     name, model = open_run(options)
 
     from rich.markup import escape as markup
+
     from streamscope.models.text.stories import story
     from streamscope.probes.command import show
     from streamscope.probes.probe import measure

@@ -23,8 +23,9 @@ from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from streamscope.models.mixing import Row
     from torch import Tensor
+
+    from streamscope.models.mixing import Row
 
 KEYS = ["module", "metric", "part"]
 MIX, DECAY, AT_REST = "mix", "no more than decay alone", "still"
@@ -59,6 +60,7 @@ def final(model: Any, logged: "pd.DataFrame", step: int) -> "pd.DataFrame":
     reason. Raises `InputError` for a model without anything that mixes.
     """
     import pandas as pd
+
     from streamscope.models.mixing import connections, gates, has_mixing, measure
 
     if not has_mixing(model):
@@ -97,6 +99,7 @@ def without_gradient(b: "Tensor", training: Mapping[str, Any], steps: int, until
     `b` has the storage of the run (its dtype). By hand, in exact arithmetic: b ← b (1 − η_t λ).
     """
     import torch
+
     from streamscope.models.training.optim import lr_factor
 
     t = training
@@ -135,6 +138,7 @@ def by_module(rows: "pd.DataFrame") -> "pd.DataFrame":
     kind is undefined as "not of this module".
     """
     import pandas as pd
+
     from streamscope.models.mixing import METRICS
     from streamscope.probes.undefined import note
 

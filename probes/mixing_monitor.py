@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
 from streamscope.models.cli import command, parse
 from streamscope.probes.command import RunOptions, check_options, show, write_results
 
@@ -110,6 +111,7 @@ def overview(runs: Sequence[Watched]) -> "pd.DataFrame":
     undefined with the reason.
     """
     import pandas as pd
+
     from streamscope.probes.mixing import streams
     from streamscope.probes.undefined import note
 
@@ -190,6 +192,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     together = RunOptions(run=" ".join(options.runs), out=options.out, device="cpu")
     check_options(together)
     import pandas as pd
+
     from streamscope.probes.mixing import by_module, short
     from streamscope.probes.undefined import legend
 

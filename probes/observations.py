@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
+
 from streamscope.models.errors import InputError
 from streamscope.probes.corrections import correct
 from streamscope.probes.statistics import Clusters, clustered_square, degrees_of_freedom, read_clusters

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+
 from streamscope.models.bounds import Bounds, Whole
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError, unknown
@@ -187,6 +188,7 @@ def observe(snapshot: Snapshot, options: Measuring, device: str = "cpu") -> "pd.
     A unit is a document (total over its n tokens), a random sequence, a pair of prompts or a prompt.
     """
     import pandas as pd
+
     from streamscope.models.checkpoint import load, run_folder
     from streamscope.models.provenance import pick_device
     from streamscope.probes.prompts import check_tokenizer
@@ -227,6 +229,7 @@ def over_documents(
     """Batches of documents: their numbers [B], which targets are real [B, T], summed losses [B] in nats, and the
     settling layer of every real target [B, T], 0 elsewhere."""
     import torch
+
     from streamscope.models.readout import IGNORE, chunk_rows
     from streamscope.models.text.shards import document_batches
     from streamscope.models.training.data import evaluation_shards
@@ -268,6 +271,7 @@ def _induction(model: Any, tokenizer: Any, options: Measuring) -> "pd.DataFrame"
 def _pds(model: Any, tokenizer: Any) -> "pd.DataFrame":
     """The pairs of the head with the largest PDS, in the direction in which it moves: their mean is its PDS."""
     import numpy as np
+
     from streamscope.probes.pds import Pds
     from streamscope.probes.probe import measure
     from streamscope.probes.prompts import align, load_suite
@@ -349,6 +353,7 @@ def over_steps(found: "dict[Snapshot, pd.DataFrame]", control: str | None = None
 def ratio_row(totals: Any, counts: Any, clusters: Any) -> dict[str, Any]:
     """Σ totals / Σ counts as `value`, with 95 % interval over clusters, n and clusters, or why there is none."""
     import numpy as np
+
     from streamscope.probes.statistics import cluster_totals, ratio_of_sums, read_clusters
     from streamscope.probes.t_tests import constant
     from streamscope.probes.undefined import note
@@ -393,6 +398,7 @@ def halfway(summary: "pd.DataFrame") -> "pd.DataFrame":
     From `by` on every value lies beyond the middle. Undefined where the intervals of first and last value overlap.
     """
     import pandas as pd
+
     from streamscope.probes.undefined import note
 
     rows = []

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
+
 from streamscope.models.errors import InputError
 from streamscope.probes.statistics import cluster_codes, cluster_totals, finite
 

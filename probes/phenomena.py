@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+
 from streamscope.models.bounds import Bounds
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError, unknown
@@ -118,6 +119,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("a run is named twice")
 
     import pandas as pd
+
     from streamscope.models.checkpoint import run_folder
 
     for run in options.runs:
@@ -327,6 +329,7 @@ def _coreference(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
 def _task(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     import numpy as np
     import torch
+
     from streamscope.models.capture import Query, run
     from streamscope.probes.tasks import load_task
 
@@ -343,6 +346,7 @@ def _task(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
 
 def _depth(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     import numpy as np
+
     from streamscope.probes.over_steps import over_documents, ratio_row
 
     counts = []
@@ -358,6 +362,7 @@ def _depth(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
 
 def _mixing(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     import numpy as np
+
     from streamscope.models.mixing import connections
     from streamscope.probes.mixing import MIX
     from streamscope.probes.mixing_monitor import kinds, read

@@ -26,6 +26,7 @@ from streamscope.probes.report import ProbeOptions, check_options, open_run, sho
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.probes.align import Aligned
 
 SCORES = ("pds", "previous", "first", "duplicate", "induction")

@@ -17,6 +17,7 @@ from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.capture import Captures, Edits, Query
     from streamscope.models.text.tokenizer import Tokenizer
 

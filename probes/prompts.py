@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import tyro
+
 from streamscope.models.bounds import Count, Seed
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError, unknown
@@ -233,6 +234,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _report(suite: Suite, aligned: Aligned | None) -> None:
     """Tables of one suite: counts by category and relation; what was skipped or filtered."""
     import pandas as pd
+
     from streamscope.probes.tables import print_table
 
     def count(prompts: Sequence[Prompt]) -> dict[tuple[str, str], int]:

@@ -10,6 +10,7 @@ from streamscope.probes.command import INTERVAL, RunOptions, Tables, check_optio
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+
     from streamscope.models.text.tokenizer import Tokenizer
     from streamscope.probes.align import Aligned
     from streamscope.probes.suite import Suite
@@ -43,6 +44,7 @@ def estimate(values: Any, clusters: Any, *, resolution: float = 0.0) -> dict[str
     `resolution` there is no interval and no p, and where there is one cluster no sd either: undefined, with the reason.
     """
     import numpy as np
+
     from streamscope.probes.statistics import finite, ratio_of_sums, read_clusters
     from streamscope.probes.t_tests import clustered_t, constant
     from streamscope.probes.undefined import note
@@ -174,6 +176,7 @@ def write(options: ProbeOptions, session: Session, tables: Tables, figure: Any, 
 def hits(values: "np.ndarray", clusters: Any) -> dict[str, Any]:
     """Share, ci_low, ci_high of hits, Wilson's interval over clusters; undefined with one cluster."""
     import numpy as np
+
     from streamscope.probes.proportions import proportion
     from streamscope.probes.statistics import read_clusters
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.models.errors import InputError, unknown
 from streamscope.probes.observations import Contrast, Measure, Observations, Reasons
 from streamscope.probes.undefined import COLUMN as UNDEFINED
@@ -300,9 +301,7 @@ class Result:
         known = {one.name: one for one in self.figures}
         if not known:
             who = self.about.get("instrument", "?")
-            raise InputError(
-                f"instrument {who!r} declares no figure here; import its module, then load"
-            )
+            raise InputError(f"instrument {who!r} declares no figure here; import its module, then load")
         if name is not None and name not in known:
             raise unknown("figure", name, list(known))
         for one in self.figures if name is None else (known[name],):
@@ -453,6 +452,7 @@ def _write(path: Path, frame: pd.DataFrame, told: Mapping[bytes, bytes]) -> None
     """Parquet with schema metadata, under its name when it is complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+
     from streamscope.probes.tables import write_atomically
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
@@ -462,6 +462,7 @@ def _write(path: Path, frame: pd.DataFrame, told: Mapping[bytes, bytes]) -> None
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
     from safetensors.numpy import save_file
+
     from streamscope.probes.tables import write_atomically
 
     write_atomically(path, lambda part: save_file(dict(arrays), part, {"about": json.dumps(about)}))

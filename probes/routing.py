@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
 from streamscope.models.bounds import Count, Seed
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
@@ -98,6 +99,7 @@ def hubs(found: "Mapping[str, Mapping[int, np.ndarray]]") -> "pd.DataFrame":
     """A row per projection, layer, head i: `into` Σ_j |W_ij|, `out_of` Σ_j |W_ji| (j ≠ i), `score`, `even` = 1/H."""
     import numpy as np
     import pandas as pd
+
     from streamscope.probes.undefined import note
 
     rows = []
@@ -118,6 +120,7 @@ def hub_heads(table: "pd.DataFrame") -> "pd.DataFrame":
     What `hubs` returned. Undefined with one layer.
     """
     import pandas as pd
+
     from streamscope.probes.report import estimate, with_holm
 
     rows = []
@@ -138,6 +141,7 @@ def layers(found: "Mapping[str, Mapping[int, np.ndarray]]", shuffles: int = 2000
     """
     import numpy as np
     import pandas as pd
+
     from streamscope.probes.report import with_holm
     from streamscope.probes.undefined import note
 
@@ -191,6 +195,7 @@ def growth(table: "pd.DataFrame") -> "pd.DataFrame":
     import numpy as np
     import pandas as pd
     from scipy import stats
+
     from streamscope.probes.undefined import note
 
     rows = []

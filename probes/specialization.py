@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
 from streamscope.models.bounds import Bounds, Count, check
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
@@ -87,6 +88,7 @@ class Specialization:
         """
         import numpy as np
         import pandas as pd
+
         from streamscope.probes.statistics import t_quantile
         from streamscope.probes.undefined import note
 
@@ -112,6 +114,7 @@ class Specialization:
         """Left: 1 − cosine for every pair of heads. Right: entropy, layer × head. Takes the table of observations."""
         import numpy as np
         import plotly.graph_objects as go
+
         from streamscope.probes.report import heat_map, side_by_side
 
         entropy, pairs = (table[(table["left_out"] == -1) & (table["measure"] == m)] for m in ("entropy", "HSS"))
@@ -274,6 +277,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from rich.console import Console
     from rich.progress import track
+
     from streamscope.models.checkpoint import run_folder
     from streamscope.models.training.data import evaluation_shards
     from streamscope.probes.command import show

@@ -32,6 +32,7 @@ from streamscope.probes.report import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.capture import Captures, Query
     from streamscope.probes.align import Aligned
     from streamscope.probes.suite import Suite
@@ -79,6 +80,7 @@ class Sps:
         `even` is the SPS of a head that looks everywhere alike.
         """
         import numpy as np
+
         from streamscope.probes.attention import RoleQuery, attention_rows, by_layer, prompt_columns, tidy, to
 
         assert isinstance(query, RoleQuery)
@@ -100,6 +102,7 @@ class Sps:
         over the rows; d is Cohen's, pooled. A part of the table (one relation, say) is summarised as such.
         """
         import pandas as pd
+
         from streamscope.probes.attention import RESOLUTION
         from streamscope.probes.effect_sizes import cohens_d
         from streamscope.probes.undefined import note, reasons

@@ -35,6 +35,7 @@ def stability(table: "pd.DataFrame") -> "pd.DataFrame":
     pairs.
     """
     import pandas as pd
+
     from streamscope.probes.undefined import mark
 
     orders = by_order(table)
@@ -67,6 +68,7 @@ def mean_stability(pairs: "pd.DataFrame") -> "pd.DataFrame":
     Intervals over independent cases, cut at 0 and 1.
     """
     import pandas as pd
+
     from streamscope.probes.undefined import note, reasons
 
     columns = ("mean", "sd", "ci_low", "ci_high")

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import Query, run
 from streamscope.models.errors import InputError
-from torch import Tensor
 
 NAMED = ("token", "context")
 PARALLEL = "streams"

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
+
 from streamscope.probes.statistics import Shared, degrees_of_freedom, ratio_and_error
 
 

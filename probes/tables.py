@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
 from streamscope.models.errors import InputError
 
 WORD, HEADER = 16, 8

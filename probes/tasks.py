@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
+
 from streamscope.models.errors import InputError
 from streamscope.probes.loaders import SentencePair, SentencePairs
 from streamscope.probes.prompts import load_suite

@@ -8,6 +8,7 @@ seeds([a, b, c])            every estimate as mean over the runs: what the recip
 from collections.abc import Sequence
 
 import pandas as pd
+
 from streamscope.models.errors import InputError
 from streamscope.probes import observations
 from streamscope.probes.observations import Estimates, Reasons

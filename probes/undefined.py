@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+
 from streamscope.models.errors import InputError, unknown
 
 COLUMN = "undefined"

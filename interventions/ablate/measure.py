@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.controls import FEW, IDENTITY, NO_DRAWS, Sweep, plan
 from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads

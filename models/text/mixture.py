@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
+from torch import Tensor
+
 from streamscope.models.errors import InputError
 from streamscope.models.text.corpus import MixtureCorpus
 from streamscope.models.text.shards import TokenShards, Windows, epoch_order
-from torch import Tensor
 
 BLOCK = 1000
 """Draws in which the shares are exact."""

@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Int
+from torch import Tensor
+
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.text.shards import NO_TARGET, PACKINGS
 from streamscope.models.text.tokenizer import Tokenizer
-from torch import Tensor
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"
 Pair = tuple[str, str]

@@ -27,11 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
+from torch import Tensor
+
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.corpus import Corpus
 from streamscope.models.text.tokenizer import Tokenizer
-from torch import Tensor
 
 FORMAT = 1
 NO_TARGET = -100  # torch's default `ignore_index`

@@ -22,10 +22,11 @@ from typing import SupportsInt
 import tokenizers
 import torch
 from jaxtyping import Bool, Int
-from streamscope.models.errors import InputError
-from streamscope.models.text import END_OF_TEXT
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
+
+from streamscope.models.errors import InputError
+from streamscope.models.text import END_OF_TEXT
 
 BOS_NAMES = (END_OF_TEXT, "<s>", "<|bos|>", "<bos>", "<|begin_of_text|>")
 PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}  # vocabulary file: its merges file

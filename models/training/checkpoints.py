@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+
 from streamscope.models.checkpoint import load_weights, read_json, read_tensors, write_tensors
 from streamscope.models.errors import InputError
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import read_metrics
-from torch import Tensor
 
 LAST, BEFORE = "checkpoint.safetensors", "checkpoint-before.safetensors"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+
 from streamscope.models.bounds import Bounds, Count, NotNegative, Positive, Seed, Share, Whole, check
 from streamscope.models.errors import InputError
 

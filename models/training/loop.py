@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
+
 from streamscope.models.errors import InputError
 from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
@@ -30,7 +32,6 @@ from streamscope.models.training.parallel import Ranks, load_sharded, save_shard
 from streamscope.models.training.progress import Progress
 from streamscope.models.training.run import Run
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 BF16_WIDTH = 128
 """Narrowest model for which bf16 autocast is used on a CPU."""

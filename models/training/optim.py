@@ -13,12 +13,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from streamscope.models.errors import InputError
 from streamscope.models.hyper_mixing import DTYPES, HyperConnection
 from streamscope.models.positions import PositionTable
 from streamscope.models.training.config import Training
 from streamscope.models.transformer import Embedding
-from torch import Tensor, nn
 
 
 def decays(name: str, p: nn.Parameter) -> bool:

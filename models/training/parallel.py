@@ -28,12 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from streamscope.models.checkpoint import read_json, write_text
 from streamscope.models.errors import InputError
 from streamscope.models.training.config import Training
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import Run
-from torch import Tensor, nn
 
 WAIT = datetime.timedelta(hours=1)
 """How long the others wait for process 0 to evaluate, sample and save."""

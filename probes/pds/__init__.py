@@ -19,6 +19,7 @@ from streamscope.probes.figures import HeadMap, Histogram, Intervals
 
 if TYPE_CHECKING:
     import pandas as pd
+
     from streamscope.models.capture import Captures, Query
     from streamscope.probes.align import Aligned
     from streamscope.probes.suite import Suite

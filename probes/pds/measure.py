@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
 from streamscope.models.capture import Captures, Query, run
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError

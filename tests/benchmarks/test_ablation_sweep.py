@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from streamscope.benchmarks.ablation_sweep import as_bridge, main
 from streamscope.benchmarks.timing import interleaved
 from streamscope.models import build

@@ -1,6 +1,7 @@
 """The clustering benchmark runs and compares labels."""
 
 import pytest
+
 from streamscope.benchmarks.clustering import main
 
 

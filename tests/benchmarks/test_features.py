@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from streamscope.benchmarks.features import main, straightforward
 from streamscope.features.reader import FeatureReader
 from streamscope.features.schema import FeatureOptions

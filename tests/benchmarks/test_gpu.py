@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from streamscope.benchmarks import gpu
 from streamscope.benchmarks.gpu import main
 from streamscope.models.errors import InputError

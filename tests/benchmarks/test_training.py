@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from streamscope.benchmarks.training import PARTS, Options, _step, main, matmul_ceiling, on_paper, shape, training_step
 from streamscope.models import build
 from streamscope.models.errors import InputError

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+
 from streamscope.features.schema import FeatureOptions
 from streamscope.models.capture import capture
 

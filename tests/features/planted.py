@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from streamscope.features.schema import FeatureOptions
 from streamscope.features.store import INDEX, about_features, feature_schema
 

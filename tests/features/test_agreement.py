@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
+
 from streamscope.features.agreement import (
     adjusted_mutual_information,
     adjusted_mutual_information_interval,

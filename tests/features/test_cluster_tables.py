@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+
 from streamscope.features.cluster_checks import agreement_table, stability_table
 from streamscope.features.cluster_tables import cluster_table, depth_ranges, depth_spread, depth_table
 from streamscope.features.modes import ComputationalModes
-
 from tests.features.test_cluster import NAMES, planted
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+
 import streamscope.features.extract
 from streamscope.features.extract import main, stream_names
 from streamscope.features.reader import FeatureReader
@@ -22,7 +23,6 @@ from streamscope.models.errors import InputError
 from streamscope.models.text.corpus import open_corpus
 from streamscope.models.text.shards import pack
 from streamscope.probes.tables import read_about
-
 from tests.features.planted import planted_file
 from tests.tiny import untrained
 
@@ -127,6 +127,7 @@ command.main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow  # a dead worker of shared extraction is quick, tests/features/test_extract_shared.py
 def test_killed_and_resumed_it_is_the_file_of_a_run_in_one_go(
     run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys
 ) -> None:

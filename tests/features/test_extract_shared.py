@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+
 import streamscope.features.extract
 from streamscope.features.extract import extract, main, plan
 from streamscope.features.parts import Parts
@@ -14,7 +15,6 @@ from streamscope.models.checkpoint import load
 from streamscope.models.ledger import Ledger
 from streamscope.models.text.corpus import open_corpus
 from streamscope.models.text.shards import pack
-
 from tests.tiny import untrained
 
 ABOUT = {"run": "pls", "preset": "pls", "checkpoint": "abc"}

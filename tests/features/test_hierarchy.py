@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.spatial.distance import cdist, squareform
+
 from streamscope.features import hierarchy
 from streamscope.features.hierarchy import RESOLUTION, single_linkage, spanning_tree
 from streamscope.features.neighbours import nearest

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.cluster
-import streamscope.features.modes
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import streamscope.features.modes
 from streamscope.features.density import condense, select
 from streamscope.features.hierarchy import single_linkage, spanning_tree
 from streamscope.features.modes import ComputationalModes, distinct_rows, hashes

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from streamscope.features.extract import main
 from streamscope.features.schema import FeatureOptions, columns
 from streamscope.features.store import INDEX, Features, read_features

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+
 from streamscope.features.explained import baselines, explain
 from streamscope.features.matched import match_effects, prefixes
 from streamscope.features.predict_effects import main
 from streamscope.models.errors import InputError
 from streamscope.probes.tables import read_about, write_table
-
 from tests.features.planted import planted_file
 
 N, DOCUMENTS = 3000, 100

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+
 from streamscope.features.cluster_map import map_data, packed
 from streamscope.features.contexts import Contexts
 from streamscope.features.enrichment import enrichment
@@ -22,7 +23,6 @@ from streamscope.features.token_kinds import kinds
 from streamscope.models.errors import InputError
 from streamscope.models.text.readers import digest
 from streamscope.probes.tables import read_about, write_table
-
 from tests.features.planted import planted_file
 
 TEXT = ["<|endoftext|>", "Lil", "y", " had", " 3", " red", " balls", ".", "\n", "She", " saw", " it", "!"]

@@ -5,6 +5,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+
 from streamscope.features.attention_stats import attention_stats, gated
 from streamscope.features.reader import FeatureReader, longest_run, stability
 from streamscope.features.schema import FeatureOptions, Tier
@@ -12,7 +13,6 @@ from streamscope.models import build
 from streamscope.models.capture import capture
 from streamscope.models.errors import InputError
 from streamscope.models.readout import top_two
-
 from tests.features.naive import k_star, kappa, naive_features
 
 VOCABULARY = 23

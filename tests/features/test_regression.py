@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
+
 from streamscope.features.regression import PENALTIES, boosting, folds_of, ridge
 from streamscope.models.errors import InputError
 
@@ -73,6 +74,7 @@ def test_leakage_across_documents_is_caught_by_grouping() -> None:
     assert r2(y[:, :1], boosting(x, y[:, :1], folds_of(documents, 5, seed=0), steps=40))[0] < 0.1
 
 
+@pytest.mark.slow  # ridge is quick
 def test_boosting_finds_what_is_not_linear() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1500, 4))

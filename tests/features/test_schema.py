@@ -1,6 +1,7 @@
 """The columns of the tiers: how many, in which order, under which names (PLS B.7, C.3)."""
 
 import pytest
+
 from streamscope.features.schema import FeatureOptions, columns
 from streamscope.models.errors import InputError
 

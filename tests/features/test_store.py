@@ -8,11 +8,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from streamscope.features.schema import FeatureOptions, columns
 from streamscope.features.store import about_features, read_features
 from streamscope.models.errors import InputError
 from streamscope.probes.tables import read_about
-
 from tests.features.planted import planted_file, planted_table
 
 ABOUT = about_features(2, 2, FeatureOptions())

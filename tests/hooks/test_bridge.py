@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from streamscope.models.capture import Query, capture, edit, run
 from streamscope.models.errors import InputError
-from torch import Tensor, nn
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

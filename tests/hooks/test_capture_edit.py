@@ -8,14 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import streamscope.models
 import torch
+from torch import Tensor
+
+import streamscope.models
 from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 torch.set_num_threads(1)
 Z0, Z1 = "blocks.0.attn.hook_z", "blocks.1.attn.hook_z"

@@ -21,6 +21,7 @@ Z = "blocks.0.attn.hook_z"
 
 def _make(name: str, **overrides: Any) -> tuple[Any, Any]:
     import torch
+
     from streamscope.models.make import build
 
     tokens = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(7))
@@ -162,6 +163,7 @@ def check_a_whole_step_with_penalties_and_streams_compiles_slowly() -> None:
 
 def _whole_step(backend: str, *names: str) -> None:
     import torch
+
     from streamscope.models.training.loop import compiled_loss
 
     for name in names:
@@ -204,6 +206,7 @@ def check_an_edit_after_more_compiled_training_has_effect_slowly() -> None:
 
 def _edit_after(*models: tuple[str, str]) -> None:
     import torch
+
     from streamscope.models.capture import capture, edit
 
     for name, backend in models:
@@ -228,6 +231,7 @@ def _edit_after(*models: tuple[str, str]) -> None:
 def check_an_edit_around_compiled_blocks_has_effect() -> None:
     """Inside `edit` and `capture` compiled callables run eagerly, so that hooks fire there as well."""
     import torch
+
     from streamscope.models.capture import capture, edit
 
     for name in ("dst-kron", "lfa"):
@@ -249,6 +253,7 @@ def check_an_edit_around_compiled_blocks_has_effect() -> None:
 def check_compiling_inside_an_edit_does_not_freeze_it() -> None:
     """A callable first called inside `edit` has no edit in it afterwards."""
     import torch
+
     from streamscope.models.capture import edit
 
     torch.compiler.reset()
@@ -265,6 +270,7 @@ def check_compiling_inside_an_edit_does_not_freeze_it() -> None:
 def check_force_eager_ends_with_the_block() -> None:
     """Callables compile again once the block is left, also after an exception."""
     import torch
+
     from streamscope.models.capture import capture
 
     model, tokens = _make("lfa")

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import capture, edit
 from streamscope.models.hdpl import HdplProjection
 from streamscope.models.hooks import expected_hooks
@@ -11,8 +13,6 @@ from streamscope.models.make import build
 from streamscope.models.presets import PRESETS
 from streamscope.models.projections import Projection
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
-
 from tests.tiny import PARTS, some
 
 torch.set_num_threads(1)

@@ -23,6 +23,7 @@ def _setup(name: str, **overrides: Any) -> tuple[Any, Any, Any]:
     """(model, nnsight's view of it, tokens)."""
     import torch
     from nnsight import NNsight
+
     from streamscope.models.make import build
 
     model = build(name, "tiny", init_std=0.2, **overrides)
@@ -43,6 +44,7 @@ def _read(sight: Any, tokens: Any, names: list[str]) -> tuple[dict[str, Any], An
 def check_reading() -> None:
     """Every point that always fires, streams and observe-only sums too, is what TransformerLens caches."""
     import torch
+
     from streamscope.models.hooks import expected_hooks
 
     for preset in PRESETS:
@@ -145,6 +147,7 @@ def check_in_place_at_a_reader() -> None:
 def check_observe_only() -> None:
     """Setting the sum of the streams raises our error with their names; reading it does not."""
     import torch
+
     from streamscope.models.errors import InputError
 
     model, sight, tokens = _setup("lfa")
@@ -166,6 +169,7 @@ def check_observe_only() -> None:
 def check_gradients() -> None:
     """Gradients at a reader and at the heads through nnsight are those of capture(grad=True)."""
     import torch
+
     from streamscope.models.capture import capture
 
     for preset in PRESETS:
@@ -184,6 +188,7 @@ def check_batched_invokes() -> None:
     """An edit in one invoke does not reach the rows of another, at any point that always fires."""
     import torch
     from nnsight import NNsight
+
     from streamscope.models.hooks import expected_hooks
 
     class Batching(NNsight):
@@ -210,6 +215,7 @@ def check_batched_invokes() -> None:
 def check_our_tools_after_wrapping() -> None:
     """capture, edit, run and the observe-only error work on a model that nnsight has wrapped."""
     import torch
+
     from streamscope.models.capture import Query, capture, edit, run
     from streamscope.models.errors import InputError
     from streamscope.models.make import build

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import Query, capture, edit, run
 from streamscope.models.errors import InputError
 from streamscope.models.generate import generate
@@ -12,7 +14,6 @@ from streamscope.models.make import build
 from streamscope.models.sweep import run_sweep
 from streamscope.models.trajectories import Trajectories
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 torch.set_num_threads(1)
 TOKENS = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(1))

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import Query, capture, edit, run
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
 
 torch.set_num_threads(1)
 LENGTHS = [5, 1, 12, 5, 3, 20, 2]

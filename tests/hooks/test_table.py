@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.models.config import Hdpl
 from streamscope.models.hooks import HOOKS, ObservePoint, OnDemand, expected_hooks, row_of
 from streamscope.models.make import build
 from streamscope.models.presets import PRESETS
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
-
 from tests.tiny import PARTS, some
 
 torch.set_num_threads(1)

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from transformer_lens import patching
+
 from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
-from transformer_lens import patching
 
 torch.set_num_threads(1)
 CLEAN = torch.randint(256, (2, 5), generator=torch.Generator().manual_seed(4))

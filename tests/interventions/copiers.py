@@ -16,13 +16,13 @@ from typing import Any
 
 import tokenizers
 import torch
+from tokenizers import pre_tokenizers
+
 from streamscope.models.config import LayerNorm
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.suite import Prompt, Suite
-from tokenizers import pre_tokenizers
-
 from tests.probes import planted
 
 WORDS = ["rose", "bear", "king", "star", "red", "sun", "fox", "moon", "rain", "snow"]

@@ -3,10 +3,10 @@
 from typing import Any
 
 import torch
-from streamscope.interventions.pairs import PatchPair
-from streamscope.models import build
 from torch import Tensor
 
+from streamscope.interventions.pairs import PatchPair
+from streamscope.models import build
 from tests.probes import planted
 
 CLEAN = torch.randint(256, (2, 5), generator=torch.Generator().manual_seed(4))

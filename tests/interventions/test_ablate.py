@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.interventions.ablate import Ablate, main
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.edits import resample_heads, scale_heads

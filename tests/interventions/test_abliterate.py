@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.interventions.abliterate import main
 from streamscope.interventions.divergence import document_divergence, kl_rows
 from streamscope.interventions.weights import abliterated, largest_output, project_out
@@ -16,7 +17,6 @@ from streamscope.models.runs import main as runs
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.directions import main as directions
-
 from tests.tiny import arguments
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.interventions.amplification import amplified, amplify_heads, check_alpha, pattern_sums
 from streamscope.interventions.amplify import main
 from streamscope.interventions.amplify_tables import (
@@ -29,7 +30,6 @@ from streamscope.models.head_spec import Head
 from streamscope.models.positions import alibi_slopes
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
-
 from tests.probes import planted
 from tests.tiny import FOUR, some, untrained
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import streamscope.models
 import torch
+
+import streamscope.models
 from streamscope.interventions.batch import answer_log_probs
 from streamscope.interventions.edits import add_direction, replace_heads, resample_heads, scale_heads
 from streamscope.models.capture import Edits, Query, edit, run
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-
 from tests.tiny import FOUR, some
 
 torch.set_num_threads(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
 import streamscope.models
 from streamscope.interventions.ablation_effects import main as ablation_effects
 from streamscope.interventions.hydra import main as hydra
@@ -15,7 +16,6 @@ from streamscope.models.errors import InputError
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.head_groups import main as head_groups
 from streamscope.probes.tables import read_about
-
 from tests.tiny import FOUR, some
 
 ROOT = Path(__file__).resolve().parents[2]

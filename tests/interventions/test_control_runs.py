@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.interventions import (
     ablate,
     ablation_effects,
@@ -33,7 +34,6 @@ from streamscope.probes.suite import Prompt
 from streamscope.probes.t_tests import clustered_t
 from streamscope.probes.tables import read_about
 from streamscope.probes.undefined import reasons
-
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
 from tests.tiny import some, untrained

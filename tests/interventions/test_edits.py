@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from streamscope.interventions.ablate import main
 from streamscope.interventions.edits import donors, replace_heads, resample_heads, scale_heads
 from streamscope.interventions.reference import document_rows, mean_outputs

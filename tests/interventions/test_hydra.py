@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import streamscope.models
 import torch
+
+import streamscope.models
 from streamscope.interventions.contributions import contributions, directions, observe
 from streamscope.interventions.groups import Group
 from streamscope.interventions.hydra_tables import PARTS, by_layer, decompose, summary
@@ -14,7 +15,6 @@ from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.probes.loaders import SentencePair, SentencePairs
 from streamscope.probes.tasks import Task, sentence_task, token_task
-
 from tests.interventions import copiers
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, A
 
@@ -83,6 +83,7 @@ def awake(preset: str, **overrides: Any) -> Any:
 def random_task(n: int = 6) -> Task:
     """Cases of random tokens."""
     import pandas as pd
+
     from streamscope.probes.tasks import Reads
 
     rng = np.random.default_rng(3)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+
 from streamscope.interventions.ablate import main
 from streamscope.interventions.ablate.measure import ablate_heads, ablate_on_prompts, add_losses
 from streamscope.interventions.controls import Sweep
@@ -24,7 +25,6 @@ from streamscope.probes.figures import Matrix
 from streamscope.probes.observations import estimate
 from streamscope.probes.result import Result, Table, key, quantity
 from streamscope.probes.statistics import ratio_of_sums
-
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, log_odds, model, scale, suite, tokenizer
 from tests.interventions.test_ablate import naive_loss
 from tests.tiny import untrained

@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+
+import tests.tiny
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.latent_edits import Place, blend_latents, clamp_latents, parse_places, scale_latents
 from streamscope.interventions.latents import main
@@ -21,8 +23,6 @@ from streamscope.models.head_spec import Head
 from streamscope.models.readout import divergences
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
-
-import tests.tiny
 
 UP, GATE = Place(1, "mlp.up"), Place(0, "mlp.gate")
 

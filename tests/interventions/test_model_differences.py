@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+
 from streamscope.interventions.model_differences import TESTED, Sums, compare_cases, difference, shared_cases, without
 from streamscope.models.errors import InputError
 from streamscope.probes.statistics import ratio_of_sums

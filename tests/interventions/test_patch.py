@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+
 from streamscope.interventions.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.interventions.patch import main
 from streamscope.interventions.patch_tables import UNITS, cell_table, error_table
@@ -16,7 +17,6 @@ from streamscope.models.errors import InputError
 from streamscope.probes.align import align
 from streamscope.probes.prompts import load_suite
 from streamscope.probes.statistics import mean
-
 from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted
 from tests.tiny import FOUR, WORDS, some, untrained

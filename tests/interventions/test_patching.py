@@ -5,6 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from transformer_lens import patching as lens
+
 from streamscope.interventions.attribution import attribute_pairs
 from streamscope.interventions.pairs import make_pairs
 from streamscope.interventions.patch_tables import cell_table, edge_table
@@ -14,9 +17,6 @@ from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint
 from streamscope.probes.align import align
-from torch import Tensor
-from transformer_lens import patching as lens
-
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds, one_head_moves_it
 from tests.probes import planted
 

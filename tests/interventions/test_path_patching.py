@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.interventions.path_patching import (
     READERS,
     Edge,
@@ -15,8 +17,6 @@ from streamscope.interventions.path_patching import (
 )
 from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
-from torch import Tensor
-
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from streamscope.interventions.protocol import design
 from streamscope.interventions.selection import over, random_sets, ranked
 from streamscope.models.errors import InputError

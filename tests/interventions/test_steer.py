@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.interventions.edits import add_direction
 from streamscope.interventions.steer import main, parse_layers
 from streamscope.interventions.steering import mean_norms, random_direction, steer, steering_edits, streams_of
@@ -16,7 +17,6 @@ from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.directions import main as directions
-
 from tests.tiny import arguments
 
 TOKENS = torch.randint(1, 200, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -121,6 +121,7 @@ def test_the_unit_is_the_mean_norm_of_the_readout(tiny_run: Path) -> None:
     assert torch.equal(fn(torch.zeros(1, 1, 2), None), torch.tensor([[[2.0, 0.0]]]))
 
 
+@pytest.mark.slow  # the README runs it
 def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run, out = tmp_path / "krom", tmp_path / "steer.parquet"
     train(arguments(corpus, run, "--set", "n_ctx=64", preset="kromhc"))

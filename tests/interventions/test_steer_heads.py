@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import streamscope.models
 import torch
 from scipy import stats
+
+import streamscope.models
 from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.groups import Group
@@ -19,7 +20,6 @@ from streamscope.models.capture import edit
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.probes.tasks import token_task
-
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER, DELTA
 

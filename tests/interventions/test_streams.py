@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.interventions import stream_edits as e
 from streamscope.interventions.stream_reference import hook_names, random_embeddings, stream_means, stream_of, window
 from streamscope.interventions.streams import chosen_streams, main, parse_places
@@ -19,8 +21,6 @@ from streamscope.models.config import FrozenToken
 from streamscope.models.errors import InputError
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
-from torch import Tensor
-
 from tests.tiny import FOUR, some, untrained
 
 TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.interventions import suppress
 from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.ablate.measure import ablate_on_prompts
@@ -31,7 +32,6 @@ from streamscope.models.make import build
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.align import Aligned, align
 from streamscope.probes.result import Result
-
 from tests.probes import planted
 
 DELTA, C = 2.0, 1.5

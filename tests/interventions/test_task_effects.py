@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+
 from streamscope.interventions.groups import Group, HeadFinder
 from streamscope.interventions.model_ratios import compare_models, mean_ratio, ratio_of_changes, sd_ratio
 from streamscope.interventions.task_effects import Effects, ablate_tasks
@@ -13,7 +14,6 @@ from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.probes.tasks import token_task
 from streamscope.probes.undefined import reasons
-
 from tests.interventions import copiers
 from tests.interventions.copiers import BACKUP, COPIER, DELTA
 

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-import streamscope.models
 import torch
+
+import streamscope.models
 from streamscope.interventions.edits import add_direction, scale_heads
 from streamscope.interventions.sweep import document_losses
 from streamscope.interventions.token_effects import main
@@ -22,7 +23,6 @@ from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.tables import read_about
-
 from tests.interventions import copiers
 
 torch.set_num_threads(1)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+
 from streamscope.models.cli import command, parse
 from streamscope.models.launch import LaunchOptions, is_worker, launch
 from streamscope.models.ledger import Ledger

@@ -5,9 +5,10 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from streamscope.models import config as c
 from streamscope.models.hyper_mixing import HyperConnection
-from torch import Tensor
 
 
 def sigmoid(z: float) -> float:

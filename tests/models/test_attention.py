@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
 from streamscope.models import attention, build
 from streamscope.models.attention import NARROW_HEAD, causal_attention
-from torch.utils.flop_counter import FlopCounterMode
 
 
 def heads(k: int, n: int = 40) -> tuple[list[torch.Tensor], torch.Tensor]:

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.models import config as c
 from streamscope.models.canon import CanonLayer, _ShiftedSum, shifted_sum
 from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
-from torch import Tensor
 
 OPTIONS = [
     c.Canon(),

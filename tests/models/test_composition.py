@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from streamscope.models import config as c
 from streamscope.models.capture import capture
 from streamscope.models.config_io import kinds

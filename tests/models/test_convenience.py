@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-import streamscope.models
 import torch
+
+import streamscope.models
 from streamscope.models import build, load
 from streamscope.models.capture import match
 from streamscope.models.errors import InputError

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+
 from streamscope.models import config as c
 from streamscope.models.make import build
 from streamscope.models.presets import PRESETS, SCALES, preset

@@ -4,12 +4,13 @@ import types
 from typing import Any
 
 import pytest
-import streamscope.models
 import torch
+from torch import Tensor
+
+import streamscope.models
 from streamscope.models.errors import InputError
 from streamscope.models.generate import generate
 from streamscope.models.make import build
-from torch import Tensor
 
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [3], [5, 8, 9]]
 

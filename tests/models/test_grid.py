@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+
 from streamscope.models.cli import parse
 from streamscope.models.config_io import parse_set
 from streamscope.models.errors import InputError

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+
 from streamscope.models import config as c
 from streamscope.models.capture import capture, edit
 from streamscope.models.checkpoint import load
@@ -13,8 +16,6 @@ from streamscope.models.errors import InputError
 from streamscope.models.hdpl import LN2, HdplProjection, kl_to_prior, take_penalties
 from streamscope.models.make import build
 from streamscope.models.presets import preset
-from torch import Tensor
-from torch.distributions import Normal, kl_divergence
 
 H = 4
 SITES = ["attn.q", "attn.k", "attn.v", "mlp.gate", "mlp.up"]

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
 from streamscope.models import config as c
 from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
 from streamscope.models.hyper_mixing import CONNECTIONS, EPS, HyperConnection, rms_product, spread
 from streamscope.models.make import build
-from torch import Tensor
-
 from tests.models.naive_hyper import branch, reference
 
 KINDS = {"hc": c.HC, "mhc": c.MHC, "mhc_lite": c.MHCLite, "kromhc": c.KromHC}

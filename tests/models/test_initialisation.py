@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from streamscope.models import build
 from streamscope.models import config as c
 from streamscope.models.capture import capture

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.models import config as c
 from streamscope.models.capture import capture, edit
 from streamscope.models.config_io import from_dict, kinds, override, parse_mixing, to_dict
@@ -13,8 +15,6 @@ from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.presets import PRESETS, preset
 from streamscope.models.residual import map_state
-from torch import Tensor
-
 from tests.tiny import PARTS, some
 
 VECTOR = c.Gate(shape="vector", source="normed", bias=True, init="normal")

@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+
 from streamscope.models.errors import InputError
 from streamscope.models.launch import _as_worker
 from streamscope.models.ledger import Ledger
-
 from tests.models.ledger_worker import TASKS, main
 
 ROOT = Path(__file__).resolve().parents[2]

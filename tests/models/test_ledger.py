@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from streamscope.models.errors import InputError
 from streamscope.models.ledger import Gone, Ledger, Released
 

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from streamscope.models import config as c
 from streamscope.models import readout
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 V, D = 50, 12
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.models import mixing
 from streamscope.models.make import build
 from streamscope.models.mixing import best_swap, distance, factor_swaps, has_mixing, idle, measure, sigma2, still
-from torch import Tensor
 
 TOKENS = torch.randint(1, 256, (2, 9), generator=torch.Generator().manual_seed(0))
 TARGETS = TOKENS.roll(-1, 1)

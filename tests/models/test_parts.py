@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.models import config as c
 from streamscope.models.attention import Attention, HeadGate
 from streamscope.models.capture import capture
@@ -12,7 +14,6 @@ from streamscope.models.make import build
 from streamscope.models.mlp import Mlp
 from streamscope.models.positions import alibi_slopes
 from streamscope.models.registry import module_for
-from torch import Tensor
 
 B, T, D, H, K = 2, 7, 24, 4, 6
 

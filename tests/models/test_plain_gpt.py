@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from streamscope.models.make import build
 from torch import Tensor, nn
+
+from streamscope.models.make import build
 
 LAYERS, H, D, V = 2, 4, 32, 256
 K = D // H

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.autograd.functional import jacobian
+
 from streamscope.models import config as c
 from streamscope.models import projections
 from streamscope.models.capture import capture, edit
@@ -13,8 +16,6 @@ from streamscope.models.make import build
 from streamscope.models.presets import preset
 from streamscope.models.projections import Projection
 from streamscope.models.registry import module_for
-from torch import Tensor
-from torch.autograd.functional import jacobian
 
 H = 3
 LINEAR = [k for k in kinds(c.Projection).values() if issubclass(k, c.Projection) and k is not c.Hdpl]

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+
 from streamscope.models import build
 from streamscope.models.presets import PRESETS
 from streamscope.models.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, identity, layer_of, stage_of

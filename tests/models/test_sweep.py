@@ -3,16 +3,16 @@
 from typing import Any
 
 import pytest
-import streamscope.models.sweep
 import torch
+from torch import Tensor
+
+import streamscope.models.sweep
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.models import build
 from streamscope.models.capture import Captures, Query, run
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.sweep import run_sweep
-from torch import Tensor
-
 from tests.tiny import some
 
 torch.set_num_threads(1)

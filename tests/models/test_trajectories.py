@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
 from streamscope.models import build
 from streamscope.models.capture import Edits, capture, edit
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint
 from streamscope.models.trajectories import Trajectories
 from streamscope.models.transformer import StreamTransformer
-from torch import Tensor
-from transformer_lens.hook_points import HookPoint
-
 from tests.tiny import FOUR, some
 
 torch.set_num_threads(1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+
 from streamscope.models.cli import command
 
 NAN = float("nan")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
 from streamscope.models.errors import InputError
 from streamscope.papers import demo_words as words
 from streamscope.papers.demo import main

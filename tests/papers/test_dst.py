@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+
 from streamscope.interventions.streams_tables import PAPER
 from streamscope.models.capture import edit
 from streamscope.models.checkpoint import load
@@ -20,7 +21,6 @@ from streamscope.papers.dst import main, open_runs
 from streamscope.papers.dst_measure import Settings, dual, initialization, measure_run
 from streamscope.papers.dst_printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, area, bounds, printed
 from streamscope.papers.dst_seeds import claims
-
 from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.tiny import arguments

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
 from streamscope.models.errors import InputError
 from streamscope.models.runs import evaluations
 from streamscope.models.train import main as train
 from streamscope.papers.hdpl import again, main, page
-
 from tests.papers.pages import committed
 from tests.tiny import arguments
 

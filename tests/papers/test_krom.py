@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
 from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
 from streamscope.papers.krom import again, main, open_runs, read
@@ -18,7 +19,6 @@ from streamscope.papers.krom_mixing import factors, judged, without_gradient
 from streamscope.papers.krom_page import differences, page
 from streamscope.papers.krom_printed import ARCHITECTURES, ORDER
 from streamscope.papers.losses import Below, Printed, against, bundled, contradictions, curves, order, order_rows
-
 from tests.papers.pages import committed
 from tests.tiny import arguments
 

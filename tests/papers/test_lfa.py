@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from scipy import stats
+
 import streamscope.papers.lfa_measure
 import streamscope.papers.lfa_runs
 import streamscope.probes.probe
-import torch
-from scipy import stats
+import tests.tiny
 from streamscope.models.checkpoint import load
 from streamscope.models.config_io import to_dict
 from streamscope.models.errors import InputError
@@ -39,8 +41,6 @@ from streamscope.papers.verdicts import verdicts
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.probe import measure
 from streamscope.probes.prompts import align, load_suite
-
-import tests.tiny
 from tests.conftest import ROOT
 from tests.papers.pages import NAN, changed, planted, unexplained
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import streamscope.papers.modes
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
+
+import streamscope.papers.modes
 from streamscope.features.cluster import main as cluster
 from streamscope.features.extract import main as extract
 from streamscope.models.train import main as train
 from streamscope.papers.modes import main
 from streamscope.papers.modes_printed import CLAIMS, PRINTED, printed, unfit
 from streamscope.papers.pls_seeds import claims, comparisons, presets
-
 from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.papers.test_pls import PAPER

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+
 from streamscope.models.errors import InputError
 from streamscope.papers.page import Page, Section, render, write_page
 from streamscope.papers.page_blocks import (

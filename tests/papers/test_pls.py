@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+
 from streamscope.interventions.groups import Group
 from streamscope.interventions.hydra_tables import decompose, kept
 from streamscope.interventions.task_effects import Effects
@@ -29,7 +30,6 @@ from streamscope.papers.printed import Bound, Order
 from streamscope.papers.rows import Rows
 from streamscope.papers.seeds import paired
 from streamscope.probes.tasks import token_task
-
 from tests.conftest import ROOT
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER
@@ -375,6 +375,7 @@ def test_two_tasks_of_one_kind_are_refused(tiny_run: Path) -> None:
 
 def test_depth_is_that_of_a_naive_loop(tiny_run: Path) -> None:
     import torch
+
     from streamscope.models.checkpoint import load
     from streamscope.models.training.data import evaluation_shards
 

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+
 from streamscope.papers.printed import Bound, Order, number, smallest
 from streamscope.papers.seeds import estimate, paired
 from streamscope.papers.verdicts import (
@@ -17,7 +18,6 @@ from streamscope.papers.verdicts import (
     verdicts,
     with_verdicts,
 )
-
 from tests.papers.pages import NAN, planted
 
 ROW = {"claim": "a > b", "quantity": "x", "where": "", "paper": NAN, "printed": "", "smallest": NAN}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from streamscope.interventions.sweep import document_losses
 from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder
 from streamscope.models.errors import InputError
@@ -14,7 +15,6 @@ from streamscope.models.training.data import evaluation_shards
 from streamscope.papers import zoo
 from streamscope.papers.zoo_card import SUITES, card, index
 from streamscope.probes.statistics import ratio_of_sums
-
 from tests.tiny import some
 
 ROW = {
@@ -52,7 +52,7 @@ def test_bundled_model_is_small_and_complete(name: str) -> None:
     assert "/" not in manifest["data"]["train"]["source"]["source"], "trained on something that nobody else has"
 
 
-@pytest.mark.parametrize("name", some(NAMES, ["pls", "kromcanon-b2"]))
+@pytest.mark.parametrize("name", some(NAMES, ["pls"]))
 def test_the_loss_of_the_card_is_the_loss(name: str) -> None:
     model, folder = load(name), run_folder(name)
     losses = document_losses(model, evaluation_shards(folder, model.tokenizer, None), [], max_documents=100)

@@ -17,13 +17,14 @@ from typing import Any
 
 import tokenizers
 import torch
+from tokenizers import pre_tokenizers
+
 from streamscope.models.capture import capture
 from streamscope.models.config import Alibi, Attention, Gate, LayerNorm, ModelConfig, Readout
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.align import Aligned
 from streamscope.probes.suite import Prompt, Suite
-from tokenizers import pre_tokenizers
 
 TOOLS, BOXES = ["key", "hammer", "spoon", "saw", "brush", "pen"], ["box", "jar", "bag", "drawer", "chest", "basket"]
 OTHER = ["Tim", "took", "a", "and", ".", "He", "used", "it", "to", "work", "with", "the"]

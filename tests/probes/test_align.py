@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import tokenizers
+
 from streamscope.models.errors import InputError
 from streamscope.models.text.stories import documents
 from streamscope.models.text.tokenizer import Tokenizer

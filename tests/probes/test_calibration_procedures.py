@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+
 from streamscope.models.capture import Captures
 from streamscope.probes.cross_validation import SHARED, cross_validated_gain, cross_validated_share, dealt
 from streamscope.probes.held_out import RULES, held_out

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.coherence import Coherence, main
 from streamscope.probes.probe import measure
 from streamscope.probes.prompts import align, load_suite
-
 from tests.probes import planted
 
 torch.set_num_threads(1)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.probes.contract import Documents, Instrument, Prompts, Seen, discover, instrument

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
@@ -19,7 +20,6 @@ from streamscope.probes.probe import measure
 from streamscope.probes.prompts import Suite, align, load_suite
 from streamscope.probes.stability import mean_stability, stability
 from streamscope.probes.undefined import reasons
-
 from tests.probes import planted
 
 torch.set_num_threads(1)

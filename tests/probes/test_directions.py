@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.models import build
 from streamscope.models.capture import capture
 from streamscope.models.checkpoint import load
@@ -31,7 +32,6 @@ from streamscope.probes.direction_tables import best_layer, between, find
 from streamscope.probes.directions import main
 from streamscope.probes.prompt_sets import BUILT_IN, contrast, encode, read_set
 from streamscope.probes.stream_states import States, stream_states
-
 from tests.tiny import arguments
 
 WORDS = 40
@@ -226,6 +226,7 @@ def test_bad_sets(tmp_path: Path) -> None:
         encode(read_set("happy"), None, 32, "{text}{text}")
 
 
+@pytest.mark.slow  # the README runs it
 def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     krom = tmp_path / "krom"
     train(arguments(corpus, krom, "--set", "n_ctx=64", preset="kromhc"))

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+
 from streamscope.probes.align import Aligned
 from streamscope.probes.elsewhere import NO_CONTROL, due_to_nouns, elsewhere, opening
 from streamscope.probes.suite import Prompt

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.models.capture import Captures
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
@@ -16,7 +17,6 @@ from streamscope.probes.align import align
 from streamscope.probes.head_groups import HeadGroups, groups_of, scores_of
 from streamscope.probes.suite import Prompt
 from streamscope.probes.word_classes import CLASSES, token_classes
-
 from tests.probes import planted
 
 ROOT = Path(__file__).resolve().parents[2]

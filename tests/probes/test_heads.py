@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import run
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
@@ -14,7 +16,6 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.heads import SCORES, HeadScores, main
 from streamscope.probes.probe import measure
 from streamscope.probes.tables import read_about
-from torch import Tensor
 
 torch.set_num_threads(1)
 N = 6

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.models.capture import Captures
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError

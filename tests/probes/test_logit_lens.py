@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.models import readout
 from streamscope.models.capture import Captures, Query, run
 from streamscope.models.errors import InputError

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.mixing import idle
@@ -16,7 +17,6 @@ from streamscope.probes import mixing_figures as draw
 from streamscope.probes.mixing import by_module, final, log, short, without_gradient
 from streamscope.probes.mixing_monitor import Watched, main, overview, read
 from streamscope.probes.tables import read_about
-
 from tests.tiny import arguments
 
 NO_LOG = pd.DataFrame(columns=["step", "module", "metric", "part", "value", "why"]).astype({"value": float})
@@ -31,6 +31,7 @@ def runs(corpus, tmp_path_factory) -> dict[int, Path]:
     return {b: folder / f"krom{b}" for b in (-8, -2)}
 
 
+@pytest.mark.slow  # the README runs it
 def test_the_command_writes_tables_and_figures(runs: dict, tmp_path: Path, capsys) -> None:
     out = tmp_path / "m.parquet"
     main([str(runs[-8]), str(runs[-2]), "--out", str(out)])

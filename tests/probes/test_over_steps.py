@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import streamscope.probes.over_steps
 import torch
+
+import streamscope.probes.over_steps
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
@@ -15,7 +16,6 @@ from streamscope.probes.over_steps import Measuring, Snapshot, _text, halfway, m
 from streamscope.probes.over_steps_figure import plot
 from streamscope.probes.statistics import mean
 from streamscope.probes.tables import read_about
-
 from tests.tiny import arguments
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
@@ -21,7 +22,6 @@ from streamscope.probes.pds.measure import mean_plus_sd
 from streamscope.probes.prompts import align, load_suite
 from streamscope.probes.result import Result, Table
 from streamscope.probes.suite import Suite
-
 from tests.probes import planted
 
 torch.set_num_threads(1)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
 from streamscope.probes import coherence
@@ -24,7 +25,6 @@ from streamscope.probes.phenomena import (
     verdict,
 )
 from streamscope.probes.tables import read_about
-
 from tests import tiny
 from tests.probes import planted
 

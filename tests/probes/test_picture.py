@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
@@ -15,7 +16,6 @@ from streamscope.probes.attention import choose
 from streamscope.probes.picture import UNITS, Picture, main, picture, plot
 from streamscope.probes.picture_plot import LONGEST, shown
 from streamscope.probes.tables import read_about
-
 from tests.probes import planted
 
 torch.set_num_threads(1)

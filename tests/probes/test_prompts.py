@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from streamscope.models.errors import InputError
 from streamscope.models.text.stories import documents
 from streamscope.models.text.tokenizer import Tokenizer

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.mixing import routing

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
+
 from streamscope.models.capture import Captures, run
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
@@ -15,7 +17,6 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes import specialization
 from streamscope.probes.probe import measure
 from streamscope.probes.specialization import Specialization, hss, main, stream
-from torch import Tensor
 
 torch.set_num_threads(1)
 T = 8

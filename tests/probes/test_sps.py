@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.models.capture import capture
 from streamscope.models.config import Gate
 from streamscope.models.errors import InputError
@@ -17,7 +18,6 @@ from streamscope.probes.probe import measure
 from streamscope.probes.prompts import align, load_suite
 from streamscope.probes.sps import Sps, main
 from streamscope.probes.undefined import reasons
-
 from tests.probes import planted
 
 torch.set_num_threads(1)

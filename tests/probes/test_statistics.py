@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import stats
+
 from streamscope.models.errors import InputError
 from streamscope.probes.comparisons import asymmetry, compare
 from streamscope.probes.permutations import sign_flip

@@ -15,6 +15,7 @@ import gc
 import numpy as np
 import pytest
 from scipy import stats
+
 from streamscope.probes.corrections import correct
 from streamscope.probes.curves import response_curve
 from streamscope.probes.effect_sizes import d_of_totals, d_totals

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy import stats
+
 from streamscope.models.errors import InputError
 from streamscope.probes.comparisons import asymmetry, compare, compare_seeds
 from streamscope.probes.curves import response_curve

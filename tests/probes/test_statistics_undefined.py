@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+
 from streamscope.models.errors import InputError
 from streamscope.probes import undefined
 from streamscope.probes.comparisons import compare_seeds

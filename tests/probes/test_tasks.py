@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import streamscope.models
 import torch
+
+import streamscope.models
 from streamscope.interventions.batch import answer_log_probs
 from streamscope.models.errors import InputError
 from streamscope.models.text.tokenizer import Tokenizer

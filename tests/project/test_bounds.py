@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+
 from streamscope.models.bounds import AnyNumber, Count, Positive, Seed, Share, check, declared
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError

@@ -49,7 +49,13 @@ def test_short_and_long_names_are_the_same_modules() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["interventions.ablate", "streamscope.interventions.ablate", "models.train"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "interventions.ablate",
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("streamscope.probes.pds", "models.train")),
+    ],
+)
 def test_a_command_by_both_names_in_the_clone(module: str) -> None:
     done = run(["-m", module, "--help"], ROOT)
     assert done.returncode == 0, done.stderr
@@ -58,12 +64,11 @@ def test_a_command_by_both_names_in_the_clone(module: str) -> None:
 
 def test_a_folder_with_other_models_in_it(tmp_path: Path) -> None:
     where = foreign(tmp_path / "user")
-    for argv in (["-m", "streamscope.interventions.ablate", "--help"], ["-m", "streamscope", "pds", "--help"]):
-        done = run(argv, where, PYTHONPATH=str(ROOT / "streamscope" / ".."))
-        assert done.returncode == 0, done.stderr
+    done = run(["-m", "streamscope", "ablate", "--help"], where, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
     wrong = run(["-m", "streamscope", "ablat"], where, PYTHONPATH=str(ROOT))
     assert wrong.returncode == 2
-    assert wrong.stderr == "error: unknown command 'ablat'; did you mean 'ablate'?\n" or "ablate" in wrong.stderr
+    assert wrong.stderr.startswith("error: unknown command 'ablat'") and wrong.stderr.count("\n") == 1
     listed = run(["-m", "streamscope"], where, PYTHONPATH=str(ROOT))
     assert "  ablate " in listed.stdout and "  train " in listed.stdout
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from jaxtyping import Float, TypeCheckError
+
 from streamscope.models.head_spec import parse_heads
 from streamscope.models.readout import token_losses
 from streamscope.models.training.config import Training

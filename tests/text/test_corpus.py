@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+
 from streamscope.models.errors import InputError
 from streamscope.models.text.corpus import open_corpus
 

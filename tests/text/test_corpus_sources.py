@@ -6,6 +6,7 @@ import types
 from pathlib import Path
 
 import pytest
+
 import streamscope.models.text
 from streamscope.models.errors import InputError
 from streamscope.models.text.corpus import Corpus, HubCorpus, open_corpus

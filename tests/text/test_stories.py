@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from streamscope.models.text.stories import (
     CATEGORIES,
     RELATIONS,

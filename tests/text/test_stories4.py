@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from streamscope.models.errors import InputError
 from streamscope.models.text import stories
 from streamscope.models.text.corpus import open_corpus

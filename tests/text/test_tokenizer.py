@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
+
 from streamscope.models.errors import InputError
 from streamscope.models.text import tokenizer as module
 from streamscope.models.text.tokenizer import Tokenizer

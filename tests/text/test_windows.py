@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from streamscope.models.errors import InputError
 from streamscope.models.text.corpus import open_corpus
 from streamscope.models.text.shards import (

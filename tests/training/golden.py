@@ -44,7 +44,6 @@ def losses(preset: str) -> list[float]:
     from streamscope.models.training.data import prepare
     from streamscope.models.training.loop import Trainer
     from streamscope.models.training.run import Run
-
     from tests.tiny import corpus_text
 
     threads = torch.get_num_threads()

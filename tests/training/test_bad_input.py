@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from streamscope.interventions.ablate import main as ablate
 from streamscope.models.checkpoint import load
 from streamscope.models.describe import main as describe
@@ -16,7 +17,6 @@ from streamscope.models.errors import InputError
 from streamscope.models.runs import main as runs
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-
 from tests.tiny import arguments
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+
 from streamscope.benchmarks.faults import (
     KILLED,
     Case,

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
+
 from streamscope.models.train import main
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.run import read_metrics
-
 from tests.tiny import arguments
 
 LINE = "HDPL: KL clamped on 100 % of tokens: the penalty has no gradient"
@@ -17,6 +18,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+@pytest.mark.slow  # as tests/training/test_resume.py, for hdpl
 def test_a_stopped_run_goes_on_to_the_same_weights(corpus, tmp_path: Path, monkeypatch, capsys) -> None:
     """The noise is a function of the step: the generator's state is in the checkpoint."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import streamscope.models.checkpoint
 import torch
+
+import streamscope.models.checkpoint
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
@@ -22,7 +23,6 @@ from streamscope.models.training.data import prepare
 from streamscope.models.training.loop import Stopped, Trainer
 from streamscope.models.training.optim import lr_factor, make_optimizer
 from streamscope.models.training.run import Run, read_metrics
-
 from tests.tiny import arguments
 
 

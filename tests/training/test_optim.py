@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from streamscope.models import build
 from streamscope.models.config_io import from_dict
 from streamscope.models.errors import InputError
@@ -21,7 +22,6 @@ from streamscope.models.training.optim import (
     set_lr,
     store_parameters,
 )
-
 from tests.tiny import some
 
 TOKENS = torch.randint(256, (2, 13), generator=torch.Generator().manual_seed(0))

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.run import main as torchrun
+
 from streamscope.models.checkpoint import load, snapshots
 from streamscope.models.errors import InputError
 from streamscope.models.train import main
 from streamscope.models.training.config import Training
 from streamscope.models.training.parallel import Ranks
 from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
-from torch.distributed.run import main as torchrun
-
 from tests.tiny import arguments
 
 ROOT = Path(__file__).resolve().parents[2]

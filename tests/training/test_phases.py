@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
@@ -19,7 +20,6 @@ from streamscope.models.training.data import prepare, windows
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.progress import Progress
 from streamscope.models.training.run import Run
-
 from tests.tiny import arguments, corpus_text, some
 from tests.training.test_mixture import rows, same_weights, stop_at
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+
 from streamscope.models.config_io import from_dict
 from streamscope.models.errors import InputError
 from streamscope.models.train import main
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.run import read_metrics
-
 from tests.tiny import arguments
 
 

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-import streamscope.models.training.loop
 import torch
+
+import streamscope.models.training.loop
 from streamscope.models.capture import capture
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
@@ -14,7 +15,6 @@ from streamscope.models.sft import main
 from streamscope.models.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-
 from tests.tiny import WORDS
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"

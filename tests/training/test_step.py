@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from streamscope.models.text.shards import epoch_order
 from streamscope.models.training.optim import lr_factor
-
 from tests.training.test_loop import trainer
 
 

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+
 from streamscope.models.errors import InputError
 from streamscope.models.hyper_mixing import DTYPES
 from streamscope.models.make import build
@@ -40,6 +41,7 @@ def test_adamw_in_bf16_stops_from_minus_eight_and_only_there(decay: float, b0: f
         assert all(rows[bias]["swap"] == pytest.approx(0.30, abs=1e-3) for bias in BIASES[1:])
 
 
+@pytest.mark.slow  # the quick ones take fewer
 def test_two_thousand_unit_steps() -> None:
     """A gradient of −1 that no softmax has shrunk: fp32 ends at +.63, bf16 where it started."""
     assert ends(pull="unit")[-8.0]["b1"] == pytest.approx(0.63, abs=5e-3)

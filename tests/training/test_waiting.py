@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from streamscope.models import build
 from streamscope.models.config_io import from_dict, to_dict
 from streamscope.models.errors import InputError
@@ -19,7 +21,6 @@ from streamscope.models.training.data import prepare
 from streamscope.models.training.feed import Feed
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.run import Run, read_metrics
-from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def trainer(corpus: Any, out: Path, preset: str = "lfa", **changes: Any) -> Trainer:

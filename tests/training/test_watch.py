@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+
 from streamscope.models.mixing import measure
 from streamscope.models.train import main
 from streamscope.models.training.run import read_metrics
-
 from tests.tiny import arguments
 from tests.training.test_resume import weights_equal
 
