@@ -47,11 +47,15 @@ test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder
 
 # changes the code, one place at a time, and runs the tests that reach it; goes on where it stopped, until MINUTES are over
-# make mutants MUTANTS='models.training.optim.*' MINUTES=20
+# make mutants MUTANTS='streamscope.models.training.optim.*' MINUTES=20
 mutants: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
-	OMP_NUM_THREADS=1 timeout $(MINUTES)m $(BIN)/python -m mutmut run --max-children 1 $(MUTANTS) || test $$? -eq 124
-	$(BIN)/python -m mutmut results
+	mkdir -p .mutants/streamscope # mutmut takes a file's path for its module's name
+	cp -ru streamscope/. $(ROOMS) .mutants/streamscope/
+	cp -ru tests datasets README.md pyproject.toml .mutants/
+	for room in $(ROOMS); do ln -sfn streamscope/$$room .mutants/$$room; done
+	cd .mutants && OMP_NUM_THREADS=1 timeout $(MINUTES)m ../$(BIN)/python -m mutmut run --max-children 1 $(MUTANTS) || test $$? -eq 124
+	cd .mutants && ../$(BIN)/python -m mutmut results
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
@@ -62,4 +66,4 @@ lint: $(STAMP)
 	cd .links && ../$(BIN)/python -m mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache
 
 clean:
-	rm -rf $(VENV) .links .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .links .mutants .pytest_cache .mypy_cache .ruff_cache build *.egg-info
