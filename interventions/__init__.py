@@ -9,14 +9,9 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    if not name[:1].isupper():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from streamscope.probes.contract import discover
+    from streamscope.aliases import instrument_of
 
-    for found in discover().values():
-        if found.__name__ == name and found.__module__.startswith(f"{__name__}."):
-            return found
-    raise AttributeError(f"module {__name__!r} has no instrument {name!r}")
+    return instrument_of(__name__, name)
 
 
 if __name__ == "interventions":  # the folder of a clone, under its short name

@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 
 ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def commands() -> dict[str, str]:

@@ -50,6 +50,20 @@ class _Finder(MetaPathFinder, Loader):
 _FINDER = _Finder()
 
 
+def instrument_of(room: str, name: str) -> Any:
+    """The instrument class `name` of a room, for `from streamscope.interventions import Ablate`.
+
+    Raises `AttributeError` where the room has none of that name.
+    """
+    if name[:1].isupper():
+        from streamscope.probes.contract import discover
+
+        for found in discover().values():
+            if found.__name__ == name and found.__module__.startswith(f"{room}."):
+                return found
+    raise AttributeError(f"module {room!r} has no attribute {name!r}")
+
+
 def alias(room: str) -> None:
     """Make the room's short name mean the long one, for all that is imported from now on."""
     _ROOMS.add(room)
