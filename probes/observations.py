@@ -16,7 +16,7 @@ once with + and once with −. So one function makes all of them, and their erro
 freedom for units of unequal sizes (`statistics.degrees_of_freedom`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,12 +26,20 @@ from scipy import stats
 
 from streamscope.models.errors import InputError
 from streamscope.probes.corrections import correct
-from streamscope.probes.statistics import Clusters, clustered_square, degrees_of_freedom, read_clusters
+from streamscope.probes.statistics import (
+    BOOTSTRAP_CLUSTERS,
+    Clusters,
+    clustered_square,
+    degrees_of_freedom,
+    read_clusters,
+    statistic_interval,
+)
 
 Reasons = dict[tuple[int, str], str]
 """(row, column) -> why that cell of a table has no value."""
 
 ONE_UNIT, SAME = "one independent case", "the same in every independent case"
+NOWHERE = "no unit is in all cells of this contrast"
 NUMBERS = ("value", "sd", "low", "high", "p", "p_holm")
 TESTED = ("low", "high", "p", "p_holm")
 
@@ -197,7 +205,7 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
         why = dict.fromkeys(NUMBERS, c.missing) if c.missing else {}
         inside = present[cells].all(0) if len(cells) else np.zeros(present.shape[1], bool)
         if not inside.any():
-            why = dict.fromkeys(NUMBERS, c.missing or "no unit is in all cells of this contrast")
+            why = dict.fromkeys(NUMBERS, c.missing or NOWHERE)
             rows.append({**row, "n": 0, "clusters": 0})
             reasons |= {(i, name): text for name, text in why.items()}
             continue
@@ -328,6 +336,52 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure,
         for i, c in enumerate(first.contrasts)
     ]
     return estimate(observed, contrasts, confidence=confidence)
+
+
+def bootstrap(
+    observed: Observations,
+    cells: Sequence[int],
+    statistic: Callable[..., np.ndarray],
+    columns: Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]] | None = None,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[dict[str, float], dict[str, str]]:
+    """value, low, high, n and clusters of what is no contrast (a ratio of ranges, Cohen's d), and why some are missing.
+
+    `columns(total [cells, units], size [cells, units])` gives what is summed over units, each [units] or [cells,
+    units]; by default totals and sizes. `statistic(*columns, axis)` reduces the last axis of the columns,
+    [cells, …, clusters] or [clusters], to the value, and takes a cell by its first axis.
+    Only units that are in all the cells count. The interval is that of `statistics.statistic_interval`: whole clusters
+    drawn with replacement, or linearised where units share labels of several kinds.
+
+    Raises `InputError` for a cell that does not exist.
+    """
+    at = np.asarray(cells, int)
+    if not len(at) or at.min() < 0 or at.max() >= len(observed.cells):
+        raise InputError(
+            f"{observed.measure.name}: there are no cells {list(cells)}, only 0 to {len(observed.cells) - 1}"
+        )
+    inside = np.flatnonzero(~np.isnan(observed.total[at]).any(0))
+    row = {**dict.fromkeys(("value", "low", "high"), float("nan")), "n": len(inside), "clusters": 0}
+    if not len(inside):
+        return row, dict.fromkeys(("value", "low", "high"), NOWHERE)
+    within = read_clusters(observed.units["cluster"].iloc[inside].to_list(), len(inside))
+    y, n = observed.total[np.ix_(at, inside)], observed.sizes[np.ix_(at, inside)]
+    sums = [within.totals(np.asarray(one, float))[0] for one in ((y, n) if columns is None else columns(y, n))]
+    row |= {"clusters": within.count, "value": float(statistic(*sums, axis=-1))}
+    if not np.isfinite(row["value"]):
+        return {**row, "value": float("nan")}, dict.fromkeys(
+            ("value", "low", "high"), "the statistic has no value here"
+        )
+    if within.count < BOOTSTRAP_CLUSTERS:
+        return row, dict.fromkeys(("low", "high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
+    low, high = statistic_interval(
+        statistic, *sums, within=within, confidence=confidence, resamples=resamples, seed=seed
+    )
+    row |= {"low": float(low), "high": float(high)}
+    return row, {} if np.isfinite(row["low"]) else dict.fromkeys(("low", "high"), SAME)
 
 
 def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:

@@ -10,7 +10,8 @@ from scipy import stats
 
 from streamscope.models.errors import InputError
 from streamscope.probes.comparisons import compare as compare_cases
-from streamscope.probes.observations import Contrast, Measure, Observations, compare, estimate, over_seeds
+from streamscope.probes.effect_sizes import cohens_d, d_interval, d_of_totals
+from streamscope.probes.observations import Contrast, Measure, Observations, bootstrap, compare, estimate, over_seeds
 from streamscope.probes.statistics import ratio_of_sums
 
 NATS = Measure(name="loss", unit="nats/token", resolution=1e-6)
@@ -237,3 +238,46 @@ def test_wide_has_a_row_for_each_key() -> None:
     assert {at for at, text in why.items() if text == "no way"} == {
         (1, f"delta{s}") for s in ("", "_sd", "_low", "_high", "_p", "_p_holm")
     }
+
+
+def test_bootstrap_of_what_is_no_contrast() -> None:
+    """Cohen's d by the generic function is `cohens_d` with the interval of `d_interval`."""
+    x = np.random.default_rng(4).normal([[0.6], [0.0]], 1, (2, 24))
+    labels = [f"c{i // 2}" for i in range(24)]
+
+    def columns(y: np.ndarray, n: np.ndarray) -> list[np.ndarray]:
+        origin = y.mean()
+        a, b = y - origin
+        return [np.ones(len(a)), a, b, a * a, b * b, (a - b) ** 2]
+
+    def d(*sums: np.ndarray, axis: int = -1) -> np.ndarray:
+        return d_of_totals("pooled", *sums, axis=axis)
+
+    found, why = bootstrap(block(x, clusters=labels), [0, 1], d, columns, resamples=500, seed=3)
+    assert not why
+    assert (found["n"], found["clusters"]) == (24, 12)
+    assert found["value"] == pytest.approx(cohens_d(x[0], x[1]), abs=1e-12)
+    assert (found["low"], found["high"]) == pytest.approx(d_interval(x[0], x[1], labels, resamples=500, seed=3))
+    ratio, _ = bootstrap(block(x + 9), [0, 1], lambda y, n, axis: y.sum(axis)[0] / y.sum(axis)[1])
+    assert ratio["low"] < ratio["value"] < ratio["high"]
+
+
+def test_a_bootstrap_says_why_there_is_no_interval() -> None:
+    x = np.arange(1.0, 13.0)[None].repeat(2, 0)
+
+    def mean(y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray((y.sum(axis) / n.sum(axis))[0])
+
+    few, why = bootstrap(block(x, clusters=list("aaaabbbbcccc")), [0], mean)
+    assert few["value"] == 6.5
+    assert why == dict.fromkeys(("low", "high"), "fewer than 8 clusters to resample")
+    x[0, 3], x[1, 7] = np.nan, np.nan
+    some, _ = bootstrap(block(x), [0, 1], mean)
+    assert some["n"] == 10
+    same, why = bootstrap(block(np.ones((1, 12))), [0], mean)
+    assert (same["value"], why["low"]) == (1.0, "the same in every independent case")
+    nowhere, why = bootstrap(block(np.full((1, 3), np.nan)), [0], mean)
+    assert nowhere["n"] == 0
+    assert why["value"] == "no unit is in all cells of this contrast"
+    with pytest.raises(InputError, match="no cells"):
+        bootstrap(block(x), [0, 5], mean)
