@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamscope.features.density import CondensedTree, attach, condense, memberships, probability, select
 from streamscope.features.hierarchy import RESOLUTION, single_linkage, spanning_tree
 from streamscope.features.neighbours import Progress, nearest
+from streamscope.models.disk import parse
 from streamscope.models.errors import InputError
 
 KIND, FORMAT = "computational modes", 1
@@ -189,7 +190,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
 
         try:
             with safe_open(path, framework="numpy") as file:
-                about = json.loads((file.metadata() or {}).get("about", "{}"))
+                about = parse((file.metadata() or {}).get("about", "{}"), dict[str, Any], f"about of {path}")
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: cannot be read as clusters ({error}); --save writes such a file") from None

@@ -18,9 +18,7 @@ Nothing is unpickled here (see `models.training.parallel` for sharded checkpoint
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from torch import Tensor
 
 from streamscope.models.config import ModelConfig
 from streamscope.models.config_io import from_dict
+from streamscope.models.disk import Config, Manifest, Snapshot, read_json, write_atomically
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device
 from streamscope.models.text.tokenizer import Tokenizer
@@ -43,49 +42,25 @@ NAMES = (
 )  # fmt: skip
 
 
-def replaced(path: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
-    """Put a new file at `path`: write(temporary name), sync, rename, sync the folder.
-
-    With `keep` the file that was there gets that name. Raises `InputError` when it cannot be written.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        write(part)
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-        if keep is not None and path.exists():
-            os.replace(path, keep)
-        os.replace(part, path)
-        sync_folder(path.parent)
-    except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot write {path}: {reason}; the previous file is untouched") from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable; some file systems cannot, and need not."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all (`replaced`)."""
-    replaced(path, lambda part: part.write_text(text, encoding="utf-8"))
+    """Write a text file whole or not at all (`write_atomically`)."""
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], keep: Path | None = None
 ) -> str:
-    """Write a safetensors file with the `digest` of its tensors, whole or not at all (`replaced`); the digest."""
+    """Write a safetensors file with the `digest` of its tensors, whole or not at all; the digest."""
     plain = {k: v.detach().contiguous().cpu() for k, v in tensors.items()}
     sha256 = digest(plain)
-    replaced(path, lambda part: save_file(plain, part, {**metadata, DIGEST: sha256}), keep)
+
+    def write(part: Path) -> None:
+        try:
+            save_file(plain, part, {**metadata, DIGEST: sha256})
+        except SafetensorError as error:
+            raise OSError(str(error)) from None
+
+    write_atomically(path, write, keep)
     return sha256
 
 
@@ -102,16 +77,6 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
         if x.numel():
             found.update(x.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file of a run folder; missing or damaged files raise `InputError`."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: {path.parent} is no complete run folder") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged ({error}); restore it or train the run again") from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -224,11 +189,8 @@ def snapshot_file(step: int) -> str:
 def snapshots(folder: Path) -> list[dict[str, Any]]:
     """{"step", "file", "sha256", "bytes", "dtype"} of the snapshots of a run, by step; [] where it has none."""
     path = folder / "snapshots" / "snapshots.json"
-    rows = read_json(path) if path.is_file() else []
-    try:
-        return sorted(({"step": int(row["step"]), **row} for row in rows), key=lambda row: row["step"])
-    except (TypeError, KeyError, ValueError):
-        raise InputError(f"{path} is damaged: a list of objects with step and sha256 was expected") from None
+    rows = read_json(path, list[Snapshot]) if path.is_file() else []
+    return sorted(rows, key=lambda row: row["step"])
 
 
 def write_snapshot(folder: Path, tensors: dict[str, Tensor], step: int, dtype: str) -> None:
@@ -249,9 +211,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path, kind: Any = Manifest) -> dict[str, Any]:
     """manifest.json. Of a snapshot `step` and `steps` are its own, `of_steps` the run's and its outcome "snapshot"."""
-    manifest: dict[str, Any] = read_json(folder / "manifest.json")
+    manifest: dict[str, Any] = read_json(folder / "manifest.json", kind)
     at = snapshot_step(folder)
     if at is None:
         return manifest
@@ -265,8 +227,8 @@ def run_label(folder: Path) -> str:
 
 def model_config(folder: Path) -> ModelConfig:
     """The model configuration of a run."""
-    data = read_json(folder / "config.json")
-    if not isinstance(data, dict) or data.get("format") != FORMAT or "model" not in data:
+    data = read_json(folder / "config.json", Config)
+    if data["format"] != FORMAT:
         raise InputError(f"{folder / 'config.json'} is not of format {FORMAT}")
     return from_dict(ModelConfig, data["model"])
 
@@ -316,8 +278,8 @@ def load(run_or_path: str | Path, *, device: str | torch.device = "cpu") -> Stre
 
 def _check_final(folder: Path, metadata: Mapping[str, str]) -> None:
     """Raise `InputError` where the manifest of a completed run names other weights than model.safetensors holds."""
-    manifest = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
-    final = manifest.get("weights") if isinstance(manifest, dict) else None
+    manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
+    final = manifest.get("weights")
     if final is not None and metadata.get(DIGEST) != final:
         raise InputError(
             f"{folder / 'model.safetensors'} holds other weights (sha256 {metadata.get(DIGEST, 'unknown')[:12]}…) than "

@@ -13,9 +13,13 @@ A command is a module with `main(argv=None)`:
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr
+from dataclasses import is_dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from streamscope.models.bounds import check
 from streamscope.models.errors import InputError
@@ -23,24 +27,64 @@ from streamscope.models.errors import InputError
 Options = TypeVar("Options")
 
 
-def parse(options: type[Options], argv: Sequence[str] | None, doc: str | None) -> Options:
+def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: str | None) -> Options:
     """Read `argv` into the dataclass `options`; its field docs are the help, its `Bounds` what numbers it takes.
 
-    Raises `InputError` for a number outside them and for a path that is the empty string.
+    Raises `InputError` for a word that is no option or no value of one, for a number outside its bounds and for a path
+    that is the empty string.
     """
     import tyro
 
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    found = tyro.cli(
-        options,
-        prog=f"python -m {spec.name}" if spec is not None else None,
-        args=argv,
-        description=(doc or "").strip(),
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands),
-        registry=_constructors(),
-    )
+    spec, said = getattr(sys.modules["__main__"], "__spec__", None), io.StringIO()
+    prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else None
+    try:
+        with redirect_stderr(said):
+            found = tyro.cli(
+                options,
+                prog=prog,
+                args=argv,
+                description=(doc or "").strip(),
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands),
+                registry=_constructors(),
+            )
+    except SystemExit as end:
+        if not end.code:
+            raise
+        told = _one_line(said.getvalue())
+        raise InputError(
+            f"{told}{_nearest(told, options)}; {prog or 'this command'} --help lists the options"
+        ) from None
     check(found)
     return found
+
+
+def _nearest(told: str, options: Any) -> str:
+    """ ", did you mean --device?" for an option that is not there and is nearly one that is."""
+    from difflib import get_close_matches
+
+    if "Unrecognized options" not in told:
+        return ""
+    known = [f"--{name.replace('_', '-')}" for name in _names(options)]
+    words = [word.strip(",") for word in told.split() if word.startswith("--")]
+    near = [match for word in words[:1] for match in get_close_matches(word, known, n=1)]
+    return f", did you mean {near[0]}?" if near else ""
+
+
+def _names(options: Any) -> Iterator[str]:
+    """The names of all fields of a dataclass (or several), also of those inside it."""
+    if is_dataclass(options):
+        for name, hint in get_type_hints(options).items():
+            yield name
+            yield from _names(hint)
+    for inner in get_args(options):
+        yield from _names(inner)
+
+
+def _one_line(box: str) -> str:
+    """What tyro says in a box: the text above its first rule."""
+    lines = [line.strip().strip("│").strip() for line in box.splitlines()]
+    inside = takewhile(lambda line: not line or set(line) != {"─"}, (line for line in lines if line[:1] not in "╭╰"))
+    return " ".join(" ".join(inside).split()).removeprefix("Error parsing ").rstrip(".")
 
 
 def _constructors() -> Any:

@@ -87,6 +87,9 @@ __all__ = [
     "TokenFactor",
 ]
 
+LARGEST = {"n_layers": 4096, "d_model": 2**24, "n_heads": 2**16, "d_vocab": 2**24, "n_ctx": 2**24}
+"""Sizes beyond these are mistakes in typing."""
+
 # ---- attention, FFN, readout -------------------------------------------------------------------
 
 
@@ -237,9 +240,9 @@ class ModelConfig:
         for name, number in _floats(self):
             if not isfinite(number):
                 raise InputError(f"{name} must be a finite number, got {number}")
-        for field in ("n_layers", "d_model", "n_heads", "d_vocab", "n_ctx"):
-            if getattr(self, field) < 1:
-                raise InputError(f"{field} must be at least 1, got {getattr(self, field)}")
+        for field, largest in LARGEST.items():
+            if not 1 <= getattr(self, field) <= largest:
+                raise InputError(f"{field} must be from 1 to {largest:,}, got {getattr(self, field)}")
         if self.d_model % self.n_heads:
             raise InputError(
                 f"{self.n_heads} heads do not divide the width {self.d_model}; "

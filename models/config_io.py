@@ -100,7 +100,7 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
             value = float(value)
         elif not isinstance(value, hint):
             raise ValueError
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise InputError(f"{where} must be {hint.__name__}, got {value!r}") from None
     return value
 

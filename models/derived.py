@@ -30,10 +30,11 @@ def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     So that `evaluation_shards` finds the validation data of the run that was trained.
     """
-    from streamscope.models.checkpoint import read_json, read_manifest
+    from streamscope.models.checkpoint import read_manifest
+    from streamscope.models.disk import Config, read_json
 
     manifest = read_manifest(parent) if (parent / "manifest.json").is_file() else {}
-    config = read_json(parent / "config.json")
+    config = read_json(parent / "config.json", Config)
     names = ("preset", "scale", "seed", "data", "step", "steps")
     kept = {name: manifest[name] for name in names if name in manifest}
     return {name: config[name] for name in ("data",) if name in config}, kept

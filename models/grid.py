@@ -42,6 +42,7 @@ import tyro
 
 from streamscope.models.bounds import Count
 from streamscope.models.cli import command, parse
+from streamscope.models.disk import Manifest, read_json, read_rows
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.launch import LaunchOptions, child, is_worker, launch
 from streamscope.models.ledger import Ledger, Released
@@ -248,7 +249,9 @@ def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bo
     Raises `InputError` where a cell of that name was begun with others.
     """
     memory = out / "grid.json"
-    before: dict[str, list[str]] = _json(memory) if memory.is_file() else {}
+    before: dict[str, list[str]] = (
+        read_json(memory, dict[str, list[str]], "restore it, or choose another --out") if memory.is_file() else {}
+    )
     if path is None and words:
         raise InputError("--train changes a grid: name its file as well")
     if path is None:
@@ -270,25 +273,6 @@ def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bo
         part.write_text(json.dumps(before | {cell.name: list(cell.argv) for cell in cells}, indent=1), encoding="utf-8")
         os.replace(part, memory)
     return cells
-
-
-def _json(path: Path) -> Any:
-    """As `models.checkpoint.read_json`, without torch: a worker is small, its trainings are not."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}); restore it, or choose another --out") from None
-
-
-def _metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run's metrics.jsonl that are whole."""
-    path, rows = folder / "metrics.jsonl", []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:  # being written
-            break
-    return rows
 
 
 # ---- one run ---------------------------------------------------------------------------------------
@@ -321,13 +305,13 @@ def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
             raise Released
         if code:
             raise InputError(f"{_why(log, code)} (all of it in {log})")
-    last = [row for row in _metrics(folder) if row["kind"] == "eval"][-1]
+    last = [row for row in read_rows(folder / "metrics.jsonl", strict=False) if row["kind"] == "eval"][-1]
     return {"step": last["step"], "loss": last["loss"]}
 
 
 def _completed(folder: Path) -> bool:
     path = folder / "manifest.json"
-    return path.is_file() and _json(path).get("outcome") == "completed"
+    return path.is_file() and read_json(path, Manifest).get("outcome") == "completed"
 
 
 def _why(log: Path, code: int) -> str:
@@ -397,7 +381,8 @@ def print_status(out: Path, cells: Sequence[Cell]) -> None:
     ledger = Ledger(out / ".ledger")
     for cell in cells:
         state, folder = ledger.state(cell.name), out / cell.name
-        rows = _metrics(folder)
+        log = folder / "metrics.jsonl"
+        rows = read_rows(log, strict=False) if log.is_file() else []
         losses = [row["loss"] for row in rows if row["kind"] == "eval"]
         step = str(max((row["step"] for row in rows), default=0))
         detail = state.detail if state.kind in ("failed", "running") else ""

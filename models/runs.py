@@ -12,7 +12,8 @@ from typing import Any
 
 import tyro
 
-from streamscope.models.cli import command
+from streamscope.models.cli import command, parse
+from streamscope.models.disk import Listed, Trained
 from streamscope.models.errors import InputError
 
 
@@ -62,7 +63,7 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse and print."""
-    options = tyro.cli(List | Show | Diff, args=argv, description=(__doc__ or "").strip())
+    options: Any = parse(List | Show | Diff, argv, __doc__)
     if isinstance(options, List):
         _list(options.folder)
     elif isinstance(options, Show):
@@ -77,28 +78,33 @@ def _list(folder: Path) -> None:
     runs = sorted(path.parent for path in folder.rglob("manifest.json"))
     if not runs:
         raise InputError(f"no run folder below {folder}; train one with python -m models.train")
-    rows = []
-    for run in runs:
-        manifest, last = _manifest(run), (evaluations(run) or [{}])[-1]
-        rows.append(
-            {
-                "run": str(run.relative_to(folder)),
-                "preset": manifest["preset"],
-                "scale": manifest["scale"],
-                "parameters": f"{manifest['parameters']:,}",
-                "step": f"{manifest.get('step', 0)}/{manifest.get('steps', '?')}",
-                "validation loss": f"{last['loss']:.4f}" if last else "",
-                "outcome": manifest.get("outcome", "running or killed"),
-            }
-        )
+    rows = [_row(run, folder) for run in runs]
     _print(rows)
+
+
+def _row(run: Path, below: Path) -> dict[str, Any]:
+    """A run's line in the list; one that cannot be read says why in its outcome."""
+    row = dict.fromkeys(("run", "preset", "scale", "parameters", "step", "validation loss", "outcome"), "")
+    row["run"] = str(run.relative_to(below))
+    try:
+        manifest, last = _manifest(run, Listed), (evaluations(run) or [{}])[-1]
+    except InputError as error:
+        return row | {"outcome": str(error)}
+    return row | {
+        "preset": manifest["preset"],
+        "scale": manifest["scale"] or "",
+        "parameters": f"{manifest['parameters']:,}",
+        "step": f"{manifest.get('step', 0)}/{manifest.get('steps', '?')}",
+        "validation loss": f"{last['loss']:.4f}" if last else "",
+        "outcome": manifest.get("outcome", "running or killed"),
+    }
 
 
 def _show(run: Path) -> None:
     from streamscope.models.checkpoint import run_folder, snapshots
     from streamscope.models.training.run import read_metrics
 
-    manifest, metrics = _manifest(run), read_metrics(run_folder(run))
+    manifest, metrics = _manifest(run, Trained), read_metrics(run_folder(run))
     data = manifest["data"]["train"]
     for name in (
         "preset",
@@ -131,9 +137,10 @@ def _show(run: Path) -> None:
 
 
 def _diff(first: Path, second: Path) -> None:
-    from streamscope.models.checkpoint import read_json, run_folder
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.disk import Config, read_json
 
-    one, two = (flatten(read_json(run_folder(run) / "config.json")) for run in (first, second))
+    one, two = (flatten(read_json(run_folder(run) / "config.json", Config)) for run in (first, second))
     names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
     rows = [{"field": n, str(first): str(one.get(n, "-")), str(second): str(two.get(n, "-"))} for n in names]
     ends = [(evaluations(run) or [{}])[-1].get("loss") for run in (first, second)]
@@ -145,10 +152,10 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _manifest(run: Path) -> dict[str, Any]:
+def _manifest(run: Path, kind: Any) -> dict[str, Any]:
     from streamscope.models.checkpoint import read_manifest, run_folder
 
-    return read_manifest(run_folder(run))
+    return read_manifest(run_folder(run), kind)
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

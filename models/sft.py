@@ -106,13 +106,14 @@ def _start(options: Options, out: Path) -> None:
 
 
 def _go_on(out: Path) -> None:
-    from streamscope.models.checkpoint import read_json, whole_run
+    from streamscope.models.checkpoint import whole_run
+    from streamscope.models.disk import Config, Tuned, TunedConfig, read_json
     from streamscope.models.training.checkpoints import none_yet
 
     folder = whole_run(out)
-    saved, manifest = read_json(folder / "config.json"), read_json(folder / "manifest.json")
-    if "sft" not in saved:
+    if "sft" not in read_json(folder / "config.json", Config):
         raise InputError(f"{folder} is no fine-tuning: resume it with python -m models.train --resume --out {folder}")
+    saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", Tuned)
     training = from_dict(Training, saved["training"])
     again = none_yet(folder, training.checkpoint_every)
     start = _parent(manifest) if again else folder

@@ -80,15 +80,16 @@ def _start(options: Options, out: Path) -> None:
 
 
 def _go_on(out: Path) -> None:
-    from streamscope.models.checkpoint import model_config, read_json, whole_run
+    from streamscope.models.checkpoint import model_config, whole_run
+    from streamscope.models.disk import Config, Trained, TrainedConfig, read_json
     from streamscope.models.training.data import prepare
     from streamscope.models.training.parallel import ranks
 
     folder = whole_run(out)
     config = model_config(folder)
-    saved = read_json(folder / "config.json")
-    if "sft" in saved:
+    if "sft" in read_json(folder / "config.json", Config):
         raise InputError(f"{folder} is a fine-tuning: resume it with python -m models.sft --resume --out {folder}")
+    saved = read_json(folder / "config.json", TrainedConfig)
     training = from_dict(Training, saved["training"])
     source: dict[str, Any] = saved["data"]
     group, device = ranks(pick_device(training.device), training.parallel)
@@ -101,7 +102,7 @@ def _go_on(out: Path) -> None:
             text_field=source["text_field"],
             max_documents=source["max_documents"],
         )
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_json(folder / "manifest.json", Trained)
     for part, now in (("train", data.train), ("valid", data.valid)):
         was = manifest["data"][part]["corpus"]
         if was != now.meta["corpus"]:

@@ -6,6 +6,7 @@ model.segment(state, start, stop)      layers start … stop−1 on a cached sta
 model.loss(tokens, targets)            training loss, with per-layer supervision where configured
 """
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,20 @@ class Embedding(nn.Module):
         return F.embedding(tokens, self.weight)
 
 
+def check_memory(config: c.ModelConfig) -> None:
+    """Raise `InputError` for a model whose tables and dense projections alone are larger than this machine's memory."""
+    attention, d = config.attention, config.d_model
+    dense = sum(isinstance(one, c.Dense) for one in (attention.q, attention.k, attention.v, attention.o))
+    tables = config.d_vocab + (config.n_ctx if config.positions.table else 0)
+    size = torch.get_default_dtype().itemsize * d * (tables + config.n_layers * dense * d)
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > have:
+        raise InputError(
+            f"a model of width {d:,}, vocabulary {config.d_vocab:,} and {config.n_layers:,} layers takes more than "
+            f"{size / 2**30:,.0f} GiB, this machine has {have / 2**30:,.0f}; choose smaller sizes"
+        )
+
+
 class StreamTransformer(LensMixin, HookedRootModule):
     """A causal language model built from the parts of a `ModelConfig`.
 
@@ -58,6 +73,7 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
     def __init__(self, config: c.ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int = 0) -> None:
         super().__init__()
+        check_memory(config)
         self.config, self.tokenizer = config, tokenizer
         self.run: Path | None = None  # the folder it was loaded from
         self.embed = Embedding(config.d_vocab, config.d_model, config.init.embed)

@@ -104,7 +104,7 @@ def reopen(folder: Path, module: str) -> "tuple[list[Run], dict[str, pd.DataFram
     """
     import pandas as pd
 
-    from streamscope.models.checkpoint import read_json
+    from streamscope.models.disk import read_json
     from streamscope.models.provenance import provenance
     from streamscope.probes.tables import read_about
 
@@ -209,8 +209,9 @@ def write_page(
 
     Each is written whole or not at all.
     """
+    from streamscope.models.disk import write_atomically
     from streamscope.papers.figures import write_figures
-    from streamscope.probes.tables import write_atomically, write_table
+    from streamscope.probes.tables import write_table
 
     files = []
     for name, rows in tables.items():

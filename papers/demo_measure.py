@@ -138,10 +138,10 @@ def _about(subject: Subject, found: Found) -> None:
 
 def _tokens_seen(folder: Path, steps: "pd.Series[int]") -> list[float]:
     """Training tokens after each of `steps`; NaN of a folder that does not say how it was trained."""
-    from streamscope.models.checkpoint import read_json
+    from streamscope.models.disk import Config, read_json
     from streamscope.models.training.config import tokens_seen
 
-    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    config = read_json(folder / "config.json", Config) if (folder / "config.json").is_file() else {}
     if "training" not in config:
         return [math.nan] * len(steps)
     return [float(tokens_seen(config["training"], config["model"]["n_ctx"], int(step))) for step in steps]

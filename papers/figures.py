@@ -8,7 +8,7 @@ EXTRA = "the static figure needs kaleido and Chromium: pip install -e '.[figures
 
 def write_figures(canvas: Any, folder: Path, static: str, html: bool = True) -> list[str]:
     """Write figure.html if wanted and, unless `static` is none, figure.svg or .png; the lines to tell the user."""
-    from streamscope.probes.tables import write_atomically
+    from streamscope.models.disk import write_atomically
 
     said = []
     if html:

@@ -80,7 +80,7 @@ def render(page: Page) -> str:
 
 def write_page(page: Page, path: Path) -> None:
     """Write the page under a temporary name, then rename. Raises `InputError` for a path that cannot be written."""
-    from streamscope.probes.tables import write_atomically
+    from streamscope.models.disk import write_atomically
 
     html = render(page)
     write_atomically(path, lambda part: part.write_text(html, encoding="utf-8"))

@@ -96,14 +96,11 @@ class Run:
 
 def opened(run: str, presets: Sequence[str]) -> Run:
     """A finished run of one of `presets`. Raises `InputError` for another preset, and for a run that did not end."""
-    from streamscope.models.checkpoint import (  # torch: not while a command shows its help
-        read_json,
-        read_manifest,
-        run_folder,
-    )
+    from streamscope.models.checkpoint import read_manifest, run_folder  # torch: not while a command shows its help
+    from streamscope.models.disk import Config, read_json
 
     folder = run_folder(run)
-    manifest, config = read_manifest(folder), read_json(folder / "config.json")
+    manifest, config = read_manifest(folder), read_json(folder / "config.json", Config)
     preset = str(manifest.get("preset"))
     if preset not in presets:
         raise InputError(f"{folder} is a run of {preset}; this comparison is of {', '.join(presets)}")

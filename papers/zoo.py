@@ -194,17 +194,18 @@ def _round(folder: Path, part: Path) -> None:
 
     import torch
 
-    from streamscope.models.checkpoint import read_json, read_tensors, write_tensors
+    from streamscope.models.checkpoint import read_tensors, write_tensors
+    from streamscope.models.disk import Manifest, read_json
 
     tensors, metadata = read_tensors(folder / WEIGHTS)
     narrow = {k: x.to(torch.bfloat16) if x.is_floating_point() else x for k, x in tensors.items()}
     sha256 = write_tensors(part / WEIGHTS, narrow, metadata)
-    manifest = {**read_json(part / "manifest.json"), "weights": sha256, "rounded": "to bf16, after training"}
+    manifest = {**read_json(part / "manifest.json", Manifest), "weights": sha256, "rounded": "to bf16, after training"}
     (part / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
 def _write(path: Path, text: str) -> None:
-    from streamscope.probes.tables import write_atomically
+    from streamscope.models.disk import write_atomically
 
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 

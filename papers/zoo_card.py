@@ -44,9 +44,12 @@ INDEX_NOTE = (
 
 def card(name: str, folder: Path, row: dict[str, Any]) -> str:
     """The card of one model: recipe, loss, scores beside chance and the rules, limits."""
-    from streamscope.models.checkpoint import read_json
+    from streamscope.models.disk import Trained, TrainedConfig, read_json
 
-    manifest, training = read_json(folder / "manifest.json"), read_json(folder / "config.json")["training"]
+    manifest, training = (
+        read_json(folder / "manifest.json", Trained),
+        read_json(folder / "config.json", TrainedConfig)["training"],
+    )
     data, source = manifest["data"], manifest["data"]["train"]["source"]
     lines = [
         f"# {name}, bundled model",

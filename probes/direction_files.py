@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from streamscope.models.checkpoint import read_tensors, write_tensors
+from streamscope.models.disk import parse
 from streamscope.models.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -69,7 +70,13 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Di
     norm = vector.double().norm()
     if not norm > 0:
         raise InputError(f"{path}: the two sets do not differ in layer {layer} of {stream}; choose another layer")
-    about = {"file": str(path), "layer": layer, "stream": stream, "method": method, **json.loads(meta["about"])}
+    about = {
+        "file": str(path),
+        "layer": layer,
+        "stream": stream,
+        "method": method,
+        **parse(meta["about"], dict[str, Any], f"about of {path}"),
+    }
     return Direction((vector.double() / norm).float(), layer, about)
 
 

@@ -16,10 +16,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from streamscope.models.disk import write_atomically
 from streamscope.models.errors import InputError
 from streamscope.probes.figures import Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Scatter
 from streamscope.probes.result import Column, Table, check_writable
-from streamscope.probes.tables import write_atomically
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")

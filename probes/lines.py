@@ -31,7 +31,7 @@ def json_lines(path: Path, expected: str) -> Iterator[tuple[str, dict[str, Any]]
     for where, line in numbered(path):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
             raise InputError(f"{where}: expected {expected} on each line, found {line[:60]!r}")

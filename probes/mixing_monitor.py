@@ -92,10 +92,10 @@ def read(run: str, name: str = "") -> Watched:
 
 
 def _rest(folder: Path, model: Any, manifest: dict[str, Any], step: int) -> "dict[str, float] | str":
-    from streamscope.models.checkpoint import read_json
+    from streamscope.models.disk import Config, read_json
     from streamscope.probes.mixing import distances_without_gradient
 
-    training = read_json(folder / "config.json").get("training")
+    training = read_json(folder / "config.json", Config).get("training")
     if "parent" in manifest:
         return "made from other weights: how they were decayed is not known"
     if not training or "steps" not in manifest or step < 0:

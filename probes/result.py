@@ -453,7 +453,7 @@ def _write(path: Path, frame: pd.DataFrame, told: Mapping[bytes, bytes]) -> None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from streamscope.probes.tables import write_atomically
+    from streamscope.models.disk import write_atomically
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
@@ -463,7 +463,7 @@ def _write(path: Path, frame: pd.DataFrame, told: Mapping[bytes, bytes]) -> None
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
     from safetensors.numpy import save_file
 
-    from streamscope.probes.tables import write_atomically
+    from streamscope.models.disk import write_atomically
 
     write_atomically(path, lambda part: save_file(dict(arrays), part, {"about": json.dumps(about)}))
     return path

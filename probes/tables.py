@@ -1,16 +1,14 @@
 """Tidy tables on disk and on the screen: parquet with units and provenance in the schema metadata."""
 
 import json
-import os
 import re
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from streamscope.models.disk import parse, write_atomically
 from streamscope.models.errors import InputError
 
 WORD, HEADER = 16, 8
@@ -36,26 +34,18 @@ def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], ab
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """The `about` and `units` of a table written here."""
+    """The `about` and `units` of a table written here; `InputError` for a file that is no parquet or is damaged."""
     import pyarrow.parquet as pq
 
-    meta = pq.read_schema(path).metadata or {}
-    return {name: json.loads(meta[name.encode()]) for name in ("about", "units") if name.encode() in meta}
-
-
-def write_atomically(path: Path, write: Any) -> None:
-    """Call write(temporary path), then rename to `path`; nothing half-written under the final name."""
-    part = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(part)
-        os.replace(part, path)
-    except BaseException as error:  # also where the user stops it
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-        raise
+        meta = pq.read_schema(path).metadata or {}
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]})") from None
+    return {
+        name: parse(meta[name.encode()], dict[str, Any], f"{name} of {path}")
+        for name in ("about", "units")
+        if name.encode() in meta
+    }
 
 
 def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:

@@ -44,7 +44,7 @@ def read_pairs(path: Path) -> list[Pair]:
             continue
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
             raise InputError(f'{path}:{number}: expected {{"prompt": …, "response": …}}, found {line[:60]!r}')

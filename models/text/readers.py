@@ -91,7 +91,7 @@ def _read_jsonl(path: Path, text_field: str) -> Iterator[str]:
         where = f"{path}:{number}"
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{where}: not a JSON value ({error}); write one object per line") from error
         if not isinstance(row, dict):
             kind = type(row).__name__

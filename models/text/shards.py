@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from streamscope.models.disk import read_json
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.corpus import Corpus
@@ -52,7 +53,7 @@ class TokenShards:
     def __init__(self, folder: Path):
         self.folder = folder
         try:
-            self.meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+            self.meta: dict[str, Any] = read_json(folder / "meta.json", dict[str, Any], "delete the folder")
             sizes = {name: (folder / name).stat().st_size for name in self.meta["bytes"]}
             if self.meta["format"] != FORMAT or sizes != self.meta["bytes"]:
                 raise ValueError(f"sizes {sizes} where meta.json says {self.meta['bytes']}")

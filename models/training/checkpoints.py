@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from streamscope.models.checkpoint import load_weights, read_json, read_tensors, write_tensors
+from streamscope.models.checkpoint import load_weights, read_tensors, write_tensors
+from streamscope.models.disk import Config, Manifest, parse, read_json
 from streamscope.models.errors import InputError
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import read_metrics
@@ -57,7 +58,7 @@ def save_checkpoint(
     tensors["rng.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["rng.cuda"] = torch.cuda.get_rng_state()
-    config = read_json(folder / "config.json")
+    config = read_json(folder / "config.json", Config)
     meta = {"step": str(step), "config": json.dumps(config, sort_keys=True), "state": json.dumps(state)}
     meta["machine"] = json.dumps(machine(model))
     meta |= {"kept_step": str(kept.step)} if kept is not None else {}
@@ -71,7 +72,7 @@ def none_yet(folder: Path, every: int) -> bool:
     """
     if any((folder / name).exists() for name in (LAST, BEFORE)):
         return False
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_json(folder / "manifest.json", Manifest)
     if str(manifest.get("outcome", "")).startswith(("completed", "stopped")):
         return False
     log = folder / "metrics.jsonl"
@@ -85,20 +86,29 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: Optimizers)
     `InputError` without one, and for a checkpoint of another configuration.
     """
     path, tensors, meta = _newest(folder)
-    if meta.get("config") != json.dumps(read_json(folder / "config.json"), sort_keys=True):
+    if meta.get("config") != json.dumps(read_json(folder / "config.json", Config), sort_keys=True):
         raise InputError(f"{path} is a checkpoint of another configuration than {folder / 'config.json'}")
     load_weights(model, _below(tensors, "model."), path)
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in _below(tensors, "optimizer.").items():
         index, _, key = name.partition(".")
+        if not index.isdecimal():
+            raise InputError(f"{path} is no checkpoint: it holds optimizer.{name}")
         moments.setdefault(int(index), {})[key] = value
     optimizer.load_state(moments)
+    if "rng.cpu" not in tensors:
+        raise InputError(f"{path} is no checkpoint: it holds no random state")
     torch.set_rng_state(tensors["rng.cpu"])
     if torch.cuda.is_available() and "rng.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng.cuda"])
-    _compare(json.loads(meta.get("machine", "{}")), machine(model))
-    kept = Kept(int(meta["kept_step"]), _below(tensors, "kept.")) if "kept_step" in meta else None
-    return Checkpoint(int(meta["step"]), json.loads(meta["state"]), kept)
+    _compare(parse(meta.get("machine", "{}"), dict[str, Any], f"machine of {path}"), machine(model))
+    kept = Kept(_meta(path, meta, "kept_step", int), _below(tensors, "kept.")) if "kept_step" in meta else None
+    return Checkpoint(_meta(path, meta, "step", int), _meta(path, meta, "state", dict[str, Any]), kept)
+
+
+def _meta(path: Path, meta: Mapping[str, str], name: str, kind: Any) -> Any:
+    """A piece of a checkpoint's metadata, which is JSON."""
+    return parse(meta.get(name, ""), kind, f"{name} of {path}", f"delete it, and {BEFORE} is gone on from")
 
 
 def machine(model: torch.nn.Module) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamscope.models.checkpoint import bundled, read_json, run_folder
+from streamscope.models.checkpoint import bundled, run_folder
+from streamscope.models.disk import Config, Trained, read_json
 from streamscope.models.errors import InputError
 from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.corpus import Corpus, MixtureCorpus, open_corpus
@@ -100,7 +101,7 @@ def evaluation_shards(
     """
     if source is not None:
         return pack(open_corpus(source, text_field=text_field), tokenizer)
-    saved = read_json(folder / "config.json").get("data")
+    saved = read_json(folder / "config.json", Config).get("data")
     if saved is None:
         raise InputError(f"{folder} does not say what it was trained on; give --data SOURCE")
     try:
@@ -112,7 +113,9 @@ def evaluation_shards(
     except InputError as error:
         raise InputError(f"the run's own validation data cannot be read ({error}); give --data SOURCE") from None
     was = (
-        read_json(folder / "manifest.json")["data"]["valid"]["corpus"] if (folder / "manifest.json").exists() else None
+        read_json(folder / "manifest.json", Trained)["data"]["valid"]["corpus"]
+        if (folder / "manifest.json").exists()
+        else None
     )
     if was not in (None, shards.meta["corpus"]):
         raise InputError(f"the validation data of {folder} changed since it was trained; give --data SOURCE")

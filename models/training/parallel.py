@@ -30,7 +30,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from streamscope.models.checkpoint import read_json, write_text
+from streamscope.models.checkpoint import write_text
+from streamscope.models.disk import Config, State, read_json
 from streamscope.models.errors import InputError
 from streamscope.models.training.config import Training
 from streamscope.models.training.optim import Optimizers
@@ -314,7 +315,7 @@ def save_sharded(
     with _one_process():
         dcp.save(tensors, checkpoint_id=out, no_dist=ranks.size == 1)
     if ranks.leader:
-        config = json.dumps(read_json(folder / "config.json"), sort_keys=True)
+        config = json.dumps(read_json(folder / "config.json", Config), sort_keys=True)
         write_text(out.with_suffix(".json"), json.dumps({"step": step, "config": config, "state": state}))
         for old in sorted(out.parent.glob("step-*.json"))[:-keep]:
             old.unlink()
@@ -335,8 +336,8 @@ def load_sharded(
     found = sorted((folder / "sharded").glob("step-*.json"))
     if not found:
         raise InputError(f"{folder} saved no sharded checkpoint yet; train it again into a new folder")
-    about, path = read_json(found[-1]), found[-1].with_suffix("")
-    if about["config"] != json.dumps(read_json(folder / "config.json"), sort_keys=True):
+    about, path = read_json(found[-1], State), found[-1].with_suffix("")
+    if about["config"] != json.dumps(read_json(folder / "config.json", Config), sort_keys=True):
         raise InputError(f"{found[-1]} is a checkpoint of another configuration than {folder / 'config.json'}")
     saved: Any = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     moments: dict[int, dict[str, Tensor]] = {}

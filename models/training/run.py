@@ -12,13 +12,13 @@ from streamscope.models.checkpoint import (
     DIGEST,
     FORMAT,
     digest,
-    read_json,
     read_tensors,
     snapshot_step,
     write_snapshot,
     write_tensors,
     write_text,
 )
+from streamscope.models.disk import Manifest, read_json, read_rows
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import now
 from streamscope.models.text.tokenizer import Tokenizer
@@ -81,7 +81,7 @@ class Run:
     def open_metrics(self, step: int) -> None:
         """Start appending after `step`; rows of later steps (of a killed process) are dropped, and an outcome that an
         earlier process wrote, until there is a new one."""
-        manifest = read_json(self.folder / "manifest.json")
+        manifest = read_json(self.folder / "manifest.json", Manifest)
         if "outcome" in manifest and step != manifest.get("steps"):
             gone = ("outcome", "ended", "weights")
             kept = {name: value for name, value in manifest.items() if name not in gone}
@@ -137,7 +137,7 @@ class Run:
     def finish(self, outcome: str, seconds: float, **values: Any) -> None:
         """Add the outcome and the wall time (over all resumptions) to the manifest; close the logs."""
         try:
-            manifest = read_json(self.folder / "manifest.json")
+            manifest = read_json(self.folder / "manifest.json", Manifest)
             total = manifest.get("wall_seconds", 0.0) + seconds
             manifest |= {"outcome": outcome, "wall_seconds": round(total, 1), "ended": now(), **values}
             write_text(self.folder / "manifest.json", json.dumps(manifest, indent=1))
@@ -160,15 +160,6 @@ def check_startable(folder: Path) -> None:
 
 def read_metrics(folder: Path, *, strict: bool = True) -> list[dict[str, Any]]:
     """Rows of metrics.jsonl, of a snapshot those up to its step. A torn last line is dropped unless `strict`."""
-    path = folder / "metrics.jsonl"
-    if not path.is_file():
-        raise InputError(f"{path} is missing: {folder} is no complete run folder")
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            if strict:
-                raise InputError(f"{path}:{number} is no JSON row; --resume repairs a torn last line") from None
+    rows = read_rows(folder / "metrics.jsonl", strict=strict)
     at = snapshot_step(folder)
     return rows if at is None else [row for row in rows if row["step"] <= at]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -303,9 +304,14 @@ def test_a_tuning_that_starts_again_wants_the_weights_it_started_from(cases, tmp
 
 def test_files_are_synced_before_they_get_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
+
+    def own(path: object) -> str:
+        """A name without the process's part."""
+        return re.sub(r"^\.(.*)\.\d+-\w+\.part$", r"\1.part", Path(str(path)).name)
+
     fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda d: (done.append(Path(os.readlink(f"/proc/self/fd/{d}")).name), fsync(d)))
-    monkeypatch.setattr(os, "replace", lambda a, b: (done.append(f"{Path(a).name} -> {Path(b).name}"), replace(a, b)))
+    monkeypatch.setattr(os, "fsync", lambda d: (done.append(own(os.readlink(f"/proc/self/fd/{d}"))), fsync(d)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append(f"{own(a)} -> {own(b)}"), replace(a, b)))
     write_tensors(tmp_path / "x", {"a": torch.ones(2)}, {})
     write_tensors(tmp_path / "x", {"a": torch.ones(3)}, {}, keep=tmp_path / "y")
     assert done == ["x.part", "x.part -> x", tmp_path.name, "x.part", "x -> y", "x.part -> x", tmp_path.name]

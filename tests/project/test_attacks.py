@@ -1,0 +1,329 @@
+"""Odd input from outside: every case ends in one line that names the thing, nothing lost, nothing half-written.
+
+Each case was a traceback, a hang or a silent mistake once. `attack` calls a command's `main` as its process does: what
+`models.cli.command` would not turn into one line fails the test.
+"""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamscope.models.checkpoint import ZOO
+from streamscope.models.errors import InputError
+
+HUGE, DEEP = "9" * 5000, "[" * 5000
+
+
+def wide(width: str) -> str:
+    return '{"format": 1, "model": {"d_model": ' + width + "}}"
+
+
+def text(value: str) -> str:
+    return '{"text": ' + value + "}\n"
+
+
+def attack(module: str, *argv: object) -> str:
+    """The line that a command ends with."""
+    with pytest.raises(InputError) as caught:
+        import_module(module).main([str(one) for one in argv])
+    line = str(caught.value)
+    assert line and "\n" not in line and len(line) < 600, line
+    return line
+
+
+@pytest.fixture(autouse=True)
+def ends() -> Iterator[None]:
+    """A hang is a failure."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that one may damage."""
+    return Path(shutil.copytree(ZOO / "lfa", tmp_path / "run"))
+
+
+def write(path: Path, content: str | bytes) -> None:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def change(path: Path, **fields: Any) -> None:
+    """Other values in a JSON file; None takes a field out."""
+    data = json.loads(path.read_text())
+    for name, value in fields.items():
+        at, *rest = name.split("__")
+        inner = data
+        while rest:
+            inner, at, rest = inner[at], rest[0], rest[1:]
+        if value is None:
+            del inner[at]
+        else:
+            inner[at] = value
+    path.write_text(json.dumps(data))
+
+
+# ---- options -----------------------------------------------------------------------------------
+
+TRAIN = ("models.train", "lfa", "--data", "stories:0:40", "--scale", "tiny", "--out", "OUT")
+OPTIONS = {
+    "an empty --out": ("models.train", "lfa", "--data", "stories:0:40", "--out", ""),
+    "a seed below 0": (*TRAIN, "--seed", "-1"),
+    "a seed of 21 digits": (*TRAIN, "--seed", str(10**20)),
+    "clipping that trains uphill": (*TRAIN, "--clip", "-1"),
+    "negative warmup": (*TRAIN, "--warmup", "-1"),
+    "negative decay": (*TRAIN, "--weight-decay", "-1"),
+    "negative sample-every": (*TRAIN, "--sample-every", "-1"),
+    "lr nan": (*TRAIN, "--lr", "nan"),
+    "beta1 of 2": (*TRAIN, "--beta1", "2"),
+    "epochs inf": (*TRAIN, "--epochs", "inf"),
+    "a width of 10^9": (*TRAIN, "--set", "d_model=1000000000"),
+    "a width beyond the memory": (*TRAIN, "--set", "d_model=6000000", "--set", "n_heads=2"),
+    "a vocabulary of 10^10": (*TRAIN, "--set", "d_vocab=10000000000"),
+    "a width that is a word": (*TRAIN, "--set", "d_model=wide"),
+    "a scale of 10^39": ("interventions.ablate", "lfa", "--scale", "1e39"),
+    "documents below 0": ("interventions.ablate", "lfa", "--max-documents", "-1"),
+    "an empty control": ("interventions.ablate", "pls", "--control", ""),
+    "an empty run": ("interventions.ablate", ""),
+    "an option that there is not": ("interventions.ablate", "lfa", "--heds", "L1.H0"),
+    "a word for a number": ("interventions.ablate", "lfa", "--draws", "many"),
+    "a method that there is not": ("interventions.ablate", "lfa", "--method", "zer"),
+    "no command": ("models.runs",),
+    "a command that there is not": ("models.runs", "lst"),
+    "a table of another format": ("interventions.ablate", "lfa", "--out", "table.xlsx"),
+    "a figure of another format": ("interventions.ablate", "lfa", "--figure", "figure.bmp"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module, *argv = OPTIONS[case]
+    attack(module, *(str(tmp_path / "out") if one == "OUT" else one for one in argv))
+    assert not list(tmp_path.rglob("*")), "something was written"
+
+
+def test_a_near_option_is_named() -> None:
+    assert "did you mean --heads?" in attack("interventions.ablate", "lfa", "--heds", "L1.H0")
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for option, name in (("--out", "x.parquet"), ("--figure", "x.svg")):
+        attack("interventions.ablate", "lfa", option, tmp_path / "file" / name)
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+# ---- run folders -------------------------------------------------------------------------------
+
+Damage = Callable[[Path], Any]
+RUNS: dict[str, tuple[Damage, tuple[str, ...]]] = {
+    "a config that is a list": (lambda r: write(r / "config.json", "[]"), ("probes.heads",)),
+    "a config of numbers": (lambda r: write(r / "config.json", "3"), ("probes.heads",)),
+    "a deep config": (lambda r: write(r / "config.json", DEEP), ("probes.heads",)),
+    "a config with 5,000 digits": (
+        lambda r: write(r / "config.json", wide(HUGE)), ("probes.heads",)),
+    "4,000 digits, which Python reads": (
+        lambda r: write(r / "config.json", wide(HUGE[:4000])), ("probes.heads",)),
+    "a config that is no text": (lambda r: write(r / "config.json", b"\xff\xfe\x00"), ("probes.heads",)),
+    "a model that is a word": (lambda r: change(r / "config.json", model="lfa"), ("probes.heads",)),
+    "a width that is a word": (lambda r: change(r / "config.json", model__d_model="wide"), ("probes.heads",)),
+    "a width that is a list": (lambda r: change(r / "config.json", model__d_model=[96]), ("probes.heads",)),
+    "an infinite width": (lambda r: change(r / "config.json", model__d_model=float("inf")), ("probes.heads",)),
+    "a part that is a number": (lambda r: change(r / "config.json", model__attention=3), ("probes.heads",)),
+    "no data.valid": (lambda r: change(r / "config.json", data__valid=None), ("interventions.ablate",)),
+    "data that is a list": (lambda r: change(r / "config.json", data=[]), ("interventions.ablate",)),
+    "a manifest that is a list": (lambda r: write(r / "manifest.json", "[1]"), ("probes.heads",)),
+    "argv that is no text": (lambda r: change(r / "manifest.json", argv=[1, {}]), ("models.runs", "show")),
+    "a manifest without data": (lambda r: change(r / "manifest.json", data=None), ("models.runs", "show")),
+    "parameters that are text": (lambda r: change(r / "manifest.json", parameters="many"), ("models.runs", "show")),
+    "metrics that are no text": (lambda r: write(r / "metrics.jsonl", b"\x00\xff\n"), ("models.runs", "show")),
+    "rows that are lists": (lambda r: write(r / "metrics.jsonl", "[1, 2]\n"), ("models.runs", "show")),
+    "a loss that is text": (
+        lambda r: write(r / "metrics.jsonl", '{"step": 1, "kind": "eval", "loss": "low"}\n'), ("models.runs", "show")),
+    "weights that are no weights": (lambda r: write(r / "model.safetensors", b"abc"), ("probes.heads",)),
+    "weights that are gone": (lambda r: (r / "model.safetensors").unlink(), ("probes.heads",)),
+    "a tokenizer that is a list": (lambda r: write(r / "tokenizer.json", "[]"), ("probes.heads",)),
+    "a deep tokenizer": (lambda r: write(r / "tokenizer.json", DEEP), ("probes.heads",)),
+    "a config that is a pipe": (
+        lambda r: ((r / "config.json").unlink(), os.mkfifo(r / "config.json")), ("probes.heads",)),
+    "weights that are a pipe": (
+        lambda r: ((r / "model.safetensors").unlink(), os.mkfifo(r / "model.safetensors")), ("probes.heads",)),
+    "snapshots that are words": (
+        lambda r: ((r / "snapshots").mkdir(), write(r / "snapshots" / "snapshots.json", '["one"]')),
+        ("models.runs", "show")),
+    "snapshots at no step": (
+        lambda r: ((r / "snapshots").mkdir(), write(r / "snapshots" / "snapshots.json", '[{"step": "x"}]')),
+        ("models.runs", "show")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_damaged_runs(case: str, run: Path) -> None:
+    damage, (module, *argv) = RUNS[case]
+    damage(run)
+    attack(module, *argv, run)
+
+
+def test_a_dead_run_is_a_line_in_the_list(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from streamscope.models.runs import main
+
+    for name, content in (("dead", "[1]"), ("deep", DEEP), ("gone", '{"preset": "lfa"}')):
+        shutil.copytree(run, run.parent / name)
+        write(run.parent / name / "manifest.json", content)
+    main(["list", str(run.parent)])
+    said = capsys.readouterr().out
+    assert "770,496" in said
+    assert said.count("damaged") == 3
+
+
+# ---- data and suites ---------------------------------------------------------------------------
+
+
+def fifo(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+DATA: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a pipe": (fifo, "x.txt"),
+    "a pipe of rows": (fifo, "x.jsonl"),
+    "a pipe of a table": (fifo, "x.parquet"),
+    "a pipe in a folder": (lambda p: (p.mkdir(), os.mkfifo(p / "a.txt")), "folder"),
+    "deep rows": (lambda p: write(p, text(DEEP)), "x.jsonl"),
+    "5,000 digits": (lambda p: write(p, text(HUGE)), "x.jsonl"),
+    "a row that is a list": (lambda p: write(p, "[1]\n"), "x.jsonl"),
+    "bytes": (lambda p: write(p, b"\xff\xfe\x00a"), "x.txt"),
+    "a table that is none": (lambda p: write(p, b"PAR1"), "x.parquet"),
+    "nothing": (lambda p: write(p, b""), "x.txt"),
+}
+
+
+@pytest.mark.parametrize("case", DATA)
+def test_data(case: str, tmp_path: Path) -> None:
+    make, name = DATA[case]
+    make(tmp_path / name)
+    attack("interventions.ablate", "lfa", "--heads", "L5.H0", "--draws", 0, "--data", tmp_path / name)
+
+
+SUITES = {
+    "deep rows": DEEP,
+    "5,000 digits": text(HUGE),
+    "a list": "[]",
+    "numbers for text": '{"id": 1, "text": 2}',
+    "no file of text": "\x00",
+}
+
+
+@pytest.mark.parametrize("case", SUITES)
+def test_suites(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "suite.jsonl"
+    write(path, SUITES[case])
+    attack("probes.pds", "lfa", "--suite", path)
+
+
+def test_a_suite_that_is_a_pipe(tmp_path: Path) -> None:
+    attack("probes.pds", "lfa", "--suite", fifo(tmp_path / "suite.jsonl"))
+
+
+def test_markup_in_a_suite_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from streamscope.probes.pds import main
+    from streamscope.probes.prompts import load_suite
+
+    rows = [json.loads(line) for line in Path(load_suite("competing").source).read_text().splitlines() if line.strip()]
+    path = tmp_path / "[b]suite.jsonl"
+    path.write_text("".join(json.dumps(row | {"category": "[/b]x"}) + "\n" for row in rows))
+    main(["lfa", "--suite", str(path)])
+    assert "PDS" in capsys.readouterr().out
+
+
+def test_one_long_word_is_tokenized_in_time(tmp_path: Path) -> None:
+    """BPE takes quadratic time in a word: 3 MB took over a minute."""
+    from time import perf_counter
+
+    from streamscope.models.checkpoint import load
+
+    tokenizer = load("lfa").tokenizer
+    start = perf_counter()
+    ids = tokenizer.encode("ab" * 1_500_000)
+    assert perf_counter() - start < 20
+    assert tokenizer.decode(ids).endswith("abab")
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from streamscope.probes.pds import Pds
+
+    path = tmp_path_factory.mktemp("table") / "pds.parquet"
+    Pds().measure("lfa").save(path)
+    return path
+
+
+def test_damaged_tables(table: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    from streamscope.probes.tables import read_about
+
+    whole = pq.read_table(table)
+    for i, about in enumerate((b"[", DEEP.encode(), HUGE.encode(), b"\xff", b"3")):
+        path = tmp_path / f"{i}.parquet"
+        pq.write_table(whole.replace_schema_metadata({**whole.schema.metadata, b"about": about}), path)
+        with pytest.raises(InputError, match="is damaged"):
+            read_about(path)
+    write(tmp_path / "x.parquet", b"PAR1 nothing")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_about(tmp_path / "x.parquet")
+
+
+def test_files_have_the_mode_of_the_umask(run: Path, tmp_path: Path) -> None:
+    import numpy as np
+
+    from streamscope.models.checkpoint import load, save
+    from streamscope.probes.pds import Pds
+
+    before = os.umask(0o022)
+    try:
+        save(load(run), tmp_path / "copy")
+        Pds().measure("lfa").save(tmp_path / "t" / "x.parquet", figure=tmp_path / "t" / "x.svg")
+    finally:
+        os.umask(before)
+    assert np.all([one.stat().st_mode & 0o777 == 0o644 for one in tmp_path.glob("*/*") if one.parent.name != "run"])
+
+
+def test_two_processes_may_write_one_table(tmp_path: Path) -> None:
+    """Each writes under a name of its own and renames, so that the last one's whole file stays."""
+    from streamscope.models.disk import write_atomically
+
+    path, seen = tmp_path / "x", []
+
+    def inner(part: Path) -> None:
+        seen.append(part)
+        part.write_text("inner")
+
+    def outer(part: Path) -> None:
+        seen.append(part)
+        part.write_text("outer")
+        write_atomically(path, inner)
+        assert part.read_text() == "outer"
+
+    write_atomically(path, outer)
+    assert path.read_text() == "outer"
+    assert len(set(seen)) == 2
+    assert os.listdir(tmp_path) == ["x"]
