@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import is_dataclass
-from itertools import takewhile
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -80,11 +79,16 @@ def _names(options: Any) -> Iterator[str]:
         yield from _names(inner)
 
 
-def _one_line(box: str) -> str:
-    """What tyro says in a box: the text above its first rule."""
-    lines = [line.strip().strip("│").strip() for line in box.splitlines()]
-    inside = takewhile(lambda line: not line or set(line) != {"─"}, (line for line in lines if line[:1] not in "╭╰"))
-    return " ".join(" ".join(inside).split()).removeprefix("Error parsing ").rstrip(".")
+def _one_line(told: str) -> str:
+    """What tyro says in a box (or below a title, where there are no characters for one): the text above a rule."""
+    sections: list[list[str]] = [[]]
+    for line in (one.strip(" │") for one in told.splitlines()):
+        if line and set(line) <= {"─", "-"}:
+            sections.append([])
+        elif line[:1] not in ("╭", "╰"):
+            sections[-1].append(line)
+    section = sections[0] if "╭" in told or len(sections) == 1 else sections[1]
+    return " ".join(" ".join(section).split()).removeprefix("Error parsing ").rstrip(".")
 
 
 def _constructors() -> Any:

@@ -172,7 +172,7 @@ def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
     main([str(grid), "--out", str(out)])
     said = capsys.readouterr().out
     assert [ledger.state(f"lfa-{s}-s0").kind for s in "ab"] == ["done", "failed"]
-    told = "n_layers must be at least 1, got 0"
+    told = "n_layers must be from 1 to 4,096, got 0"
     assert told in ledger.state("lfa-b-s0").detail and told in said
     argv = cells_of(read_grid(grid))[0].argv
     train([*argv, "--out", str(tmp_path / "whole")])
