@@ -11,7 +11,8 @@
 
 A name that matches nothing, a hook that did not fire and an edit of an observe-only hook raise
 `InputError`; so does an edit after which values are not finite, with the first hook where that is so. Hooks are removed
-on the way out, also after an exception.
+on the way out, also after an exception. Hooks belong to the thread that attached them: another thread's forward pass
+raises there, and neither is silently wrong.
 """
 
 import re
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -195,10 +197,27 @@ def check_fired(silent: Sequence[str]) -> None:
 
 @contextmanager
 def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterator[None]:
-    """TransformerLens hooks, removed whatever happens; hooks of an outer context stay."""
+    """TransformerLens hooks, removed whatever happens; hooks of an outer context stay.
+
+    They belong to the thread that attached them: a forward pass of another thread raises `InputError` there, for hooks
+    are on the model, and it would be edited, or captured as if it were this thread's.
+    """
     if not hooks:
         yield
         return
+    owner = get_ident()
+
+    def own(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def hook(x: Tensor, hook: Any) -> Any:
+            if get_ident() != owner:
+                raise InputError(
+                    f"another thread captures or edits {name} of this model: give each thread a model of its own, "
+                    "copy.deepcopy(model), or a lock around capture, edit and forward pass"
+                )
+            return fn(x, hook)
+
+        return hook
+
     with torch.compiler.set_stance("force_eager"), ExitStack() as stack:
         for name, fn in hooks:
             point = model.hook_dict[name]
@@ -206,7 +225,7 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
                 model.check_hooks_to_add(point, name, fn)
             except ValueError as error:
                 raise InputError(str(error)) from None
-            stack.callback(_detach, point, point.add_hook(fn))
+            stack.callback(_detach, point, point.add_hook(own(name, fn)))
         yield
 
 

@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -293,3 +294,60 @@ assert not wrong, f"modules instead of what they hold: {wrong}"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr.splitlines()[-1]
+
+
+def test_threads_never_get_each_others_activations() -> None:
+    """300 captures of two threads on one model: each is right, or raises in the thread that would be wrong."""
+    model = build("std-t", "tiny", init_std=0.2)
+    tokens = [torch.full((1, 4), i) for i in (1, 2)]
+    with capture(model, "blocks.0.attn.hook_z") as found:
+        pass_of = []
+        for one in tokens:
+            model(one)
+            pass_of.append(found["blocks.0.attn.hook_z"])
+    said: list[str] = []
+    wrong: list[int] = []
+    barrier = threading.Barrier(2)
+
+    def work(which: int) -> None:
+        for _ in range(150):
+            barrier.wait()
+            try:
+                with capture(model, "blocks.0.attn.hook_z") as mine:
+                    model(tokens[which])
+                if not torch.equal(mine["blocks.0.attn.hook_z"], pass_of[which]):
+                    wrong.append(which)
+            except InputError as error:
+                said.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in (0, 1)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not wrong
+    assert all("another thread" in line or "did not fire" in line for line in said)
+
+
+def test_a_forward_pass_of_another_thread_is_not_edited() -> None:
+    model = build("std-t", "tiny", init_std=0.2)
+    tokens = torch.ones(1, 4, dtype=torch.long)
+    plain = model(tokens)
+    caught: list[Exception] = []
+
+    def other() -> None:
+        try:
+            model(tokens)
+        except InputError as error:
+            caught.append(error)
+
+    with edit(model, {"blocks.0.attn.hook_z": lambda z, hook: 0 * z}):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        edited = model(tokens)
+    assert "blocks.0.attn.hook_z" in str(caught[0]) and "copy.deepcopy" in str(caught[0])
+    assert not torch.equal(edited, plain)
+    other()
+    assert len(caught) == 1
+    assert torch.equal(model(tokens), plain)
