@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.models.checkpoint import load
     from streamscope.probes.coherence import Coherence
     from streamscope.probes.coreference import Coreference
+    from streamscope.probes.documents import given_prompts
     from streamscope.probes.held_out import held_out
     from streamscope.probes.pds.measure import summary
     from streamscope.probes.probe import measure
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     tokenizer = check_tokenizer(model)
     pairs, cases = (align(load_suite(s), tokenizer, model.config.n_ctx) for s in ("competing", "coreference"))
 
+    prompts = given_prompts(pairs, model, tokenizer)
+
     def coreference(domain: str) -> None:
         probe = Coreference(domain=domain)  # type: ignore[arg-type]
         for aligned in (cases, pairs):
@@ -53,17 +56,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             held_out(table)
             stability(table)
 
-    def one(probe: object) -> None:
-        probe.summarize(measure(model, probe, pairs, tokenizer=tokenizer))  # type: ignore[attr-defined,arg-type]
-
     tokens = (*pairs.tokens, *cases.tokens)
     steps: dict[str, Callable[[], object]] = {
         "forward pass alone": lambda: run(model, Query(tokens=tokens, logits=[[len(ids) - 1] for ids in tokens])),
         "pds": lambda: summary(model, pairs, tokenizer),
         "coreference, candidates": lambda: coreference("candidates"),
         "coreference, keys": lambda: coreference("keys"),
-        "sps": lambda: one(Sps()),
-        "coherence": lambda: one(Coherence()),
+        "sps": lambda: Sps().measure(model, prompts),
+        "coherence": lambda: Coherence().measure(model, prompts),
     }
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():

@@ -212,22 +212,21 @@ def _meaning(model: Any, aligned: "Aligned", found: Found) -> None:
     """SPS over all heads and per layer; coherence over all pairs and per relation."""
     import pandas as pd
 
-    from streamscope.probes.coherence import Coherence
+    from streamscope.probes.coherence.measure import rows as words
+    from streamscope.probes.coherence.measure import summary as coherence
     from streamscope.probes.probe import measure
     from streamscope.probes.sps import Sps
+    from streamscope.probes.sps.measure import summary
 
-    sps = measure(model, Sps(), aligned)
-    whole, layers = Sps().summarize(sps, "all"), Sps().summarize(sps, "layer")
-    names = [f"L{layer}" for layer in layers.pop("layer")]
-    tables = [whole.assign(heads="all"), layers.assign(heads=names)]
-    together = pd.concat(tables, ignore_index=True)
-    found.tables["sps"] = together[["heads", *(c for c in together if c != "heads")]]
-    found.tables["coherence"] = Coherence().summarize(measure(model, Coherence(), aligned))
+    rows = measure(model, Sps(), aligned)
+    sps = pd.concat([summary(rows, level) for level in ("all", "layers")], ignore_index=True)
+    found.tables["sps"] = sps.drop(columns=["layer", "index"]).rename(columns={"head": "heads"})
+    found.tables["coherence"] = coherence(words(model, aligned, None, model.tokenizer), elsewhere=False)
 
 
 def _following(model: Any, aligned: "Aligned", found: Found) -> None:
-    """What is due to the text's nouns (`probes.elsewhere`), and how it changes without the head that follows the right
-    one best and without each other head of its layer.
+    """What is due to the text's nouns (`probes.coherence.elsewhere`), and how it changes without the head that follows
+    the right one best and without each other head of its layer.
 
     Every prompt loses the head that was chosen without its half of the cases. Rows: the whole, the chosen head, the
     others one at a time, their mean, and chosen − mean; empty where no prompt has nouns that can be exchanged.
@@ -235,15 +234,14 @@ def _following(model: Any, aligned: "Aligned", found: Found) -> None:
     import numpy as np
     import pandas as pd
 
-    from streamscope.probes.elsewhere import elsewhere
-    from streamscope.probes.prompts import align
+    from streamscope.probes.coherence.elsewhere import exchanged
     from streamscope.probes.report import estimate, with_holm
 
     found.tables["following"] = pd.DataFrame(columns=["who", "role", "change", "ci_low", "ci_high", "n", "undefined"])
-    exchanged = elsewhere(aligned)
-    if exchanged is None:
+    after = exchanged(aligned, model.tokenizer, model.config.n_ctx)
+    if after is None:
         return
-    both = (aligned, align(exchanged, model.tokenizer, model.config.n_ctx))
+    both = (aligned, after)
     whole = _due(model, both, None)
     whole = whole[whole["id"].isin(found.chosen)].reset_index(drop=True)
     heads = sorted(set(found.chosen.values()))
@@ -271,8 +269,7 @@ def _following(model: Any, aligned: "Aligned", found: Found) -> None:
 def _due(model: Any, both: "tuple[Aligned, Aligned]", without: str | None) -> "pd.DataFrame":
     """Per prompt with a control: log-odds − those after another prompt's nouns, as `due`; `without` one head."""
     from streamscope.models.head_spec import parse_heads
-    from streamscope.probes.coherence import Coherence
-    from streamscope.probes.probe import measure
+    from streamscope.probes.coherence.measure import rows
 
     edits: dict[str, Any] = {}
     if without is not None:
@@ -284,9 +281,7 @@ def _due(model: Any, both: "tuple[Aligned, Aligned]", without: str | None) -> "p
             return z
 
         edits = {f"blocks.{head.layer}.attn.hook_z": removed}
-    own, other = (measure(model, Coherence(), one, edits=edits) for one in both)
-    table = own.merge(other[["id", "log_odds"]], on="id", suffixes=("", "_elsewhere"))
-    return table.assign(due=table["log_odds"] - table["log_odds_elsewhere"])
+    return rows(model, *both, model.tokenizer, edits).dropna(subset="due")
 
 
 def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:

@@ -149,7 +149,7 @@ def meaning(runs: Runs, sizes: Sizes) -> Section:
             Table(_together(runs, "coherence"), "Coherence, in nats; share: of prompts with log-odds above 0"),
             Command(
                 [
-                    *each(runs, f"python -m probes.sps {{}} --suite {SUITE} --n {sizes.pairs} --level layer"),
+                    *each(runs, f"python -m probes.sps {{}} --suite {SUITE} --n {sizes.pairs}"),
                     *each(runs, f"python -m probes.coherence {{}} --suite {SUITE} --n {sizes.pairs}"),
                 ]
             ),

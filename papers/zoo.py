@@ -94,6 +94,7 @@ def scores(folder: Path) -> dict[str, Any]:
     from streamscope.probes.probe import measure
     from streamscope.probes.prompts import align, check_tokenizer, load_suite
     from streamscope.probes.sps import Sps
+    from streamscope.probes.sps.measure import summary
     from streamscope.probes.statistics import ratio_of_sums
 
     model = load(folder)
@@ -115,8 +116,7 @@ def scores(folder: Path) -> dict[str, Any]:
         }
         if suite == "stories":
             row["coherence"] = _coherence(model, aligned, tokenizer)
-            sps = Sps(level="head")
-            heads = sps.summarize(measure(model, sps, aligned, tokenizer=tokenizer))
+            heads = summary(measure(model, Sps(), aligned, tokenizer=tokenizer), "heads")
             looking = heads.iloc[(heads["semantic"] + heads["distractor"]).argmax()]
             row["looking"] = {
                 k: looking[k] for k in ("head", "semantic", "distractor", "sps", "ci_low", "ci_high", "n")
@@ -131,18 +131,12 @@ def scores(folder: Path) -> dict[str, Any]:
 
 def _coherence(model: Any, aligned: Any, tokenizer: Any) -> dict[str, Any]:
     """Relation -> log-odds of the coherent word, its interval, the share preferred, n, and what is due to the nouns."""
-    from streamscope.probes.coherence import Coherence
-    from streamscope.probes.elsewhere import due_to_nouns, elsewhere
-    from streamscope.probes.probe import measure
+    from streamscope.probes.coherence.elsewhere import exchanged
+    from streamscope.probes.coherence.measure import rows, summary
 
-    probe = Coherence()
-    table = measure(model, probe, aligned, tokenizer=tokenizer)
-    summary = probe.summarize(table).set_index("relation")
-    suite = elsewhere(aligned)
-    control = None if suite is None else measure(model, probe, suite, tokenizer=tokenizer)
-    due = due_to_nouns(table, control).set_index("relation")
-    columns = ["elsewhere", "due", "due_low", "due_high", "lift", "controls"]
-    return summary[["log_odds", "ci_low", "ci_high", "share", "n"]].join(due[columns]).to_dict("index")
+    table = summary(rows(model, aligned, exchanged(aligned, tokenizer), tokenizer)).set_index("relation")
+    columns = ["log_odds", "ci_low", "ci_high", "share", "n", "elsewhere", "due", "due_low", "due_high", "lift"]
+    return table[[*columns, "controls"]].to_dict("index")
 
 
 def _induction(model: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ COMMANDS = {
     "loss": "python -m interventions.ablate {name} --heads --max-documents None",
     "coreference": "python -m probes.coreference {name} --suite {suite}",
     "coherence": "python -m probes.coherence {name} --suite {suite}",
-    "sps": "python -m probes.sps {name} --suite stories --level head",
+    "sps": "python -m probes.sps {name} --suite stories",
     "pds": "python -m probes.pds {name}",
     "induction": "python -m probes.heads {name}",
 }

@@ -18,7 +18,7 @@ freedom for units of unequal sizes (`statistics.degrees_of_freedom`).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from scipy import stats
 
 from streamscope.models.errors import InputError
 from streamscope.probes.corrections import correct
+from streamscope.probes.proportions import wilson
 from streamscope.probes.statistics import (
     BOOTSTRAP_CLUSTERS,
     Clusters,
@@ -57,6 +58,9 @@ class Measure:
     resolution: float
     factor: float = 1.0
     shift: float = 0.0
+    kind: Literal["ratio", "share"] = "ratio"
+    """A share counts hits (0 or 1) among units of size 1: the interval of one cell is Wilson's, never outside 0 and 1
+    (`proportions.proportion`), and there also where all or none hit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +161,14 @@ class Estimates:
     reasons: Reasons
     contrasts: tuple[Contrast, ...] = ()
 
+    def where(self, **labels: Any) -> "Estimates":
+        """The estimates of the contrasts with these labels."""
+        keep = [i for i, c in enumerate(self.contrasts) if all(c.labels.get(k) == v for k, v in labels.items())]
+        at = {old: new for new, old in enumerate(keep)}
+        some = {(at[i], name): why for (i, name), why in self.reasons.items() if i in at}
+        frame = self.frame.iloc[keep].reset_index(drop=True)
+        return Estimates(frame, some, tuple(self.contrasts[i] for i in keep))
+
     def wide(self, keys: Sequence[str], *, describe: Sequence[str] = ()) -> tuple[pd.DataFrame, Reasons]:
         """One row per combination of `keys`, one group of columns per quantity; and why cells have no value.
 
@@ -221,6 +233,9 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
                 observed.total[np.ix_(cells, at)], observed.sizes[np.ix_(cells, at)], w, within, m, c.null, confidence
             )
             row |= numbers
+            if m.kind == "share" and w.tolist() == [1.0] and within.count > 1:
+                row["low"], row["high"] = wilson(observed.total[cells[0], at], within, confidence)
+                untested = {name: text for name, text in untested.items() if name not in ("low", "high")}
             if untested and c.null is None:
                 why = {name: text for name, text in untested.items() if name != "p"}
             else:
@@ -277,7 +292,7 @@ def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) 
 def compare(
     run: Observations, control: Observations, contrasts: Sequence[Contrast], of_control: Sequence[Contrast] = ()
 ) -> Estimates:
-    """Every tested contrast of the run, of the control, and their difference over the units that both have.
+    """Every tested contrast or share of the run, of the control, and their difference over the units that both have.
 
     Quantities are <quantity>_run and <quantity>_control, described, and <quantity>_difference, tested: the run's
     weights on its cells and their negative on the control's, unit by unit, so that what documents share drops out.
@@ -302,7 +317,7 @@ def compare(
         size=np.concatenate([mine.sizes, theirs.sizes]),
     )
     out = []
-    for c in (c for c in contrasts if c.null is not None):
+    for c in (c for c in contrasts if c.null is not None or run.measure.kind == "share"):
         c = replace(c, missing=c.missing or lost.get((c.quantity, *c.labels.items()), ""))
         other = {cell + k: -w for cell, w in c.weights.items()}
         out += [

@@ -292,21 +292,16 @@ def _largest(table: "pd.DataFrame", column: str) -> "pd.DataFrame":
 
 
 def _due(model: Any, tokenizer: Any, options: Measuring) -> "pd.DataFrame":
-    from streamscope.probes.coherence import Coherence
-    from streamscope.probes.elsewhere import elsewhere
-    from streamscope.probes.probe import measure
+    from streamscope.probes.coherence.elsewhere import exchanged
+    from streamscope.probes.coherence.measure import rows
     from streamscope.probes.prompts import align, load_suite
 
     aligned = align(load_suite(options.suite, n=options.n), tokenizer, model.config.n_ctx)
-    suite = elsewhere(aligned)
-    if suite is None:
+    others = exchanged(aligned, tokenizer, model.config.n_ctx)
+    if others is None:
         raise InputError(f"no prompt of {options.suite} has nouns that can be exchanged; take --suite stories")
-    others = align(suite, tokenizer, model.config.n_ctx)
-    own, other = (measure(model, Coherence(), prompts, tokenizer=tokenizer) for prompts in (aligned, others))
-    both = own.merge(other[["id", "log_odds"]], on="id", suffixes=("", "_elsewhere"))
-    both = both.assign(
-        measure="due", head="", unit=both["id"], total=both["log_odds"] - both["log_odds_elsewhere"], n=1
-    )
+    both = rows(model, aligned, others, tokenizer).dropna(subset="due")
+    both = both.assign(measure="due", head="", unit=both["id"], total=both["due"], n=1)
     both["cluster"] = both["cluster"].map(_text)
     return both[["measure", "head", "unit", "cluster", "total", "n"]]
 

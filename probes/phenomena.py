@@ -215,21 +215,17 @@ def _mean(values: Any, clusters: Any, head: str = "") -> dict[str, Any]:
 
 def _copying(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     """Log-odds of the coherent word, minus those after another prompt's nouns."""
-    from streamscope.probes.coherence import Coherence
-    from streamscope.probes.elsewhere import elsewhere
-    from streamscope.probes.probe import measure
+    from streamscope.probes.coherence.elsewhere import exchanged
+    from streamscope.probes.coherence.measure import rows
     from streamscope.probes.prompts import align, load_suite
 
     suite = load_suite("stories" if name == "copying" else "reserved-words", n=gate.n)
     aligned = align(suite, one.tokenizer, one.model.config.n_ctx)
-    own = measure(one.model, Coherence(), aligned, tokenizer=one.tokenizer)
-    exchanged = elsewhere(aligned)
-    if exchanged is None:
+    others = exchanged(aligned, one.tokenizer, one.model.config.n_ctx)
+    if others is None:
         return _nothing("no prompt has nouns that can be exchanged")
-    others = align(exchanged, one.tokenizer, one.model.config.n_ctx)
-    other = measure(one.model, Coherence(), others, tokenizer=one.tokenizer)
-    both = own.merge(other[["id", "log_odds"]], on="id", suffixes=("", "_elsewhere"))
-    return _mean(both["log_odds"] - both["log_odds_elsewhere"], both["cluster"])
+    both = rows(one.model, aligned, others, one.tokenizer).dropna(subset="due")
+    return _mean(both["due"], both["cluster"])
 
 
 def _repeated(one: Opened, gate: Gate) -> "tuple[Any, Any, Any]":

@@ -45,18 +45,22 @@ def proportion(hits: ArrayLike, clusters: ArrayLike | None = None, confidence: f
 
     Raises `InputError` for hits that are not booleans (or 0 and 1), and fewer than two clusters.
     """
-    from statsmodels.stats.proportion import proportion_confint
-
     x = _hits(hits, "hits")
     within = read_clusters(clusters, len(x))
-    n = float(len(x))
     p = float(x.mean())
-    if clusters is not None:
-        if within.count < 2:
-            raise InputError(f"an interval needs at least two clusters, got {within.count}")
-        n = effective_n(*within.totals(x), confidence, within=within)
-    low, high = proportion_confint(p * n, n, alpha=1 - confidence, method="wilson")
-    return Estimate(p, float(np.sqrt(p * (1 - p))), float(low), float(high), within.count)
+    if clusters is not None and within.count < 2:
+        raise InputError(f"an interval needs at least two clusters, got {within.count}")
+    low, high = wilson(x, None if clusters is None else within, confidence)
+    return Estimate(p, float(np.sqrt(p * (1 - p))), low, high, within.count)
+
+
+def wilson(hits: np.ndarray, within: Clusters | None, confidence: float = 0.95) -> tuple[float, float]:
+    """The interval of `proportion`, of hits (0 or 1) that are read already; None: every case is a cluster."""
+    from statsmodels.stats.proportion import proportion_confint
+
+    n = float(len(hits)) if within is None else effective_n(*within.totals(hits), confidence, within=within)
+    low, high = proportion_confint(float(hits.mean()) * n, n, alpha=1 - confidence, method="wilson")
+    return float(low), float(high)
 
 
 def effective_n(

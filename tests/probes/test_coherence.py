@@ -13,6 +13,8 @@ from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.coherence import Coherence, main
+from streamscope.probes.coherence.measure import rows, seen_of, summary
+from streamscope.probes.documents import given_prompts
 from streamscope.probes.probe import measure
 from streamscope.probes.prompts import align, load_suite
 from tests.probes import planted
@@ -32,10 +34,12 @@ def planted_logits() -> Any:
 
 
 def test_planted_logits() -> None:
-    table = measure(planted_logits(), Coherence(), planted.suite(6))
+    net = planted_logits()
+    table = measure(net, Coherence(), planted.suite(6))
     expected = {f"p{i}": 1 + i / 10 for i in range(6)}
     assert table["log_odds"].tolist() == pytest.approx([expected[pair] for pair in table["pair"]], abs=1e-5)
-    summary = Coherence().summarize(table).set_index("relation")
+    summary = Coherence().measure(net, given_prompts(planted.suite(6), net)).table().short("log_odds")
+    summary = summary.set_index("relation")
     assert summary.loc["all", "log_odds"] == pytest.approx(1.25, abs=1e-5)
     assert summary.loc["tool-container", "log_odds"] == pytest.approx(fmean([1, 1.2, 1.4]), abs=1e-5)
     assert (summary["share"] == 1).all()
@@ -81,18 +85,13 @@ def test_bad_input(tiny_run: Any) -> None:
     with pytest.raises(InputError, match="not finite"):
         measure(net, Coherence(), planted.suite())
     with pytest.raises(InputError, match="empty"):
-        Coherence().summarize(pd.DataFrame({"relation": []}))
+        seen_of(pd.DataFrame({"relation": []}))
     with pytest.raises(InputError, match="no prompt has continuations|can be aligned"):
         main([str(tiny_run), "--suite", "coreference"])
 
 
 def test_one_pair_has_no_interval() -> None:
-    summary = Coherence().summarize(measure(planted_logits(), Coherence(), planted.suite(1)))
-    assert np.isnan(summary["share_low"]).all()
-    assert summary["undefined"].str.contains("share_low").all()
-
-
-def test_plot() -> None:
-    figure = Coherence().plot(measure(planted_logits(), Coherence(), planted.suite(6)))
-    assert {trace.name for trace in figure.data} == {"target first", "target last"}
-    assert sum(len(trace.y) for trace in figure.data) == 12
+    table = rows(planted_logits(), align(planted.suite(1), planted.tokenizer()), None, planted.tokenizer())
+    found = summary(table, elsewhere=False)
+    assert np.isnan(found["share_low"]).all()
+    assert found["undefined"].str.contains("share_low").all()

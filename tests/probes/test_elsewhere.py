@@ -1,10 +1,12 @@
 """The control of coherence: other prompts' nouns, and what is then due to the text's own."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from streamscope.probes.align import Aligned
-from streamscope.probes.elsewhere import NO_CONTROL, due_to_nouns, elsewhere, opening
+from streamscope.probes.coherence.elsewhere import NO_CONTROL, elsewhere, opening
+from streamscope.probes.coherence.measure import summary
 from streamscope.probes.suite import Prompt
 
 TEXTS = {
@@ -58,18 +60,18 @@ def test_only_another_prompt_without_its_nouns_lends_its_opening() -> None:
 def test_what_is_due_by_hand() -> None:
     own = pd.DataFrame(
         {
-            "id": ["p", "q", "r"], "relation": ["u", "u", "v"], "cluster": ["1", "2", "3"], "log_odds": [2.0, 4.0, 9.0],
-            "log_p": [-1.0, -2.0, -1.0], "log_p_incoherent": [-3.0, -6.0, -10.0],
+            "id": ["p", "q", "r"], "relation": ["u", "u", "v"], "cluster": ["1", "2", "3"], "log_p": [-1.0, -2.0, -1.0],
+            "log_p_incoherent": [-3.0, -6.0, -10.0], "log_p_elsewhere": [-2.0, -3.0, np.nan],
+            "log_p_incoherent_elsewhere": [-2.5, -6.0, np.nan], "due": [1.5, 1.0, np.nan], "prefers": True,
+            "category": "", "order": "",
         }
     )  # fmt: skip
-    after = pd.DataFrame(
-        {"id": ["q", "p"], "log_odds": [3.0, 0.5], "log_p": [-3.0, -2.0], "log_p_incoherent": [-6.0, -2.5]}
-    )
-    found = due_to_nouns(own, after).set_index("relation")
+    found = summary(own).set_index("relation")
     one = found.loc["u"]
     assert (one["controls"], one["elsewhere"], one["due"]) == (2, 1.75, 1.25)  # (1.5 + 1)/2
     assert one["lift"] == pytest.approx(((1 - 0.5) / 2 + (1 + 0) / 2) / 2)
     assert one["due_low"] == pytest.approx(1.25 - 12.7062 * 0.25, abs=1e-3)
     assert found.loc["all", "due"] == 1.25 and found.loc["v", "controls"] == 0
     assert NO_CONTROL in found.loc["v", "undefined"]
-    assert due_to_nouns(own, None)["controls"].sum() == 0
+    names = ["log_p_elsewhere", "log_p_incoherent_elsewhere", "due"]
+    assert summary(own.assign(**dict.fromkeys(names, np.nan)))["controls"].sum() == 0

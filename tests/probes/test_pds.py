@@ -139,7 +139,9 @@ def test_a_bridge(tmp_path: Any) -> None:
     from streamscope.probes.coreference import Coreference
     from streamscope.probes.sps import Sps
 
-    for probe in (Coreference(), Sps(), Coherence()):
+    assert len(Sps().measure(bridge, given_prompts(aligned, bridge, words)).table("all").frame) == 1
+    assert len(Coherence().measure(bridge, given_prompts(aligned, bridge, words)).table().frame) == 3
+    for probe in (Coreference(),):
         summary = probe.summarize(measure(bridge, probe, aligned, tokenizer=words))
         assert len(summary) in (1, 3, 4)
     with pytest.raises(InputError, match="hook_gate"):
@@ -231,20 +233,3 @@ def test_bad_commands(arguments: list[str], message: str, tiny_run: Any, short_s
     given = [{"RUN": str(tiny_run), "SUITE": short_suite}.get(a, a) for a in arguments]
     with pytest.raises(InputError, match=message):
         main(given)
-
-
-def test_help_is_light() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, importlib\n"
-        "for name in ('coreference', 'sps', 'coherence'):\n"
-        "    module = importlib.import_module(f'probes.{name}')\n"
-        "    try:\n        module.main(['--help'])\n    except SystemExit:\n        pass\n"
-        "heavy = {'torch', 'transformer_lens', 'pandas', 'scipy', 'plotly'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Run folder, or bundled") == 3

@@ -14,9 +14,11 @@ from streamscope.models.config import Gate
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.documents import given_prompts
 from streamscope.probes.probe import measure
 from streamscope.probes.prompts import align, load_suite
 from streamscope.probes.sps import Sps, main
+from streamscope.probes.sps.measure import summary
 from streamscope.probes.undefined import reasons
 from tests.probes import planted
 
@@ -29,22 +31,22 @@ def table() -> pd.DataFrame:
 
 
 def test_planted_heads(table: pd.DataFrame) -> None:
-    heads = Sps(level="head").summarize(table)
+    heads = summary(table, "heads")
     np.testing.assert_allclose(heads["sps"], planted.SPS, atol=2e-6)
     np.testing.assert_allclose(heads["semantic"], [0.5, 1, 0.5, 0.8, 1 / 12], atol=2e-6)
     np.testing.assert_allclose(heads["distractor"], [0.5, 0, 0.5, 0.2, 1 / 12], atol=2e-6)
     assert (heads["even"] == 0).all()
-    whole = Sps().summarize(table)
+    whole = summary(table)
     assert len(whole) == 1
     assert whole["sps"][0] == pytest.approx(fmean(planted.SPS), abs=1e-6)
     assert (whole["n"][0], whole["clusters"][0]) == (24, 12)
-    layer = Sps(level="layer").summarize(table)
+    layer = summary(table, "layers")
     assert layer["sps"].tolist() == whole["sps"].tolist()
 
 
 def test_no_spread_between_pairs_is_undefined(table: pd.DataFrame) -> None:
     """Every pair has the same mean, the recency head +1 and −1: no interval, and d 0 from the prompts."""
-    heads = Sps(level="head").summarize(table)
+    heads = summary(table, "heads")
     assert heads[["ci_low", "p", "p_holm"]].isna().all(axis=None)
     assert all({"ci_low", "p"} <= reasons(text).keys() for text in heads["undefined"])
     assert heads["d"][0] == pytest.approx(0, abs=1e-6)
@@ -58,12 +60,9 @@ def test_gated_attention() -> None:
         net.blocks[0].attn.gate.weight.zero_()
         net.blocks[0].attn.gate.bias[:, :4] = float(np.log(0.2 / 0.8))
         net.blocks[0].attn.gate.bias[:, 4:] = float(np.log(0.6 / 0.4))
-    gated = Sps(level="head", attention="gated")
-    np.testing.assert_allclose(
-        gated.summarize(measure(net, gated, planted.suite()))["sps"], 0.4 * np.array(planted.SPS), atol=2e-6
-    )
-    raw = Sps(level="head")
-    np.testing.assert_allclose(raw.summarize(measure(net, raw, planted.suite()))["sps"], planted.SPS, atol=2e-6)
+    for attention, gate in (("gated", 0.4), ("raw", 1.0)):
+        rows = measure(net, Sps(attention=attention), planted.suite())
+        np.testing.assert_allclose(summary(rows, "heads")["sps"], gate * np.array(planted.SPS), atol=2e-6)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +91,7 @@ def test_equals_loops_on_a_random_model(attention: str, split_words: Tokenizer) 
     for (layer, head), values in cells.items():
         one = table[(table["layer"] == layer) & (table["index"] == head)]
         np.testing.assert_allclose(one["sps"], values, atol=1e-6)
-    whole, heads = Sps().summarize(table), Sps(level="head").summarize(table)
+    whole, heads = summary(table), summary(table, "heads")
     assert whole["sps"][0] == pytest.approx(fmean(fmean(v) for v in cells.values()), abs=1e-6)
     assert whole["even"][0] == pytest.approx(fmean(even))
     assert heads["sps"].tolist() == pytest.approx([fmean(v) for v in cells.values()], abs=1e-6)
@@ -109,7 +108,7 @@ def test_even_attention_scores_the_length_of_words(split_words: Tokenizer) -> No
 
     table = measure(net, Sps(), load_suite("competing"), edits={"blocks.*.attn.hook_pattern": even})
     np.testing.assert_allclose(table["sps"], table["even"], atol=1e-6)
-    assert Sps().summarize(table)["even"][0] != 0
+    assert summary(table)["even"][0] != 0
 
 
 def test_bad_input(table: pd.DataFrame) -> None:
@@ -117,20 +116,21 @@ def test_bad_input(table: pd.DataFrame) -> None:
     bad: Any = "mixed"
     with pytest.raises(InputError, match="hook_gate"):
         measure(net, Sps(attention="gated"), planted.suite())
-    with pytest.raises((InputError, jaxtyping.TypeCheckError), match="level"):
-        Sps(level=bad)
     with pytest.raises((InputError, jaxtyping.TypeCheckError), match="attention"):
         Sps(attention=bad)
     with pytest.raises(InputError, match="empty"):
-        Sps().summarize(table.iloc[:0])
+        summary(table.iloc[:0])
     with pytest.raises(InputError, match="no tokenizer"):
         measure(build("lfa", "tiny"), Sps(), planted.suite())
 
 
-def test_plot(table: pd.DataFrame) -> None:
-    heat, bars = Sps().plot(table).data
-    np.testing.assert_allclose(np.asarray(heat.z)[0], planted.SPS, atol=2e-6)
-    assert list(bars.y) == pytest.approx([fmean(planted.SPS)], abs=1e-6)
+def test_what_is_measured_is_the_summary_of_the_rows(table: pd.DataFrame) -> None:
+    net = planted.model()
+    result = Sps().measure(net, given_prompts(planted.suite(), net))
+    for level in ("all", "layers", "heads"):
+        pd.testing.assert_frame_equal(result.table(level).short("sps"), summary(table, level))
+    np.testing.assert_allclose(np.asarray(result.figure("heads-sps").data[0].z)[0], planted.SPS, atol=2e-6)
+    assert result.figure("layers-sps-intervals").data[0].x[0] == pytest.approx(fmean(planted.SPS), abs=1e-6)
 
 
 def test_command_tells_that_a_model_has_no_gates(tiny_run: Any) -> None:

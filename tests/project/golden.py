@@ -70,9 +70,12 @@ ABLATE = {
     "p_above": "above_p", "p_above_holm": "above_p_holm",
     "p_interaction": "interaction_p", "p_interaction_holm": "interaction_p_holm",
 }  # fmt: skip
-RENAMED = {"pds": long_names("difference"), "ablate": ABLATE}
+RENAMED = {"pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
+           "coherence": long_names("log_odds")}  # fmt: skip
 """By the command's name up to the first hyphen."""
 GONE = {
+    "coherence": {"undefined": "reasons name the new columns"},
+    "sps": {"undefined": "reasons name the new columns"},
     "pds": {"undefined": "reasons name the new columns"},
     "ablate": {
         "undefined": "reasons name the new columns",
@@ -84,9 +87,10 @@ GONE = {
         "n": "documents, and prompts; in both also independent cases as `clusters`",
     },
 }  # fmt: skip
-CONTRACT = {"ablate", "pds"}
+CONTRACT = {"ablate", "coherence", "pds", "sps"}
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
-TABLES_GONE = {"pds": {"rows": "the observations, cells × pairs, are kept instead (Observations.frame)"}}
+OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
+TABLES_GONE = {"pds": OBSERVED, "sps": OBSERVED, "coherence": OBSERVED}
 
 
 def record(folder: Path, only: set[str]) -> None:

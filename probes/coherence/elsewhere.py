@@ -12,26 +12,15 @@ to the nouns of the text.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from streamscope.probes.align import Aligned, align
 from streamscope.probes.suite import Prompt, Suite
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from streamscope.probes.align import Aligned
-
 _END = re.compile(r"[.!?][\"'”’]?\s+")
-COLUMNS = ("elsewhere", "due", "due_low", "due_high", "due_p", "lift")
 NO_CONTROL = "no nouns in sentences of their own before the query, or no other prompt that fits"
-UNITS = {
-    "elsewhere": "nats, the same prompts after another prompt's nouns",
-    "due": "nats, log-odds − elsewhere, on the prompts that have a control",
-    "due_low": "nats",
-    "due_high": "nats",
-    "lift": "nats, mean over both continuations of ln p − ln p elsewhere",
-    "controls": "prompts with a control",
-}
 
 
 def opening(prompt: Prompt) -> int | None:
@@ -43,13 +32,11 @@ def opening(prompt: Prompt) -> int | None:
     return end.end() if end is not None and end.end() <= prompt.roles["query"][0] else None
 
 
-def elsewhere(aligned: "Aligned", seed: int = 0) -> Suite | None:
+def elsewhere(aligned: Aligned, seed: int = 0) -> Suite | None:
     """The prompts of `aligned` that can have a control, each after another's opening; None if there is none.
 
     Ids and continuations stay, roles but the query go. The donor is drawn among those that fit, by `seed`.
     """
-    import numpy as np
-
     cut = {p.id: opening(p) for p in aligned.prompts if p.coherent is not None}
     usable = [p for p in aligned.prompts if cut.get(p.id) is not None]
     rng = np.random.default_rng(seed)
@@ -86,37 +73,7 @@ def _names(prompt: Prompt) -> set[str]:
     return {word for start, end in spans for word in re.findall(r"\w+", prompt.text[start:end].lower())}
 
 
-def due_to_nouns(table: "pd.DataFrame", control: "pd.DataFrame | None") -> "pd.DataFrame":
-    """Per relation (and "all"): `elsewhere`, the mean log-odds of the control, and `due`, own − control, with interval.
-
-    `lift` is how much likelier the text's nouns make both of its words, in nats: copying without a choice. All are over
-    the prompts that have a control, clusters as in `table`; undefined, with the reason, where none has.
-    """
-    import pandas as pd
-
-    from streamscope.probes.report import estimate
-    from streamscope.probes.undefined import note, reasons
-
-    names = ["log_odds", "log_p", "log_p_incoherent"]
-    after = pd.DataFrame(columns=["id", *names]) if control is None else control[["id", *names]]
-    both = table.merge(after, on="id", suffixes=("", "_after")).rename(columns={"log_odds_after": "elsewhere"})
-    both["lift"] = sum(both[n] - both[f"{n}_after"] for n in names[1:]) / 2
-    named = table[table["relation"] != ""]
-    rows: list[dict[str, Any]] = []
-    for name in ["all", *sorted(named["relation"].unique())]:
-        one = both if name == "all" else both[both["relation"] == name]
-        if one.empty:
-            why = note(dict.fromkeys(COLUMNS, NO_CONTROL))
-            rows.append({"relation": name, "controls": 0, **dict.fromkeys(COLUMNS, float("nan")), "undefined": why})
-            continue
-        found = estimate(one["log_odds"] - one["elsewhere"], one["cluster"])
-        why = note({f"due_{k.removeprefix('ci_')}": r for k, r in reasons(found["undefined"]).items() if k != "sd"})
-        rows.append(
-            {
-                "relation": name, "controls": len(one), "elsewhere": float(one["elsewhere"].mean()),
-                "due": found["mean"], "due_low": found["ci_low"], "due_high": found["ci_high"], "due_p": found["p"],
-                "lift": float(one["lift"].mean()),
-                "undefined": why,
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+def exchanged(aligned: Aligned, tokenizer: Any, n_ctx: int | None = None) -> Aligned | None:
+    """`elsewhere` in tokens."""
+    suite = elsewhere(aligned)
+    return None if suite is None else align(suite, tokenizer, n_ctx)

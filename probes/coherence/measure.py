@@ -1,0 +1,174 @@
+"""Coherence: from the logits after every prompt, and after other prompts' nouns, to a row per relation."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.models.capture import Captures, Edits, Query, run
+from streamscope.models.errors import InputError
+from streamscope.probes.align import Aligned
+from streamscope.probes.attention import RoleQuery, align_once, choose, prompt_columns
+from streamscope.probes.coherence import Coherence
+from streamscope.probes.coherence.elsewhere import NO_CONTROL, exchanged
+from streamscope.probes.contract import Opened, Prompts, Seen, title_of
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.result import Column, Table, counts, key, quantity
+from streamscope.probes.suite import Suite
+
+RESOLUTION = 1e-5
+"""Log-odds closer than this are equal: rounding of float32 logits, in nats."""
+WORDS = ("log_p", "log_p_incoherent")
+AFTER = tuple(f"{name}_elsewhere" for name in WORDS)
+
+
+def plan(prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
+    """Logits at the last token of every prompt with continuations; `InputError` if none has any."""
+    aligned = align_once(prompts, tokenizer)
+    keep = [i for i, after in enumerate(aligned.continuations) if after is not None]
+    if not keep:
+        raise InputError("no prompt has continuations; use a suite that has, as competing or stories")
+    chosen, used = choose(aligned, keep), set(keep)
+    return RoleQuery(
+        tokens=chosen.tokens,
+        logits=[[len(ids) - 1] for ids in chosen.tokens],
+        aligned=chosen,
+        left_out=tuple(p.id for i, p in enumerate(aligned.prompts) if i not in used),
+    )
+
+
+def read(captures: Captures, query: Query) -> pd.DataFrame:
+    """One row per prompt: ln p of either continuation's first token, and their difference `log_odds`, in nats."""
+    assert isinstance(query, RoleQuery)
+    assert captures.logits is not None
+    aligned = query.aligned
+    log_p = np.zeros((len(aligned.prompts), 2))
+    for i, (row, after) in enumerate(zip(captures.logits, aligned.continuations, strict=True)):
+        assert after is not None
+        log_p[i] = row[0].double().log_softmax(-1)[[after[0][0], after[1][0]]].cpu().numpy()
+    odds = log_p[:, 0] - log_p[:, 1]
+    if not np.isfinite(odds).all():
+        bad = aligned.prompts[int(np.flatnonzero(~np.isfinite(odds))[0])].id
+        raise InputError(f"the logits of prompt {bad!r} are not finite")
+    names = {"coherent": [p.coherent for p in aligned.prompts], "incoherent": [p.incoherent for p in aligned.prompts]}
+    values = {WORDS[0]: log_p[:, 0], WORDS[1]: log_p[:, 1], "log_odds": odds, "prefers": odds > 0}
+    return pd.DataFrame({**prompt_columns(aligned), **names, **values})
+
+
+def rows(
+    model: Any, aligned: Aligned, others: Aligned | None, tokenizer: Any, edits: Edits | None = None
+) -> pd.DataFrame:
+    """`read` of the prompts, under edits if given, beside `others`, the same after other nouns (`exchanged`).
+
+    The columns log_p_elsewhere, log_p_incoherent_elsewhere, and `due`, log-odds − those elsewhere, are NaN where a
+    prompt has no control.
+    """
+    table, after = (
+        None if one is None else read(run(model, query := plan(one, tokenizer), edits), query)
+        for one in (aligned, others)
+    )
+    assert table is not None
+    names = dict(zip(WORDS, AFTER, strict=True))
+    if after is None:
+        return table.assign(**dict.fromkeys((*AFTER, "due"), np.nan))
+    both = table.merge(after[["id", *WORDS]].rename(columns=names), on="id", how="left")
+    return both.assign(due=both["log_odds"] - (both[AFTER[0]] - both[AFTER[1]]))
+
+
+def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> Seen:
+    """Cells: relation × (ln p of either word, after the own text and elsewhere), and whether the right one leads."""
+    opened = data[Prompts]
+    others = exchanged(opened.aligned, opened.tokenizer, model.cfg.n_ctx) if how.elsewhere else None
+    found = rows(model, opened.aligned, others, opened.tokenizer)
+    seen = seen_of(found, elsewhere=how.elsewhere, unit=opened.unit)
+    without = len(opened.aligned.prompts) - len(found)
+    lost = f", {without} without continuations" if without else ""
+    seen.about["title"] = f"{title_of(model)} on {opened.title()}{lost}; log-odds of the coherent continuation, nats"
+    return seen
+
+
+def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str], str] = str) -> Seen:
+    """Observations and contrasts of `rows`, for all prompts and per relation."""
+    if found.empty:
+        raise InputError("no prompts to summarise: the table is empty")
+    groups = ["all", *sorted(set(found["relation"]) - {""})]
+    inside = [np.full(len(found), True), *((found["relation"] == name).to_numpy() for name in groups[1:])]
+    words = [*WORDS, *(AFTER if elsewhere else ())]
+    cells = pd.DataFrame([{"relation": name, "word": word} for name in groups for word in words])
+    columns = ["cluster", "category", "relation", "order"]
+    units = found[columns].assign(unit=[unit(name) for name in found["id"]])
+    values = [found[word].to_numpy(float) for word in words]
+    odds = Observations(
+        measure=Measure(name="coherence", unit="nats", resolution=RESOLUTION), cells=cells, units=units, size=1.0,
+        total=np.stack([np.where(some, value, np.nan) for some in inside for value in values]),
+    )  # fmt: skip
+    hits = found["prefers"].to_numpy(float)
+    share = Observations(
+        measure=Measure(name="share", unit="of prompts", resolution=0.0, kind="share"),
+        cells=pd.DataFrame({"relation": groups}), units=units, size=1.0,
+        total=np.stack([np.where(some, hits, np.nan) for some in inside]),
+    )  # fmt: skip
+    contrasts = []
+    for i, name in enumerate(groups):
+        at, labels, family = i * len(words), {"relation": name}, "all" if i == 0 else "relation"
+        own = {at: 1.0, at + 1: -1.0}
+        contrasts.append(Contrast(quantity="log_odds", weights=own, labels=labels, family=family))
+        if elsewhere:
+            none = "" if (found["due"].notna() & inside[i]).any() else NO_CONTROL
+            after = {at + 2: 1.0, at + 3: -1.0}
+            due = {**own, at + 2: -1.0, at + 3: 1.0}
+            both = {at: 0.5, at + 1: 0.5, at + 2: -0.5, at + 3: -0.5}
+            contrasts += [
+                Contrast(quantity="elsewhere", weights=after, labels=labels, null=None, missing=none),
+                Contrast(quantity="due", weights=due, labels=labels, family=f"due, {family}", missing=none),
+                Contrast(quantity="lift", weights=both, labels=labels, null=None, missing=none),
+            ]
+    shares = [Contrast(quantity="share", weights={i: 1.0}, labels={"relation": g}, null=None)
+              for i, g in enumerate(groups)]  # fmt: skip
+    return Seen({"log_odds": odds, "share": share}, {"log_odds": contrasts, "share": shares}, {"title": "coherence"})
+
+
+def tables(how: Coherence, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """coherence: a row for all prompts and one per relation."""
+    found = estimates["log_odds"]
+    frame, missing = found.wide(["relation"])
+    share, lost = estimates["share"].wide(["relation"], describe=("low", "high"))
+    for name in ("share", "share_low", "share_high"):
+        frame.insert(len(frame.columns) - 2, name, share[name])
+    columns = ODDS
+    if "due" in frame:
+        after = found.frame["quantity"] == "due"
+        frame["controls"] = found.frame["n"][after].to_numpy()
+        columns += DUE
+    return {"coherence": Table(frame, columns, {**missing, **lost}, seen.about["title"])}
+
+
+ODDS = (
+    key("relation", "relation", "of the nouns; all: every prompt"),
+    *quantity("log_odds", "log-odds", "nats", "ln p of the coherent − of the incoherent continuation",
+              sd="independent cases"),
+    Column(name="share", title="share", unit="of prompts with log-odds above 0", format=".3f",
+           interval=("share_low", "share_high"), doc="prompts whose coherent continuation is the likelier one"),
+    Column(name="share_low", title="share, lower", unit="of prompts", format=".3f", shown=False,
+           doc="lower end of Wilson's 95 % interval of the share"),
+    Column(name="share_high", title="share, upper", unit="of prompts", format=".3f", shown=False,
+           doc="upper end of Wilson's 95 % interval of the share"),
+    *counts("prompts", "independent cases: a pair counts once; fewest words of a kind where they share words"),
+)  # fmt: skip
+DUE = (
+    *quantity("elsewhere", "elsewhere", "nats, the same prompts after another prompt's nouns",
+              "log-odds of the prompts that have a control, after another prompt's nouns", tested=False),
+    *quantity("due", "due to nouns", "nats, log-odds − elsewhere, on the prompts that have a control",
+              "log-odds − elsewhere", sd="independent cases"),
+    *quantity("lift", "lift", "nats, mean over both continuations of ln p − ln p elsewhere",
+              "how much likelier the text's nouns make both words: copying without a choice", tested=False),
+    Column(name="controls", title="controls", unit="prompts with a control", format="d", doc="how many have one"),
+)  # fmt: skip
+
+
+def summary(found: pd.DataFrame, *, elsewhere: bool = True) -> pd.DataFrame:
+    """The table of `rows`, with the short names that `papers` keep: sd, ci_low, ci_high, p of the log-odds."""
+    seen = seen_of(found, elsewhere=elsewhere)
+    estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    return tables(Coherence(), seen, estimates)["coherence"].short("log_odds")

@@ -1,0 +1,54 @@
+"""Semantic Preference Score: how much more attention the right noun gets than its competitor.
+
+    python -m probes.sps runs/lfa                         60 competing-noun prompts: all heads, each layer, each head
+    python -m probes.sps runs/lfa --suite stories --n 500 --out sps.parquet
+    python -m probes.sps runs/pls --attention gated
+
+SPS = mean over prompts of α(query → semantic) − α(query → distractor) (LFA Eq. 8), from −1 to 1, averaged over heads.
+In a minimal pair each noun stands last once, so a head that only looks at positions has 0, and so has a head that
+looks everywhere alike if the nouns have equally many tokens. They often have not: `even` is what such a head would
+have, (tokens of the target − tokens of the competitor) / keys, and belongs beside every SPS near 0. Prompts whose text
+up to the query is asked with either answer are left out and counted: their SPS is 0 by construction.
+"""
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, Prompts, instrument
+from streamscope.probes.figures import HeadMap, Intervals
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from streamscope.models.capture import Captures, Query
+    from streamscope.probes.align import Aligned
+    from streamscope.probes.suite import Suite
+
+
+@instrument("sps", Prompts())
+class Sps(Instrument):
+    """SPS over the prompts that name a target and a distractor: of all heads, of each layer's, of each head.
+
+    SPS = mean over prompts of α(query → target) − α(query → distractor) (LFA Eq. 8); the competitor is the role
+    "distractor".
+    """
+
+    attention: Literal["raw", "gated"] = "raw"
+    """α, or Ã = ḡ α with ḡ the mean of the head's gate over d_h at the query (SPEC §7.3)."""
+
+    figures: ClassVar = (HeadMap("sps", table="heads"), Intervals("sps", table="layers"), HeadMap("semantic", "heads"))
+    planted: ClassVar = "tests/probes/test_sps.py::test_planted_heads"
+
+    def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
+        """Patterns, and gates where they count, at the query."""
+        return self._body().plan(self, prompts, tokenizer)
+
+    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
+        """One row per prompt and head: attention to `semantic` and `distractor`, and `sps`, their difference.
+
+        `even` is the SPS of a head that looks everywhere alike.
+        """
+        return self._body().read(self, captures, query)
+
+
+main = main_of(Sps, __doc__)

@@ -1,0 +1,7 @@
+"""`python -m probes.sps`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.sps import main
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,142 @@
+"""SPS: from attention at the query to cells × prompts, and to a row for all heads, per layer and per head."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.models.capture import Captures, Query, run
+from streamscope.models.errors import InputError
+from streamscope.probes.align import Aligned
+from streamscope.probes.attention import (
+    RESOLUTION,
+    RoleQuery,
+    attention_rows,
+    by_layer,
+    left_out,
+    prompt_columns,
+    role_query,
+    tidy,
+    to,
+)
+from streamscope.probes.contract import Opened, Prompts, Seen, title_of
+from streamscope.probes.effect_sizes import cohens_d
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.result import Column, Table, counts, key, quantity
+from streamscope.probes.sps import Sps
+from streamscope.probes.suite import Suite
+
+KEYS = ("head", "layer", "index")
+LEVELS = {"all": "all heads", "layers": "the heads of each layer", "heads": "each head"}
+UNIT = "attention, target − competitor"
+NO_SPREAD = "attention without spread, or one prompt"
+
+
+def plan(how: Sps, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
+    """Patterns, and gates where they count, at the query."""
+    return role_query(prompts, tokenizer, needs=("target", "distractor"), gated=how.attention == "gated")
+
+
+def read(how: Sps, captures: Captures, query: Query) -> pd.DataFrame:
+    """One row per prompt and head: attention `semantic` and `distractor`, `sps`, and `even`."""
+    assert isinstance(query, RoleQuery)
+    found: dict[str, list[np.ndarray]] = {"target": [], "distractor": []}
+    for i, rows in attention_rows(captures, query, gated=how.attention == "gated"):
+        for role, weights in found.items():
+            weights.append(to(rows, query.aligned.positions[i][role]))
+    semantic, distractor = np.stack(found["target"]), np.stack(found["distractor"])
+    values = {"semantic": semantic, "distractor": distractor, "sps": semantic - distractor}
+    sizes = [len(at["target"]) - len(at["distractor"]) for at in query.aligned.positions]
+    even = [size / (q + 1) for size, q in zip(sizes, query.aligned.queries, strict=True)]
+    columns: dict[str, list[Any]] = {**prompt_columns(query.aligned), "even": even}
+    return tidy(columns, list(by_layer(captures, "hook_pattern")), values)
+
+
+def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> Seen:
+    """Cells: attention of every head to target and competitor, and that of a head that looks everywhere alike."""
+    opened = data[Prompts]
+    if how.attention == "gated" and not any(name.endswith("attn.hook_gate") for name in model.hook_dict):
+        raise InputError(f"{title_of(model)} has no head gates, so its attention is raw; leave --attention gated out")
+    query = plan(how, opened.aligned, opened.tokenizer)
+    seen = seen_of(read(how, run(model, query), query), opened.unit)
+    lost = left_out(query, "target and distractor")
+    seen.about["title"] = f"{title_of(model)} on {opened.title()}{lost}; {how.attention} attention"
+    return seen
+
+
+def seen_of(rows: pd.DataFrame, unit: Callable[[str], str] = str) -> Seen:
+    """Observations and contrasts of the rows of `read`. Heads are averaged within a prompt: prompts are the units."""
+    if rows.empty:
+        raise InputError("no prompts to summarise: the table is empty")
+    heads = rows.drop_duplicates("head")[list(KEYS)].reset_index(drop=True)
+    prompts = rows.drop_duplicates("id").reset_index(drop=True)
+    n = len(heads)
+    roles = [rows[role].to_numpy(float).reshape(len(prompts), n).T for role in ("semantic", "distractor")]
+    cells = [heads.assign(role="semantic"), heads.assign(role="distractor")]
+    cells.append(pd.DataFrame({"head": ["even"], "layer": -1, "index": -1, "role": "even"}))
+    names = ("cluster", "category", "relation", "order")
+    block = Observations(
+        measure=Measure(name="SPS", unit=UNIT, resolution=RESOLUTION), cells=pd.concat(cells, ignore_index=True),
+        units=prompts[list(names)].assign(unit=[unit(name) for name in prompts["id"]]),
+        total=np.concatenate([*roles, prompts["even"].to_numpy(float)[None]]), size=1.0,
+    )  # fmt: skip
+    groups: list[tuple[str, str, int, int, Sequence[int]]] = [("all", "all", -1, -1, range(n))]
+    groups += [("layers", f"L{layer}", layer, -1, list(some.index)) for layer, some in heads.groupby("layer")]
+    groups += [("heads", one.head, one.layer, one.index, [i]) for i, one in enumerate(heads.itertuples(index=False))]
+    contrasts = []
+    for level, head, layer, index, some in groups:
+        labels = {"level": level, "head": head, "layer": layer, "index": index}
+        right, other = ({i + at: 1 / len(some) for i in some} for at in (0, n))
+        contrasts += [
+            Contrast(quantity="semantic", weights=right, labels=labels, null=None),
+            Contrast(quantity="distractor", weights=other, labels=labels, null=None),
+            Contrast(
+                quantity="sps", labels=labels, family=level, weights={**right, **{i: -w for i, w in other.items()}}
+            ),
+            Contrast(quantity="even", weights={2 * n: 1.0}, labels=labels, null=None),
+        ]
+    return Seen({"sps": block}, {"sps": contrasts}, {"title": "SPS"})
+
+
+def tables(how: Sps, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """all: SPS over all heads; layers: over those of each layer; heads: of each."""
+    block, out = seen.blocks["sps"], {}
+    for level, what in LEVELS.items():
+        found = estimates["sps"].where(level=level)
+        frame, missing = found.wide(KEYS)
+        d = []
+        for i in range(len(frame)):
+            mine = [c for c in found.contrasts if c.quantity in ("semantic", "distractor")][2 * i : 2 * i + 2]
+            target, other = (block.total[list(c.weights)].mean(0) for c in mine)
+            moves = len(target) > 1 and np.abs(target - other).max() > RESOLUTION
+            d.append(cohens_d(target, other) if moves else float("nan"))
+            if d[-1] != d[-1]:
+                missing[i, "d"] = NO_SPREAD
+        frame.insert(len(frame.columns) - 2, "d", d)
+        out[level] = Table(frame, COLUMNS, missing, f"{seen.about['title']}; SPS of {what}")
+    return out
+
+
+COLUMNS = (
+    key("head", "heads", "the head, or the heads that are averaged"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0; −1 of all"),
+    Column(name="index", title="index", unit="head", format="d", shown=False, doc="in its layer; −1 of several"),
+    *quantity("semantic", "target", "attention to the target", "mean attention to the target", tested=False,
+              format=".4f"),
+    *quantity("distractor", "competitor", "attention to the competitor", "mean attention to the competitor",
+              tested=False, format=".4f"),
+    *quantity("sps", "SPS", UNIT, "mean attention to the target − to the competitor", source="LFA Eq. 8",
+              sd="independent cases"),
+    *quantity("even", "even", f"{UNIT}, of a head that looks everywhere alike",
+              "(tokens of the target − tokens of the competitor) / keys", tested=False),
+    Column(name="d", title="d", unit="pooled standard deviations, target against competitor", format="+.3f",
+           shown=False, doc="Cohen's d of attention to the target against the competitor"),
+    *counts("prompts", "independent cases: a pair counts once; fewest words of a kind where they share words"),
+)  # fmt: skip
+
+
+def summary(rows: pd.DataFrame, level: str = "all") -> pd.DataFrame:
+    """A table (all, layers, heads) of the rows of `read`, with the short names that `papers` keep: sd, ci_low …"""
+    seen = seen_of(rows)
+    return tables(Sps(), seen, {"sps": estimate(seen.blocks["sps"], seen.contrasts["sps"])})[level].short("sps")
