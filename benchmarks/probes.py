@@ -35,12 +35,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.probes.coherence import Coherence
     from streamscope.probes.coreference import Coreference
     from streamscope.probes.documents import given_prompts
-    from streamscope.probes.held_out import held_out
     from streamscope.probes.pds.measure import summary
-    from streamscope.probes.probe import measure
     from streamscope.probes.prompts import align, check_tokenizer, load_suite
     from streamscope.probes.sps import Sps
-    from streamscope.probes.stability import stability
 
     model = load(options.run)
     tokenizer = check_tokenizer(model)
@@ -49,12 +46,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     prompts = given_prompts(pairs, model, tokenizer)
 
     def coreference(domain: str) -> None:
-        probe = Coreference(domain=domain)  # type: ignore[arg-type]
         for aligned in (cases, pairs):
-            table = measure(model, probe, aligned, tokenizer=tokenizer)
-            probe.summarize(table)
-            held_out(table)
-            stability(table)
+            how = Coreference(domain=domain)  # type: ignore[arg-type]
+            how.measure(model, given_prompts(aligned, model, tokenizer))
 
     tokens = (*pairs.tokens, *cases.tokens)
     steps: dict[str, Callable[[], object]] = {

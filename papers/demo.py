@@ -80,8 +80,9 @@ def _units() -> dict[str, dict[str, str]]:
     """Units by the first word of a table's name, from the modules that made the table."""
     from streamscope.interventions.ablate.measure import LOSS
     from streamscope.interventions.suppress import UNITS as SUPPRESSION
-    from streamscope.probes import coreference
     from streamscope.probes.coherence.measure import ODDS
+    from streamscope.probes.coreference.measure import HEADS as COREFERENCE
+    from streamscope.probes.coreference.measure import HELD_OUT
     from streamscope.probes.pds.measure import HEADS
     from streamscope.probes.result import short_units
     from streamscope.probes.sps.measure import COLUMNS as SPS
@@ -90,7 +91,7 @@ def _units() -> dict[str, dict[str, str]]:
         "parameters": {"parameters": "numbers, layers summed"},
         "losses": {"loss": "nats/token", "tokens": "training tokens seen, repetitions counted"},
         "pds": short_units(HEADS, "difference"),
-        "coreference": coreference.UNITS,
+        "coreference": short_units((*COREFERENCE, *HELD_OUT)),
         "sps": short_units(SPS, "sps"),
         "coherence": short_units(ODDS, "log_odds"),
         "following": {"change": "nats of log-odds; of the row `whole` the log-odds due to the nouns themselves"},

@@ -162,16 +162,16 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
     import pandas as pd
 
     from streamscope.probes.coreference import Coreference
+    from streamscope.probes.coreference.measure import summary
     from streamscope.probes.held_out import RULES, halves, held_out
     from streamscope.probes.probe import measure
     from streamscope.probes.report import hits
     from streamscope.probes.undefined import note
 
-    probe, everywhere = Coreference(), Coreference(domain="keys")
-    table, over_keys = (measure(model, one, aligned) for one in (probe, everywhere))
+    table, over_keys = (measure(model, one, aligned) for one in (Coreference(), Coreference(domain="keys")))
     chosen = held_out(table)
-    found.tables |= {"coreference": probe.summarize(table), "coreference-held-out": chosen}
-    found.tables |= {"coreference-keys": everywhere.summarize(over_keys)}
+    found.tables |= {"coreference": summary(table), "coreference-held-out": chosen}
+    found.tables |= {"coreference-keys": summary(over_keys)}
     found.tables |= {"coreference-keys-held-out": held_out(over_keys)}
     side, heads = halves(table, 0)[0], chosen.set_index("halves")["head"]
     first, second = heads["A→B"].iloc[0], heads["B→A"].iloc[0]

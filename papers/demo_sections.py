@@ -287,7 +287,7 @@ def _front(name: str, table: "pd.DataFrame") -> "pd.DataFrame":
 def _units(which: str) -> dict[str, str]:
     """Units of the columns, from the modules that made them."""
     from streamscope.interventions.ablate.measure import LOSS
-    from streamscope.probes.coreference import UNITS as COREFERENCE
+    from streamscope.probes.coreference.measure import HEADS, HELD_OUT
     from streamscope.probes.result import short_units
 
-    return short_units(LOSS, "delta") if which == "a" else COREFERENCE
+    return short_units(LOSS, "delta") if which == "a" else short_units((*HEADS, *HELD_OUT))

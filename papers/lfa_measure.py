@@ -103,6 +103,7 @@ def _coreference(
     import pandas as pd
 
     from streamscope.probes.coreference import Coreference
+    from streamscope.probes.coreference.measure import summary as measured
     from streamscope.probes.held_out import held_out
     from streamscope.probes.probe import measure
 
@@ -110,7 +111,7 @@ def _coreference(
     for domain in DOMAINS:
         probe = Coreference(domain=domain)  # type: ignore[arg-type]
         table = measure(model, probe, suites[COREFERENCE])
-        summary = probe.summarize(table).set_index("head")
+        summary = measured(table).set_index("head")
         heads[f"top1_{domain}"] = summary["top1"].reindex(heads["head"]).to_numpy()
         halves = held_out(table, seed=settings.seed)
         rules.append(halves.assign(domain=domain))
@@ -163,9 +164,9 @@ def _ranks(rows: Rows, summary: "pd.DataFrame", n: int) -> None:
 
 def _stability(rows: Rows, table: "pd.DataFrame", domain: str, suite: str) -> None:
     """Both readings of Eq. 6 (SPEC §7.3), over the minimal pairs of the table."""
-    from streamscope.probes.stability import mean_stability, stability
+    from streamscope.probes.coreference.measure import mean_stability
 
-    for _, one in mean_stability(stability(table)).iterrows():
+    for _, one in mean_stability(table).iterrows():
         detail = f"{one['left_out']} pairs left out" if one["left_out"] else ""
         rows.add(
             f"stability.{domain}.{one['reading']}.{suite}", "stability", "share of heads", one["mean"], sd=one["sd"],

@@ -46,7 +46,8 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     table = result.table(figure.table)
     if figure.y not in table.frame or table.frame[figure.y].isna().all():
         return None
-    drawn = _each_run(figure, table) if table.frame.get("run", pd.Series()).nunique() > 1 else _draw(figure, table)
+    apart = [c for c in ("run", *getattr(figure, "each", ())) if table.frame.get(c, pd.Series()).nunique() > 1]
+    drawn = _panels(figure, table, apart) if apart else _draw(figure, table)
     if drawn is not None:
         drawn.update_layout(template="plotly_dark" if dark else "plotly_white")
         said = f"{table.title}; {at}" if (at := _at(figure, table.frame)) else table.title
@@ -63,20 +64,20 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     return drawn
 
 
-def _each_run(figure: Figure, table: Table) -> go.Figure | None:
-    """One panel for each run, one below the other."""
+def _panels(figure: Figure, table: Table, by: list[str]) -> go.Figure | None:
+    """One panel for each run, or combination of other columns, one below the other."""
     each = {}
-    for run, rows in table.frame.groupby("run", sort=False):
+    for names, rows in table.frame.groupby(by, sort=False):
         one = _draw(figure, replace(table, frame=rows.reset_index(drop=True), missing={}))
         if one is not None:
-            each[str(run)] = one
+            each[", ".join(map(str, names))] = one
     if not each:
         return None
     n = len(each)
     whole = make_subplots(n, 1, subplot_titles=list(each), vertical_spacing=0.25 / n)
     for row, one in enumerate(each.values(), 1):
         for trace in one.data:
-            if trace.type == "heatmap":  # one scale for all, so that the runs can be compared by eye
+            if trace.type == "heatmap":  # one scale for all, so that panels can be compared by eye
                 low, high = ([getattr(o.data[0], end) for o in each.values()] for end in ("zmin", "zmax"))
                 trace.update(zmin=min(low), zmax=max(high), showscale=row == 1)
             else:

@@ -33,6 +33,8 @@ class HeadMap(Figure):
     """Layer × head, at the smallest value of `by` where rows differ in it; rows without a layer are left out."""
 
     by: str | None = None
+    each: tuple[str, ...] = ()
+    """A panel for every combination of these columns' values."""
 
 
 @dataclass(frozen=True)

@@ -162,8 +162,9 @@ class Estimates:
     contrasts: tuple[Contrast, ...] = ()
 
     def where(self, **labels: Any) -> "Estimates":
-        """The estimates of the contrasts with these labels."""
-        keep = [i for i, c in enumerate(self.contrasts) if all(c.labels.get(k) == v for k, v in labels.items())]
+        """The estimates of the contrasts with these labels; `quantity` counts as one."""
+        told = [{**c.labels, "quantity": c.quantity} for c in self.contrasts]
+        keep = [i for i, one in enumerate(told) if all(one.get(k) == v for k, v in labels.items())]
         at = {old: new for new, old in enumerate(keep)}
         some = {(at[i], name): why for (i, name), why in self.reasons.items() if i in at}
         frame = self.frame.iloc[keep].reset_index(drop=True)
@@ -292,7 +293,9 @@ def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) 
 def compare(
     run: Observations, control: Observations, contrasts: Sequence[Contrast], of_control: Sequence[Contrast] = ()
 ) -> Estimates:
-    """Every tested contrast or share of the run, of the control, and their difference over the units that both have.
+    """Every tested contrast of the run, of the control, and their difference over the units that both have.
+
+    Where no contrast of a block is tested, all are compared.
 
     Quantities are <quantity>_run and <quantity>_control, described, and <quantity>_difference, tested: the run's
     weights on its cells and their negative on the control's, unit by unit, so that what documents share drops out.
@@ -317,7 +320,7 @@ def compare(
         size=np.concatenate([mine.sizes, theirs.sizes]),
     )
     out = []
-    for c in (c for c in contrasts if c.null is not None or run.measure.kind == "share"):
+    for c in [c for c in contrasts if c.null is not None] or contrasts:
         c = replace(c, missing=c.missing or lost.get((c.quantity, *c.labels.items()), ""))
         other = {cell + k: -w for cell, w in c.weights.items()}
         out += [

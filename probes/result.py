@@ -82,22 +82,10 @@ def quantity(
     source: str = "", shown: bool = True,
 ) -> tuple[Column, ...]:  # fmt: skip
     """The columns of an estimate as `Estimates.wide` names them; of a described one the value alone."""
-    interval = (f"{name}_low", f"{name}_high") if tested else None
-    value = Column(
-        name=name, title=title, unit=unit, doc=doc, format=format, interval=interval, source=source, shown=shown
-    )
     if not tested:
-        return (value,)
-    ends = [
-        Column(name=end, title=f"{title}, {which}", unit=unit, doc=f"{which} end of the 95 % interval of {name}",
-               format=format, shown=False)
-        for end, which in zip(interval or (), ("lower", "upper"), strict=True)
-    ]  # fmt: skip
+        return (Column(name=name, title=title, unit=unit, doc=doc, format=format, source=source, shown=shown),)
     return (
-        value,
-        Column(name=f"{name}_sd", title=f"sd of {title}", unit=f"{unit}, between {sd}", format=format, shown=False,
-               doc=f"standard deviation of {name} between independent {sd}"),
-        *ends,
+        *described(name, title, unit, doc, format=format, sd=sd, source=source, shown=shown),
         Column(name=f"{name}_p", title=f"p of {title}", unit="probability", doc=f"p that {name} is 0", format="p",
                shown=False),
         Column(name=f"{name}_p_holm", title="p, Holm", unit="probability", format="p", shown=shown,
@@ -105,10 +93,34 @@ def quantity(
     )  # fmt: skip
 
 
+def described(
+    name: str, title: str, unit: str, doc: str, *, format: str = ".4f", sd: str = "", source: str = "",
+    shown: bool = True,
+) -> tuple[Column, ...]:  # fmt: skip
+    """The columns of an estimate with an interval and no test; sd is there where it says between what it is."""
+    ends = (f"{name}_low", f"{name}_high")
+    value = Column(name=name, title=title, unit=unit, doc=doc, format=format, interval=ends, source=source, shown=shown)
+    spread = Column(name=f"{name}_sd", title=f"sd of {title}", unit=f"{unit}, between {sd}", format=format, shown=False,
+                    doc=f"standard deviation of {name} between independent {sd}")  # fmt: skip
+    low, high = (
+        Column(name=end, title=f"{title}, {which}", unit=unit, doc=f"{which} end of the 95 % interval of {name}",
+               format=format, shown=False)
+        for end, which in zip(ends, ("lower", "upper"), strict=True)
+    )  # fmt: skip
+    return (value, *([spread] if sd else []), low, high)
+
+
+def descending(frame: pd.DataFrame, missing: Reasons, by: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
+    """Rows and reasons in descending order of some columns; equal rows stay in order."""
+    order = frame.sort_values(list(by), ascending=False, kind="stable").index
+    at = {old: new for new, old in enumerate(order)}
+    return frame.loc[order].reset_index(drop=True), {(at[row], name): why for (row, name), why in missing.items()}
+
+
 SHORT = {"sd": "sd", "low": "ci_low", "high": "ci_high", "p": "p", "p_holm": "p_holm"}
 
 
-def short_units(columns: Sequence[Column], name: str) -> dict[str, str]:
+def short_units(columns: Sequence[Column], name: str = "") -> dict[str, str]:
     """The units of `Table.short`."""
     names = {f"{name}_{long}": short for long, short in SHORT.items()}
     return {names.get(column.name, column.name): column.unit for column in columns}
@@ -139,6 +151,8 @@ class Table:
     by: str = ""
     """Where the table is longer than `most`, the rows with the largest values of this column are shown."""
     most: int = 40
+    per: tuple[str, ...] = ()
+    """`most` rows of each combination of these columns' values are shown."""
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -157,8 +171,8 @@ class Table:
                 return one
         raise unknown("column", name, [one.name for one in self.columns])
 
-    def short(self, name: str) -> pd.DataFrame:
-        """The frame with short names for the columns of one quantity, as `papers` keeps them.
+    def short(self, name: str = "") -> pd.DataFrame:
+        """The frame with short names for the columns of one quantity (or of none), as `papers` keeps them.
 
         sd, ci_low, ci_high, p and p_holm, and the reasons of missing values as the text column `undefined`.
         """
@@ -179,15 +193,20 @@ class Table:
         """The rows that are shown."""
         if not self.by or len(self.frame) <= self.most:
             return self.frame
-        size = self.frame[self.by].abs()
-        return self.frame.loc[size.sort_values(ascending=False, kind="stable").index[: self.most]]
+        size = self.frame[self.by].abs().sort_values(ascending=False, kind="stable")
+        if self.per:
+            return self.frame.loc[size.index].groupby(list(self.per), sort=True).head(self.most).sort_values(
+                list(self.per), kind="stable"
+            )  # fmt: skip
+        return self.frame.loc[size.index[: self.most]]
 
     def caption(self) -> str:
         """The title, and how many of the rows are shown where these are not all."""
         shown, all_of = len(self.rows()), len(self.frame)
         if shown == all_of:
             return self.title
-        return f"{self.title}; {shown} of {all_of} rows, those with the largest {self.column(self.by).title}"
+        of = f" of each {' and '.join(self.column(name).title for name in self.per)}" if self.per else ""
+        return f"{self.title}; {shown} of {all_of} rows, those with the largest {self.column(self.by).title}{of}"
 
     def cells(self) -> tuple[list[Column], list[list[str]]]:
         """The columns that are shown, and the text of every cell."""
@@ -426,7 +445,7 @@ def _told(table: Table) -> pd.DataFrame:
 
 
 def _columns(table: Table) -> dict[str, Any]:
-    told = {"title": table.title, "by": table.by, "most": table.most}
+    told = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per)}
     return {**told, "columns": [asdict(column) for column in table.columns]}
 
 
@@ -498,7 +517,7 @@ def _read_table(path: Path, result: str) -> Table:
     described = meta["table"]["columns"]
     columns = tuple(Column(**{**c, "interval": tuple(c["interval"]) if c["interval"] else None}) for c in described)
     about = meta["table"]
-    return Table(frame, columns, missing, about["title"], about["by"], about["most"])
+    return Table(frame, columns, missing, about["title"], about["by"], about["most"], tuple(about["per"]))
 
 
 def _block(

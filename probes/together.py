@@ -105,7 +105,7 @@ def together(results: Sequence[Result]) -> Result:
         known = {c.name: c for part in parts for c in part.columns}
         title = f"{name} of {len(parts)} runs: {', '.join(names)}"
         columns = (run, *(known[c] for c in frame if c != "run"))
-        tables[name] = Table(frame, columns, missing, title, parts[0].by, parts[0].most * len(parts))
+        tables[name] = Table(frame, columns, missing, title, parts[0].by, parts[0].most * len(parts), parts[0].per)
     first = results[0]
     blocks = {f"run{i}-{name}": b for i, one in enumerate(results) for name, b in one.blocks.items()}
     made = {f"run{i}-{name}": c for i, one in enumerate(results) for name, c in one.contrasts.items()}

@@ -297,9 +297,7 @@ def open_corpus(source: str, *, text_field: str = "text", max_documents: int | N
         return FileCorpus(**common, root=path, files=files)
     if path.exists():
         if not path.is_file():
-            raise InputError(
-                f"{source}: no regular file (a pipe can be read once only); save it as a file"
-            )
+            raise InputError(f"{source}: no regular file (a pipe can be read once only); save it as a file")
         if not path.name.endswith(SUFFIXES):
             raise InputError(f"{source}: not a kind of file that is read here ({', '.join(SUFFIXES)})")
         return FileCorpus(**common, root=path.parent, files=(path,))

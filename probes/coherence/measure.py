@@ -14,7 +14,7 @@ from streamscope.probes.coherence import Coherence
 from streamscope.probes.coherence.elsewhere import NO_CONTROL, exchanged
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
-from streamscope.probes.result import Column, Table, counts, key, quantity
+from streamscope.probes.result import Column, Table, counts, described, key, quantity
 from streamscope.probes.suite import Suite
 
 RESOLUTION = 1e-5
@@ -148,12 +148,7 @@ ODDS = (
     key("relation", "relation", "of the nouns; all: every prompt"),
     *quantity("log_odds", "log-odds", "nats", "ln p of the coherent − of the incoherent continuation",
               sd="independent cases"),
-    Column(name="share", title="share", unit="of prompts with log-odds above 0", format=".3f",
-           interval=("share_low", "share_high"), doc="prompts whose coherent continuation is the likelier one"),
-    Column(name="share_low", title="share, lower", unit="of prompts", format=".3f", shown=False,
-           doc="lower end of Wilson's 95 % interval of the share"),
-    Column(name="share_high", title="share, upper", unit="of prompts", format=".3f", shown=False,
-           doc="upper end of Wilson's 95 % interval of the share"),
+    *described("share", "share", "of prompts", "prompts with log-odds above 0; Wilson's interval", format=".3f"),
     *counts("prompts", "independent cases: a pair counts once; fewest words of a kind where they share words"),
 )  # fmt: skip
 DUE = (

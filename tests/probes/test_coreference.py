@@ -15,10 +15,11 @@ from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.attention import exceeds, left_out, undecided
 from streamscope.probes.coreference import Coreference
+from streamscope.probes.coreference.measure import mean_stability, seen_of, summary
+from streamscope.probes.documents import given_prompts
 from streamscope.probes.held_out import halves, held_out
 from streamscope.probes.probe import measure
 from streamscope.probes.prompts import Suite, align, load_suite
-from streamscope.probes.stability import mean_stability, stability
 from streamscope.probes.undefined import reasons
 from tests.probes import planted
 
@@ -36,8 +37,11 @@ def by_head(table: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.mark.parametrize("domain", ["candidates", "keys"])
 def test_planted_heads(domain: str) -> None:
-    probe = Coreference(domain=domain)
-    summary = by_head(probe.summarize(measure(planted.model(), probe, planted.suite())))
+    net = planted.model()
+    result = Coreference(domain=domain).measure(net, given_prompts(planted.suite(), net))
+    for name, values in (("top1", [0.5, 1, 0.5, 1, 0]), ("attention", [0.5, 1, 0.5, 0.8, 1 / 12])):
+        np.testing.assert_allclose(np.asarray(result.figure(name).data[0].z)[0], values, atol=2e-6)
+    summary = by_head(result.table().frame)
     assert summary["top1"].tolist() == planted.TOP1
     assert summary["ties"].tolist() == planted.TIES
     np.testing.assert_allclose(summary["attention"], [0.5, 1, 0.5, 0.8, 1 / 12], atol=2e-6)
@@ -50,33 +54,29 @@ def test_planted_heads(domain: str) -> None:
 
 
 def test_the_best_head_comes_first(table: pd.DataFrame) -> None:
-    assert Coreference().summarize(table)["head"].tolist()[:2] == ["L0H1", "L0H3"]
+    assert summary(table)["head"].tolist()[:2] == ["L0H1", "L0H3"]
 
 
 def test_stability_in_both_readings(table: pd.DataFrame) -> None:
-    pairs = stability(table)
-    assert pairs[["first", "last", "both", "either", "heads"]].drop_duplicates().to_numpy().tolist() == [
-        [2, 4, 2, 4, 5]
-    ]
-    assert set(pairs["jaccard"]) == {0.5}
-    assert set(pairs["over_total"]) == {0.4}
-    means = mean_stability(pairs).set_index("reading")
+    pairs = seen_of(table).blocks["stability"]
+    assert pairs.total[:2].tolist() == [[0.5] * 12, [0.4] * 12]  # 2 of 4, and of 5 heads
+    assert pairs.total[2:].sum(0).tolist() == [2] * 12
+    means = mean_stability(table).set_index("reading")
     assert means["mean"].tolist() == pytest.approx([0.5, 0.4])
     assert means["pairs"].tolist() == [12, 12]
 
 
 def test_stability_without_any_hit_is_undefined(table: pd.DataFrame) -> None:
     constant = table[table["head"] == "L0H4"]
-    pairs = stability(constant)
-    assert pairs["jaccard"].isna().all()
-    assert (pairs["over_total"] == 0).all()
-    assert set(pairs["undefined"]) == {"jaccard: no head hits the target in either order"}
-    means = mean_stability(pairs).set_index("reading")
+    jaccard, over_total = seen_of(constant).blocks["stability"].total[:2]
+    assert np.isnan(jaccard).all()
+    assert (over_total == 0).all()
+    means = mean_stability(constant).set_index("reading")
     assert np.isnan(means.loc["jaccard", "mean"])
     assert "mean" in reasons(means.loc["jaccard", "undefined"])
     assert means.loc["jaccard", "left_out"] == 12
-    recency = stability(table[table["head"] == "L0H0"])
-    assert set(recency["jaccard"]) == {0.0}
+    recency = seen_of(table[table["head"] == "L0H0"]).blocks["stability"]
+    assert set(recency.total[0]) == {0.0}
 
 
 def test_held_out_chooses_the_semantic_head(table: pd.DataFrame) -> None:
@@ -147,9 +147,9 @@ def test_prompts_that_share_nouns_are_not_independent() -> None:
     narrow, wide = (held_out(t).query("halves == 'both' and rule == 'recency'").iloc[0] for t in (by_pair, one))
     assert narrow["difference"] > 0 < narrow["ci_low"] and narrow["clusters"] == 36
     assert wide["ci_low"] < 0 < wide["ci_high"] and wide["clusters"] == 6
-    summary = Coreference().summarize(one).set_index("head").loc["L0H1"]
-    assert summary["top1"] == pytest.approx(5 / 6) and summary["clusters"] == 6
-    assert summary["top1_low"] < 0.5 < Coreference().summarize(by_pair).set_index("head").loc["L0H1", "top1_low"]
+    head = summary(one).set_index("head").loc["L0H1"]
+    assert head["top1"] == pytest.approx(5 / 6) and head["clusters"] == 6
+    assert head["top1_low"] < 0.5 < summary(by_pair).set_index("head").loc["L0H1", "top1_low"]
 
 
 def test_twins_that_differ_after_the_query_only_are_left_out() -> None:
@@ -177,13 +177,12 @@ def test_twins_that_differ_after_the_query_only_are_left_out() -> None:
 def test_single_prompts_get_mcnemar() -> None:
     suite = planted.without_pairs(planted.suite(12))
     table = measure(planted.model(), Coreference(), suite)
-    summary = Coreference().summarize(table)
-    assert all(reasons(text)["stable"] == "no minimal pairs" for text in summary["undefined"])
+    assert all(reasons(text)["stable"] == "no minimal pairs" for text in summary(table)["undefined"])
     both = held_out(table).query("halves == 'both' and rule == 'first_mention'").iloc[0]
     assert both["difference"] == 1.0  # target last in all: the first-mention rule never hits
     assert both["p"] == pytest.approx(stats.binomtest(12, 12).pvalue)
     with pytest.raises(InputError, match="complete pair"):
-        stability(table)
+        mean_stability(table)
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +217,10 @@ def test_equals_loops_on_random_models(preset: str, domain: str, split_words: To
         assert one["chance"] == pytest.approx(
             1 / (1 + len(others)) if domain == "candidates" else len(at["target"]) / (q + 1)
         )
-    pairs = stability(table.reset_index()).set_index("pair")
+    block = seen_of(table.reset_index()).blocks["stability"]
+    pairs = pd.DataFrame(block.total[:2].T, columns=["jaccard", "over_total"])
+    pairs.index = pd.Index([prompt.pair for unit in block.units["unit"] for prompt in aligned.prompts
+                            if prompt.id == unit])  # fmt: skip
     for pair, found in stable.items():
         if pair is not None and len(found) == 2:
             first, last = found.values()
@@ -256,7 +258,7 @@ def test_bad_input(table: pd.DataFrame) -> None:
     ))  # fmt: skip
     with pytest.raises(InputError, match="target and distractor"):
         measure(net, Coreference(), alone)
-    assert Coreference(domain="keys").summarize(measure(net, Coreference(domain="keys"), alone))["n"][0] == 24
+    assert summary(measure(net, Coreference(domain="keys"), alone))["n"][0] == 24
     with pytest.raises((InputError, jaxtyping.TypeCheckError), match="domain"):
         Coreference(domain=_any("tokens"))
     with pytest.raises(InputError, match="at least four"):
@@ -265,17 +267,11 @@ def test_bad_input(table: pd.DataFrame) -> None:
     with pytest.raises(InputError, match="not finite"):
         measure(net, Coreference(), suite, edits=nan)
     with pytest.raises(InputError, match="empty"):
-        Coreference().summarize(table.iloc[:0])
+        summary(table.iloc[:0])
 
 
 def _any(x: Any) -> Any:
     return x
-
-
-def test_plot(table: pd.DataFrame) -> None:
-    top1, mean = Coreference().plot(table).data
-    assert np.asarray(top1.z)[0].tolist() == [50, 100, 50, 100, 0]
-    np.testing.assert_allclose(np.asarray(mean.z)[0], [0.5, 1, 0.5, 0.8, 1 / 12], atol=2e-6)
 
 
 def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str], split_run: Any) -> None:
@@ -287,7 +283,8 @@ def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str], split_run: A
     assert "29 of 29 prompts" in " ".join(shown.split())
     assert "jaccard" in shown
     assert {p.name for p in tmp_path.iterdir()} == {
-        "c.parquet", "c-rows.parquet", "c-held-out.parquet", "c-stability.parquet", "c.html",
+        "c.parquet", "c-held-out.parquet", "c-stability.parquet", "c-attention-observations.parquet",
+        "c-top1-observations.parquet", "c-stability-observations.parquet",
     }  # fmt: skip
     assert len(pd.read_parquet(out)) == 8
     with pytest.raises(InputError, match="top must be at least 1"):

@@ -141,9 +141,7 @@ def test_a_bridge(tmp_path: Any) -> None:
 
     assert len(Sps().measure(bridge, given_prompts(aligned, bridge, words)).table("all").frame) == 1
     assert len(Coherence().measure(bridge, given_prompts(aligned, bridge, words)).table().frame) == 3
-    for probe in (Coreference(),):
-        summary = probe.summarize(measure(bridge, probe, aligned, tokenizer=words))
-        assert len(summary) in (1, 3, 4)
+    assert len(Coreference().measure(bridge, given_prompts(aligned, bridge, words)).table().frame) == 4
     with pytest.raises(InputError, match="hook_gate"):
         measure(bridge, Sps(attention="gated"), aligned, tokenizer=words)
 

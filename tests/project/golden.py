@@ -71,9 +71,10 @@ ABLATE = {
     "p_interaction": "interaction_p", "p_interaction_holm": "interaction_p_holm",
 }  # fmt: skip
 RENAMED = {"pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
-           "coherence": long_names("log_odds")}  # fmt: skip
+           "coherence": long_names("log_odds"), "coreference": {}}  # fmt: skip
 """By the command's name up to the first hyphen."""
 GONE = {
+    "coreference": {"undefined": "reasons name the new columns"},
     "coherence": {"undefined": "reasons name the new columns"},
     "sps": {"undefined": "reasons name the new columns"},
     "pds": {"undefined": "reasons name the new columns"},
@@ -87,10 +88,15 @@ GONE = {
         "n": "documents, and prompts; in both also independent cases as `clusters`",
     },
 }  # fmt: skip
-CONTRACT = {"ablate", "coherence", "pds", "sps"}
+CONTRACT = {"ablate", "coherence", "coreference", "pds", "sps"}
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
-TABLES_GONE = {"pds": OBSERVED, "sps": OBSERVED, "coherence": OBSERVED}
+TABLES_GONE = {
+    "pds": OBSERVED,
+    "sps": OBSERVED,
+    "coherence": OBSERVED,
+    "coreference": {**OBSERVED, "stability": "pairs are kept as observations; the table is their means"},
+}
 
 
 def record(folder: Path, only: set[str]) -> None:

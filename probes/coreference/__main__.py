@@ -1,0 +1,7 @@
+"""`python -m probes.coreference`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.coreference import main
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,286 @@
+"""Coreference: from attention at the pronoun to heads × cases and pairs, and to a row per head."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.models.capture import Captures, Query, run
+from streamscope.models.errors import InputError
+from streamscope.probes.align import Aligned
+from streamscope.probes.attention import (
+    RESOLUTION,
+    RoleQuery,
+    attention_rows,
+    by_layer,
+    exceeds,
+    left_out,
+    prompt_columns,
+    role_query,
+    tidy,
+    to,
+)
+from streamscope.probes.contract import Opened, Prompts, Seen, title_of
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.held_out import RULES, held_out
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.result import Column, Table, counts, descending, described, key
+from streamscope.probes.suite import Suite
+from streamscope.probes.undefined import reasons
+
+KEYS = ("head", "layer", "index")
+READINGS = ("jaccard", "over_total")
+NO_PAIRS, NO_HIT = "no minimal pairs", "no head hits the target in any pair"
+
+
+def plan(how: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
+    """Patterns of the prompts with a target, and among candidates with a distractor."""
+    return role_query(prompts, tokenizer, needs=("target", "distractor")[: 2 if how.domain == "candidates" else 1])
+
+
+def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
+    """One row per prompt and head: `attention` to the target, `hit`, `tie`, and what the rules say of the prompt."""
+    assert isinstance(query, RoleQuery)
+    aligned = query.aligned
+    attention, hit, tie = [], [], []
+    for i, rows in attention_rows(captures, query):
+        at = aligned.positions[i]
+        target = to(rows, at["target"])
+        if how.domain == "candidates":
+            best, other = target, np.max([to(rows, where) for where in _others(at)], axis=0)
+        else:
+            own = np.isin(np.arange(rows.shape[-1]), at["target"])
+            best, other = rows[..., own].max(-1), rows[..., ~own].max(-1)
+        wins, ties = exceeds(best, other)
+        attention.append(target)
+        hit.append(wins)
+        tie.append(ties)
+    values = {"attention": np.stack(attention), "hit": np.stack(hit), "tie": np.stack(tie)}
+    columns: dict[str, list[Any]] = {**prompt_columns(aligned), "domain": [how.domain] * len(hit), **_rules(aligned)}
+    if how.domain == "keys":
+        each = zip(aligned.positions, aligned.queries, strict=True)
+        columns["chance"] = [len(roles["target"]) / (q + 1) for roles, q in each]
+    return tidy(columns, list(by_layer(captures, "hook_pattern")), values)
+
+
+def _rules(aligned: Aligned) -> dict[str, list[Any]]:
+    """What chance among the candidates, and the rules of position, make of every prompt."""
+    each = [(at["target"], _others(at)) for at in aligned.positions]
+    return {
+        "chance": [1 / (1 + len(others)) for _, others in each],
+        "recency": [all(target > where for where in others) for target, others in each],
+        "first_mention": [all(target < where for where in others) for target, others in each],
+        "longest": [
+            all((len(target), target) > (len(where), where) for where in others) for target, others in each
+        ],
+    }  # fmt: skip
+
+
+def _others(at: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The distractors."""
+    return [where for role, where in at.items() if role not in ("query", "target")]
+
+
+# ---- cells and contrasts -----------------------------------------------------------------------
+
+
+def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) -> Seen:
+    """Cells: heads (attention, hits, ties) over cases, and how far heads hit in both orders, over pairs."""
+    opened = data[Prompts]
+    query = plan(how, opened.aligned, opened.tokenizer)
+    rows = read(how, run(model, query), query)
+    seen = seen_of(rows, opened.unit)
+    seen.extra = held_out(rows, seed=how.split_seed)
+    seen.about["title"] = f"{title_of(model)} on {opened.title()}{left_out(query, 'target and distractor')}"
+    return seen
+
+
+def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) -> Seen:
+    """Observations and contrasts of the rows of `read`: heads × cases, and readings and heads × minimal pairs."""
+    if rows.empty:
+        raise InputError("no cases to summarise: the table is empty")
+    rows = rows.sort_values(["layer", "index"], kind="stable")
+    heads = rows.drop_duplicates("head")[list(KEYS)].reset_index(drop=True)
+    cases = rows[rows["head"] == heads["head"][0]].reset_index(drop=True)
+    names = ["cluster", "category", "relation", "order", "chance", *RULES]
+    units = cases[names].assign(unit=[unit(name) for name in cases["id"]])
+    values = {name: rows[name].to_numpy(float).reshape(len(heads), len(cases)) for name in ("attention", "hit", "tie")}
+    attention = Observations(
+        measure=Measure(name="attention", unit="attention", resolution=RESOLUTION), cells=heads, units=units,
+        total=values["attention"], size=1.0,
+    )  # fmt: skip
+    hits = Observations(
+        measure=Measure(name="Top-1", unit="share of cases", resolution=0.0, kind="share"), units=units, size=1.0,
+        cells=pd.concat([heads.assign(what="hit"), heads.assign(what="tie")], ignore_index=True),
+        total=np.concatenate([values["hit"], values["tie"]]),
+    )  # fmt: skip
+    labels = heads.to_dict("records")
+    contrasts = {"attention": _each("attention", labels), "top1": _each("top1", labels)}
+    contrasts["top1"] += _each("ties", labels, start=len(heads))
+    seen = Seen({"attention": attention, "top1": hits}, contrasts, {"title": "coreference"})
+    pairs = pairs_of(cases, values["hit"])
+    if pairs is not None:
+        ids, about, first, last = pairs
+        both, either = (first & last), (first | last)
+        with np.errstate(invalid="ignore"):
+            jaccard = np.where(either.any(0), both.sum(0) / either.sum(0), np.nan)
+        cells = [{"reading": name, "head": "all", "layer": -1, "index": -1} for name in READINGS]
+        seen.blocks["stability"] = Observations(
+            measure=Measure(name="stability", unit="share", resolution=0.0),
+            cells=pd.DataFrame([*cells, *({"reading": "stable", **one} for one in labels)]),
+            units=about.assign(unit=[unit(*both) for both in ids]), size=1.0,
+            total=np.stack([jaccard, both.mean(0), *both.astype(float)]),
+        )  # fmt: skip
+        lost = NO_HIT if np.isnan(jaccard).all() else ""
+        seen.contrasts["stability"] = [
+            Contrast(quantity="mean", weights={i: 1.0}, labels={"reading": name}, null=None,
+                     missing=lost if i == 0 else "")
+            for i, name in enumerate(READINGS)
+        ] + _each("stable", labels, start=len(READINGS))  # fmt: skip
+    return seen
+
+
+def _each(quantity: str, labels: list[dict[Any, Any]], start: int = 0) -> list[Contrast]:
+    """The value of every cell from `start` on, described."""
+    return [
+        Contrast(quantity=quantity, weights={start + i: 1.0}, labels=one, null=None) for i, one in enumerate(labels)
+    ]
+
+
+def pairs_of(
+    cases: pd.DataFrame, hits: np.ndarray
+) -> tuple[list[tuple[str, str]], pd.DataFrame, np.ndarray, np.ndarray] | None:
+    """Ids, cluster and relation of every complete pair, and the hits [heads, pairs] in either order (App. G)."""
+    at = {(p, order): i for i, (p, order) in enumerate(zip(cases["pair"], cases["order"], strict=True)) if p and order}
+    names = sorted(p for p, order in at if order == "target_first" and (p, "target_last") in at)
+    if not names:
+        return None
+    first, last = ([at[name, order] for name in names] for order in ("target_first", "target_last"))
+    ids = list(zip(cases["id"].iloc[first], cases["id"].iloc[last], strict=True))
+    about = cases.loc[first, ["cluster", "relation"]].reset_index(drop=True)
+    return ids, about, hits[:, first].astype(bool), hits[:, last].astype(bool)
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+
+def tables(how: Coreference, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """heads: a row per head, best first; held-out: chosen heads against the rules; stability: LFA Eq. 6."""
+    title = seen.about["title"]
+    heads = table_of(seen, estimates)
+    first = heads.frame.iloc[0]
+    rules = ", ".join(f"{name.replace('_', ' ')} {first[name]:.3f}" for name in ("chance", *RULES))
+    heads = Table(heads.frame, HEADS, heads.missing, f"{title}; Top-1 among {how.domain}; {rules}", "top1", how.top)
+    chosen = seen.extra
+    missing = {(i, name): why for i, text in enumerate(chosen["undefined"]) for name, why in reasons(text).items()}
+    apart = f"the best head of one half of the cases, scored on the other; the halves share no {chosen['apart'][0]}"
+    out = {"heads": heads, "held-out": Table(chosen.drop(columns="undefined"), HELD_OUT, missing, apart)}
+    if "stability" in estimates:
+        out["stability"] = stability(seen, estimates["stability"])
+    return out
+
+
+def table_of(seen: Seen, estimates: Mapping[str, Estimates]) -> Table:
+    """A row per head, best Top-1 first. The intervals are those of one head looked at alone: the best of many is
+    judged by `held_out`."""
+    frame, missing = estimates["attention"].wide(KEYS, describe=("sd", "low", "high"))
+    parts = [estimates["top1"].where(quantity="top1").wide(KEYS, describe=("low", "high"))]
+    parts.append(estimates["top1"].where(quantity="ties").wide(KEYS))
+    if "stability" in estimates:
+        parts.append(estimates["stability"].where(quantity="stable").wide(KEYS))
+    for part, lost in parts:
+        missing |= lost
+        frame = frame.join(part.drop(columns=[*KEYS, "n", "clusters"]))
+    if "stable" not in frame:
+        frame["stable"] = np.nan
+        missing |= {(i, "stable"): NO_PAIRS for i in range(len(frame))}
+    units = seen.blocks["top1"].units
+    frame = frame.assign(**{name: float(units[name].mean()) for name in ("chance", *RULES)})
+    frame, missing = descending(frame, missing, ["top1", "attention"])
+    return Table(frame, HEADS, missing, seen.about["title"])
+
+
+def stability(seen: Seen, found: Estimates) -> Table:
+    """The mean over pairs of both readings of Eq. 6 (SPEC §7.3), their intervals cut at 0 and 1.
+
+    jaccard = |S_first ∩ S_last| / |S_first ∪ S_last|, S the heads that hit the target in that order: the reading of the
+    paper's numbers; pairs in which no head hits are left out and counted. over_total = |S_first ∩ S_last| / |heads|,
+    the formula as printed.
+    """
+    frame, missing = found.where(quantity="mean").wide(["reading"], describe=("sd", "low", "high"))
+    for end in ("mean_low", "mean_high"):
+        frame[end] = frame[end].clip(0.0, 1.0)
+    pairs = len(seen.blocks["stability"].units)
+    frame = frame.rename(columns={"n": "pairs"}).assign(left_out=pairs - frame["n"])
+    return Table(frame, STABILITY, missing, f"stability over {pairs} minimal pairs")
+
+
+CASES = "share of cases"
+RULED = tuple(
+    Column(name=name, title=title, unit=CASES, format=".3f", doc=doc, shown=False)
+    for name, title, doc in (
+        ("chance", "chance", "1 of the candidates, or the target's tokens of all keys"),
+        ("recency", "recency", "the rule that takes the last candidate is right"),
+        ("first_mention", "first mention", "the rule that takes the first candidate is right"),
+        ("longest", "longest", "the rule that takes the candidate of most tokens is right, the last of equals"),
+    )
+)
+INDEPENDENT = "independent cases: pairs and texts count once; fewest words of a kind where they share words"
+HEADS = (
+    key("head", "head", "layer and index"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0"),
+    Column(name="index", title="index", unit="head", format="d", shown=False, doc="of the head in its layer, from 0"),
+    *described("attention", "attention", "attention to the target", "mean attention to the antecedent",
+               sd="independent cases", source="LFA Eq. 4"),
+    *described("top1", "Top-1", CASES, "cases in which the antecedent gets most attention; Wilson's interval",
+               format=".3f", source="LFA Eq. 5"),
+    Column(name="ties", title="ties", unit=CASES, format=".3f", doc="cases without a single largest; no hits"),
+    Column(name="stable", title="stable", unit="share of pairs", format=".3f", source="LFA App. G",
+           doc="minimal pairs hit in both orders"),
+    *RULED,
+    *counts("cases", INDEPENDENT),
+)  # fmt: skip
+HELD_OUT = (
+    key("halves", "halves", "which half chose the head, and which it is scored on"),
+    key("head", "head", "the head that was chosen"),
+    key("rule", "rule", "what it is held against on the same cases"),
+    Column(name="top1", title="Top-1", unit=CASES, format=".3f", doc="of the head on the other half"),
+    Column(name="rule_share", title="of the rule", unit=CASES, format=".3f", doc="cases in which the rule is right"),
+    RULED[0],
+    Column(name="difference", title="head − rule", unit=f"{CASES}, head − rule", format="+.3f",
+           interval=("ci_low", "ci_high"), doc="how much more often the head is right"),
+    Column(name="ci_low", title="lower", unit=f"{CASES}, head − rule", format="+.3f", shown=False,
+           doc="lower end of the 95 % interval of the difference"),
+    Column(name="ci_high", title="upper", unit=f"{CASES}, head − rule", format="+.3f", shown=False,
+           doc="upper end of the 95 % interval of the difference"),
+    Column(name="p", title="p", unit="probability", format="p", doc="p that both are right equally often"),
+    *counts("cases", INDEPENDENT),
+    Column(name="apart", title="apart", unit="what", shown=False, doc="what the halves share none of"),
+)  # fmt: skip
+STABILITY = (
+    key("reading", "reading", "which of the two readings of Eq. 6"),
+    *described("mean", "mean", "share of heads", "mean over pairs", sd="independent cases", format=".3f",
+               source="LFA Eq. 6"),
+    Column(name="pairs", title="pairs", unit="pairs", format="d", doc="in which the reading is defined"),
+    Column(name="clusters", title="independent", unit=INDEPENDENT, format="d", shown=False, doc="independent pairs"),
+    Column(name="left_out", title="left out", unit="pairs", format="d", doc="in which no head hits in either order"),
+)  # fmt: skip
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """The table of heads of the rows of `read`, with the text column `undefined`."""
+    seen = seen_of(rows)
+    return table_of(seen, _estimates(seen)).short()
+
+
+def mean_stability(rows: pd.DataFrame) -> pd.DataFrame:
+    """The table of stability of the rows of `read`, with short names; `InputError` without complete pairs."""
+    seen = seen_of(rows)
+    if "stability" not in seen.blocks:
+        raise InputError("stability compares the two orders of a minimal pair, but the table has no complete pair")
+    return stability(seen, _estimates(seen)["stability"]).short("mean")
+
+
+def _estimates(seen: Seen) -> dict[str, Estimates]:
+    return {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
