@@ -39,6 +39,7 @@ from streamscope.papers.rows import Rows
 from streamscope.papers.runs import Run
 from streamscope.papers.verdicts import verdicts
 from streamscope.probes.coreference import Coreference
+from streamscope.probes.coreference.measure import summary
 from streamscope.probes.probe import measure
 from streamscope.probes.prompts import align, load_suite
 from tests.conftest import ROOT
@@ -212,7 +213,7 @@ def test_top1_and_stability_are_judged_over_all_keys() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streamscope.probes.probe, "measure", partial(measure, edits={"blocks.*.attn.hook_pattern": toss}))
-        rows, heads = Rows(), Coreference().summarize(measure(net, Coreference(), suites["coreference"]))[["head"]]
+        rows, heads = Rows(), summary(measure(net, Coreference(), suites["coreference"]))[["head"]]
         aligned = {name: align(suite, words, 64) for name, suite in suites.items()}
         streamscope.papers.lfa_measure._coreference(rows, heads.copy(), net, aligned, Settings())
     found = {row["quantity"]: row for row in rows.rows}
