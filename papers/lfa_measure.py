@@ -198,11 +198,12 @@ def _preference(rows: Rows, heads: "pd.DataFrame", model: Any, aligned: "Aligned
 
 def _copying(rows: Rows, model: Any) -> None:
     """Induction on repeated random tokens: a model far from copying cannot be expected to look back for words."""
-    from streamscope.probes.heads import HeadScores
+    from streamscope.probes.heads import Heads
+    from streamscope.probes.heads.measure import summary as by_position
     from streamscope.probes.probe import measure
 
-    probe = HeadScores(length=min(HeadScores().length, (model.config.n_ctx - 1) // 2))
-    found = probe.summarize(measure(model, probe, []))
+    probe = Heads(length=min(Heads().length, (model.config.n_ctx - 1) // 2))
+    found = by_position(measure(model, probe, []))
     one = found[found["score"] == "induction"]
     best = one.loc[one["mean"].idxmax()]
     n = int(best["n"])

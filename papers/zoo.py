@@ -141,11 +141,12 @@ def _coherence(model: Any, aligned: Any, tokenizer: Any) -> dict[str, Any]:
 
 def _induction(model: Any) -> dict[str, Any]:
     """The head with the largest induction score on repeated random tokens, its interval, and that of even attention."""
-    from streamscope.probes.heads import HeadScores
+    from streamscope.probes.heads import Heads
+    from streamscope.probes.heads.measure import summary as by_position
     from streamscope.probes.probe import measure
 
-    probe = HeadScores()
-    found = probe.summarize(measure(model, probe, []))
+    probe = Heads()
+    found = by_position(measure(model, probe, []))
     one = found[found["score"] == "induction"]
     return one.loc[one["mean"].idxmax(), ["head", "mean", "ci_low", "ci_high", "n", "uniform"]].to_dict()
 

@@ -258,11 +258,11 @@ def settling(predicted: Any) -> Any:
 
 
 def _induction(model: Any, tokenizer: Any, options: Measuring) -> "pd.DataFrame":
-    from streamscope.probes.heads import HeadScores
+    from streamscope.probes.heads import Heads
     from streamscope.probes.probe import measure
 
-    length = min(HeadScores.length, (model.config.n_ctx - 1) // 2)
-    table = measure(model, HeadScores(sequences=options.sequences, length=length), [], tokenizer=tokenizer)
+    length = min(Heads.length, (model.config.n_ctx - 1) // 2)
+    table = measure(model, Heads(sequences=options.sequences, length=length), [], tokenizer=tokenizer)
     table = table[table["score"] == "induction"]
     heads = "L" + table["layer"].astype(str) + "H" + table["index"].astype(str)
     return _largest(table.assign(measure="induction", head=heads, unit=table["prompt"].astype(str)), "value")

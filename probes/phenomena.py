@@ -231,10 +231,10 @@ def _copying(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
 def _repeated(one: Opened, gate: Gate) -> "tuple[Any, Any, Any]":
     """(probe, query, captures) of random words said twice: patterns of every head, logits of every position."""
     from streamscope.models.capture import run
-    from streamscope.probes.heads import HeadScores
+    from streamscope.probes.heads import Heads
 
     length = min(gate.length, (one.model.config.n_ctx - 1) // 2)
-    probe = HeadScores(sequences=gate.sequences, length=length, pool="words")
+    probe = Heads(sequences=gate.sequences, length=length, pool="words")
     query = probe.plan([], one.tokenizer)
     query = replace(query, logits=[list(range(len(ids))) for ids in query.tokens])
     return probe, query, run(one.model, query)

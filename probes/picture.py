@@ -262,14 +262,15 @@ def _prompt(suite: Any, aligned: Any, which: int | str | None) -> "Aligned":
 
 def _scores(model: Any, tokenizer: Any, name: str, aligned: Any) -> dict[Head, float]:
     """PDS on the suite, or a score by position on random sequences (`probes.heads`)."""
-    from streamscope.probes.heads import HeadScores
+    from streamscope.probes.heads import Heads
+    from streamscope.probes.heads.measure import summary as by_position
     from streamscope.probes.pds.measure import summary
 
     if name == "pds":
         found = summary(model, aligned, tokenizer).rename(columns={"pds": "mean"})
     else:
-        by_place = HeadScores(length=min(24, (model.cfg.n_ctx - 1) // 2))
-        found = by_place.summarize(measure(model, by_place, [], tokenizer=tokenizer))
+        by_place = Heads(length=min(24, (model.cfg.n_ctx - 1) // 2))
+        found = by_position(measure(model, by_place, [], tokenizer=tokenizer))
         found = found[found["score"] == name]
     rows = zip(found["layer"], found["index"], found["mean"], strict=True)
     return {Head(int(layer), int(index)): float(value) for layer, index, value in rows}

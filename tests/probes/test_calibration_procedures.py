@@ -16,7 +16,7 @@ from streamscope.models.capture import Captures
 from streamscope.probes.cross_validation import SHARED, cross_validated_gain, cross_validated_share, dealt
 from streamscope.probes.held_out import RULES, held_out
 from streamscope.probes.proportions import paired_proportions, proportion
-from streamscope.probes.specialization import Specialization
+from streamscope.probes.specialization.measure import Sums, summary
 from streamscope.probes.t_tests import clustered_t, welch_t
 
 torch.set_num_threads(1)
@@ -178,8 +178,9 @@ def test_coverage_of_the_jackknife_of_specialization(samples: int) -> None:
         return torch.as_tensor(x)
 
     def values(x: torch.Tensor) -> Any:
-        probe, sample = Specialization(length=4), {"blocks.0.attn.hook_pattern": list(x)}
-        return probe.summarize(probe.read(Captures(sample, None), None)).set_index(["measure", "scope"])
+        sums = Sums(10)
+        sums.add(Captures({"blocks.0.attn.hook_pattern": list(x)}, None))
+        return summary(sums).set_index(["measure", "scope"])
 
     truth = values(patterns(20000))["value"]
     names = [("HSS", "L0"), ("entropy", "L0H1")]

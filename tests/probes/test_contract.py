@@ -23,7 +23,10 @@ INSTRUMENTS = discover()
 NAMES = sorted(INSTRUMENTS)
 SMALL: dict[type, Any] = {Documents: Documents(max_documents=4), Prompts: Prompts()}
 """The data of these tests: small."""
-SMALLER: dict[str, dict[str, Any]] = {"ablate": {"heads": ("L5.*",), "draws": 2}}
+SMALLER: dict[str, dict[str, Any]] = {
+    "ablate": {"heads": ("L5.*",), "draws": 2},
+    "specialization": {"length": 16, "samples": 4},
+}
 """Options that make an instrument quick on the bundled model."""
 _kept: dict[str, Result] = {}
 

@@ -13,9 +13,10 @@ from streamscope.models.capture import run
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.heads import SCORES, HeadScores, main
+from streamscope.probes.heads import Heads, main
+from streamscope.probes.heads.measure import SCORES, summary
 from streamscope.probes.probe import measure
-from streamscope.probes.tables import read_about
+from streamscope.probes.result import Result
 
 torch.set_num_threads(1)
 N = 6
@@ -57,13 +58,13 @@ def test_planted_heads(model: StreamTransformer) -> None:
     """Each head of layer 0 looks where one score asks for: that score is 1 and the others are 0."""
     back = [lambda i: i - 1, lambda i: 0, lambda i: i - N or i, lambda i: i - N + 1 or i]  # not at BOS by chance
     edits = {"blocks.0.attn.hook_pattern": looking(lambda h, i: back[h](i))}
-    probe = HeadScores(sequences=3, length=N)
+    probe = Heads(sequences=3, length=N)
     table = measure(model, probe, [[0, 5, 6, 7, 8], [0, 9, 9, 9]], edits=edits, tokenizer=Ids(256))
-    found = scores(probe.summarize(table))
+    found = scores(summary(table))
     for h, own in enumerate(SCORES):
         for score in SCORES:
             assert found[f"L0H{h}", score] == (1.0 if own == score else 0.0), (own, score)
-    text = scores(probe.summarize(table), "text")
+    text = scores(summary(table), "text")
     assert (text["L0H0", "previous"], text["L0H0", "first"]) == (1.0, 0.0)
     assert (text["L0H1", "previous"], text["L0H1", "first"]) == (0.0, 1.0)
     assert ("L0H0", "induction") not in text
@@ -76,12 +77,12 @@ def test_uniform_head_has_the_uniform_score(model: StreamTransformer) -> None:
         n = pattern.shape[-1]
         return (torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]).expand_as(pattern).clone()
 
-    probe = HeadScores(sequences=2, length=N)
-    summary = probe.summarize(measure(model, probe, [], edits={"blocks.*.attn.hook_pattern": even}, tokenizer=Ids(256)))
+    probe = Heads(sequences=2, length=N)
+    found = summary(measure(model, probe, [], edits={"blocks.*.attn.hook_pattern": even}, tokenizer=Ids(256)))
     all_of, second = range(2, 2 * N + 1), range(N + 1, 2 * N + 1)
     for score, over in (("previous", all_of), ("first", all_of), ("duplicate", second), ("induction", second)):
         expected = np.mean([1 / (i + 1) for i in over])
-        one = summary[summary["score"] == score]
+        one = found[found["score"] == score]
         np.testing.assert_allclose(one["mean"], expected, rtol=1e-6)
         np.testing.assert_allclose(one["uniform"], expected, rtol=1e-6)
         np.testing.assert_allclose(one["sd"], 0, atol=1e-7)
@@ -103,15 +104,15 @@ def test_heads_with_weights_set_by_hand() -> None:
             weight = getattr(model.blocks[0].attn, name).weight
             weight.copy_(value.transpose(0, 1).flatten(1).mT)
         torch.testing.assert_close(model.blocks[0].attn.W_Q, q)
-    probe = HeadScores(sequences=2, length=N)
-    found = scores(probe.summarize(measure(model, probe, [], tokenizer=Ids(256))))
+    probe = Heads(sequences=2, length=N)
+    found = scores(summary(measure(model, probe, [], tokenizer=Ids(256))))
     for h, own in enumerate(SCORES):
         assert found[f"L0H{h}", own] == pytest.approx(1, abs=1e-4)
 
 
 def test_equals_a_naive_loop(model: StreamTransformer) -> None:
     """Plain sums over positions of the patterns that `model.patterns` returns."""
-    probe = HeadScores(sequences=2, length=N, seed=3)
+    probe = Heads(sequences=2, length=N, seed=3)
     query = probe.plan([[0, 4, 4, 2, 9]], Ids(256))
     table = probe.read(run(model, query), query)
     for row in table.sample(60, random_state=0).itertuples():
@@ -128,10 +129,10 @@ def test_equals_a_naive_loop(model: StreamTransformer) -> None:
 
 
 def test_sequences_are_random_and_seeded() -> None:
-    probe = HeadScores(sequences=20, length=N)
+    probe = Heads(sequences=20, length=N)
     query = probe.plan(None, Ids(30))
     assert query.tokens == probe.plan([], Ids(30)).tokens
-    assert query.tokens != HeadScores(sequences=20, length=N, seed=1).plan([], Ids(30)).tokens
+    assert query.tokens != Heads(sequences=20, length=N, seed=1).plan([], Ids(30)).tokens
     for ids in query.tokens:
         assert ids[0] == 0 and ids[1 : N + 1] == ids[N + 1 :]
         assert len(set(ids)) == N + 1
@@ -140,18 +141,18 @@ def test_sequences_are_random_and_seeded() -> None:
 
 def test_bad_input() -> None:
     with pytest.raises(InputError, match="different tokens"):
-        HeadScores(length=40).plan([], Ids(30))
+        Heads(length=40).plan([], Ids(30))
     with pytest.raises(InputError, match="text 0 has 2 tokens"):
-        HeadScores().plan([[0, 1]], Ids(300))
+        Heads().plan([[0, 1]], Ids(300))
     with pytest.raises(InputError, match="length must be at least 2, got 1"):
-        HeadScores(length=1)
+        Heads(length=1)
 
 
 def test_one_prompt_has_no_interval(model: StreamTransformer) -> None:
-    probe = HeadScores(sequences=1, length=N)
-    summary = probe.summarize(measure(model, probe, [], tokenizer=Ids(256)))
-    assert summary["ci_low"].isna().all()
-    assert (summary["undefined"] == "sd, ci_low, ci_high: one prompt").all()
+    probe = Heads(sequences=1, length=N)
+    found = summary(measure(model, probe, [], tokenizer=Ids(256)))
+    assert found["ci_low"].isna().all()
+    assert (found["undefined"] == "sd, ci_low, ci_high: one independent case").all()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -164,7 +165,7 @@ def test_on_a_bridge() -> None:
     config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32, initializer_range=0.2)
     config._attn_implementation = "eager"
     inner = GPT2LMHeadModel(config).eval()
-    probe = HeadScores(sequences=2, length=N)
+    probe = Heads(sequences=2, length=N)
     query = probe.plan([], Ids(100))
     with torch.no_grad():
         attentions = inner(torch.tensor(query.tokens), output_attentions=True).attentions
@@ -176,11 +177,10 @@ def test_on_a_bridge() -> None:
 
 def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "heads.parquet"
-    main([str(tiny_run), "--sequences", "3", "--length", "8", "--texts", "2", "--out", str(out)])
+    main([str(tiny_run), "--sequences", "3", "--length", "8", "--max-documents", "2", "--out", str(out)])
     table = pd.read_parquet(out)
     assert len(table) == 8 * (4 + 2)
-    assert read_about(out)["about"]["probe"]["sequences"] == 3
-    assert out.with_suffix(".html").stat().st_size > 1000
+    assert Result.load(out).about["options"]["sequences"] == 3
     assert "induction" in capsys.readouterr().out
     with pytest.raises(InputError, match="use 15"):
         main([str(tiny_run), "--length", "40"])

@@ -120,15 +120,15 @@ def test_a_planted_induction_head_is_found(one: Opened) -> None:
 
 
 def test_random_words_are_words(one: Opened) -> None:
-    from streamscope.probes.heads import HeadScores
+    from streamscope.probes.heads import Heads
 
-    query = HeadScores(sequences=3, length=6, pool="words").plan([], one.tokenizer)
+    query = Heads(sequences=3, length=6, pool="words").plan([], one.tokenizer)
     for ids in query.tokens:
         pieces = one.tokenizer.pieces(ids[1:])
         assert all(text[0] == " " and text[1:].isalpha() and len(text) > 2 for text in pieces)
         assert ids[1:7] == ids[7:] and len(set(ids[1:7])) == 6
     with pytest.raises(InputError, match="200 different words wanted, the vocabulary has"):
-        HeadScores(length=200, pool="words").plan([], one.tokenizer)
+        Heads(length=200, pool="words").plan([], one.tokenizer)
 
 
 def test_copying_is_what_coherence_says_is_due_to_the_nouns(one: Opened, run: Path, tmp_path: Path) -> None:

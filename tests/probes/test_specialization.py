@@ -14,17 +14,18 @@ from streamscope.models.capture import Captures, run
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes import specialization
-from streamscope.probes.probe import measure
-from streamscope.probes.specialization import Specialization, hss, main, stream
+from streamscope.probes.specialization import Specialization, main, measure
+from streamscope.probes.specialization.measure import Sums, hss, stream, summary
 
 torch.set_num_threads(1)
 T = 8
 SAMPLES = torch.randint(1, 256, (23, T + 3), generator=torch.Generator().manual_seed(0)).tolist()
 
 
-class Ids:
-    """Prompts here are ids already."""
+def summed(captures: Captures) -> pd.DataFrame:
+    sums = Sums(10)
+    sums.add(captures)
+    return summary(sums)
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +58,8 @@ def test_hss_of_an_average_is_not_the_average() -> None:
     """Two heads that swap their patterns from sample to sample look alike on average (the formula averages first)."""
     a, b = torch.eye(4), torch.eye(4).roll(1, 0)
     swapped = [torch.stack([a, b]), torch.stack([b, a])]
-    probe = Specialization(length=4)
-    table = probe.read(Captures({"blocks.0.attn.hook_pattern": swapped}, None), None)
-    assert values(probe.summarize(table), "HSS")["L0"] == pytest.approx(0, abs=1e-12)
+    table = summed(Captures({"blocks.0.attn.hook_pattern": swapped}, None))
+    assert values(table, "HSS")["L0"] == pytest.approx(0, abs=1e-12)
 
 
 def test_entropy_on_paper() -> None:
@@ -68,19 +68,25 @@ def test_entropy_on_paper() -> None:
     two = torch.zeros(T, T)
     two[0, 0] = 1
     two[1:, 0] = two[torch.arange(1, T), torch.arange(1, T)] = 0.5
-    probe = Specialization(length=T)
-    found = values(probe.summarize(probe.read(shown(even, torch.eye(T), two), None)), "entropy")
+    found = values(summed(shown(even, torch.eye(T), two)), "entropy")
     assert found["L0H0"] == pytest.approx(lgamma(T + 1) / T, rel=1e-6)
     assert found["L0H1"] == 0
     assert found["L0H2"] == pytest.approx(log(2) * (T - 1) / T, rel=1e-6)
     assert found["all"] == pytest.approx((found["L0H0"] + found["L0H2"]) / 3)
 
 
+def test_hss_and_entropy_of_planted_heads() -> None:
+    """One head looks at itself, one evenly: HSS is 1 − sqrt(Σ_q 1/(q + 1) / T), entropies 0 and ln T! / T."""
+    even = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
+    found, h = summed(shown(torch.eye(T), even)), sum(1 / (q + 1) for q in range(T))
+    assert values(found, "HSS")["L0"] == pytest.approx(1 - (h / T) ** 0.5, rel=1e-6)
+    assert values(found, "entropy")["L0"] == pytest.approx(lgamma(T + 1) / T / 2, rel=1e-6)
+
+
 def test_causal_heads_reach_one_minus_one_over_t() -> None:
     """To itself and to the one before share only the first row: 1 − 1/T, the ceiling of one-hot causal patterns."""
     before = torch.stack([torch.eye(T)[max(i - 1, 0)] for i in range(T)])
-    probe = Specialization(length=T)
-    found = values(probe.summarize(probe.read(shown(torch.eye(T), before), None)), "HSS")
+    found = values(summed(shown(torch.eye(T), before)), "HSS")
     assert found["L0"] == pytest.approx(1 - 1 / T)
 
 
@@ -90,8 +96,8 @@ def test_edited_model_with_identical_heads(model: StreamTransformer) -> None:
     edits = {"blocks.0.attn.hook_pattern": lambda a, hook: a[:, :1].expand_as(a).clone()}
     edits |= {"blocks.0.attn.hook_z": lambda z, hook: torch.zeros_like(z)}
     plain = {"blocks.0.attn.hook_z": lambda z, hook: torch.zeros_like(z)}
-    got = values(probe.summarize(measure(model, probe, SAMPLES, edits=edits, tokenizer=Ids())), "HSS")
-    before = values(probe.summarize(measure(model, probe, SAMPLES, edits=plain, tokenizer=Ids())), "HSS")
+    got = values(summary(stream(model, probe, SAMPLES, edits=edits)), "HSS")
+    before = values(summary(stream(model, probe, SAMPLES, edits=plain)), "HSS")
     assert got["L0"] == pytest.approx(0, abs=1e-6)
     assert before["L0"] > 0.01
     assert got["L1"] == pytest.approx(before["L1"], abs=1e-6)
@@ -119,57 +125,54 @@ def naive(patterns: Tensor) -> tuple[dict[str, float], dict[str, float]]:
 
 def test_equals_naive_loops_and_jackknife(model: StreamTransformer) -> None:
     probe = Specialization(length=T, blocks=4)
-    summary = probe.summarize(measure(model, probe, SAMPLES, tokenizer=Ids()))
+    found = summary(stream(model, probe, SAMPLES))
     patterns = model.patterns(torch.tensor(SAMPLES)[:, :T])
     expected, entropy = naive(patterns)
-    assert values(summary, "HSS") == pytest.approx(expected, abs=1e-6)
-    got = values(summary, "entropy")
+    assert values(found, "HSS") == pytest.approx(expected, abs=1e-6)
+    got = values(found, "entropy")
     assert {k: v for k, v in got.items() if "H" in k} == pytest.approx(entropy, abs=1e-5)
     left = [naive(patterns[torch.arange(23) % 4 != g])[0]["all"] for g in range(4)]
     se = np.sqrt(3 / 4 * np.square(np.array(left) - np.mean(left)).sum())
-    row = summary[(summary["measure"] == "HSS") & (summary["scope"] == "all")].iloc[0]
-    assert row["se"] == pytest.approx(se, rel=1e-3)
+    row = found[(found["measure"] == "HSS") & (found["scope"] == "all")].iloc[0]
     assert row["ci_high"] - row["value"] == pytest.approx(3.182446 * se, rel=1e-3)
     assert (row["n"], row["blocks"]) == (23, 4)
 
 
-def test_stream_equals_measure_and_holds_few_samples(model: StreamTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_holds_few_samples(model: StreamTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = Specialization(length=T, blocks=5)
-    whole = measure(model, probe, SAMPLES, tokenizer=Ids())
-    monkeypatch.setattr(specialization, "CHUNK_NUMBERS", 3 * 2 * 4 * T * T)
+    whole = summary(stream(model, probe, SAMPLES))
+    monkeypatch.setattr(measure, "CHUNK_NUMBERS", 3 * 2 * 4 * T * T)
     sizes = []
 
     def counted(model: Any, query: Any, edits: Any = None) -> Captures:
         sizes.append(len(query.tokens))
         return run(model, query, edits)
 
-    monkeypatch.setattr("streamscope.models.capture.run", counted)
-    streamed = stream(model, probe, (row for row in [[1, 2], *SAMPLES]), tokenizer=Ids())
+    monkeypatch.setattr(measure, "run", counted)
+    streamed = summary(stream(model, probe, (row for row in [[1, 2], *SAMPLES])))
     assert sizes == [3] * 7 + [2]
     pd.testing.assert_frame_equal(whole, streamed, atol=1e-6)
 
 
 def test_few_samples_and_one_head(model: StreamTransformer) -> None:
-    probe = Specialization(length=T)
-    summary = probe.summarize(measure(model, probe, SAMPLES[:1], tokenizer=Ids()))
-    assert summary["value"].notna().all()
-    assert (summary["undefined"] == "se, ci_low, ci_high: one sample").all()
-    alone = Captures({f"blocks.{n}.attn.hook_pattern": [torch.eye(T)[None]] * 2 for n in range(2)}, None)
-    summary = probe.summarize(probe.read(alone, None)).set_index(["measure", "scope"])
-    assert np.isnan(summary.loc[("HSS", "layers"), "value"])
-    assert "no other" in summary.loc[("HSS", "layers"), "undefined"]
-    assert summary.loc[("HSS", "all"), "value"] == pytest.approx(0, abs=1e-12)
-    assert len(probe.plot(probe.read(alone, None)).data) == 2
+    found = summary(stream(model, Specialization(length=T), SAMPLES[:1]))
+    assert found["value"].notna().all()
+    assert (found["undefined"] != "").all() and found["ci_low"].isna().all()
+    alone = summed(Captures({f"blocks.{n}.attn.hook_pattern": [torch.eye(T)[None]] * 2 for n in range(2)}, None))
+    alone = alone.set_index(["measure", "scope"])
+    assert np.isnan(alone.loc[("HSS", "layers"), "value"])
+    assert "no other" in alone.loc[("HSS", "layers"), "undefined"]
+    assert alone.loc[("HSS", "all"), "value"] == pytest.approx(0, abs=1e-12)
 
 
 def test_bad_input(model: StreamTransformer) -> None:
     with pytest.raises(InputError, match="no sample has 64 tokens"):
-        stream(model, Specialization(), SAMPLES, tokenizer=Ids())
+        stream(model, Specialization(), SAMPLES)
     two = Captures({"blocks.0.attn.hook_pattern": [torch.eye(3)[None], torch.eye(4)[None]]}, None)
     with pytest.raises(InputError, match="one length"):
-        Specialization().read(two, None)
+        summed(two)
     with pytest.raises(InputError, match="not finite"):
-        Specialization().read(shown(torch.eye(T), torch.full((T, T), torch.nan)), None)
+        summed(shown(torch.eye(T), torch.full((T, T), torch.nan)))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -186,7 +189,7 @@ def test_on_a_bridge() -> None:
         attentions = inner(torch.tensor(SAMPLES)[:, :T], output_attentions=True).attentions
     bridge = build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
     probe = Specialization(length=T)
-    got = values(probe.summarize(stream(bridge, probe, SAMPLES, tokenizer=Ids())), "HSS")
+    got = values(summary(stream(bridge, probe, SAMPLES)), "HSS")
     assert got == pytest.approx(naive(torch.stack(list(attentions), 1))[0], abs=1e-6)
 
 
@@ -196,7 +199,6 @@ def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) 
     table = pd.read_parquet(out)
     assert list(table["scope"][:4]) == ["L0", "L1", "layers", "all"]
     assert set(table["n"]) == {6}
-    assert out.with_suffix(".html").exists()
     assert "HSS" in capsys.readouterr().out
     with pytest.raises(InputError, match="longer than the context"):
         main([str(tiny_run), "--length", "400"])

@@ -71,10 +71,13 @@ ABLATE = {
     "p_interaction": "interaction_p", "p_interaction_holm": "interaction_p_holm",
 }  # fmt: skip
 RENAMED = {"pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
-           "coherence": long_names("log_odds"), "coreference": {}}  # fmt: skip
+           "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
+           "specialization": long_names("value")}  # fmt: skip
 """By the command's name up to the first hyphen."""
 GONE = {
     "coreference": {"undefined": "reasons name the new columns"},
+    "specialization": {"se": "with the interval it says nothing new", "undefined": "reasons name the new columns"},
+    "heads": {"undefined": "reasons name the new columns"},
     "coherence": {"undefined": "reasons name the new columns"},
     "sps": {"undefined": "reasons name the new columns"},
     "pds": {"undefined": "reasons name the new columns"},
@@ -88,7 +91,7 @@ GONE = {
         "n": "documents, and prompts; in both also independent cases as `clusters`",
     },
 }  # fmt: skip
-CONTRACT = {"ablate", "coherence", "coreference", "pds", "sps"}
+CONTRACT = {"ablate", "coherence", "coreference", "heads", "pds", "specialization", "sps"}
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
 TABLES_GONE = {
@@ -146,6 +149,18 @@ def controls(old: pd.DataFrame, folder: Path, name: str) -> list[str]:
     return lines
 
 
+def now_of(again: Path, old: Path, family: str) -> pd.DataFrame:
+    """The new table for an old one; a table that is the only one is the main one, and one may have become several."""
+    if family == "specialization":
+        parts = {"HSS": "out.parquet", "entropy": "out-entropy.parquet"}
+        tables = [
+            pd.read_parquet(again / file).rename(columns=lambda c, k=k.lower(): c.replace(k, "value")).assign(measure=k)
+            for k, file in parts.items()
+        ]
+        return pd.concat(tables, ignore_index=True)
+    return pd.read_parquet(again / old.name if (again / old.name).exists() else again / "out.parquet")
+
+
 def compare(folder: Path, only: set[str]) -> int:
     """Run the commands again; the number of tables that differ."""
     wrong = 0
@@ -165,10 +180,10 @@ def compare(folder: Path, only: set[str]) -> int:
             elif not (new := again / path.name).exists() and len(CONTRACT & {family}) == 0:
                 lines = ["the table is gone"]
             else:
-                new = new if new.exists() else again / "out.parquet"  # a table that is the only one is the main one
+                new_table = now_of(again, path, family)
                 if family in CONTRACT and "model" in old:
                     old = old[old["model"] == old["model"].iloc[0]].reset_index(drop=True)
-                lines = differences(old.rename(columns=RENAMED.get(family, {})), pd.read_parquet(new), family)
+                lines = differences(old.rename(columns=RENAMED.get(family, {})), new_table, family)
             wrong += bool(lines)
             for line in lines:
                 print(f"{kind}/{path.name}: {line}")

@@ -1,0 +1,70 @@
+"""What every head looks at by position: the previous token, the first, the same token before, what followed it.
+
+    python -m probes.heads runs/lfa
+    python -m probes.heads runs/lfa --sequences 64 --length 40 --data valid.txt --out heads.parquet
+    python -m probes.heads runs/lfa --no-texts                           random sequences only
+
+Half of the prompts are BOS + r + r with r random tokens, where meaning and grammar cannot help; the others are text.
+With A[i, j] the attention from position i to j (BOS is position 0) and n the length of r:
+
+    previous    mean of A[i, i−1]     over i ≥ 2 (at i = 1 the previous token is BOS)
+    first       mean of A[i, 0]       over i ≥ 2
+    duplicate   mean of A[i, i−n]     over the second r: the same token, one repetition earlier
+    induction   mean of A[i, i−n+1]   over the second r: the token that followed it (Olsson et al. 2022)
+
+All are shares of attention, from 0 to 1. `uniform` is the score of a head that spreads evenly over positions ≤ i.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from streamscope.models.bounds import Bounds, Count, Seed
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, instrument
+from streamscope.probes.figures import HeadMap
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from streamscope.models.capture import Captures, Query
+
+
+@instrument("heads", Documents(max_documents=32))
+class Heads(Instrument):
+    """Scores of every head by relative position, on random sequences said twice and on texts.
+
+    previous, first, duplicate and induction are shares of attention (Olsson et al. 2022), beside `uniform`, the score
+    of a head that spreads evenly.
+    """
+
+    sequences: Count = 32
+    """How many random sequences BOS + r + r."""
+    length: Annotated[int, Bounds(low=2)] = 24
+    """n, tokens of r; they differ from each other, so that a token's earlier place is unique."""
+    texts: bool = True
+    """Score texts as well, by the previous and the first token."""
+    text_tokens: Annotated[int, Bounds(low=3)] = 128
+    """Texts are cut to this many tokens, BOS included."""
+    seed: Seed = 0
+    """Of the random sequences."""
+    pool: Literal["tokens", "words"] = "tokens"
+    """What r is drawn from: all tokens but BOS, or those that are a whole word, a space and two letters or more."""
+    top: Count = 3
+    """Heads to show for each score; the written table holds all."""
+
+    figures: ClassVar = (HeadMap("mean", each=("kind", "score")),)
+    planted: ClassVar = "tests/probes/test_heads.py::test_planted_heads"
+
+    def plan(self, prompts: Any, tokenizer: Any) -> "Query":
+        """The random sequences, then the texts (strings, or token ids with BOS first; there may be none).
+
+        `tokenizer` needs `d_vocab` and `bos_id`, and `encode` for texts. Raises `InputError` for a vocabulary smaller
+        than r and for a text of fewer than three tokens.
+        """
+        return self._body().plan(self, prompts, tokenizer)
+
+    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
+        """One row per prompt, head and score: `kind` (random or text), `score`, `value`, `uniform`."""
+        return self._body().read(self, captures, query)
+
+
+main = main_of(Heads, __doc__)

@@ -1,0 +1,7 @@
+"""`python -m probes.heads`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.heads import main
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,145 @@
+"""Scores by position: from patterns to (score, head) × prompts, and to a row for each."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from streamscope.models.capture import Captures, Query, run
+from streamscope.models.errors import InputError
+from streamscope.probes.align import check_tokenizer
+from streamscope.probes.attention import PATTERN
+from streamscope.probes.contract import Documents, Opened, Seen, title_of
+from streamscope.probes.heads import Heads
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.result import Column, Table, counts, described, key
+
+SCORES = ("previous", "first", "duplicate", "induction")
+KEYS = ("kind", "score", "head", "layer", "index")
+UNIT = "share of attention"
+
+
+def plan(how: Heads, prompts: Any, tokenizer: Any) -> Query:
+    """The random sequences, then the texts."""
+    rng = np.random.default_rng(how.seed)
+    others = np.delete(np.arange(tokenizer.d_vocab), tokenizer.bos_id)
+    if how.pool == "words":
+        pieces = zip(others, tokenizer.pieces(others.tolist()), strict=True)
+        others = np.array([i for i, text in pieces if text[:1] == " " and len(text) > 2 and text[1:].isalpha()])
+    if len(others) < how.length:
+        raise InputError(f"{how.length} different {how.pool} wanted, the vocabulary has {len(others)} besides BOS")
+    tokens = []
+    for _ in range(how.sequences):
+        r = rng.choice(others, how.length, replace=False).tolist()
+        tokens.append([tokenizer.bos_id, *r, *r])
+    for i, prompt in enumerate(prompts or ()):
+        ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        if len(ids) < 3:
+            raise InputError(f"text {i} has {len(ids)} tokens with BOS; previous-token scores need 3")
+        tokens.append(ids[: how.text_tokens])
+    return Query(tokens=tokens, hooks=(PATTERN,))
+
+
+def read(how: Heads, captures: Captures, query: Query) -> pd.DataFrame:
+    """One row per prompt, score and head; the random sequences come first."""
+    found, tables = by_layer(captures), []
+    for i, ids in enumerate(query.tokens):
+        a = torch.stack([layer[i].detach().float().cpu() for layer in found])
+        even = torch.ones(len(ids), len(ids)).tril() / torch.arange(1, len(ids) + 1)[:, None]
+        repeated = i < how.sequences
+        for score in SCORES if repeated else SCORES[:2]:
+            value = _score(a, score, how.length)
+            layers, heads = np.indices(value.shape).reshape(2, -1)
+            values = {"layer": layers, "index": heads, "value": value.double().flatten().numpy()}
+            about = {"prompt": i, "kind": "random" if repeated else "text", "score": score}
+            tables.append(pd.DataFrame({**about, **values, "uniform": float(_score(even, score, how.length))}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def by_layer(captures: Any) -> list[Any]:
+    """The captured patterns in order of layers: for each layer, a list over prompts of [H, T, T]."""
+    return [captures.hooks[name] for name in sorted(captures.hooks, key=lambda name: int(name.split(".")[1]))]
+
+
+def _score(a: Tensor, score: str, n: int) -> Tensor:
+    """One score of patterns a [..., T, T] -> [...]."""
+    if score == "first":
+        return a[..., 2:, 0].mean(-1)
+    back = {"previous": 1, "duplicate": n, "induction": n - 1}[score]
+    start = {"previous": 2, "duplicate": n + 1, "induction": n + 1}[score]
+    return a.diagonal(-back, -2, -1)[..., start - back :].mean(-1)  # entry j is A[j + back, j]
+
+
+def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Seen:
+    """Cells: kind of prompt × score × head, and even attention; units: random sequences and texts."""
+    n_ctx, tokenizer = model.cfg.n_ctx, check_tokenizer(model)
+    how = replace(how, text_tokens=min(how.text_tokens, n_ctx))
+    if 2 * how.length + 1 > n_ctx:
+        raise InputError(f"--length {how.length}: BOS + r + r must fit {n_ctx} tokens; use {(n_ctx - 1) // 2}")
+    names, texts = [f"random {i}" for i in range(how.sequences)], []
+    if how.texts:
+        documents = data[Documents]
+        each = zip(documents.units()["unit"], documents.rows(), strict=True)
+        kept = [(name, ids) for name, ids in each if len(ids) > 2]
+        names, texts = names + [name for name, _ in kept], [ids for _, ids in kept]
+    query = plan(how, texts, tokenizer)
+    seen = seen_of(read(how, run(model, query), query), names)
+    seen.about["title"] = f"{title_of(model)}: scores by position, {how.sequences} random sequences, {len(texts)} texts"
+    return seen
+
+
+def seen_of(rows: pd.DataFrame, names: list[str] | None = None) -> Seen:
+    """Observations and contrasts of the rows of `read`; `names` of the prompts, by default their places."""
+    rows = rows.assign(head=[f"L{a}H{b}" for a, b in zip(rows["layer"], rows["index"], strict=True)])
+    prompts = sorted(rows["prompt"].unique())
+    wide = rows.pivot_table(index=list(KEYS), columns="prompt", values="value", sort=False)[prompts]
+    even = rows.pivot_table(index=list(KEYS[:2]), columns="prompt", values="uniform", sort=False)[prompts]
+    cells = wide.index.to_frame(index=False)
+    each = even.index.to_frame(index=False)
+    at = {(kind, score): len(cells) + i for i, (kind, score) in enumerate(even.index)}
+    units = [str(i) for i in prompts] if names is None else names
+    block = Observations(
+        measure=Measure(name="score", unit=UNIT, resolution=0.0), size=1.0,
+        cells=pd.concat([cells, each.assign(head="even", layer=-1, index=-1)], ignore_index=True),
+        units=pd.DataFrame({"unit": units, "cluster": units}),
+        total=np.concatenate([wide.to_numpy(float), even.to_numpy(float)]),
+    )  # fmt: skip
+    contrasts = []
+    for i, labels in enumerate(cells.to_dict("records")):
+        contrasts.append(Contrast(quantity="mean", weights={i: 1.0}, labels=labels, null=None))
+        even_at = at[labels["kind"], labels["score"]]
+        contrasts.append(Contrast(quantity="uniform", weights={even_at: 1.0}, labels=labels, null=None))
+    return Seen({"scores": block}, {"scores": contrasts}, {"title": "scores by position"})
+
+
+def tables(how: Heads, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """scores: a row per kind of prompt, score and head."""
+    found = estimates["scores"]
+    frame, missing = found.where(quantity="mean").wide(KEYS, describe=("sd", "low", "high"))
+    even, _ = found.where(quantity="uniform").wide(KEYS)
+    frame.insert(len(frame.columns) - 2, "uniform", even["uniform"])
+    return {"scores": Table(frame, COLUMNS, missing, seen.about["title"], "mean", how.top, ("kind", "score"))}
+
+
+COLUMNS = (
+    key("kind", "kind", "random sequences said twice, or text"),
+    key("score", "score", "previous, first, duplicate or induction"),
+    key("head", "head", "layer and index"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0"),
+    Column(name="index", title="index", unit="head", format="d", shown=False, doc="of the head in its layer, from 0"),
+    *described("mean", "score", UNIT, "mean over prompts", format=".3f", sd="prompts"),
+    Column(name="uniform", title="even", unit=UNIT, format=".3f", doc="the score of a head that spreads evenly"),
+    *counts("prompts", "independent prompts"),
+)  # fmt: skip
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """The table of the rows of `read`, with short names: mean, sd, ci_low, ci_high, uniform."""
+    seen = seen_of(rows)
+    return tables(Heads(), seen, {"scores": estimate(seen.blocks["scores"], seen.contrasts["scores"])})["scores"].short(
+        "mean"
+    )

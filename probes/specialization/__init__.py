@@ -1,0 +1,49 @@
+"""How differently the heads attend: the head specialization score of paper DST, and the entropy of attention.
+
+    python -m probes.specialization runs/lfa
+    python -m probes.specialization runs/lfa --samples 500 --length 96 --data valid.txt --out heads.parquet
+
+With a_h the attention pattern of head h, averaged over samples of equal length T and flattened (DST Eq. 16, 18):
+
+    HSS = 1 / (H (H − 1)) · Σ_{i≠j} (1 − a_i·a_j / (|a_i| |a_j|))        0: the same patterns; 1: orthogonal ones
+
+within every layer (`L0`, …), their mean (`layers`, DST Table 3), and over all pairs of heads of the model (`all`).
+Entropy is −Σ_k A[q, k] ln A[q, k] in nats, the mean over queries q and samples (DST Table 3); a head that attends
+evenly has the mean of ln(q + 1). Intervals are those of the delete-a-block jackknife over blocks of samples.
+
+In a causal model the first row of every pattern is 1 on itself, so HSS stays below 1: two heads that never share
+another key reach at most 1 − 1/T. HSS and entropy depend on T: compare models at one length.
+"""
+
+from typing import Annotated, ClassVar
+
+from streamscope.models.bounds import Bounds, Count
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, instrument
+from streamscope.probes.figures import HeadMap, Intervals, Matrix
+
+
+@instrument("specialization", Documents(max_documents=None))
+class Specialization(Instrument):
+    """HSS within layers and over all heads (DST Eq. 18), and the entropy of every head's attention.
+
+    Samples fall into `blocks` in turn; all that is kept is the sum of patterns of each block, [blocks, heads, T, T],
+    whatever their number.
+    """
+
+    samples: Count = 200
+    """Use at most this many documents that are long enough."""
+    length: Annotated[int, Bounds(low=2)] = 64
+    """T: samples are cut to this many tokens, BOS included; shorter ones are left out."""
+    blocks: Annotated[int, Bounds(low=2)] = 10
+    """Blocks of samples for the jackknife's interval."""
+
+    figures: ClassVar = (
+        Matrix("distance", table="pairs"),
+        HeadMap("entropy", table="entropy"),
+        Intervals("hss", label="scope"),
+    )
+    planted: ClassVar = "tests/probes/test_specialization.py::test_hss_and_entropy_of_planted_heads"
+
+
+main = main_of(Specialization, __doc__)

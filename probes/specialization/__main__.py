@@ -1,0 +1,7 @@
+"""`python -m probes.specialization`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.specialization import main
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,229 @@
+"""HSS and entropy: from sums of patterns over blocks of samples to scopes × blocks, and to a row per scope."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from math import lgamma
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from streamscope.models.capture import Query, run
+from streamscope.models.errors import InputError
+from streamscope.probes.attention import PATTERN
+from streamscope.probes.contract import Documents, Opened, Seen, title_of
+from streamscope.probes.heads.measure import by_layer
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.result import Column, Table, described, key
+from streamscope.probes.specialization import Specialization
+
+CHUNK_NUMBERS = 2**24
+"""Attention weights held at once when streaming (64 MiB in float32, twice while they are captured)."""
+ALONE = "one head has no other to differ from"
+KEYS = ("scope", "layer", "index")
+
+
+class Sums:
+    """Sums of patterns and entropies by block of samples; its size does not depend on the number of samples."""
+
+    def __init__(self, blocks: int) -> None:
+        self.counts = [0] * blocks
+        self.patterns: Any = None  # [blocks, L, H, T, T]
+        self.entropies: Any = None  # [blocks, L, H]
+
+    def add(self, captures: Any) -> None:
+        """Add every sample of `captures`. Raises `InputError` for samples of another length."""
+        for sample in zip(*by_layer(captures), strict=True):
+            a = torch.stack([layer.detach().float().cpu() for layer in sample])
+            if self.patterns is None:
+                self.patterns = torch.zeros(len(self.counts), *a.shape)
+                self.entropies = torch.zeros(len(self.counts), *a.shape[:2], dtype=torch.float64)
+            if a.shape != self.patterns.shape[1:]:
+                raise InputError(
+                    f"samples must have one length, got {a.shape[-1]} and {self.patterns.shape[-1]} tokens"
+                )
+            block = sum(self.counts) % len(self.counts)
+            self.counts[block] += 1
+            self.patterns[block] += a
+            self.entropies[block] += torch.special.entr(a.double()).sum(-1).mean(-1)
+
+    def means(self, left_out: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """1 − cosine [L·H, L·H] of every two heads' mean patterns, and entropy [L, H], without a block."""
+        keep = [b for b, count in enumerate(self.counts) if count and b != left_out]
+        n = sum(self.counts[b] for b in keep)
+        patterns, entropies = self.patterns.sum(0), self.entropies.sum(0)
+        if left_out is not None:
+            patterns, entropies = patterns - self.patterns[left_out], entropies - self.entropies[left_out]
+        a = (patterns / n).to(torch.float64).flatten(2).flatten(0, 1)
+        return _distances(a).numpy(), (entropies / n).numpy()
+
+
+def hss(patterns: Any) -> float:
+    """HSS of patterns [H, ...], one per head (DST Eq. 18): the mean of 1 − cosine over pairs of different heads.
+
+    NaN for one head. Raises `InputError` for a pattern that is zero everywhere or not finite.
+    """
+    a = torch.as_tensor(patterns).double().flatten(1)
+    i, j = torch.triu_indices(len(a), len(a), 1)
+    return float(_distances(a)[i, j].mean())
+
+
+def _distances(a: Tensor) -> Tensor:
+    """1 − cosine of every two rows of a [heads, numbers]."""
+    norms = a.norm(dim=1, keepdim=True)
+    if not (norms.isfinite() & (norms > 0)).all():
+        raise InputError("an attention pattern is not finite, or zero everywhere: it has no direction to compare")
+    unit = a / norms
+    return 1 - unit @ unit.T
+
+
+def stream(
+    model: Any,
+    how: Specialization,
+    samples: Iterable[Sequence[int]],
+    *,
+    edits: Any = None,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Sums:
+    """The sums over samples of token ids, BOS first, that are long enough; a few patterns are held at a time.
+
+    Memory does not grow with their number (`CHUNK_NUMBERS`). Raises `InputError` where none is long enough.
+    """
+    size = max(1, CHUNK_NUMBERS // (model.cfg.n_layers * model.cfg.n_heads * how.length**2))
+    each = iter([int(t) for t in ids[: how.length]] for ids in progress(samples) if len(ids) >= how.length)
+    sums = Sums(how.blocks)
+    while some := list(islice(each, size)):
+        sums.add(run(model, Query(tokens=some, hooks=(PATTERN,)), edits))
+    if sums.patterns is None:
+        raise InputError(f"no sample has {how.length} tokens; give longer texts or a smaller length")
+    return sums
+
+
+def observe(how: Specialization, model: Any, data: Opened, progress: Any = iter) -> Seen:
+    """Cells: scopes; units: blocks of samples."""
+    if how.length > model.cfg.n_ctx:
+        raise InputError(f"--length {how.length} is longer than the context of {model.cfg.n_ctx}")
+    rows = (ids[: how.length] for ids in data[Documents].rows() if len(ids) >= how.length)
+    samples = list(islice(rows, how.samples))
+    seen = seen_of(stream(model, how, samples, progress=progress), samples)
+    even = lgamma(how.length + 1) / how.length
+    seen.about["title"] = (
+        f"{title_of(model)}: {len(samples)} samples of {how.length} tokens; even attention has entropy {even:.4f}"
+    )
+    return seen
+
+
+def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> Seen:
+    """The jackknife as observations: with θ of all blocks and θ_g without block g of G, the value of block g is
+
+        θ + (G − 1)(θ̄ − θ_g)
+
+    whose mean is θ and whose standard error is the jackknife's, se² = (G − 1)/G · Σ (θ_g − θ̄)²; for a mean these are
+    the block means (Efron & Tibshirani 1993, §11).
+    """
+    used = [b for b, count in enumerate(sums.counts) if count]
+    every = [sums.means(), *(sums.means(b) for b in (used if len(used) > 1 else []))]
+    n_layers, n_heads = every[0][1].shape
+    names = [hashlib.sha1(str(samples[b :: len(sums.counts)]).encode()).hexdigest()[:10] for b in used]
+    units = pd.DataFrame({"unit": [f"{b}:{name}" for b, name in zip(used, names, strict=True)]})
+    units["cluster"] = units["unit"]
+    seen = Seen({}, {}, {"title": "specialization"}, extra={"samples": sum(sums.counts), "distances": every[0][0]})
+    kinds: dict[str, tuple[str, list[tuple[tuple[str, int, int], list[float]]]]] = {
+        "hss": ("1 − cosine", _hss(every, n_layers, n_heads)),
+        "entropy": ("nats", _entropy(every, n_layers, n_heads)),
+    }
+    for name, (unit, found) in kinds.items():
+        values = np.array([value for _, value in found])
+        left = values[:, 1:] if len(used) > 1 else values
+        total = values[:, :1] + (len(used) - 1) * (left.mean(1, keepdims=True) - left)
+        cells = pd.DataFrame([label for label, _ in found], columns=list(KEYS))
+        seen.blocks[name] = Observations(
+            measure=Measure(name=name, unit=unit, resolution=0.0), cells=cells, units=units, total=total, size=1.0
+        )
+        seen.contrasts[name] = [
+            Contrast(quantity=name, weights={i: 1.0}, labels=one, null=None, missing=ALONE if lost else "")
+            for i, (one, lost) in enumerate(zip(cells.to_dict("records"), np.isnan(total).any(1), strict=True))
+        ]
+    return seen
+
+
+Found = list[tuple[tuple[str, int, int], list[float]]]
+"""(scope, layer, index) and its values: with all blocks, and without each."""
+
+
+def _hss(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> Found:
+    """L0, … (a layer), layers (their mean), all (every pair of heads)."""
+    i, j = np.triu_indices(n_heads, 1)
+    starts = np.arange(n_layers)[:, None] * n_heads
+    within = [d[i + starts, j + starts] for d, _ in every]  # [L, pairs of a layer]
+    alone = [np.full(n_layers, np.nan) if n_heads == 1 else d.mean(1) for d in within]
+    whole = np.triu_indices(n_layers * n_heads, 1)
+    found: Found = [((f"L{layer}", layer, -1), [float(d[layer]) for d in alone]) for layer in range(n_layers)]
+    found.append((("layers", -1, -1), [float(d.mean()) for d in alone]))
+    pairs = [float(d[whole].mean()) if len(whole[0]) else float("nan") for d, _ in every]
+    return [*found, (("all", -1, -1), pairs)]
+
+
+def _entropy(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> Found:
+    """L0 (the mean of a layer), L0H1, …, all."""
+    found: Found = []
+    for layer in range(n_layers):
+        found.append(((f"L{layer}", layer, -1), [float(e[layer].mean()) for _, e in every]))
+        for h in range(n_heads):
+            found.append(((f"L{layer}H{h}", layer, h), [float(e[layer, h]) for _, e in every]))
+    return [*found, (("all", -1, -1), [float(e.mean()) for _, e in every])]
+
+
+def tables(how: Specialization, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """hss: by layer, their mean, all; entropy: by layer and head; pairs: 1 − cosine of every two heads."""
+    out, title = {}, seen.about["title"]
+    for name, columns in (("hss", HSS), ("entropy", ENTROPY)):
+        frame, missing = estimates[name].wide(KEYS, describe=("low", "high"))
+        frame = frame.drop(columns="clusters").rename(columns={"n": "blocks"})
+        out[name] = Table(frame.assign(n=seen.extra["samples"]), columns, missing, f"{title}; {name}")
+    distances = seen.extra["distances"]
+    heads = [one["scope"] for one in seen.blocks["entropy"].cells.to_dict("records") if one["index"] >= 0]
+    i, j = np.triu_indices(len(heads), 1)
+    pairs = pd.DataFrame({"head": [f"{heads[a]}+{heads[b]}" for a, b in zip(i, j, strict=True)]})
+    pairs["distance"] = distances[i, j]
+    out["pairs"] = Table(pairs, PAIRS, {}, f"{title}; 1 − cosine of two heads", "distance", 10)
+    return out
+
+
+SCOPE = (
+    key("scope", "heads", "L0: of a layer; layers: the mean of layers; all: of the model; L0H1: one head"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0; −1 of several"),
+    Column(name="index", title="index", unit="head", format="d", shown=False, doc="in its layer; −1 of several"),
+)
+SAMPLES = (
+    Column(name="blocks", title="blocks", unit="blocks of samples", format="d", shown=False, doc="of the jackknife"),
+    Column(name="n", title="n", unit="samples", format="d", shown=False, doc="how many samples"),
+)
+HSS = (
+    *SCOPE,
+    *described("hss", "HSS", "1 − cosine", "mean over pairs of heads of 1 − cosine", source="DST Eq. 16, 18"),
+    *SAMPLES,
+)
+ENTROPY = (
+    *SCOPE,
+    *described("entropy", "entropy", "nats", "mean over queries and samples", source="DST Table 3"),
+    *SAMPLES,
+)
+PAIRS = (
+    key("head", "heads", "the two heads"),
+    Column(name="distance", title="1 − cosine", unit="1 − cosine", format=".4f", doc="of their mean patterns"),
+)
+
+
+def summary(sums: Sums) -> pd.DataFrame:
+    """Both tables of sums together, a row per `measure` (HSS, entropy) and scope: value, ci_low, ci_high, undefined."""
+    seen = seen_of(sums)
+    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    made = tables(Specialization(), seen, found)
+    parts = [("HSS", made["hss"].short("hss")), ("entropy", made["entropy"].short("entropy"))]
+    return pd.concat(
+        [part.rename(columns={name.lower(): "value"}).assign(measure=name) for name, part in parts], ignore_index=True
+    )
