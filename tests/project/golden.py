@@ -153,10 +153,11 @@ def now_of(again: Path, old: Path, family: str) -> pd.DataFrame:
     """The new table for an old one; a table that is the only one is the main one, and one may have become several."""
     if family == "specialization":
         parts = {"HSS": "out.parquet", "entropy": "out-entropy.parquet"}
-        tables = [
-            pd.read_parquet(again / file).rename(columns=lambda c, k=k.lower(): c.replace(k, "value")).assign(measure=k)
-            for k, file in parts.items()
-        ]
+        tables = []
+        for name, file in parts.items():
+            table = pd.read_parquet(again / file)
+            table.columns = [column.replace(name.lower(), "value") for column in table]
+            tables.append(table.assign(measure=name))
         return pd.concat(tables, ignore_index=True)
     return pd.read_parquet(again / old.name if (again / old.name).exists() else again / "out.parquet")
 
@@ -177,7 +178,7 @@ def compare(folder: Path, only: set[str]) -> int:
             old = pd.read_parquet(path)
             if family in CONTRACT and name.endswith("control"):
                 lines = controls(old, again, name.removesuffix("control").removesuffix("-") or "loss")
-            elif not (new := again / path.name).exists() and len(CONTRACT & {family}) == 0:
+            elif not (again / path.name).exists() and len(CONTRACT & {family}) == 0:
                 lines = ["the table is gone"]
             else:
                 new_table = now_of(again, path, family)
