@@ -45,28 +45,28 @@ class HeadFinder:
 
     @cached_property
     def _read(self) -> "tuple[HeadGroups, Any, Any]":
-        """`probes.head_groups`, what it captured of the model on its default prompts, and its query."""
-        from streamscope.models.capture import run
-        from streamscope.probes.head_groups import HeadGroups, Options
+        """`probes.head_groups`, what it captured of the model on 200 pronouns of stories, and its query."""
+        from streamscope.probes.head_groups import HeadGroups
+        from streamscope.probes.head_groups.measure import capture
         from streamscope.probes.prompts import align, load_suite
 
-        probe, default = HeadGroups(k=self.k, layers=self.layers), Options()
-        aligned = align(load_suite(default.suite, n=default.n), self.tokenizer, self.model.config.n_ctx)
-        gated = any(name.endswith("attn.hook_gate") for name in self.model.hook_dict)
-        query = probe.plan(aligned, self.tokenizer, gated=gated)
-        return probe, run(self.model, query), query
+        aligned = align(load_suite("story-cases", n=200), self.tokenizer, self.model.config.n_ctx)
+        return HeadGroups(k=self.k, layers=self.layers), *capture(self.model, aligned, self.tokenizer)
 
     @cached_property
     def summary(self) -> "pd.DataFrame":
-        """The table of `HeadGroups.summarize`."""
-        probe, captures, query = self._read
-        return probe.summarize(probe.read(captures, query, self.tokenizer))
+        """The table of `head_groups.measure.summary`."""
+        from streamscope.probes.head_groups.measure import read, summary
+
+        how, captures, query = self._read
+        return summary(how, read(captures, query, self.tokenizer))
 
     @cached_property
     def roles(self) -> "pd.DataFrame":
-        """The heads of the found groups, held against shuffled roles (`HeadGroups.roles`)."""
-        probe, captures, query = self._read
-        return probe.roles(self.summary, probe.shuffled(captures, query, self.tokenizer))
+        """The heads of the found groups, held against shuffled roles (`head_groups.measure.roles`)."""
+        from streamscope.probes.head_groups.measure import roles, shuffled
+
+        return roles(self.summary, shuffled(*self._read, self.tokenizer))
 
     def groups(self, specs: Sequence[str]) -> list[Group]:
         """The groups of `specs`, in order, each once.
@@ -83,7 +83,7 @@ class HeadFinder:
         return list(found.values())
 
     def _one(self, spec: str) -> list[Group]:
-        from streamscope.probes.head_groups import groups_of
+        from streamscope.probes.head_groups.measure import groups_of
 
         kind, _, which = spec.partition("-")
         if kind == FOUND and which in ("", *CLASSES):
@@ -105,7 +105,7 @@ class HeadFinder:
         scores: dict[str, Mapping[Head, float]] = {}
         wanted = score_names(parts)
         if wanted & set(CLASSES):
-            from streamscope.probes.head_groups import scores_of
+            from streamscope.probes.head_groups.measure import scores_of
 
             scores |= scores_of(self.summary)
         if "pds" in wanted:

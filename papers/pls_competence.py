@@ -85,8 +85,8 @@ def competence(baselines: pd.DataFrame) -> pd.DataFrame:
 def unfit(quantities: pd.DataFrame, able: pd.DataFrame, roles: pd.DataFrame | None) -> Callable[[Claim], str]:
     """Claim -> why it cannot be judged on these runs, the text of its verdict; "" where it can.
 
-    `able` is the table of `competence`, `roles` that of `HeadGroups.roles` by preset and seed, None where nobody held
-    the found heads against shuffled roles.
+    `able` is the table of `competence`, `roles` that of `head_groups.measure.roles` by preset and seed, None where
+    nobody held the found heads against shuffled roles.
     """
     cannot = able.set_index(["task", "preset"])
     measured = set(quantities["quantity"])

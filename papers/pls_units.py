@@ -8,7 +8,8 @@ from streamscope.interventions.task_matrix import UNITS as MATRIX
 from streamscope.papers.losses import UNITS as LOSSES
 from streamscope.papers.pls_competence import UNITS as BASELINES
 from streamscope.papers.pls_depth import UNITS as DEPTH
-from streamscope.probes.head_groups import UNITS as ROLES
+from streamscope.probes.head_groups.measure import COLUMNS as ROLES
+from streamscope.probes.result import short_units
 
 OF_THE_ROW = "the unit of the row"
 _INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}
@@ -20,7 +21,7 @@ UNITS: dict[str, dict[str, str]] = {
     "claims": {"difference": "by kind: a factor, or the unit of the quantity", "paper": "as difference"},
     "baselines": BASELINES,
     "competence": BASELINES,
-    "roles": ROLES,
+    "roles": short_units(ROLES, "held_out"),
     "effects": EFFECTS,
     "cases": EFFECTS,
     "curves": CURVES,

@@ -189,6 +189,12 @@ class Table:
         kept = {at: why for at, why in self.missing.items() if at[0] < n}
         return replace(self, frame=self.frame.head(n), missing=kept)
 
+    def only(self, rows: Sequence[int], title: str) -> "Table":
+        """Some of the rows, by their places, under another title."""
+        at = {old: new for new, old in enumerate(rows)}
+        kept = {(at[row], name): why for (row, name), why in self.missing.items() if row in at}
+        return replace(self, frame=self.frame.iloc[list(rows)].reset_index(drop=True), missing=kept, title=title)
+
     def rows(self) -> pd.DataFrame:
         """The rows that are shown."""
         if not self.by or len(self.frame) <= self.most:

@@ -14,7 +14,8 @@ from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.align import align
-from streamscope.probes.head_groups import HeadGroups, groups_of, scores_of
+from streamscope.probes.head_groups import HeadGroups
+from streamscope.probes.head_groups.measure import groups_of, plan, read, roles, scores_of, shuffled, summary
 from streamscope.probes.suite import Prompt
 from streamscope.probes.word_classes import CLASSES, token_classes
 from tests.probes import planted
@@ -53,12 +54,12 @@ def captures(patterns: Sequence[torch.Tensor], gates: Sequence[torch.Tensor] | N
 @pytest.mark.parametrize("gated", [False, True])
 def test_scores_are_those_of_a_plain_loop(gated: bool) -> None:
     tokenizer, suite = planted.tokenizer(), planted.suite(4)
-    query = HeadGroups(k=1).plan(suite, tokenizer, gated=gated)
+    query = plan(suite, tokenizer, gated=gated)
     generator = torch.Generator().manual_seed(0)
     rows = [torch.rand(3, 1, q + 1, generator=generator) for q in query.aligned.queries]
     patterns = [r / r.sum(-1, keepdim=True) for r in rows]
     gates = [torch.rand(1, 3, 2, generator=generator) for _ in patterns] if gated else None
-    table = HeadGroups(k=1).read(captures(patterns, gates), query, tokenizer)
+    table = read(captures(patterns, gates), query, tokenizer)
     assert len(table) == 8 * 3
     for i, p in enumerate(query.aligned.prompts):
         q = query.aligned.queries[i]
@@ -74,8 +75,8 @@ def test_scores_are_those_of_a_plain_loop(gated: bool) -> None:
 
 def looking(at: Sequence[str], n: int = 12) -> pd.DataFrame:
     """Heads that look at one class each (or everywhere), a head per entry of `at`."""
-    tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
-    query = probe.plan(planted.suite(n), tokenizer)
+    tokenizer = planted.tokenizer()
+    query = plan(planted.suite(n), tokenizer)
     patterns = []
     for i, p in enumerate(query.aligned.prompts):
         q = query.aligned.queries[i]
@@ -85,29 +86,25 @@ def looking(at: Sequence[str], n: int = 12) -> pd.DataFrame:
             row = torch.tensor([float(k == name or name == "everywhere") for k in (*kinds, "query")])
             rows.append(row / row.sum() * (0.9 + 0.01 * (i % 10)))
         patterns.append(torch.stack(rows)[:, None])
-    return probe.read(captures(patterns), query, tokenizer)
+    return read(captures(patterns), query, tokenizer)
 
 
 def test_planted_heads_are_found_and_scored_on_the_other_half() -> None:
     table = looking(["semantic", "everywhere", "entity", "anchor", "everywhere"])
-    probe = HeadGroups(k=1)
-    summary = probe.summarize(table)
-    assert groups_of(summary) == {"entity": (Head(0, 2),), "anchor": (Head(0, 3),), "semantic": (Head(0, 0),)}
-    chosen = summary[summary["group"] != ""]
+    found = summary(HeadGroups(k=1), table)
+    assert groups_of(found) == {"entity": (Head(0, 2),), "anchor": (Head(0, 3),), "semantic": (Head(0, 0),)}
+    chosen = found[found["group"] != ""]
     assert (chosen["ci_low"] > 0).all()
     assert (chosen["n"] < 24).all() and (chosen["n"] >= 10).all()  # one half
-    assert summary.loc[summary["index"] == 1, list(CLASSES)].abs().max(axis=None) < 1e-6
-    assert scores_of(summary)["entity"][Head(0, 2)] == pytest.approx(summary["entity"][2])
-    figure = probe.plot(table, "planted")
-    assert [trace.type for trace in figure.data] == ["heatmap"] * 3
-    assert len(figure.layout.shapes) == 3
+    assert found.loc[found["index"] == 1, list(CLASSES)].abs().max(axis=None) < 1e-6
+    assert scores_of(found)["entity"][Head(0, 2)] == pytest.approx(found["entity"][2])
 
 
 def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
     """Planted, of eight heads: one looks at all candidates; one at the word "took" alone, which is in one class, so
     that it scores there like a head of the class; the others look everywhere. Only the first has its role."""
     tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
-    query = probe.plan(planted.suite(12), tokenizer)
+    query = plan(planted.suite(12), tokenizer)
     patterns = []
     for i, p in enumerate(query.aligned.prompts):
         q = query.aligned.queries[i]
@@ -121,27 +118,26 @@ def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
         rows = [torch.tensor([*one, float(h > 1)]) for h, one in enumerate(looks)]
         patterns.append(torch.stack([row / row.sum() for row in rows])[:, None])
     found = captures(patterns)
-    summary = probe.summarize(probe.read(found, query, tokenizer))
-    shuffled = probe.shuffled(found, query, tokenizer)
-    assert shuffled.shape == (199, 8) and (shuffled == probe.shuffled(found, query, tokenizer)).all()
-    roles = probe.roles(summary, shuffled).set_index("group")
-    word = roles[roles["index"] == 1].iloc[0]
+    dealt = shuffled(probe, found, query, tokenizer)
+    assert dealt.shape == (199, 8) and (dealt == shuffled(probe, found, query, tokenizer)).all()
+    held = roles(summary(probe, read(found, query, tokenizer)), dealt).set_index("group")
+    word = held[held["index"] == 1].iloc[0]
     assert word["held_out"] > 0.5 and not word["above_shuffled"] and word["p_shuffled"] > 0.05
-    one = roles.loc["entity"]
+    one = held.loc["entity"]
     assert one["index"] == 0 and one["above_shuffled"]
-    assert one["p_shuffled"] == (1 + (shuffled[:, 0] >= one["held_out"]).sum()) / 200
+    assert one["p_shuffled"] == (1 + (dealt[:, 0] >= one["held_out"]).sum()) / 200
     assert one["p_shuffled_holm"] == pytest.approx(3 * one["p_shuffled"])
-    assert roles["above_shuffled"].sum() == 1, "heads that look everywhere alike have no role"
+    assert held["above_shuffled"].sum() == 1, "heads that look everywhere alike have no role"
 
 
 def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     """Forms keep one class in a shuffle: beside scores counted token by token."""
     tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
-    query = probe.plan(planted.suite(4), tokenizer)
+    query = plan(planted.suite(4), tokenizer)
     generator = torch.Generator().manual_seed(1)
     rows = [torch.rand(3, 1, q + 1, generator=generator) for q in query.aligned.queries]
     rows = [r / r.sum(-1, keepdim=True) for r in rows]
-    found = probe.shuffled(captures(rows), query, tokenizer, draws=3, seed=5)
+    found = shuffled(probe, captures(rows), query, tokenizer, draws=3, seed=5)
     from streamscope.probes.held_out import halves
 
     texts = [(tokenizer.spans(p.text)[0], token_classes(p, tokenizer.spans(p.text)[1])) for p in query.aligned.prompts]
@@ -152,7 +148,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     ]
     forms = [form for form in dict.fromkeys(seen) if form[1]]
     rng = np.random.default_rng(5)
-    cases = probe.read(captures(rows), query, tokenizer).assign(relation="")
+    cases = read(captures(rows), query, tokenizer).assign(relation="")
     half = dict(zip(cases["pair"], halves(cases, 0)[0], strict=True))
     chooses = [half[p.pair] == 0 for p in query.aligned.prompts]
     for draw in range(3):
@@ -179,7 +175,7 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
         for a, b, c in keys
     ]
     table = pd.DataFrame(rows)
-    summary = HeadGroups(k=1, layers="all").summarize(table)
+    chosen = summary(HeadGroups(k=1, layers="all"), table)
     from itertools import permutations
 
     from streamscope.probes.held_out import halves
@@ -187,21 +183,21 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     first = table[halves(table.assign(relation=""), 0)[0] == 0]
     scores = first.groupby(["layer", "index"])[list(CLASSES)].mean().to_numpy()
     best = max(permutations(range(8), 3), key=lambda heads: sum(scores[h, c] for c, h in enumerate(heads)))
-    found = groups_of(summary)
+    found = groups_of(chosen)
     assert [found[name] for name in CLASSES] == [(Head(h // 4, h % 4),) for h in best]
-    last = HeadGroups(k=1).summarize(table)
+    last = summary(HeadGroups(k=1), table)
     assert set(last.loc[last["group"] != "", "layer"]) == {1}
 
 
 def test_too_few_heads_or_cases_are_one_line() -> None:
     table = looking(["semantic", "entity", "anchor"], 4)
     with pytest.raises(InputError, match="3 groups of 2 heads need 6 heads, here are 3; lower --k"):
-        HeadGroups(k=2).summarize(table)
+        summary(HeadGroups(k=2), table)
     with pytest.raises(InputError, match="k must be at least 1, got 0"):
         HeadGroups(k=0)
     one = planted.without_pairs(planted.suite(1))
-    query = HeadGroups(k=1).plan(align(one, planted.tokenizer()), planted.tokenizer())
+    query = plan(align(one, planted.tokenizer()), planted.tokenizer())
     q = query.aligned.queries[0]
-    found: Any = HeadGroups(k=1).read(captures([torch.full((3, 1, q + 1), 1 / (q + 1))]), query, planted.tokenizer())
+    found: Any = read(captures([torch.full((3, 1, q + 1), 1 / (q + 1))]), query, planted.tokenizer())
     with pytest.raises(InputError, match="independent"):
-        HeadGroups(k=1).summarize(found)
+        summary(HeadGroups(k=1), found)

@@ -72,11 +72,13 @@ ABLATE = {
 }  # fmt: skip
 RENAMED = {"pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
            "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
-           "specialization": long_names("value")}  # fmt: skip
+           "specialization": long_names("value"),
+           "head_groups": long_names("held_out")}  # fmt: skip
 """By the command's name up to the first hyphen."""
 GONE = {
     "coreference": {"undefined": "reasons name the new columns"},
     "specialization": {"se": "with the interval it says nothing new", "undefined": "reasons name the new columns"},
+    "head_groups": {"undefined": "reasons name the new columns"},
     "heads": {"undefined": "reasons name the new columns"},
     "coherence": {"undefined": "reasons name the new columns"},
     "sps": {"undefined": "reasons name the new columns"},
@@ -91,7 +93,7 @@ GONE = {
         "n": "documents, and prompts; in both also independent cases as `clusters`",
     },
 }  # fmt: skip
-CONTRACT = {"ablate", "coherence", "coreference", "heads", "pds", "specialization", "sps"}
+CONTRACT = {"ablate", "coherence", "coreference", "head_groups", "heads", "pds", "specialization", "sps"}
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
 TABLES_GONE = {

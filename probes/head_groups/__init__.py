@@ -1,0 +1,55 @@
+"""Which heads look at entities, which at syntactic anchors, which at content: the groups of PLS, by a stated rule.
+
+    python -m probes.head_groups --n 200                  two heads per group in the last layer of the bundled LFA
+    python -m probes.head_groups runs/pls --k 3 --layers all --out groups.parquet
+
+PLS (§5.1) names entity heads "tracking entity mentions", anchor heads "attending to syntactic anchors" and semantic
+heads "integrating content", two each in the last layer, found by looking; it prints no rule. The rule here: from the
+query of a prompt (a pronoun), effective attention Ã = ḡ A (PLS B.2; A where there is no gate) to the words before it:
+
+    entity     mentions of the candidates, by any occurrence of their words, and names (capitals inside a sentence)
+    anchor     punctuation, determiners, prepositions, conjunctions, auxiliaries
+    semantic   all other words; pronouns, BOS and the query itself belong to no class
+
+    score = mass on the class − ḡ · (share of the tokens up to the query that belong to it)
+
+so 0 is a head that looks everywhere alike. The groups are the three disjoint ones of --k heads whose scores sum to the
+most on half of the cases; `held_out` is a head's score on the other half, with 95 % over independent cases. Every group
+gets its heads: one whose held-out score is not above 0 holds only the heads that avoid the class least. Whether a
+head has its role is asked of shuffled ones (`roles`): the classes dealt anew over the tokens' forms, so that a form
+keeps one class everywhere, and the head scored in the same way.
+"""
+
+from typing import ClassVar, Literal
+
+from streamscope.models.bounds import Count, Seed
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, Prompts, instrument
+from streamscope.probes.figures import HeadMap, Intervals
+
+
+@instrument("head_groups", Prompts(suite="story-cases"))
+class HeadGroups(Instrument):
+    """Scores of every head for three classes of words, and the disjoint groups of heads that score the most.
+
+    score = effective attention to the words of a class − what a head that looks everywhere alike would give them.
+    Groups are chosen on one half of the cases; `held_out` is the score on the other (PLS §5.1).
+    """
+
+    k: Count = 2
+    """Heads in a group; two, as in the paper."""
+    layers: Literal["last", "all"] = "last"
+    """Where heads are looked for: the last layer, as in the paper, or everywhere."""
+    split: Seed = 0
+    """Seed of the halves: one chooses, the other is scored."""
+
+    figures: ClassVar = (
+        HeadMap("entity"),
+        HeadMap("anchor"),
+        HeadMap("semantic"),
+        Intervals("held_out", table="groups"),
+    )
+    planted: ClassVar = "tests/probes/test_head_groups.py::test_planted_heads_are_found_and_scored_on_the_other_half"
+
+
+main = main_of(HeadGroups, __doc__)

@@ -1,0 +1,7 @@
+"""`python -m probes.head_groups`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.head_groups import main
+
+if __name__ == "__main__":
+    command(main)

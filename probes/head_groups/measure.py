@@ -1,0 +1,215 @@
+"""Head groups: from effective attention to classes of words to heads × prompts, groups, and shuffled classes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import linear_sum_assignment
+
+from streamscope.models.capture import Captures, run
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.probes.align import Aligned
+from streamscope.probes.attention import (
+    RESOLUTION,
+    RoleQuery,
+    attention_rows,
+    by_layer,
+    prompt_columns,
+    role_query,
+    tidy,
+)
+from streamscope.probes.contract import Opened, Prompts, Seen, title_of
+from streamscope.probes.corrections import correct
+from streamscope.probes.head_groups import HeadGroups
+from streamscope.probes.held_out import halves
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.result import Column, Table, counts, key, quantity
+from streamscope.probes.suite import Suite
+from streamscope.probes.word_classes import CLASSES, token_classes
+
+KEYS = ("layer", "index", "head")
+UNIT = "effective attention, excess over even"
+
+
+def capture(model: Any, prompts: Suite | Aligned, tokenizer: Any) -> tuple[Captures, RoleQuery]:
+    """Attention at the query of every prompt with a target, and gates where the model has them."""
+    query = plan(prompts, tokenizer, gated=any(name.endswith("attn.hook_gate") for name in model.hook_dict))
+    return run(model, query), query
+
+
+def plan(prompts: Suite | Aligned, tokenizer: Any, *, gated: bool = False) -> RoleQuery:
+    """Attention (and gates) at the query of every prompt with a target."""
+    return role_query(prompts, tokenizer, needs=("target",), gated=gated)
+
+
+def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> pd.DataFrame:
+    """One row per prompt and head: the three scores, from −1 to 1."""
+    aligned, gated = query.aligned, any(name.endswith("hook_gate") for name in captures.hooks)
+    values: dict[str, list[np.ndarray]] = {name: [] for name in CLASSES}
+    for i, rows in attention_rows(captures, query, gated=gated):
+        of = token_classes(aligned.prompts[i], tokenizer.spans(aligned.prompts[i].text)[1])[: rows.shape[-1]]
+        of[-1] = ""  # the query itself
+        total = rows.sum(-1)
+        for name in CLASSES:
+            at = np.array([c == name for c in of])
+            values[name].append(rows[..., at].sum(-1) - total * at.mean())
+    layers = list(by_layer(captures, "hook_pattern"))
+    return tidy(prompt_columns(aligned), layers, {name: np.stack(v) for name, v in values.items()})
+
+
+def observe(how: HeadGroups, model: Any, data: Opened, progress: Any = iter) -> Seen:
+    """Cells: head × class, and every head's score for its own class on the half that did not choose it."""
+    opened = data[Prompts]
+    captures, query = capture(model, opened.aligned, opened.tokenizer)
+    seen = seen_of(how, read(captures, query, opened.tokenizer), opened.unit)
+    seen.about["title"] = f"{title_of(model)} on {opened.title()}"
+    return seen
+
+
+def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = str) -> Seen:
+    """Observations and contrasts of the rows of `read`; `extra`: every head's group, and the class it is scored in.
+
+    A head without a group is scored in the class that it scores the most in on the half that chooses.
+    """
+    rows = rows.sort_values(["layer", "index"], kind="stable", ignore_index=True)
+    heads = rows.drop_duplicates("head")[list(KEYS)].reset_index(drop=True)
+    cases = rows[rows["head"] == heads["head"][0]].reset_index(drop=True)
+    n = len(heads)
+    values = np.stack([rows[name].to_numpy(float).reshape(n, len(cases)) for name in CLASSES])  # [class, head, case]
+    choose = halves(cases.assign(relation=""), how.split)[0] == 0
+    chosen = values[:, :, choose].mean(-1).T
+    searched = (heads["layer"] == heads["layer"].max()).to_numpy() | (how.layers == "all")
+    groups = np.full(n, "", dtype=object)
+    groups[searched] = _assigned(chosen[searched], how.k)
+    scored = [group or CLASSES[best] for group, best in zip(groups, chosen.argmax(1), strict=True)]
+    held = np.stack([values[CLASSES.index(name), i] for i, name in enumerate(scored)])
+    cells = [heads.assign(what=name) for name in (*CLASSES, "held_out")]
+    names = [c for c in ("cluster", "category", "relation", "order") if c in cases]
+    ids = [unit(name) for name in cases["id"]] if "id" in cases else cases.index.astype(str)
+    block = Observations(
+        measure=Measure(name="score", unit=UNIT, resolution=RESOLUTION), cells=pd.concat(cells, ignore_index=True),
+        units=cases[names].assign(unit=ids), total=np.concatenate([*values, np.where(choose, np.nan, held)]), size=1.0,
+    )  # fmt: skip
+    contrasts = [
+        Contrast(quantity=name, weights={at * n + i: 1.0}, labels=labels, null=0.0 if name == "held_out" else None)
+        for i, labels in enumerate(heads.to_dict("records"))
+        for at, name in enumerate((*CLASSES, "held_out"))
+    ]
+    return Seen({"score": block}, {"score": contrasts}, {"title": "groups"}, extra={"group": groups, "scored": scored})
+
+
+def tables(how: HeadGroups, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """heads: a row per head; groups: those of a group."""
+    found, title = estimates["score"], seen.about["title"]
+    frame, missing = found.where(quantity="held_out").wide(KEYS)
+    for at, name in enumerate(CLASSES):
+        frame.insert(3 + at, name, found.where(quantity=name).frame["value"])
+    frame.insert(6, "group", seen.extra["group"])
+    frame.insert(7, "scored", seen.extra["scored"])
+    heads = Table(frame, COLUMNS, missing, f"{title}: every head")
+    chosen = frame[frame["group"] != ""].sort_values(["group", "held_out"], ascending=[True, False], kind="stable")
+    return {"heads": heads, "groups": heads.only(list(chosen.index), f"{title}: groups, chosen on one half")}
+
+
+COLUMNS = (
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0"),
+    Column(name="index", title="index", unit="head", format="d", shown=False, doc="of the head in its layer, from 0"),
+    key("head", "head", "layer and index"),
+    *(
+        Column(name=name, title=name, unit=UNIT, format="+.4f", doc=f"score for the class {name}, on all cases")
+        for name in CLASSES
+    ),
+    key("group", "group", "the group that the head was chosen for", unit="class"),
+    key("scored", "scored in", "the class of held_out: the group's, or the largest of a head without one", "class"),
+    *quantity("held_out", "held out", UNIT, "the score for that class on the other half", sd="independent cases",
+              source="PLS §5.1"),
+    *counts("prompts", "independent cases"),
+)  # fmt: skip
+
+
+def summary(how: HeadGroups, rows: pd.DataFrame) -> pd.DataFrame:
+    """The table of heads of the rows of `read`, with short names of the held-out score: sd, ci_low, ci_high, p."""
+    seen = seen_of(how, rows)
+    found = {"score": estimate(seen.blocks["score"], seen.contrasts["score"])}
+    return tables(how, seen, found)["heads"].short("held_out")
+
+
+def shuffled(
+    how: HeadGroups, captures: Captures, query: RoleQuery, tokenizer: Any, *, draws: int = 199, seed: int = 0
+) -> np.ndarray:
+    """[draws, heads]: the held-out score of every head under shuffles of the tokens' classes.
+
+    A form is a token id with its class; the classes are dealt over the forms, so that a head that looks at one
+    word, and at no class, has in a shuffle as large a score as here. Forms without a class keep none. The class of
+    a head is the one that it scores the most in on the half that chooses. Heads are in order of layers.
+    """
+    aligned, gated = query.aligned, any(name.endswith("hook_gate") for name in captures.hooks)
+    forms: dict[tuple[int, str], int] = {}
+    at = []
+    for i, prompt in enumerate(aligned.prompts):
+        ids, spans = tokenizer.spans(prompt.text)
+        of = token_classes(prompt, spans)[: aligned.queries[i] + 1]
+        of[-1] = ""  # the query itself
+        at.append(np.array([forms.setdefault((t, c), len(forms)) if c else -1 for t, c in zip(ids, of, strict=False)]))
+    labels, rng = np.array([CLASSES.index(c) for _, c in forms]), np.random.default_rng(seed)
+    dealt = np.stack([np.append(rng.permutation(labels), -1) for _ in range(draws)])  # the last: no class
+    layers = list(by_layer(captures, "hook_pattern"))
+    heads = captures.hooks[next(n for n in captures.hooks if n.endswith("hook_pattern"))][0].shape[0]
+    scores = np.empty((draws, len(at), len(layers) * heads, len(CLASSES)), np.float32)
+    for i, rows in attention_rows(captures, query, gated=gated):
+        flat = rows.reshape(-1, rows.shape[-1])
+        for c in range(len(CLASSES)):
+            member = dealt[:, at[i]] == c
+            scores[:, i, :, c] = member @ flat.T - member.mean(-1)[:, None] * flat.sum(-1)
+    cases = pd.DataFrame(prompt_columns(aligned)).assign(relation="")
+    choose = halves(cases.assign(relation=""), how.split)[0] == 0
+    best = scores[:, choose].mean(1).argmax(-1)
+    return np.take_along_axis(scores[:, ~choose].mean(1), best[..., None], -1)[..., 0].astype(float)
+
+
+def roles(summary: pd.DataFrame, shuffled: np.ndarray) -> pd.DataFrame:
+    """The heads of the groups of `summary`, each held against itself under shuffled roles (`shuffled`).
+
+    p_shuffled = (1 + shuffles in which it scores as much) / (1 + shuffles), corrected over the heads of the groups
+    (Holm) in p_shuffled_holm; `above_shuffled` where that is at most .05. `shuffled_95`: 95 % of its shuffles.
+    """
+    own = summary["group"].to_numpy() != ""
+    found, dealt = summary[own].reset_index(drop=True), shuffled[:, own]
+    p = (1 + (dealt >= found["held_out"].to_numpy()).sum(0)) / (1 + len(dealt))
+    edges = {"shuffled_95": np.quantile(dealt, 0.95, axis=0), "draws": len(dealt), "p_shuffled": p}
+    found = found.assign(**edges)
+    found["p_shuffled_holm"] = correct(found["p_shuffled"]).p
+    return found.assign(above_shuffled=found["p_shuffled_holm"] <= 0.05)
+
+
+def _assigned(scores: np.ndarray, k: int) -> list[str]:
+    """The class of every head, "" for none: disjoint groups of k with the largest sum of scores [heads, classes]
+    (linear assignment)."""
+    if len(scores) < k * len(CLASSES):
+        raise InputError(
+            f"{len(CLASSES)} groups of {k} heads need {k * len(CLASSES)} heads, here are {len(scores)}; "
+            "lower --k, or --layers all"
+        )
+    places = np.repeat(np.arange(len(CLASSES)), k)
+    heads, columns = linear_sum_assignment(scores[:, places], maximize=True)
+    found = [""] * len(scores)
+    for h, c in zip(heads, columns, strict=True):
+        found[h] = CLASSES[places[c]]
+    return found
+
+
+def groups_of(summary: pd.DataFrame) -> dict[str, tuple[Head, ...]]:
+    """Class -> its heads, of a table of `summary`."""
+    found: dict[str, tuple[Head, ...]] = {}
+    for name in CLASSES:
+        rows = summary[summary["group"] == name]
+        found[name] = tuple(sorted(Head(int(a), int(b)) for a, b in zip(rows["layer"], rows["index"], strict=True)))
+    return found
+
+
+def scores_of(summary: pd.DataFrame) -> dict[str, dict[Head, float]]:
+    """Class -> head -> score on all cases, for `head_spec.parse_heads` (top2:entity)."""
+    heads = [Head(int(a), int(b)) for a, b in zip(summary["layer"], summary["index"], strict=True)]
+    return {name: dict(zip(heads, summary[name].tolist(), strict=True)) for name in CLASSES}
