@@ -59,35 +59,45 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
             "yanchor": "top",
             "pad": {"t": 14},
         }
-        screen = {"width": 860, "title": title, "margin": {"t": 60 + 18 * len(lines)}}
+        screen = {"width": drawn.layout.width or 860, "title": title, "margin": {"t": 60 + 18 * len(lines)}}
         drawn.update_layout(**(PAPER if paper else screen))
     return drawn
 
 
 def _panels(figure: Figure, table: Table, by: list[str]) -> go.Figure | None:
-    """One panel for each run, or combination of other columns, one below the other."""
-    each = {}
+    """One panel for each run, or combination of other columns: the last of several across, the others below."""
+    each: dict[tuple[Any, ...], go.Figure] = {}
     for names, rows in table.frame.groupby(by, sort=False):
         one = _draw(figure, replace(table, frame=rows.reset_index(drop=True), missing={}))
         if one is not None:
-            each[", ".join(map(str, names))] = one
+            each[tuple(names)] = one
     if not each:
         return None
-    n = len(each)
-    whole = make_subplots(n, 1, subplot_titles=list(each), vertical_spacing=0.25 / n)
-    for row, one in enumerate(each.values(), 1):
+    down = list(dict.fromkeys(names[:-1] if len(by) > 1 else names for names in each))
+    across = list(dict.fromkeys(names[-1:] if len(by) > 1 else () for names in each))
+    n, m = len(down), len(across)
+    titles = [", ".join(map(str, a + b)) if a + b in each else "" for a in down for b in across]
+    space = {"vertical_spacing": 0.25 / n, "horizontal_spacing": 0.2 / m}
+    whole = make_subplots(n, m, subplot_titles=titles, **space)
+    for i, (names, one) in enumerate(each.items()):
+        at = (
+            {"row": 1 + i, "col": 1}
+            if m == 1
+            else {"row": 1 + down.index(names[:-1]), "col": 1 + across.index(names[-1:])}
+        )
         for trace in one.data:
             if trace.type == "heatmap":  # one scale for all, so that panels can be compared by eye
                 low, high = ([getattr(o.data[0], end) for o in each.values()] for end in ("zmin", "zmax"))
-                trace.update(zmin=min(low), zmax=max(high), showscale=row == 1)
+                trace.update(zmin=min(low), zmax=max(high), showscale=i == 0)
             else:
-                trace.update(showlegend=bool(trace.showlegend is not False and row == 1 and trace.name))
-            whole.add_trace(trace, row, 1)
-        whole.update_xaxes(one.layout.xaxis.to_plotly_json(), row=row, col=1)
-        whole.update_yaxes(one.layout.yaxis.to_plotly_json(), row=row, col=1)
+                trace.update(showlegend=bool(trace.showlegend is not False and i == 0 and trace.name))
+            whole.add_trace(trace, **at)
+        whole.update_xaxes(one.layout.xaxis.to_plotly_json(), **at)
+        whole.update_yaxes(one.layout.yaxis.to_plotly_json(), **at)
         for shape in one.layout.shapes:  # lines across a panel
-            whole.add_vline(shape.x0, line=shape.line, row=row, col=1)
-    return whole.update_layout(height=sum(one.layout.height or 450 for one in each.values()))
+            whole.add_vline(shape.x0, line=shape.line, **at)
+    heights = [one.layout.height or 450 for one in each.values()]
+    return whole.update_layout(height=n * max(heights) if m > 1 else sum(heights), width=max(860, 300 * m))
 
 
 def _at(figure: Figure, frame: pd.DataFrame) -> str | None:
@@ -111,29 +121,37 @@ def _draw(figure: Figure, table: Table) -> go.Figure | None:
 @_draw.register
 def _(figure: HeadMap, table: Table) -> go.Figure | None:
     column, frame = table.column(figure.y), table.frame
-    frame = frame[(frame["layer"] >= 0) & frame[figure.y].notna()]
+    axes = [figure.rows, figure.columns]
+    frame = frame[(frame[axes] >= 0).all(axis=1) & frame[figure.y].notna()]
     if figure.by is not None and len(frame):
         frame = frame[frame[figure.by] == frame[figure.by].min()]
-    if not len(frame) or frame.duplicated(["layer", "index"]).any():
+    if not len(frame) or frame.duplicated(axes).any():
         return None
     names = [column.name, *(column.interval or ())]
     frame = frame.assign(text=[column.text(*row) for row in frame[names].itertuples(index=False, name=None)])
-    grid, texts = (frame.pivot(index="layer", columns="index", values=name) for name in (figure.y, "text"))
+    grid, texts = (frame.pivot(index=axes[0], columns=axes[1], values=name) for name in (figure.y, "text"))
     signed = column.format.startswith("+")
     limit = float(frame[figure.y].abs().max()) or 1.0
     digits = ("+" if signed else "") + (".3f" if limit >= 0.01 else ".1e")
     drawn = go.Figure(
         go.Heatmap(
-            z=grid.to_numpy(), x=[f"H{h}" for h in grid.columns], y=[f"L{layer}" for layer in grid.index],
+            z=grid.to_numpy(), x=_names(figure.columns, grid.columns), y=_names(figure.rows, grid.index),
             customdata=texts.to_numpy(), texttemplate=f"%{{z:{digits}}}" if grid.size <= MOST_NUMBERS else None,
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
             colorscale="RdBu_r" if signed else "Blues", zmin=-limit if signed else 0.0, zmax=limit,
             colorbar={"title": column.unit.split(",")[0], "thickness": 14},
         )
     )  # fmt: skip
-    drawn.update_layout(xaxis_title="head", yaxis_title="layer", height=max(320, 70 * len(grid) + 120))
+    drawn.update_layout(
+        xaxis_title={"index": "head"}.get(axes[1], axes[1]), yaxis_title=axes[0], height=max(320, 70 * len(grid) + 120)
+    )
     drawn.update_yaxes(autorange="reversed")
     return drawn
+
+
+def _names(column: str, values: Any) -> list[str]:
+    """L5 of layers, H5 of heads."""
+    return [f"{'L' if column == 'layer' else 'H'}{value}" for value in values]
 
 
 @_draw.register

@@ -30,11 +30,16 @@ class Figure:
 
 @dataclass(frozen=True)
 class HeadMap(Figure):
-    """Layer × head, at the smallest value of `by` where rows differ in it; rows without a layer are left out."""
+    """Layer × head, at the smallest value of `by` where rows differ in it; rows without a layer are left out.
+
+    Or head × head, where `rows` and `columns` name them.
+    """
 
     by: str | None = None
     each: tuple[str, ...] = ()
-    """A panel for every combination of these columns' values."""
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
+    rows: str = "layer"
+    columns: str = "index"
 
 
 @dataclass(frozen=True)

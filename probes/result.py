@@ -164,6 +164,13 @@ class Table:
             if pd.notna(self.frame[name].iloc[row]):
                 raise InputError(f"table {self.title!r}: {name} of row {row} has a value and a reason for having none")
 
+    @classmethod
+    def noted(cls, frame: pd.DataFrame, columns: tuple[Column, ...], title: str) -> "Table":
+        """The table of a frame whose text column `undefined` says why cells have no value (`undefined.note`)."""
+        texts = frame[UNDEFINED] if UNDEFINED in frame else []
+        missing = {(i, name): why for i, text in enumerate(texts) for name, why in read_reasons(text).items()}
+        return cls(frame.drop(columns=UNDEFINED, errors="ignore"), columns, missing, title)
+
     def column(self, name: str) -> Column:
         """The description of a column."""
         for one in self.columns:

@@ -27,7 +27,6 @@ from streamscope.probes.held_out import RULES, held_out
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
 from streamscope.probes.result import Column, Table, counts, descending, described, key
 from streamscope.probes.suite import Suite
-from streamscope.probes.undefined import reasons
 
 KEYS = ("head", "layer", "index")
 READINGS = ("jaccard", "over_total")
@@ -172,10 +171,9 @@ def tables(how: Coreference, seen: Seen, estimates: Mapping[str, Estimates]) -> 
     first = heads.frame.iloc[0]
     rules = ", ".join(f"{name.replace('_', ' ')} {first[name]:.3f}" for name in ("chance", *RULES))
     heads = Table(heads.frame, HEADS, heads.missing, f"{title}; Top-1 among {how.domain}; {rules}", "top1", how.top)
-    chosen = seen.extra
-    missing = {(i, name): why for i, text in enumerate(chosen["undefined"]) for name, why in reasons(text).items()}
-    apart = f"the best head of one half of the cases, scored on the other; the halves share no {chosen['apart'][0]}"
-    out = {"heads": heads, "held-out": Table(chosen.drop(columns="undefined"), HELD_OUT, missing, apart)}
+    no = seen.extra["apart"][0]
+    apart = f"the best head of one half of the cases, scored on the other; the halves share no {no}"
+    out = {"heads": heads, "held-out": Table.noted(seen.extra, HELD_OUT, apart)}
     if "stability" in estimates:
         out["stability"] = stability(seen, estimates["stability"])
     return out

@@ -7,7 +7,9 @@ import torch
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.mixing import routing
-from streamscope.probes.routing import cells, growth, hub_heads, hub_scores, hubs, layers, main, matrices, plot
+from streamscope.probes.observations import estimate
+from streamscope.probes.routing import Routing, main
+from streamscope.probes.routing.measure import cells, growth, hub_scores, hubs, layers, matrices, over_even, seen_of
 
 
 def planted(*W: np.ndarray, part: str = "v") -> dict:
@@ -92,7 +94,8 @@ def test_shuffles_hold_their_level() -> None:
 def test_a_hub_in_every_layer_stands_out_among_heads() -> None:
     rng = np.random.default_rng(2)
     found = planted(*(star(6, 2) + 0.2 * rng.random((6, 6)) for _ in range(5)))
-    table = hub_heads(hubs(found)).set_index("head")
+    seen = seen_of(hubs(found))
+    table = over_even(seen, estimate(seen.blocks["hub"], seen.contrasts["hub"])).short("over_even").set_index("head")
     assert table["over_even"].idxmax() == "H2" and table.loc["H2", "p_holm"] < 0.01
     assert table.loc["H2", "ci_low"] > 0 and table.loc["H2", "n"] == 5
 
@@ -109,10 +112,11 @@ def test_what_has_no_value_says_why() -> None:
 
 def test_figure_has_a_panel_per_projection_and_layer() -> None:
     model = build("dst-kron", "tiny")
-    figure = plot(matrices(model))
+    figure = Routing(shuffles=9).measure(model).figure("cells-value")
     assert len(figure.data) == 4
-    np.testing.assert_allclose(figure.data[3].z, routing(model)["blocks.1.attn.o"])
-    assert figure.layout.coloraxis.cmin == -figure.layout.coloraxis.cmax
+    assert [a.text for a in figure.layout.annotations] == ["attn.v, 0", "attn.v, 1", "attn.o, 0", "attn.o, 1"]
+    np.testing.assert_allclose(np.asarray(figure.data[3].z, float), routing(model)["blocks.1.attn.o"], atol=1e-12)
+    assert all(panel.zmin == -panel.zmax == figure.data[0].zmin for panel in figure.data)
 
 
 def test_a_model_without_routing_is_told_what_has_it(tiny_run) -> None:

@@ -73,11 +73,12 @@ ABLATE = {
 RENAMED = {"pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
            "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
            "specialization": long_names("value"),
-           "head_groups": long_names("held_out")}  # fmt: skip
-"""By the command's name up to the first hyphen."""
+           "head_groups": long_names("held_out"), "routing/heads": long_names("over_even")}  # fmt: skip
+"""By the command's name up to the first hyphen, or that and a table's name."""
 GONE = {
     "coreference": {"undefined": "reasons name the new columns"},
     "specialization": {"se": "with the interval it says nothing new", "undefined": "reasons name the new columns"},
+    "routing": {"undefined": "reasons name the new columns"},
     "head_groups": {"undefined": "reasons name the new columns"},
     "heads": {"undefined": "reasons name the new columns"},
     "coherence": {"undefined": "reasons name the new columns"},
@@ -93,7 +94,7 @@ GONE = {
         "n": "documents, and prompts; in both also independent cases as `clusters`",
     },
 }  # fmt: skip
-CONTRACT = {"ablate", "coherence", "coreference", "head_groups", "heads", "pds", "specialization", "sps"}
+CONTRACT = {"ablate", "coherence", "coreference", "head_groups", "heads", "pds", "routing", "specialization", "sps"}
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
 TABLES_GONE = {
@@ -184,9 +185,10 @@ def compare(folder: Path, only: set[str]) -> int:
                 lines = ["the table is gone"]
             else:
                 new_table = now_of(again, path, family)
+                renamed = RENAMED.get(f"{family}/{name}", RENAMED.get(family, {}))
                 if family in CONTRACT and "model" in old:
                     old = old[old["model"] == old["model"].iloc[0]].reset_index(drop=True)
-                lines = differences(old.rename(columns=RENAMED.get(family, {})), new_table, family)
+                lines = differences(old.rename(columns=renamed), new_table, family)
             wrong += bool(lines)
             for line in lines:
                 print(f"{kind}/{path.name}: {line}")

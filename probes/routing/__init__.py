@@ -1,0 +1,51 @@
+"""Which head sends to which: the Kronecker routing matrices of a model, layer by layer (DST §4.3, Fig. 3).
+
+    python -m probes.routing                                    the bundled dst-kron
+    python -m probes.routing runs/dst-kron
+    python -m probes.routing runs/dst-kron --out routing.parquet
+
+W [H to, H from] of a Kronecker projection: W_ij scales what head j gives to head i (DST Eq. 5). Positive weights
+excite, negative ones invert. Per layer and projection:
+
+    max, mean      of |W_ij|, all cells; `diagonal` and `off` are the means of |W_ii| and of |W_ij|, i ≠ j
+    norm           ‖W‖_F; off_norm = ‖W − diag W‖_F; off_share = off_norm² / norm²
+    hub score      (Σ_{j≠i} |W_ij| + Σ_{j≠i} |W_ji|) / (2 Σ_{a≠b} |W_ab|): the share of the routing between different
+                   heads that goes into or out of head i. The scores of a layer sum to 1, an even one gives 1/H.
+
+The paper names head 0 a hub and says that weights grow with depth, without a measure for either. Here a hub is tested
+against chance: the cells off the diagonal are shuffled, and p is the share of shuffles whose largest hub score reaches
+the layer's. Growth is the slope over layers of the largest |W_ij|, with a t interval whose units are the layers of
+this one model; other seeds may differ by more.
+"""
+
+from typing import ClassVar
+
+from streamscope.models.bounds import Count, Seed
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, instrument
+from streamscope.probes.figures import Curve, HeadMap, Intervals
+
+
+@instrument("routing")
+class Routing(Instrument):
+    """The Kronecker routing matrices of a model, and whether one head of a layer is its hub.
+
+    Hub score = (Σ_{j≠i} |W_ij| + Σ_{j≠i} |W_ji|) / (2 Σ_{a≠b} |W_ab|), against shuffles of the cells and against an
+    even 1/H over layers (DST §4.3).
+    """
+
+    shuffles: Count = 2000
+    """Shuffles of a matrix's cells for the p of its hub."""
+    seed: Seed = 0
+    """Seed of the shuffles."""
+
+    runs: ClassVar = ("dst-kron",)
+    figures: ClassVar = (
+        HeadMap("value", table="cells", each=("projection", "layer"), rows="to", columns="from"),
+        Intervals("over_even", table="heads", label="name"),
+        Curve("max", x="layer", by="projection"),
+    )
+    planted: ClassVar = "tests/probes/test_routing.py::test_a_star_has_one_hub"
+
+
+main = main_of(Routing, __doc__)
