@@ -80,11 +80,8 @@ def _panels(figure: Figure, table: Table, by: list[str]) -> go.Figure | None:
     space = {"vertical_spacing": 0.25 / n, "horizontal_spacing": 0.2 / m}
     whole = make_subplots(n, m, subplot_titles=titles, **space)
     for i, (names, one) in enumerate(each.items()):
-        at = (
-            {"row": 1 + i, "col": 1}
-            if m == 1
-            else {"row": 1 + down.index(names[:-1]), "col": 1 + across.index(names[-1:])}
-        )
+        cut = len(names) if len(by) == 1 else len(names) - 1
+        at = {"row": 1 + down.index(names[:cut]), "col": 1 + across.index(names[cut:])}
         for trace in one.data:
             if trace.type == "heatmap":  # one scale for all, so that panels can be compared by eye
                 low, high = ([getattr(o.data[0], end) for o in each.values()] for end in ("zmin", "zmax"))
@@ -142,9 +139,8 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             colorbar={"title": column.unit.split(",")[0], "thickness": 14},
         )
     )  # fmt: skip
-    drawn.update_layout(
-        xaxis_title={"index": "head"}.get(axes[1], axes[1]), yaxis_title=axes[0], height=max(320, 70 * len(grid) + 120)
-    )
+    across = {"index": "head"}.get(axes[1], axes[1])
+    drawn.update_layout(xaxis_title=across, yaxis_title=axes[0], height=max(320, 70 * len(grid) + 120))
     drawn.update_yaxes(autorange="reversed")
     return drawn
 

@@ -167,7 +167,7 @@ class Table:
     @classmethod
     def noted(cls, frame: pd.DataFrame, columns: tuple[Column, ...], title: str) -> "Table":
         """The table of a frame whose text column `undefined` says why cells have no value (`undefined.note`)."""
-        texts = frame[UNDEFINED] if UNDEFINED in frame else []
+        texts = frame.get(UNDEFINED, [])
         missing = {(i, name): why for i, text in enumerate(texts) for name, why in read_reasons(text).items()}
         return cls(frame.drop(columns=UNDEFINED, errors="ignore"), columns, missing, title)
 
