@@ -131,6 +131,20 @@ class Prompts(Data):
         return open_prompts(self, model)
 
 
+@dataclass(frozen=True)
+class Tasks(Data):
+    """Cases with an answer and a foil, to score both."""
+
+    tasks: tuple[str, ...] = ("capitalization", "gender", "winograd")
+    """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        """`probes.documents.OpenTasks`."""
+        from streamscope.probes.documents import open_tasks
+
+        return open_tasks(self, model)
+
+
 def kind_of(spec: Any) -> type[Data]:
     """The kind of a specification, or of data that are opened already (they name their `kind`)."""
     return getattr(spec, "kind", type(spec))

@@ -14,7 +14,8 @@ from streamscope.models.errors import InputError
 from streamscope.models.text.shards import TokenShards, document_batches, truncated_documents
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.align import check_tokenizer
-from streamscope.probes.contract import Data, Documents, Prompts
+from streamscope.probes.contract import Data, Documents, Prompts, Tasks
+from streamscope.probes.tasks import Task, load_tasks
 
 
 @dataclass(frozen=True)
@@ -147,3 +148,36 @@ def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompt
 
     tokenizer = check_tokenizer(model, tokenizer)
     return OpenPrompts(align_once(prompts, tokenizer), tokenizer, prompts if isinstance(prompts, Suite) else None)
+
+
+@dataclass(frozen=True)
+class OpenTasks:
+    """Tasks with the cases that one model's tokenizer and context can score."""
+
+    kind: ClassVar[type[Data]] = Tasks
+    tasks: list[Task]
+    tokenizer: Any
+
+    @staticmethod
+    def units(task: Task) -> pd.DataFrame:
+        """unit (its id and a hash of answer and foil, the same in every model), cluster and kind of every case."""
+        cases = task.cases
+        names = [
+            f"{name}:{hashlib.sha1(f'{answer} | {foil}'.encode()).hexdigest()[:10]}"
+            for name, answer, foil in zip(cases["id"], cases["answer"], cases["foil"], strict=True)
+        ]
+        return cases[["cluster", "category", "relation", "order"]].assign(unit=names)
+
+    def title(self) -> str:
+        """Counts of every task: cases, units, what was left out."""
+        return "; ".join(task.title for task in self.tasks)
+
+    def about(self) -> dict[str, Any]:
+        """Where each task comes from, and how many of its cases can be scored."""
+        return {task.name: [task.source, task.title] for task in self.tasks}
+
+
+def open_tasks(spec: Tasks, model: Any) -> OpenTasks:
+    """The tasks in the model's tokens; `InputError` for none, an unknown one, and one without a case to score."""
+    tokenizer = check_tokenizer(model)
+    return OpenTasks(load_tasks(spec.tasks, tokenizer, model.config.n_ctx), tokenizer)

@@ -12,7 +12,7 @@ import pytest
 
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
-from streamscope.probes.contract import Documents, Instrument, Prompts, Seen, discover, instrument
+from streamscope.probes.contract import Documents, Instrument, Prompts, Seen, Tasks, discover, instrument
 from streamscope.probes.figures import HeadMap
 from streamscope.probes.observations import Contrast, Measure, Observations
 from streamscope.probes.result import Column, Result, Table, counts, key, quantity
@@ -21,7 +21,11 @@ from streamscope.probes.together import compare, together
 ROOT = Path(__file__).resolve().parents[2]
 INSTRUMENTS = discover()
 NAMES = sorted(INSTRUMENTS)
-SMALL: dict[type, Any] = {Documents: Documents(max_documents=4), Prompts: Prompts()}
+SMALL: dict[type, Any] = {
+    Documents: Documents(max_documents=4),
+    Prompts: Prompts(),
+    Tasks: Tasks(tasks=("capitalization-8", "gender-16")),
+}
 """The data of these tests: small."""
 SMALLER: dict[str, dict[str, Any]] = {
     "ablate": {"heads": ("L5.*",), "draws": 2},

@@ -14,8 +14,10 @@ import torch
 
 import streamscope.models
 from streamscope.interventions.batch import answer_log_probs
+from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.contract import Tasks
 from streamscope.probes.loaders import SentencePair, SentencePairs
 from streamscope.probes.prompts import TASKS, load_suite
 from streamscope.probes.sentence_pairs import winobias_pairs, wsc273_pairs
@@ -275,3 +277,15 @@ def test_names_are_checked(tmp_path: Path, bpe: Tokenizer) -> None:
         with pytest.raises(InputError, match=message):
             load_tasks(names, bpe)
     assert [t.name for t in load_tasks(["gender-16", "gender-16", same[0]], bpe)] == ["gender-16", "t"]
+
+
+def test_tasks_are_opened_for_a_model_and_cases_have_names_that_models_share() -> None:
+    spec = Tasks(tasks=("capitalization-8", "gender-16"))
+    one = spec.of(load("lfa"))
+    assert [len(task.cases) for task in one.tasks] == [8, 16]
+    assert one.about()["gender-16"][1] in one.title()
+    first = one.units(one.tasks[0])
+    assert first["unit"].is_unique and set(first["cluster"]) == set(one.tasks[0].cases["cluster"])
+    assert first["unit"].tolist() == one.units(spec.of(load("hdpl")).tasks[0])["unit"].tolist()
+    with pytest.raises(InputError, match="at least one task"):
+        Tasks(tasks=()).of(load("lfa"))
