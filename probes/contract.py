@@ -145,6 +145,22 @@ class Tasks(Data):
         return open_tasks(self, model)
 
 
+@dataclass(frozen=True)
+class Text(Data):
+    """Texts to read, as they are given."""
+
+    text: tuple[str, ...] = ()
+    """Texts to read; default: the beginning of a story that the built-in corpus keeps for validation."""
+    max_tokens: Count = 40
+    """Cut each text to this many tokens, BOS included."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        """`probes.documents.OpenText`."""
+        from streamscope.probes.documents import open_text
+
+        return open_text(self, model)
+
+
 def kind_of(spec: Any) -> type[Data]:
     """The kind of a specification, or of data that are opened already (they name their `kind`)."""
     return getattr(spec, "kind", type(spec))

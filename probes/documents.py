@@ -12,9 +12,10 @@ import pandas as pd
 
 from streamscope.models.errors import InputError
 from streamscope.models.text.shards import TokenShards, document_batches, truncated_documents
+from streamscope.models.text.stories import story
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.align import check_tokenizer
-from streamscope.probes.contract import Data, Documents, Prompts, Tasks
+from streamscope.probes.contract import Data, Documents, Prompts, Tasks, Text
 from streamscope.probes.tasks import Task, load_tasks
 
 
@@ -181,3 +182,26 @@ def open_tasks(spec: Tasks, model: Any) -> OpenTasks:
     """The tasks in the model's tokens; `InputError` for none, an unknown one, and one without a case to score."""
     tokenizer = check_tokenizer(model)
     return OpenTasks(load_tasks(spec.tasks, tokenizer, model.config.n_ctx), tokenizer)
+
+
+@dataclass(frozen=True)
+class OpenText:
+    """Texts in one model's tokens, BOS first, with a name for each."""
+
+    kind: ClassVar[type[Data]] = Text
+    rows: list[list[int]]
+    names: list[str]
+    tokenizer: Any
+
+    def about(self) -> dict[str, Any]:
+        """How many texts."""
+        return {"texts": len(self.rows), "tokens": sum(map(len, self.rows))}
+
+
+def open_text(spec: Text, model: Any) -> OpenText:
+    """The texts, cut at the model's context as well."""
+    tokenizer = check_tokenizer(model)
+    texts = spec.text or (story(1, 0).text,)
+    rows = [tokenizer.encode(text)[: min(spec.max_tokens, model.cfg.n_ctx)] for text in texts]
+    names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
+    return OpenText(rows, names, tokenizer)

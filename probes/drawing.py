@@ -128,17 +128,26 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     frame = frame.assign(text=[column.text(*row) for row in frame[names].itertuples(index=False, name=None)])
     grid, texts = (frame.pivot(index=axes[0], columns=axes[1], values=name) for name in (figure.y, "text"))
     signed = column.format.startswith("+")
-    limit = float(frame[figure.y].abs().max()) or 1.0
+    limit = 1.0 if column.unit == "probability" else float(frame[figure.y].abs().max()) or 1.0
+    written = (
+        None if figure.text is None else frame.pivot(index=axes[0], columns=axes[1], values=figure.text).to_numpy()
+    )
     digits = ("+" if signed else "") + (".3f" if limit >= 0.01 else ".1e")
     drawn = go.Figure(
         go.Heatmap(
             z=grid.to_numpy(), x=_names(figure.columns, grid.columns), y=_names(figure.rows, grid.index),
-            customdata=texts.to_numpy(), texttemplate=f"%{{z:{digits}}}" if grid.size <= MOST_NUMBERS else None,
+            customdata=texts.to_numpy(), text=written,
+            texttemplate="%{text}" if figure.text else f"%{{z:{digits}}}" if grid.size <= MOST_NUMBERS else None,
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
             colorscale="RdBu_r" if signed else "Blues", zmin=-limit if signed else 0.0, zmax=limit,
             colorbar={"title": column.unit.split(",")[0], "thickness": 14},
         )
     )  # fmt: skip
+    if figure.names is not None:
+        told = frame.drop_duplicates(axes[1]).set_index(axes[1])[figure.names]
+        drawn.update_xaxes(
+            tickvals=list(range(len(grid.columns))), ticktext=[told[c] for c in grid.columns], tickangle=-40
+        )
     across = {"index": "head"}.get(axes[1], axes[1])
     drawn.update_layout(xaxis_title=across, yaxis_title=axes[0], height=max(320, 70 * len(grid) + 120))
     drawn.update_yaxes(autorange="reversed")
@@ -147,7 +156,8 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
 
 def _names(column: str, values: Any) -> list[str]:
     """L5 of layers, H5 of heads."""
-    return [f"{'L' if column == 'layer' else 'H'}{value}" for value in values]
+    letter = {"layer": "L", "position": ""}.get(column, "H")
+    return [f"{letter}{value}" for value in values]
 
 
 @_draw.register

@@ -40,6 +40,10 @@ class HeadMap(Figure):
     """A panel for every combination of these columns' values; the last of two or more goes across."""
     rows: str = "layer"
     columns: str = "index"
+    text: str | None = None
+    """The column that stands in the cells, instead of the value."""
+    names: str | None = None
+    """The column that names the columns of the map."""
 
 
 @dataclass(frozen=True)

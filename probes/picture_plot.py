@@ -26,7 +26,7 @@ def plot(table: "pd.DataFrame", title: str = "") -> Any:
 
 def shown(piece: str, position: int) -> str:
     """A token's text on an axis: spaces visible, HTML escaped, cut to `LONGEST` characters."""
-    from streamscope.probes.logit_lens import visible
+    from streamscope.probes.logit_lens.measure import visible
 
     if position == 0:
         return "BOS"

@@ -12,7 +12,7 @@ import pytest
 
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
-from streamscope.probes.contract import Documents, Instrument, Prompts, Seen, Tasks, discover, instrument
+from streamscope.probes.contract import Documents, Instrument, Prompts, Seen, Tasks, Text, discover, instrument
 from streamscope.probes.figures import HeadMap
 from streamscope.probes.observations import Contrast, Measure, Observations
 from streamscope.probes.result import Column, Result, Table, counts, key, quantity
@@ -25,6 +25,7 @@ SMALL: dict[type, Any] = {
     Documents: Documents(max_documents=4),
     Prompts: Prompts(),
     Tasks: Tasks(tasks=("capitalization-8", "gender-16")),
+    Text: Text(text=("Once upon a time", "She ran to the house")),
 }
 """The data of these tests: small."""
 SMALLER: dict[str, dict[str, Any]] = {

@@ -9,19 +9,27 @@ import pytest
 import torch
 
 from streamscope.models import readout
-from streamscope.models.capture import Captures, Query, run
+from streamscope.models.capture import Captures, Query
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.logit_lens import Lens, LogitLens, lens_of, main, visible
-from streamscope.probes.probe import measure
+from streamscope.probes.logit_lens import LogitLens, main
+from streamscope.probes.logit_lens.measure import (
+    Lens,
+    candidates,
+    lens_of,
+    plan,
+    read,
+    seen_of,
+    summary,
+    tables,
+    visible,
+)
+from streamscope.probes.observations import estimate
+from streamscope.probes.result import Result
 
 torch.set_num_threads(1)
 PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
-
-
-class Ids:
-    """Prompts here are ids already."""
 
 
 @pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "own norms"])
@@ -42,7 +50,7 @@ def spread(table: pd.DataFrame, prompt: int, layer: int) -> torch.Tensor:
 
 def test_equals_layer_logits_and_the_models_own(model: StreamTransformer) -> None:
     """Whole distributions, of every layer: those of `layer_logits`; of the last: of the model's output."""
-    table = measure(model, LogitLens(lens=lens_of(model), k=256), PROMPTS, tokenizer=Ids())
+    table = candidates(model, LogitLens(k=256), PROMPTS)
     for i, ids in enumerate(PROMPTS):
         tokens = torch.tensor([ids])
         expected = model.layer_logits(tokens, torch.arange(len(ids))[None])[0].double().softmax(-1)
@@ -57,7 +65,7 @@ def test_equals_the_cache_of_transformer_lens(model: StreamTransformer) -> None:
     """resid_post -> final norm by its definition -> W_U, where all layers are read with the final norm."""
     if model.config.readout.layer_norms == "own":
         pytest.skip("layers have norms of their own")
-    table = measure(model, LogitLens(lens=lens_of(model), k=256), PROMPTS[:1], tokenizer=Ids())
+    table = candidates(model, LogitLens(k=256), PROMPTS[:1])
     with torch.no_grad():
         _, cache = model.run_with_cache(torch.tensor(PROMPTS[:1]))
         x = cache["resid_post", 0][0].double()
@@ -68,10 +76,10 @@ def test_equals_the_cache_of_transformer_lens(model: StreamTransformer) -> None:
 
 def test_candidates_and_ranks(model: StreamTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Top k in order, the next token in or beside them with its rank; the same in chunks of three positions."""
-    probe = LogitLens(lens=lens_of(model), k=4)
-    table = measure(model, probe, PROMPTS, tokenizer=Ids())
+    probe = LogitLens(k=4)
+    table = candidates(model, probe, PROMPTS)
     monkeypatch.setattr(readout, "chunk_rows", lambda d_vocab, budget=0: 3)
-    pd.testing.assert_frame_equal(table, measure(model, probe, PROMPTS, tokenizer=Ids()))
+    pd.testing.assert_frame_equal(table, candidates(model, probe, PROMPTS))
     for i, ids in enumerate(PROMPTS):
         p = model.layer_logits(torch.tensor([ids]), torch.arange(len(ids))[None])[0].double().softmax(-1)
         for (position, layer), one in table[table["prompt"] == i].groupby(["position", "layer"]):
@@ -90,18 +98,18 @@ def test_candidates_and_ranks(model: StreamTransformer, monkeypatch: pytest.Monk
             assert one["read"].unique().tolist() == [str(ids[position])]
 
 
-def planted(rows: Any, vocabulary: int) -> tuple[LogitLens, Captures]:
+def planted(rows: Any, vocabulary: int) -> tuple[Lens, Captures]:
     """A lens that takes the stream for logits."""
     lens = Lens(1, vocabulary, lambda layer, x: x, lambda ids: [chr(97 + int(i)) for i in ids])
-    return LogitLens(lens=lens, k=3), Captures({"blocks.0.hook_resid_post": [torch.tensor(rows).log()]}, None)
+    return lens, Captures({"blocks.0.hook_resid_post": [torch.tensor(rows).log()]}, None)
 
 
 def test_planted_probabilities_and_ties() -> None:
     """Streams that are the logarithms of known probabilities; equal ones share a rank."""
     rows = [[0.1, 0.2, 0.3, 0.4], [0.3, 0.3, 0.2, 0.2], [0.25, 0.25, 0.25, 0.25]]
-    probe, captures = planted(rows, 4)
+    lens, captures = planted(rows, 4)
     query = Query(tokens=[[0, 3, 2]], hooks=("blocks.0.hook_resid_post",))
-    table = probe.read(captures, query)
+    table = read(LogitLens(k=3), lens, captures, query)
     first, second, third = (one for _, one in table.groupby("position"))
     assert first["token"].tolist() == ["d", "c", "b"]
     np.testing.assert_allclose(first["probability"], [0.4, 0.3, 0.2], rtol=1e-6)
@@ -109,18 +117,18 @@ def test_planted_probabilities_and_ties() -> None:
     assert second["rank"].tolist()[:3] == [1, 1, 3]
     assert second[second["actual"]]["rank"].item() == 3
     assert third["rank"].tolist() == [1, 1, 1]
-    summary = probe.summarize(table).iloc[0]
-    assert summary["loss"] == pytest.approx(-(np.log(0.4) + np.log(0.2)) / 2, rel=1e-6)
-    assert (summary["accuracy"], summary["median_rank"], summary["n"]) == (0.5, 2.0, 2)
-    assert summary["undefined"] == "sd, ci_low, ci_high: one prompt"
+    found = summary(table).iloc[0]
+    assert found["loss"] == pytest.approx(-(np.log(0.4) + np.log(0.2)) / 2, rel=1e-6)
+    assert (found["hit"], found["median_rank"], found["positions"], found["n"]) == (0.5, 2.0, 2, 1)
+    assert "sd, ci_low, ci_high" in found["undefined"] and "one independent case" in found["undefined"]
 
 
 def test_summary_is_the_models_loss(model: StreamTransformer) -> None:
-    probe = LogitLens(lens=lens_of(model), k=1)
-    last = probe.summarize(measure(model, probe, PROMPTS, tokenizer=Ids())).iloc[-1]
+    probe = LogitLens(k=1)
+    last = summary(candidates(model, probe, PROMPTS)).iloc[-1]
     losses = [model.token_losses(torch.tensor([r[:-1]]), torch.tensor([r[1:]])).sum() for r in PROMPTS]
     assert last["loss"] == pytest.approx(float(sum(losses)) / 7, abs=1e-5)
-    assert (last["n"], last["prompts"]) == (7, 2)
+    assert (last["positions"], last["n"]) == (7, 2)
     assert last["ci_low"] <= last["loss"] <= last["ci_high"]
 
 
@@ -129,31 +137,31 @@ def test_under_edits_the_streams_are_edited(model: StreamTransformer) -> None:
     edits = {f"blocks.1.hook_{part}_out": lambda x, hook: torch.zeros_like(x) for part in ("attn", "mlp")}
     if model.config.readout.layer_norms == "own":
         pytest.skip("layers have norms of their own")
-    table = measure(model, LogitLens(lens=lens_of(model), k=256), PROMPTS[:1], edits=edits, tokenizer=Ids())
+    table = candidates(model, LogitLens(k=256), PROMPTS[:1], edits=edits)
     torch.testing.assert_close(spread(table, 0, 0), spread(table, 0, 1), rtol=0, atol=1e-6)
 
 
 def test_picture() -> None:
     """A cell per layer and position; what comes true is underlined; HTML in a token stays text."""
-    probe, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
+    lens, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
     query = Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))
-    table = probe.read(captures, query)
-    heat = probe.plot(table).data[0]
-    assert heat.text.tolist() == [["<u>d</u>", "a"]]
-    np.testing.assert_allclose(heat.z, [[0.4, 0.4]], rtol=1e-6)
+    table = read(LogitLens(k=3), lens, captures, query)
+    seen = seen_of(table)
+    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    heat = Result(tables(LogitLens(), seen, found), figures=LogitLens.figures).figure().data[0]
+    assert np.asarray(heat.text).tolist() == [["<u>d</u>", "a"]]
+    np.testing.assert_allclose(np.asarray(heat.z, float), [[0.4, 0.4]], rtol=1e-6)
     assert visible("<b>\n") == "&lt;b&gt;⏎"
-    with pytest.raises(InputError, match="prompt 3"):
-        probe.plot(table, prompt=3)
 
 
 def test_bad_input(model: StreamTransformer) -> None:
     lens = lens_of(model)
-    for options, message in (({"k": 0}, "k = 0"), ({"k": 999}, "vocabulary"), ({"layers": (7,)}, "layer 7")):
+    for options, message in (({"k": 999}, "vocabulary"), ({"layers": (7,)}, "layer 7")):
         with pytest.raises(InputError, match=message):
-            LogitLens(lens=lens, **options)
-    probe = LogitLens(lens=lens)
+            plan(LogitLens(**options), lens, PROMPTS)
+    probe = LogitLens()
     with pytest.raises(InputError, match="no position has a next token"):
-        probe.summarize(measure(model, probe, [[0]], tokenizer=Ids()))
+        summary(candidates(model, probe, [[0]]))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -170,9 +178,7 @@ def test_on_a_bridge() -> None:
         out = inner(tokens, output_hidden_states=True)
         first = inner.lm_head(inner.transformer.ln_f(out.hidden_states[1]))
     bridge = build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
-    query_of = LogitLens(lens=lens_of(bridge), k=100)
-    query = query_of.plan(tokens.tolist(), None)
-    table = query_of.read(run(bridge, query), query)
+    table = candidates(bridge, LogitLens(k=100), tokens.tolist())
     for layer, logits in enumerate((first, out.logits)):
         torch.testing.assert_close(spread(table, 0, layer), logits[0].double().softmax(-1), rtol=0, atol=1e-5)
 
@@ -180,10 +186,11 @@ def test_on_a_bridge() -> None:
 def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "lens.parquet"
     main([str(tiny_run), "--text", "the [red] cat", "she ran", "--k", "2", "--out", str(out)])
-    table = pd.read_parquet(out)
+    assert pd.read_parquet(out)["layer"].tolist() == [0, 1]
+    table = pd.read_parquet(out.with_stem("lens-candidates"))
     assert set(table["layer"]) == {0, 1} and set(table["prompt"]) == {0, 1}
     assert (table.groupby(["prompt", "position", "layer"]).size() >= 2).all()
-    assert out.with_suffix(".html").exists()
-    assert "'['" in capsys.readouterr().out
+    assert "[" in set(table["token"]) | set(table["read"])
+    capsys.readouterr()
     main([str(tiny_run), "--max-tokens", "5", "--layers", "1"])
-    assert "L1" in capsys.readouterr().out
+    assert "accuracy" in capsys.readouterr().out

@@ -1,0 +1,39 @@
+"""The logit lens: what every layer would predict if it were the last.
+
+    python -m probes.logit_lens runs/lfa --text "The hammer was in the box, so he used the"
+    python -m probes.logit_lens runs/lfa --text "Once upon a time" "She ran" --k 10 --out lens.parquet
+
+z^(l) = head(norm_l(x^(l))), p = softmax z (nostalgebraist 2020; PLS App. A.5.1): x^(l) is the residual stream that
+leaves layer l (of several streams their readout), norm_l the final norm or, where a model has them, the layer's own.
+For every position and layer: the k most probable next tokens, and probability and rank of the token that does follow.
+"""
+
+from typing import ClassVar
+
+from streamscope.models.bounds import Count, Whole
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, Text, instrument
+from streamscope.probes.figures import Curve, HeadMap
+
+
+@instrument("logit_lens", Text())
+class LogitLens(Instrument):
+    """What every layer would predict if it were the last: softmax of the head on its normed stream.
+
+    z^(l) = head(norm_l(x^(l))) at every position (nostalgebraist 2020; PLS App. A.5.1): the most probable next tokens,
+    and loss, accuracy and rank of the token that does follow.
+    """
+
+    k: Count = 5
+    """Predictions to keep for each position and layer."""
+    layers: tuple[Whole, ...] = ()
+    """Layers to read; default: all."""
+
+    figures: ClassVar = (
+        HeadMap("probability", table="lens", each=("prompt",), columns="position", text="shown", names="read"),
+        Curve("loss", x="layer"),
+    )
+    planted: ClassVar = "tests/probes/test_logit_lens.py::test_planted_probabilities_and_ties"
+
+
+main = main_of(LogitLens, __doc__)

@@ -1,0 +1,7 @@
+"""`python -m probes.logit_lens`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.logit_lens import main
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,243 @@
+"""The logit lens: from the streams after every layer to candidates, to losses of layers × prompts, and to tables."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from streamscope.models import readout
+from streamscope.models.capture import Captures, Edits, Query, run
+from streamscope.models.errors import InputError
+from streamscope.probes.contract import Opened, Seen, Text, title_of
+from streamscope.probes.logit_lens import LogitLens
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.result import Column, Table, counts, described, key
+
+LONGEST = 8
+"""Characters of a token in the picture: what a cell holds."""
+STREAM = "blocks.{}.hook_resid_post"
+
+
+@dataclass(frozen=True)
+class Lens:
+    """How a model turns the stream after a layer into logits, and ids into text: what the probe needs of it."""
+
+    n_layers: int
+    d_vocab: int
+    logits: Callable[[int, Any], Any]
+    """(layer, stream [P, D]) -> logits [P, V]."""
+    pieces: Callable[[Any], list[str]]
+    """Ids -> their texts."""
+
+
+def lens_of(model: Any, tokenizer: Any = None) -> Lens:
+    """The lens of our models (norms of the layers, shared head) or of a TransformerLens bridge (ln_final, unembed).
+
+    Without a tokenizer, here or in the model, tokens are written as numbers.
+    """
+    tokenizer = tokenizer or getattr(model, "tokenizer", None)
+    device = model.cfg.device
+
+    @torch.no_grad()
+    def logits(layer: int, x: Any) -> Any:
+        x = x.to(device)[None]
+        if hasattr(model, "layer_norm"):
+            return F.linear(model.layer_norm(layer)(x), model.head)[0]
+        return model.unembed(model.ln_final(x))[0]
+
+    def pieces(ids: Any) -> list[str]:
+        if hasattr(tokenizer, "pieces"):
+            return tokenizer.pieces(ids)
+        return [tokenizer.decode([int(i)]) if tokenizer is not None else str(int(i)) for i in ids]
+
+    return Lens(model.cfg.n_layers, model.cfg.d_vocab, logits, pieces)
+
+
+# ---- candidates --------------------------------------------------------------------------------
+
+
+def plan(how: LogitLens, lens: Lens, rows: Sequence[Sequence[int]]) -> Query:
+    """The streams after the chosen layers, at every position of rows of token ids.
+
+    Raises `InputError` for a layer that the model does not have, and more predictions than its vocabulary.
+    """
+    if how.k > lens.d_vocab:
+        raise InputError(f"k = {how.k}: between 1 and the vocabulary's {lens.d_vocab}")
+    for layer in how.layers:
+        if layer >= lens.n_layers:
+            raise InputError(f"layer {layer} does not exist: the model has layers 0 to {lens.n_layers - 1}")
+    chosen = sorted(set(how.layers)) or range(lens.n_layers)
+    return Query(tokens=[list(row) for row in rows], hooks=tuple(STREAM.format(n) for n in chosen))
+
+
+def read(how: LogitLens, lens: Lens, captures: Captures, query: Query) -> pd.DataFrame:
+    """One row per prompt, position, layer and candidate next token: the k most probable ones and the actual one.
+
+    Columns: `read`, the token at the position; `id` and `token`, the candidate; `probability`; `rank`, 1 + the number
+    of tokens with a larger logit (equal logits share a rank); `top`, its place among the k, or 0; `actual`, whether it
+    is the next token of the prompt (the last position has none). Logits are formed for a few positions at a time
+    (`readout.chunk_rows`) and dropped.
+    """
+    size, tables = readout.chunk_rows(lens.d_vocab), []
+    for prompt, ids in enumerate(query.tokens):
+        seen, following = np.array(lens.pieces(ids), dtype=object), torch.tensor([*ids[1:], -1])
+        for name in query.hooks:
+            stream, layer = captures.hooks[name][prompt], int(name.split(".")[1])
+            for start in range(0, len(ids), size):
+                rows = slice(start, start + size)
+                frame = _candidates(lens.logits(layer, stream[rows]), following[rows], how.k)
+                frame["position"] += start
+                tables.append(frame.assign(prompt=prompt, read=seen[frame["position"]], layer=layer))
+    table = pd.concat(tables, ignore_index=True)
+    table["token"] = lens.pieces(table["id"])
+    order = ["prompt", "position", "read", "layer", "top", "rank", "id", "token", "probability", "actual"]
+    return table.sort_values(["prompt", "position", "layer", "rank"], kind="stable")[order].reset_index(drop=True)
+
+
+def _candidates(logits: Tensor, following: Tensor, k: int) -> pd.DataFrame:
+    """Top k of every row of logits [P, V], then the token `following` [P] (−1: none) where it is not among them."""
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    following = following.to(z.device)[:, None]
+    values, ids = z.topk(k, dim=-1)
+    hit = z.gather(-1, following.clamp(min=0))
+    place = torch.arange(k, device=z.device).expand_as(ids)
+    first_equal = torch.where(values == values.roll(1, -1), 0, place).cummax(-1).values
+    new = (following >= 0) & ~(ids == following).any(-1, keepdim=True)
+    ids = torch.cat([ids, following], -1)
+    columns = {
+        "position": torch.arange(len(z), device=z.device)[:, None].expand_as(ids),
+        "top": torch.cat([place + 1, torch.zeros_like(following)], -1),
+        "rank": torch.cat([first_equal, (z > hit).sum(-1, keepdim=True)], -1) + 1,
+        "id": ids,
+        "probability": (torch.cat([values, hit], -1) - z.logsumexp(-1, keepdim=True)).double().exp(),
+        "actual": ids == following,
+    }
+    keep = torch.cat([torch.ones_like(place, dtype=torch.bool), new], -1)
+    return pd.DataFrame({name: x[keep].cpu().numpy() for name, x in columns.items()})
+
+
+def candidates(
+    model: Any, how: LogitLens, rows: Sequence[Sequence[int]], *, edits: Edits | None = None, tokenizer: Any = None
+) -> pd.DataFrame:
+    """`read` of rows of token ids, BOS first; under edits the streams are those of the edited pass."""
+    lens = lens_of(model, tokenizer)
+    query = plan(how, lens, rows)
+    return read(how, lens, run(model, query, edits), query)
+
+
+# ---- cells and contrasts -----------------------------------------------------------------------
+
+
+def observe(how: LogitLens, model: Any, data: Opened, progress: Any = iter) -> Seen:
+    """Cells: layers; units: prompts, with the loss of every position that has a next token."""
+    opened = data[Text]
+    found = candidates(model, how, opened.rows, tokenizer=opened.tokenizer)
+    seen = seen_of(found, opened.names)
+    seen.about["title"] = title_of(model)
+    return seen
+
+
+def seen_of(found: pd.DataFrame, names: Sequence[str] | None = None) -> Seen:
+    """Observations of `read`: −ln p of the actual next token, and whether it is the most probable one."""
+    actual = found[found["actual"]]
+    if actual.empty:
+        raise InputError("no position has a next token: prompts of two tokens at least, please")
+    each = actual.assign(loss=-np.log(actual["probability"].clip(lower=np.finfo(float).tiny)), hit=actual["rank"] == 1)
+    wide = {name: each.pivot_table(index="layer", columns="prompt", values=name, aggfunc="sum") for name in VALUES}
+    size = each.pivot_table(index="layer", columns="prompt", values="loss", aggfunc="count").to_numpy(float)
+    prompts = wide["loss"].columns
+    units = pd.DataFrame({"unit": [str(i) if names is None else names[i] for i in prompts]})
+    cells = pd.DataFrame({"layer": wide["loss"].index})
+    seen = Seen({}, {}, {"title": "logit lens"}, extra=found)
+    for name, unit in VALUES.items():
+        measure = Measure(name=name, unit=unit, resolution=1e-6)
+        seen.blocks[name] = Observations(
+            measure=measure, cells=cells, units=units.assign(cluster=units["unit"]), total=wide[name].to_numpy(float),
+            size=size,
+        )  # fmt: skip
+        seen.contrasts[name] = [
+            Contrast(quantity=name, weights={i: 1.0}, labels={"layer": int(layer)}, null=None)
+            for i, layer in enumerate(cells["layer"])
+        ]
+    return seen
+
+
+VALUES = {"loss": "nats/token", "hit": "share of positions"}
+
+
+def tables(how: LogitLens, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """layers: loss, accuracy and rank of the actual next token; lens: the most probable token; candidates: all kept."""
+    title, found = seen.about["title"], seen.extra
+    actual = found[found["actual"]]
+    frame, missing = estimates["loss"].wide(["layer"], describe=("sd", "low", "high"))
+    hits, lost = estimates["hit"].wide(["layer"], describe=("low", "high"))
+    frame = frame.join(hits.drop(columns=["layer", "n", "clusters"]))
+    ranks = actual.groupby("layer")["rank"]
+    frame["median_rank"], frame["positions"] = ranks.median().to_numpy(), ranks.size().to_numpy()
+    best = found[found["top"] == 1].reset_index(drop=True)
+    texts = [visible(t.strip(" ") or t, LONGEST) for t in best["token"]]
+    best["shown"] = [f"<u>{t}</u>" if true else t for t, true in zip(texts, best["actual"], strict=True)]
+    best["read"] = [
+        "BOS" if p == 0 else visible(t, LONGEST) for p, t in zip(best["position"], best["read"], strict=True)
+    ]
+    lens = "the most probable next token after each layer; in the picture the token that follows is underlined"
+    return {
+        "layers": Table(frame, LAYERS, {**missing, **lost}, f"{title}: loss of the actual next token after each layer"),
+        "lens": Table(best[[c.name for c in LENS]], LENS, {}, f"{title}: {lens}", "layer", 1, ("prompt", "position")),
+        "candidates": Table(found, CANDIDATES, {}, f"{title}: candidates", "probability", 10),
+    }
+
+
+LAYER = Column(name="layer", title="layer", unit="layer", format="d", doc="counted from 0")
+LAYERS = (
+    LAYER,
+    *described("loss", "loss", "nats/token", "mean −ln p of the next token", sd="prompts", source="PLS App. A.5.1"),
+    *described("hit", "accuracy", "share of positions", "positions whose next token ranks first", format=".3f"),
+    Column(name="median_rank", title="median rank", unit="rank", format=".1f", doc="of the next token; 1 is the first"),
+    Column(name="positions", title="positions", unit="positions", format="d", doc="that have a next token"),
+    *counts("prompts", "independent prompts"),
+)
+PLACE = (
+    Column(name="prompt", title="prompt", unit="prompt", format="d", shown=False, doc="from 0"),
+    Column(name="position", title="position", unit="tokens from BOS", format="d", doc="of the token that is read"),
+    key("read", "token read", "the token at the position"),
+    LAYER,
+)
+PROBABILITY = Column(name="probability", title="probability", unit="probability", format=".3f", doc="of the candidate")
+LENS = (
+    *PLACE,
+    key("token", "likeliest next", "the most probable next token"),
+    Column(
+        name="shown", title="in the picture", unit="name", doc="the token, underlined where it follows", shown=False
+    ),
+    PROBABILITY,
+)
+CANDIDATES = (
+    *PLACE,
+    Column(name="top", title="place", unit="place", format="d", doc="among the k most probable ones, or 0"),
+    Column(name="rank", title="rank", unit="rank", format="d", doc="1 is the most probable; equal logits share one"),
+    Column(name="id", title="id", unit="token id", format="d", shown=False, doc="of the candidate"),
+    key("token", "token", "the candidate"),
+    PROBABILITY,
+    Column(name="actual", title="follows", unit="yes or no", doc="whether it is the next token of the prompt"),
+)
+
+
+def summary(found: pd.DataFrame) -> pd.DataFrame:
+    """The table of layers of `read`, with short names of the loss: sd, ci_low, ci_high."""
+    seen = seen_of(found)
+    estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    return tables(LogitLens(), seen, estimates)["layers"].short("loss")
+
+
+def visible(piece: str, longest: int | None = None) -> str:
+    """A token's text for a picture: cut to `longest` characters, line breaks shown, characters of HTML escaped."""
+    if longest is not None and len(piece) > longest:
+        piece = piece[: longest - 1] + "…"
+    return escape(piece.replace("\n", "⏎").replace("\t", "⇥"), quote=False)
