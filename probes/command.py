@@ -147,14 +147,16 @@ def main_of(made: "type[Instrument]", doc: str | None = None) -> Callable[..., N
         from streamscope.models.cli import parse
 
         flat = tyro.conf.OmitArgPrefixes
-        kinds = [(f"data{i}", Annotated[type(one), flat], field(default=one)) for i, one in enumerate(made.takes)]
-        own = ("how", Annotated[made, flat], field(default=made()))
+        kinds = [
+            (f"of_{type(one).__name__.lower()}", Annotated[type(one), flat], field(default=one)) for one in made.takes
+        ]
+        own = (f"of_{made.name}", Annotated[made, flat], field(default=made()))
         options: Any = parse(
             make_dataclass("Options", [*kinds, own], bases=(Arguments,), frozen=True, kw_only=True),
             argv,
             doc or made.__doc__,
         )
-        measure(options.how, [getattr(options, name) for name, *_ in kinds], options)
+        measure(getattr(options, own[0]), [getattr(options, name) for name, *_ in kinds], options)
 
     return main
 

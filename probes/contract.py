@@ -23,7 +23,7 @@ import hashlib
 import json
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -94,6 +94,10 @@ class Data(Validated):
         """Open it for a model; `like`: what it was opened as for the run that this model is the control of."""
         raise NotImplementedError
 
+    def small(self) -> "Data":
+        """The same, little of it: for tests and the reference."""
+        return self
+
 
 @dataclass(frozen=True)
 class Documents(Data):
@@ -111,6 +115,10 @@ class Documents(Data):
         from streamscope.probes.documents import open_documents
 
         return open_documents(self, model, like)
+
+    def small(self) -> "Documents":
+        """Four documents."""
+        return replace(self, max_documents=4)
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,10 @@ class Tasks(Data):
 
         return open_tasks(self, model)
 
+    def small(self) -> "Tasks":
+        """Two small ones."""
+        return replace(self, tasks=("capitalization-8", "gender-16"))
+
 
 @dataclass(frozen=True)
 class Text(Data):
@@ -159,6 +171,10 @@ class Text(Data):
         from streamscope.probes.documents import open_text
 
         return open_text(self, model)
+
+    def small(self) -> "Text":
+        """Two beginnings."""
+        return replace(self, text=("Once upon a time", "She ran to the house"))
 
 
 def kind_of(spec: Any) -> type[Data]:
@@ -216,6 +232,8 @@ class Instrument(Validated):
     """What is measured where no run is given."""
     planted: ClassVar[str] = ""
     """The test that measures it on a case whose answer is known."""
+    quick: ClassVar[Mapping[str, Any]] = {}
+    """Options that make it quick, for the tests of the contract and the reference."""
 
     def measure(self, model: Any, *data: Any, progress: Progress = iter, like: Opened | None = None) -> "Result":
         """Measure a model, or the run that a string names, on data; kinds that are not given take their defaults.
@@ -313,7 +331,7 @@ def recipe_of(model: Any) -> dict[str, Any]:
 
 
 REGISTERED: dict[str, type[Instrument]] = {}
-OWN = ("name", "takes", "figures", "runs", "planted")
+OWN = ("name", "takes", "figures", "runs", "planted", "quick")
 """Class attributes that an option may not be called."""
 Class = TypeVar("Class", bound=type[Instrument])
 

@@ -130,9 +130,10 @@ class Contrast:
     """One estimate: what it is called, and the weights of the cells.
 
     `labels` name the row it belongs to (head, scale), `quantity` what is estimated there (delta, above, interaction).
-    `null` is the value it is tested against, None where it is described only. The p of one `family` are corrected
-    together. With `missing` there is no value, and that is why; with `fixed` the value is known without measuring (the
-    change of a scale of 1 is 0), the reason says why it has no test.
+    `null` is the value it is tested against, None where it is described only. What is not `tested` has an interval and
+    no p (a share of attention, which no one expects to be 0); beside a control its difference is tested. The p of one
+    `family` are corrected together. With `missing` there is no value, and that is why; with `fixed` the value is known
+    without measuring (the change of a scale of 1 is 0), the reason says why it has no test.
     """
 
     quantity: str
@@ -142,6 +143,7 @@ class Contrast:
     family: str | None = None
     missing: str = ""
     fixed: str = ""
+    tested: bool = True
 
     def __post_init__(self) -> None:
         if taken := sorted({"quantity", *NUMBERS, "n", "clusters"} & set(self.labels)):
@@ -151,6 +153,20 @@ class Contrast:
         plain = {k: v.item() if hasattr(v, "item") else v for k, v in self.labels.items()}
         object.__setattr__(self, "labels", plain)
         object.__setattr__(self, "weights", {int(cell): float(w) for cell, w in self.weights.items()})
+
+
+def head_cells(model: Any) -> pd.DataFrame:
+    """A cell for each head of a model: head (L0H0), layer and index, both from 0."""
+    heads = [(layer, index) for layer in range(model.cfg.n_layers) for index in range(model.cfg.n_heads)]
+    return pd.DataFrame([{"head": f"L{layer}H{index}", "layer": layer, "index": index} for layer, index in heads])
+
+
+def each(quantity: str, cells: pd.DataFrame, **how: Any) -> list[Contrast]:
+    """Every cell by itself, labelled by its keys; `how` are other fields of `Contrast`."""
+    return [
+        Contrast(quantity=quantity, weights={i: 1.0}, labels=labels, **how)
+        for i, labels in enumerate(cells.to_dict("records"))
+    ]
 
 
 @dataclass(frozen=True)
@@ -173,8 +189,8 @@ class Estimates:
     def wide(self, keys: Sequence[str], *, describe: Sequence[str] = ()) -> tuple[pd.DataFrame, Reasons]:
         """One row per combination of `keys`, one group of columns per quantity; and why cells have no value.
 
-        A quantity q has the columns q, q_sd, q_low, q_high, q_p and q_p_holm; the described ones only q and those of
-        `describe`. n and clusters are the largest of the row's.
+        A quantity q has the columns q, q_sd, q_low, q_high, q_p and q_p_holm; one that is not tested the first four,
+        the described ones only q and those of `describe`. n and clusters are the largest of the row's.
         """
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         reasons: dict[tuple[Any, ...], dict[str, str]] = {}
@@ -182,7 +198,7 @@ class Estimates:
             key = tuple(one[name] for name in keys)
             row = rows.setdefault(key, {**dict(zip(keys, key, strict=True)), "n": 0, "clusters": 0})
             row["n"], row["clusters"] = max(row["n"], one["n"]), max(row["clusters"], one["clusters"])
-            for name in ("value", *describe) if c.null is None else NUMBERS:
+            for name in ("value", *describe) if c.null is None else NUMBERS if c.tested else NUMBERS[:4]:
                 column = c.quantity if name == "value" else f"{c.quantity}_{name}"
                 if column in row:
                     raise InputError(f"{' and '.join(keys)} do not tell the contrasts {c.quantity!r} apart: add a key")
@@ -237,10 +253,9 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
             if m.kind == "share" and w.tolist() == [1.0] and within.count > 1:
                 row["low"], row["high"] = wilson(observed.total[cells[0], at], within, confidence)
                 untested = {name: text for name, text in untested.items() if name not in ("low", "high")}
-            if untested and c.null is None:
-                why = {name: text for name, text in untested.items() if name != "p"}
-            else:
-                why = untested
+            asked = c.null is not None and c.tested
+            row |= {} if asked else {"p": np.nan}
+            why = untested if asked else {name: text for name, text in untested.items() if name != "p"}
             if c.fixed:
                 row |= dict.fromkeys(("sd", *TESTED), np.nan)
                 why = dict.fromkeys(("sd", *TESTED), c.fixed)
@@ -328,7 +343,7 @@ def compare(
             replace(
                 c, quantity=f"{c.quantity}_control", null=None, fixed="", weights={a: -w for a, w in other.items()}
             ),
-            replace(c, quantity=f"{c.quantity}_difference", weights={**c.weights, **other}, null=0.0),
+            replace(c, quantity=f"{c.quantity}_difference", weights={**c.weights, **other}, null=0.0, tested=True),
         ]
     return estimate(both, out)
 

@@ -77,6 +77,14 @@ def key(name: str, title: str, doc: str, unit: str = "name", format: str = "") -
     return Column(name=name, title=title, unit=unit, doc=doc, format=format)
 
 
+HEAD = (
+    key("head", "head", "layer and index"),
+    Column(name="layer", title="layer", unit="layer", format="d", doc="counted from 0", shown=False),
+    Column(name="index", title="head", unit="head", format="d", doc="of the head in its layer, from 0", shown=False),
+)
+"""The columns of `observations.head_cells`."""
+
+
 def quantity(
     name: str, title: str, unit: str, doc: str, *, format: str = "+.4f", tested: bool = True, sd: str = "units",
     source: str = "", shown: bool = True,

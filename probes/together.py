@@ -6,13 +6,14 @@ seeds([a, b, c])            every estimate as mean over the runs: what the recip
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from streamscope.models.errors import InputError
 from streamscope.probes import observations
 from streamscope.probes.observations import Estimates, Reasons
-from streamscope.probes.result import Column, Result, Table, counts, quantity
+from streamscope.probes.result import Column, Result, Table, counts, described, quantity
 
 
 def _described(result: Result, name: str) -> Column | None:
@@ -38,14 +39,18 @@ def _table(result: Result, estimates: Estimates, suffixes: dict[str, str], n: st
     frame, reasons = estimates.wide(keys)
     for name in dict.fromkeys(estimates.frame["quantity"]):
         suffix = next(s for s in suffixes if name.endswith(s))
-        plain, words, tested = name.removesuffix(suffix), suffixes[suffix], f"{name}_p" in frame
+        plain, words = name.removesuffix(suffix), suffixes[suffix]
         of = _described(result, plain)
         unit, shown = (of.unit, of.format) if of else ("units of the measure", "+.4f")
         doc = f"{of.doc if of else plain}; {words}"
-        columns += quantity(
-            name, f"{of.title if of else plain}, {words}", unit, doc, format=shown or "+.4f", tested=tested, sd=n,
-            shown=of is None or of.shown or name.startswith("percent"),
-        )  # fmt: skip
+        how: dict[str, Any] = dict(
+            format=shown or "+.4f", sd=n, shown=of is None or of.shown or name.startswith("percent")
+        )
+        heading = f"{of.title if of else plain}, {words}"
+        if f"{name}_p" not in frame and f"{name}_low" in frame:
+            columns += described(name, heading, unit, doc, **how)
+        else:
+            columns += quantity(name, heading, unit, doc, tested=f"{name}_p" in frame, **how)
     columns += counts(n, "independent cases, or the fewest words of a kind where cases share words")
     return Table(frame, tuple(columns), reasons, title)
 

@@ -6,7 +6,7 @@ streamscope --help                           what there is, a line each
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -46,6 +46,15 @@ def says(module: str) -> str:
     return doc.splitlines()[0] if doc else ""
 
 
+def entry(module: str) -> Callable[[Sequence[str]], None]:
+    """`main` of a command: of its module, or of the __main__ of a package that keeps it there."""
+    found = import_module(module)
+    main: Callable[[Sequence[str]], None] = (
+        found.main if hasattr(found, "main") else import_module(f"{module}.__main__").main
+    )
+    return main
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command by name, or list them."""
     from streamscope.models.errors import unknown
@@ -64,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if words[0] not in known:
         raise unknown("command", words[0], list(known))
     sys.argv = [f"streamscope {words[0]}", *words[1:]]
-    import_module(known[words[0]]).main(words[1:])
+    entry(known[words[0]])(words[1:])
 
 
 def script() -> None:

@@ -61,6 +61,7 @@ class Ablate(Instrument):
         Intervals("delta", beside="control", by="scale"), Curve("delta", x="scale", by="head"),
         HeadMap("delta", "sps", by="scale"), HeadMap("delta", "coherence", by="scale"),
     )  # fmt: skip
+    quick: ClassVar = {"heads": ("L5.*",), "draws": 2}
     planted: ClassVar = (
         "tests/interventions/test_ablate.py::"
         "test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_share"

@@ -26,7 +26,7 @@ from streamscope.probes.documents import OpenPrompts, given_prompts
 from streamscope.probes.effect_sizes import cohens_d
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
 from streamscope.probes.pds import FIXED, Pds
-from streamscope.probes.result import Column, Table, counts, key, quantity
+from streamscope.probes.result import HEAD, Column, Table, counts, key, quantity
 from streamscope.probes.suite import Suite
 
 if TYPE_CHECKING:
@@ -142,16 +142,10 @@ def tables(how: Pds, seen: Seen, estimates: "Mapping[str, Estimates]") -> dict[s
     }
 
 
-HEAD = (
-    key("head", "head", "layer and index"),
-    key("layer", "layer", "counted from 0", "layer", "d"),
-    key("index", "index", "of the head in its layer, from 0", "head", "d"),
-)
 THRESHOLD = Column(name="threshold", title="threshold", unit=UNIT, format=".4f", shown=False,
                    doc="heads with a larger PDS are counted as position-dependent")  # fmt: skip
 HEADS = (
-    HEAD[0],
-    *(Column(**{**vars(c), "shown": False}) for c in HEAD[1:]),
+    *HEAD,
     Column(name="pds", title="PDS", unit=UNIT, format=".4f", source="LFA Eq. 7, App. C",
            doc="|mean over pairs of attention to the target, last − first|, or the mean of |last − first|"),
     *quantity("first", "target first", UNIT, "to the target where it stands first", tested=False, format=".4f"),
@@ -164,7 +158,7 @@ HEADS = (
     *counts("pairs", "independent cases: pairs of one text count once; fewest words of a kind where they share words"),
 )  # fmt: skip
 LAYERS = (
-    HEAD[1],
+    key("layer", "layer", "counted from 0", "layer", "d"),
     Column(name="over", title="over", unit="heads", format="d", doc="heads over the threshold", source="LFA Table 4"),
     Column(name="heads", title="heads", unit="heads", format="d", doc="heads of the layer"),
     Column(name="max", title="largest PDS", unit=UNIT, format=".4f", doc="largest PDS of the layer"),

@@ -43,6 +43,7 @@ class Specialization(Instrument):
         HeadMap("entropy", table="entropy"),
         Intervals("hss", label="scope"),
     )
+    quick: ClassVar = {"length": 16, "samples": 4}
     planted: ClassVar = "tests/probes/test_specialization.py::test_hss_and_entropy_of_planted_heads"
 
 

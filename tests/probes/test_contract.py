@@ -12,7 +12,7 @@ import pytest
 
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
-from streamscope.probes.contract import Documents, Instrument, Prompts, Seen, Tasks, Text, discover, instrument
+from streamscope.probes.contract import Documents, Instrument, Prompts, Seen, discover, instrument
 from streamscope.probes.figures import HeadMap
 from streamscope.probes.observations import Contrast, Measure, Observations
 from streamscope.probes.result import Column, Result, Table, counts, key, quantity
@@ -21,29 +21,17 @@ from streamscope.probes.together import compare, together
 ROOT = Path(__file__).resolve().parents[2]
 INSTRUMENTS = discover()
 NAMES = sorted(INSTRUMENTS)
-SMALL: dict[type, Any] = {
-    Documents: Documents(max_documents=4),
-    Prompts: Prompts(),
-    Tasks: Tasks(tasks=("capitalization-8", "gender-16")),
-    Text: Text(text=("Once upon a time", "She ran to the house")),
-}
-"""The data of these tests: small."""
-SMALLER: dict[str, dict[str, Any]] = {
-    "ablate": {"heads": ("L5.*",), "draws": 2},
-    "specialization": {"length": 16, "samples": 4},
-}
-"""Options that make an instrument quick on the bundled model."""
 _kept: dict[str, Result] = {}
 
 
 def small(name: str) -> Instrument:
-    return INSTRUMENTS[name](**SMALLER.get(name, {}))
+    return INSTRUMENTS[name](**INSTRUMENTS[name].quick)
 
 
 def measured(name: str) -> Result:
     if name not in _kept:
         how = small(name)
-        _kept[name] = how.measure(how.runs[0], *(SMALL[type(one)] for one in how.takes))
+        _kept[name] = how.measure(how.runs[0], *(one.small() for one in how.takes))
     return _kept[name]
 
 
@@ -76,7 +64,7 @@ def test_every_column_and_option_says_what_it_is(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_call_gives_the_same_tables(name: str) -> None:
     how = small(name)
-    equal(measured(name), how.measure(load(how.runs[0]), *(SMALL[type(one)] for one in how.takes)))
+    equal(measured(name), how.measure(load(how.runs[0]), *(one.small() for one in how.takes)))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,106 @@
+"""The guides' code is run, and the instrument that one of them writes is measured where the answer is known."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from streamscope.models.errors import InputError
+from streamscope.probes.contract import Documents, Instrument
+from streamscope.probes.instrument import instrument_in, main
+from streamscope.probes.result import Result
+from tests.probes.planted import HEADS, tokenizer
+from tests.probes.planted import model as planted
+
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+CODE = {path.stem: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) for path in GUIDES.glob("*.md")}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "previous.py"
+    path.write_text(CODE["new_instrument"][0])
+    return path
+
+
+@pytest.fixture(scope="module")
+def own(file: Path) -> type[Instrument]:
+    return instrument_in(f"{file}:PreviousSentence")
+
+
+def test_the_instrument_of_the_guide_is_short(file: Path) -> None:
+    assert len(file.read_text().splitlines()) < 60
+
+
+def test_the_instrument_of_the_guide_finds_what_was_planted(own: type[Instrument]) -> None:
+    """A head that attends evenly gives the previous sentence its share of the keys, worked out by hand."""
+    text = "Tim took a . He used the key . Tim took it"
+    model, words = planted(), tokenizer()
+    ids = words.encode(text)
+    rows = SimpleNamespace(
+        kind=Documents, tokenizer=words, rows=lambda: iter([ids]), title=lambda: "one", about=dict,
+        units=lambda: pd.DataFrame({"unit": ["a"], "cluster": ["a"]}),
+    )  # fmt: skip
+    table = own(ends=".").measure(model, rows).table().frame.set_index("head")
+    # BOS Tim took a . | He used the key . | Tim took it: 5, 5 and 3 tokens; query i sees i + 1 keys
+    expected = np.mean([5 / (i + 1) for i in range(5, 10)] + [5 / (i + 1) for i in range(10, 13)])
+    assert table.loc[f"L0H{HEADS.index('constant')}", "attention"] == pytest.approx(expected, abs=1e-6)
+    assert table.loc[f"L0H{HEADS.index('recency')}", "attention"] < 0.2
+
+
+def test_the_instrument_of_the_guide_has_a_command(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "x.parquet"
+    main(
+        [
+            str(file),
+            "pls",
+            "--control",
+            "c2",
+            "--max-documents",
+            "3",
+            "--out",
+            str(out),
+            "--figure",
+            str(tmp_path / "x.html"),
+        ]
+    )
+    assert "run − control" in capsys.readouterr().out
+    table = Result.load(out).tables["heads-control"].frame
+    assert {"attention_difference", "attention_difference_p"} <= set(table)
+    assert "attention_p" not in Result.load(out).tables["heads"].frame
+    with pytest.raises(SystemExit):
+        main([str(file), "--help"])
+    assert "--ends" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "line"),
+    [
+        ("none.py:A", None, "no FILE.py:CLASS"),
+        ("x.py", "1 / 0", "cannot be executed: ZeroDivisionError"),
+        ("x.py", "a = (", "cannot be executed: SyntaxError"),
+        ("x.py", "", "holds 0 instruments"),
+        ("x.py:B", "class A: pass", "unknown instrument"),
+    ],
+)
+def test_other_files_are_one_line(spec: str, code: str | None, line: str, tmp_path: Path) -> None:
+    if code is not None:
+        (tmp_path / "x.py").write_text(code)
+    with pytest.raises(InputError, match=line) as caught:
+        instrument_in(str(tmp_path / spec))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("guide", sorted(set(CODE) - {"new_instrument"}))
+def test_code_of_the_guides_runs(guide: str) -> None:
+    """In a process of its own, for nnsight changes what it is imported into."""
+    assert CODE[guide]
+    done = subprocess.run([sys.executable, "-c", "\n".join(CODE[guide])], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
