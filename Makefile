@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE =
 MUTANTS ?=
 MINUTES ?= 60
 
-.PHONY: demo zoo cards test test-slow mutants lint clean
+.PHONY: demo zoo cards test test-slow docs mutants lint clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder
+
+docs: $(STAMP) # docs/_build/index.html; warnings are errors, the notebooks are executed
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -b html -W --keep-going docs docs/_build
 
 # changes the code, one place at a time, and runs the tests that reach it; goes on where it stopped, until MINUTES are over
 # make mutants MUTANTS='streamscope.models.training.optim.*' MINUTES=20

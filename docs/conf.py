@@ -13,6 +13,9 @@ exclude_patterns = ["_build", "README.md"]
 html_theme = "furo"
 html_title = "streamscope"
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]  # tables of columns and hooks
+smartquotes = False  # -- is an option here
 templates_path: list[str] = []
 
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -29,7 +32,11 @@ autodoc2_hidden_objects = {"private", "inherited", "dunder", "undoc"}
 autodoc2_index_template = None
 autodoc2_output_dir = "api"
 autodoc2_skip_module_regexes = [r".*\.__main__"]
-suppress_warnings = ["autodoc2.dup_item"]
+suppress_warnings = [
+    "autodoc2.dup_item",
+    "ref.python",  # a type variable or a field of a name that several classes have
+    "mystnb.unknown_mime_type",  # plotly's own type, beside the HTML that is shown
+]
 
 
 def setup(app: Any) -> None:
