@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Find the class, then its own command."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
-        print((__doc__ or "").strip())
+        print(f"usage: python -m probes.instrument FILE.py[:CLASS] [RUN…] [options]\n\n{(__doc__ or '').strip()}")
         return
     made = instrument_in(words[0])
     main_of(made, sys.modules[made.__module__].__doc__)(words[1:])
