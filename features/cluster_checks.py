@@ -22,7 +22,7 @@ from streamscope.features.agreement import (
 from streamscope.features.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, read_about_of, read_features, read_raw
 from streamscope.models.errors import InputError
-from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS
+from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS
 from streamscope.probes.undefined import mark
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.probes.statistics import mean
+from streamscope.probes.stats.estimators import mean
 
 RANGES = ("early", "middle", "late")
 CLUSTER_UNITS = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streamscope.probes.corrections import correct
+from streamscope.probes.stats.corrections import correct
 
 if TYPE_CHECKING:
     import pandas as pd

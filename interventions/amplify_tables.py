@@ -74,8 +74,8 @@ def curve(
     import pandas as pd
 
     from streamscope.interventions.effects import holm
-    from streamscope.probes.statistics import ratio_of_sums
-    from streamscope.probes.t_tests import clustered_t
+    from streamscope.probes.stats.estimators import ratio_of_sums
+    from streamscope.probes.stats.t_tests import clustered_t
     from streamscope.probes.undefined import note
 
     tokens, base = losses.tokens.astype(float), losses.baseline
@@ -131,7 +131,7 @@ def _of_patterns(
     heads: slice = slice(None),
 ) -> dict[str, float]:  # fmt: skip
     """Means of entropy and peak over the layers, of unchanged over those where it can change; reasons go into `why`."""
-    from streamscope.probes.statistics import ratio_of_sums
+    from streamscope.probes.stats.estimators import ratio_of_sums
 
     def estimate(sums: np.ndarray) -> Any:
         return ratio_of_sums(sums.mean((0, 1)), patterns.queries)

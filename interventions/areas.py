@@ -79,7 +79,7 @@ def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray) -> "p
     """
     import pandas as pd
 
-    from streamscope.probes.statistics import ratio_of_sums
+    from streamscope.probes.stats.estimators import ratio_of_sums
 
     rows: list[dict[str, Any]] = []
     for one in readings(alphas, losses, tokens):

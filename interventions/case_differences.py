@@ -13,7 +13,7 @@ from streamscope.interventions.model_differences import CASES, NAN, NUMBERS, com
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.patch_tables import RESOLUTION
 from streamscope.interventions.patching import Patched
-from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
+from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
 from streamscope.probes.suite import Unit
 from streamscope.probes.tasks import Task
 from streamscope.probes.undefined import note

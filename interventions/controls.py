@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from streamscope.interventions.selection import random_sets
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.probes.permutations import rank_among
-from streamscope.probes.statistics import t_quantile
-from streamscope.probes.t_tests import TTest, spread
+from streamscope.probes.stats.estimators import t_quantile
+from streamscope.probes.stats.permutations import rank_among
+from streamscope.probes.stats.t_tests import TTest, spread
 
 if TYPE_CHECKING:
     from streamscope.models.capture import Edits

@@ -123,8 +123,8 @@ def kl_rows(
 
 
 def per_token(totals: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:
-    """mean, sd, ci_low, ci_high per token of sums per document: `statistics.ratio_of_sums`, documents as units."""
-    from streamscope.probes.statistics import ratio_of_sums
+    """mean, sd, ci_low, ci_high per token of sums per document: `estimators.ratio_of_sums`, documents as units."""
+    from streamscope.probes.stats.estimators import ratio_of_sums
 
     e = ratio_of_sums(totals, tokens)
     return {"mean": e.mean, "sd": e.sd, "ci_low": e.ci_low, "ci_high": e.ci_high, "n": e.n}

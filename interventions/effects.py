@@ -12,10 +12,10 @@ import pandas as pd
 
 from streamscope.interventions.observe import SMALLEST, Observed
 from streamscope.models.head_spec import Head
-from streamscope.probes.comparisons import asymmetry, compare
-from streamscope.probes.curves import response_curve
-from streamscope.probes.report import with_holm
-from streamscope.probes.statistics import read_clusters
+from streamscope.probes.stats.comparisons import asymmetry, compare
+from streamscope.probes.stats.curves import response_curve
+from streamscope.probes.stats.estimators import read_clusters
+from streamscope.probes.stats.means import with_holm
 from streamscope.probes.undefined import mark
 
 EFFECT = (

@@ -10,7 +10,7 @@ z ← g z for the heads of a group, which is the same as scaling their attention
 
 A range is a maximum minus a minimum: never negative, and noise widens it. So it stands beside the ranges of random
 groups of as many heads. Its interval, and that of the leverage, resample whole independent cases
-(`statistics.statistic_interval`); a leverage over a control that does not move is undefined.
+(`estimators.statistic_interval`); a leverage over a control that does not move is undefined.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,10 @@ from streamscope.interventions.groups import Group
 from streamscope.interventions.model_differences import shared_cases
 from streamscope.interventions.observe import SMALLEST, Observed
 from streamscope.models.errors import InputError
-from streamscope.probes.comparisons import compare
-from streamscope.probes.permutations import rank_among
-from streamscope.probes.report import estimate, with_holm
-from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, Clusters, read_clusters, statistic_interval
+from streamscope.probes.stats.comparisons import compare
+from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, Clusters, read_clusters, statistic_interval
+from streamscope.probes.stats.means import estimate, with_holm
+from streamscope.probes.stats.permutations import rank_among
 from streamscope.probes.undefined import note, reasons
 
 NAN = float("nan")

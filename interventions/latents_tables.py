@@ -86,15 +86,15 @@ def latents_on_documents(
 ) -> "pd.DataFrame":
     """One row per cell: the loss under the edit, its change `delta` with a 95 % interval, and the mean `kl`.
 
-    Both are ratio estimates per target, documents as clusters (`probes.statistics.ratio_of_sums`); p is delta's,
+    Both are ratio estimates per target, documents as clusters (`probes.stats.estimators.ratio_of_sums`); p is delta's,
     `p_holm` corrected over the cells of one edit and value.
     """
     import pandas as pd
 
     from streamscope.interventions.effects import holm
     from streamscope.interventions.sweep import document_losses
-    from streamscope.probes.statistics import ratio_of_sums
-    from streamscope.probes.t_tests import clustered_t
+    from streamscope.probes.stats.estimators import ratio_of_sums
+    from streamscope.probes.stats.t_tests import clustered_t
     from streamscope.probes.undefined import note
 
     losses = document_losses(

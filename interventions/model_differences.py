@@ -6,8 +6,8 @@ in the run and in the control (y', n'),
     run = a Σ y_d / Σ n_d + b      control = a Σ y'_d / Σ n'_d + b      difference = run − control
 
 a and b make a percentage of a ratio. The interval is paired: e_d = a (y_d − R n_d) / Σ n − a (y'_d − R' n'_d) / Σ n'
-has the variance D/(D−1) Σ e_d² (linearised ratios, `statistics.ratio_and_error` where n = n'), and t has
-`statistics.degrees_of_freedom`. Where no document or case differs from another there is neither interval nor p.
+has the variance D/(D−1) Σ e_d² (linearised ratios, `estimators.ratio_and_error` where n = n'), and t has
+`estimators.degrees_of_freedom`. Where no document or case differs from another there is neither interval nor p.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,14 @@ import pandas as pd
 from scipy import stats
 
 from streamscope.models.errors import InputError
-from streamscope.probes.statistics import Clusters, clustered_square, degrees_of_freedom, read_clusters, t_quantile
-from streamscope.probes.t_tests import constant
+from streamscope.probes.stats.estimators import (
+    Clusters,
+    clustered_square,
+    degrees_of_freedom,
+    read_clusters,
+    t_quantile,
+)
+from streamscope.probes.stats.t_tests import constant
 from streamscope.probes.undefined import note
 
 NAN = float("nan")

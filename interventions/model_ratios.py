@@ -2,7 +2,7 @@
 
     ratio of sds     sd_i(Δ_i, model) / sd_i(Δ_i, control)         ratio of means     mean Δ, model / mean Δ, control
 
-over the cases that both models can score, whole clusters resampled together in both (`statistics.statistic_interval`).
+over the cases that both models can score, whole clusters resampled together in both (`estimators.statistic_interval`).
 
 No ratio is printed where its denominator is 0: no case of the control changed, or its mean is 0. A ratio of
 means has no bounded interval where the control's mean cannot be told from 0 (Fieller 1954): then the ratio stands
@@ -18,8 +18,8 @@ import pandas as pd
 from streamscope.interventions.model_differences import shared_cases
 from streamscope.interventions.observe import SMALLEST
 from streamscope.models.errors import InputError
-from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, mean, read_clusters, statistic_interval
-from streamscope.probes.t_tests import constant
+from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, mean, read_clusters, statistic_interval
+from streamscope.probes.stats.t_tests import constant
 from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:

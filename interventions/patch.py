@@ -153,7 +153,7 @@ def _pairs(options: Options, model: Any, n_ctx: int) -> "tuple[Pairs, str]":
     """The pairs that a context of `n_ctx` tokens holds, and what they are in words."""
     from streamscope.interventions.pairs import Pairs, by_token, choose_pairs, make_pairs, own_pair
     from streamscope.probes.prompts import align, check_tokenizer, load_suite
-    from streamscope.probes.statistics import read_clusters
+    from streamscope.probes.stats.estimators import read_clusters
 
     tokenizer = check_tokenizer(model)
     if options.clean is not None:

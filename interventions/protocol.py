@@ -13,7 +13,7 @@ from streamscope.interventions.observe import UNIT, Observed
 from streamscope.interventions.selection import random_sets, ranked
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.probes.permutations import rank_among
+from streamscope.probes.stats.permutations import rank_among
 from streamscope.probes.undefined import mark
 
 if TYPE_CHECKING:

@@ -184,7 +184,7 @@ def stream_table(
     """One row per cell: the loss under the edit, its change in nats per token and in percent of the baseline.
 
     delta = (Σ_d edited_d − baseline_d) / Σ_d tokens_d, percent = 100 (Σ_d edited_d / Σ_d baseline_d − 1) as in DST
-    Table 4; both are ratio estimates with 95 % intervals over documents (`statistics.ratio_of_sums`). Drawn methods
+    Table 4; both are ratio estimates with 95 % intervals over documents (`estimators.ratio_of_sums`). Drawn methods
     are averaged over their draws; `draw_sd` is the spread between draws, which the interval does not hold. p is
     delta's, p_holm corrected over the cells of one stream and method.
     """
@@ -192,8 +192,8 @@ def stream_table(
     import pandas as pd
 
     from streamscope.interventions.effects import holm
-    from streamscope.probes.statistics import ratio_of_sums
-    from streamscope.probes.t_tests import clustered_t
+    from streamscope.probes.stats.estimators import ratio_of_sums
+    from streamscope.probes.stats.t_tests import clustered_t
     from streamscope.probes.undefined import note
 
     tokens, baseline = losses.tokens.astype(float), losses.baseline

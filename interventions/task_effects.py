@@ -21,8 +21,8 @@ from streamscope.interventions.observe import NAMES, SMALLEST, Observed
 from streamscope.interventions.selection import every_head
 from streamscope.models.capture import Edits
 from streamscope.models.errors import InputError
-from streamscope.probes.statistics import read_clusters
-from streamscope.probes.t_tests import clustered_t
+from streamscope.probes.stats.estimators import read_clusters
+from streamscope.probes.stats.t_tests import clustered_t
 from streamscope.probes.tasks import Task
 from streamscope.probes.undefined import note, reasons
 

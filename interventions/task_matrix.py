@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamscope.models.errors import InputError, unknown
-from streamscope.probes.statistics import read_clusters
+from streamscope.probes.stats.estimators import read_clusters
 from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ class Summary:
         """One row per edit and measure: mean with a 95 % interval over documents, sd and mean |Δ| over tokens."""
         import pandas as pd
 
-        from streamscope.probes.statistics import ratio_of_sums
+        from streamscope.probes.stats.estimators import ratio_of_sums
         from streamscope.probes.undefined import note
 
         totals, counts = np.concatenate(self.totals), np.concatenate(self.counts)

@@ -163,9 +163,9 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
 
     from streamscope.probes.coreference import Coreference
     from streamscope.probes.coreference.measure import summary
-    from streamscope.probes.held_out import RULES, halves, held_out
     from streamscope.probes.probe import measure
-    from streamscope.probes.report import hits
+    from streamscope.probes.stats.held_out import RULES, halves, held_out
+    from streamscope.probes.stats.means import hits
     from streamscope.probes.undefined import note
 
     table, over_keys = (measure(model, one, aligned) for one in (Coreference(), Coreference(domain="keys")))
@@ -235,7 +235,7 @@ def _following(model: Any, aligned: "Aligned", found: Found) -> None:
     import pandas as pd
 
     from streamscope.probes.coherence.elsewhere import exchanged
-    from streamscope.probes.report import estimate, with_holm
+    from streamscope.probes.stats.means import estimate, with_holm
 
     found.tables["following"] = pd.DataFrame(columns=["who", "role", "change", "ci_low", "ci_high", "n", "undefined"])
     after = exchanged(aligned, model.tokenizer, model.config.n_ctx)

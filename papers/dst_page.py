@@ -273,8 +273,8 @@ def _areas(report: DstReport) -> str:
 
 def show(report: DstReport) -> None:
     """Both tables and the claims."""
-    from streamscope.probes.report import INTERVAL
-    from streamscope.probes.report import show as print_rows
+    from streamscope.probes.command import INTERVAL
+    from streamscope.probes.command import show as print_rows
 
     tables = report.tables
     if "streams" in tables:

@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.out is not None and options.out.exists() and not options.out.is_dir():
         raise InputError(f"--out {options.out} is a file; give a folder")
 
-    from streamscope.probes.report import INTERVAL, show
+    from streamscope.probes.command import INTERVAL, show
     from streamscope.probes.undefined import legend
 
     found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))

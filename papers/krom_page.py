@@ -50,8 +50,8 @@ def arms(mixing: "pd.DataFrame") -> "pd.DataFrame":
 
 def show(found: Found) -> None:
     """The comparison and the arms."""
-    from streamscope.probes.report import INTERVAL
-    from streamscope.probes.report import show as print_rows
+    from streamscope.probes.command import INTERVAL
+    from streamscope.probes.command import show as print_rows
     from streamscope.probes.undefined import legend
 
     if len(found.comparison):

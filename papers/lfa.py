@@ -149,7 +149,7 @@ def _print(report: "LfaReport") -> None:
     """Architectures beside the paper, the comparison, and the claims with their verdicts."""
     from streamscope.papers.lfa_page import MAIN
     from streamscope.papers.verdicts import summary
-    from streamscope.probes.report import INTERVAL, show
+    from streamscope.probes.command import INTERVAL, show
     from streamscope.probes.undefined import legend
 
     tables = report.tables

@@ -56,7 +56,7 @@ def measure_run(
 def _loss(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress) -> None:
     """Parameters, and the loss per token over all documents with its interval over documents."""
     from streamscope.interventions.sweep import document_losses
-    from streamscope.probes.statistics import ratio_of_sums
+    from streamscope.probes.stats.estimators import ratio_of_sums
 
     rows.add("parameters", "size", "parameters", model.n_params())
     found = document_losses(model, shards, [], batch_size=settings.batch_size, progress=progress("loss"))
@@ -104,8 +104,8 @@ def _coreference(
 
     from streamscope.probes.coreference import Coreference
     from streamscope.probes.coreference.measure import summary as measured
-    from streamscope.probes.held_out import held_out
     from streamscope.probes.probe import measure
+    from streamscope.probes.stats.held_out import held_out
 
     rules = []
     for domain in DOMAINS:

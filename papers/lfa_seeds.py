@@ -7,9 +7,9 @@ import numpy as np
 from streamscope.papers.lfa_runs import CONTROL, PRESETS, Arms, in_order
 from streamscope.papers.seeds import FLAT, NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.verdicts import COUNTED
-from streamscope.probes.comparisons import compare_seeds
-from streamscope.probes.effect_sizes import cohens_d
-from streamscope.probes.t_tests import constant
+from streamscope.probes.stats.comparisons import compare_seeds
+from streamscope.probes.stats.effect_sizes import cohens_d
+from streamscope.probes.stats.t_tests import constant
 from streamscope.probes.undefined import note, reasons
 
 if TYPE_CHECKING:

@@ -89,8 +89,8 @@ def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) 
     """
     import pandas as pd
 
-    from streamscope.probes.statistics import mean
-    from streamscope.probes.t_tests import constant
+    from streamscope.probes.stats.estimators import mean
+    from streamscope.probes.stats.t_tests import constant
     from streamscope.probes.undefined import note
 
     by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}

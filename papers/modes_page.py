@@ -156,8 +156,8 @@ def _runs(report: ModesReport) -> str:
 
 def show(report: ModesReport) -> None:
     """Both models, and the claims with their verdicts."""
-    from streamscope.probes.report import INTERVAL
-    from streamscope.probes.report import show as print_rows
+    from streamscope.probes.command import INTERVAL
+    from streamscope.probes.command import show as print_rows
 
     columns = ("quantity", "preset", "mean", INTERVAL, "printed", "n")
     print_rows(report.tables["presets"], "modes, means over seeds", columns)

@@ -94,7 +94,7 @@ def with_second_peak(quantities: pd.DataFrame, depth: pd.DataFrame) -> pd.DataFr
 
 def _share(hit: np.ndarray, documents: np.ndarray) -> tuple[float, float, float, str]:
     """Share, ends of its 95 % interval over documents, and why there is none."""
-    from streamscope.probes.report import hits
+    from streamscope.probes.stats.means import hits
 
     found = hits(hit, documents)
     return float(found["share"]), float(found["ci_low"]), float(found["ci_high"]), str(found["why"])

@@ -112,7 +112,7 @@ def _kinds(tasks: "Sequence[Task]") -> "list[Task]":
 def _unedited(model: Any, tasks: "Sequence[Task]", progress: Progress) -> pd.DataFrame:
     """Of every task: P(answer), the log-odds of answer against foil, and the share of cases where these are above 0."""
     from streamscope.interventions.task_effects import observe_task
-    from streamscope.probes.report import estimate, hits
+    from streamscope.probes.stats.means import estimate, hits
     from streamscope.probes.undefined import note, reasons
 
     table = []

@@ -162,8 +162,8 @@ def _undefined(report: PlsReport) -> str:
 
 def show(report: PlsReport) -> None:
     """The comparison of effects, and the claims with their verdicts."""
-    from streamscope.probes.report import INTERVAL
-    from streamscope.probes.report import show as print_rows
+    from streamscope.probes.command import INTERVAL
+    from streamscope.probes.command import show as print_rows
 
     compared = report.tables["comparisons"]
     effects = compared[compared["family"].isin(["effect", "spread"]) & ~compared["quantity"].str.contains("_odds")]

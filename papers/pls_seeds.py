@@ -77,7 +77,7 @@ _UNPRINTED: dict[str, Any] = {"paper": NAN, "printed": "", "where": ""}
 
 def comparisons(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataFrame:
     """One row per quantity: PLS against C2 over the pairs, `kind` factor or difference, p, Holm in its family."""
-    from streamscope.probes.report import with_holm
+    from streamscope.probes.stats.means import with_holm
 
     rows = []
     for quantity, family, unit in _quantities(quantities):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamscope.probes.statistics import mean
-from streamscope.probes.t_tests import clustered_t, constant
+from streamscope.probes.stats.estimators import mean
+from streamscope.probes.stats.t_tests import clustered_t, constant
 from streamscope.probes.undefined import reasons
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import numpy as np
 
 from streamscope.papers.printed import Bound, smallest
 from streamscope.papers.seeds import FLAT, NAN, estimate, nothing, seeds_of
-from streamscope.probes.t_tests import clustered_t
+from streamscope.probes.stats.t_tests import clustered_t
 from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def with_verdicts(rows: "Sequence[dict[str, Any]]", instead: "Mapping[int, str] 
     """
     import pandas as pd
 
-    from streamscope.probes.report import with_holm
+    from streamscope.probes.stats.means import with_holm
 
     instead = dict(instead or {})
     table = pd.DataFrame(rows)

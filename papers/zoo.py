@@ -90,12 +90,12 @@ def scores(folder: Path) -> dict[str, Any]:
     from streamscope.models.checkpoint import load
     from streamscope.models.training.data import evaluation_shards
     from streamscope.probes.coreference import Coreference
-    from streamscope.probes.held_out import RULES, held_out
     from streamscope.probes.probe import measure
     from streamscope.probes.prompts import align, check_tokenizer, load_suite
     from streamscope.probes.sps import Sps
     from streamscope.probes.sps.measure import summary
-    from streamscope.probes.statistics import ratio_of_sums
+    from streamscope.probes.stats.estimators import ratio_of_sums
+    from streamscope.probes.stats.held_out import RULES, held_out
 
     model = load(folder)
     tokenizer = check_tokenizer(model)

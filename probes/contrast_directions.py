@@ -13,7 +13,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from streamscope.models.errors import InputError
-from streamscope.probes.effect_sizes import cohens_d
+from streamscope.probes.stats.effect_sizes import cohens_d
 
 Z = float(stats.norm.ppf(0.975))
 TINY = 1e-9

@@ -150,7 +150,7 @@ class LinearProbe:
         import pandas as pd
         from sklearn.model_selection import StratifiedGroupKFold
 
-        from streamscope.probes.cross_validation import dealt
+        from streamscope.probes.stats.cross_validation import dealt
 
         examples = pd.DataFrame([(e.label, e.group, e.word) for e in query.examples], columns=["y", "group", "word"])
         groups, _ = pd.factorize(examples["group"])
@@ -201,8 +201,8 @@ class LinearProbe:
         """
         import pandas as pd
 
-        from streamscope.probes.corrections import correct
-        from streamscope.probes.cross_validation import cross_validated_gain, cross_validated_share
+        from streamscope.probes.stats.corrections import correct
+        from streamscope.probes.stats.cross_validation import cross_validated_gain, cross_validated_share
         from streamscope.probes.undefined import note
 
         rows = []

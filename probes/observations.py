@@ -12,8 +12,8 @@ once with + and once with −. So one function makes all of them, and their erro
 
     e_u = Σ_k w_k a (y_ku − R̂_k n_ku) / Σ_u n_ku        Var = D/(D−1) Σ over units that share a label of e_u e_u'
 
-(linearised ratios, multi-way clusters: `probes.statistics`), R̂ without a and b. t has Satterthwaite's degrees of
-freedom for units of unequal sizes (`statistics.degrees_of_freedom`).
+(linearised ratios, multi-way clusters: `probes.stats.estimators`), R̂ without a and b. t has Satterthwaite's degrees of
+freedom for units of unequal sizes (`estimators.degrees_of_freedom`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +25,8 @@ import pandas as pd
 from scipy import stats
 
 from streamscope.models.errors import InputError
-from streamscope.probes.corrections import correct
-from streamscope.probes.proportions import wilson
-from streamscope.probes.statistics import (
+from streamscope.probes.stats.corrections import correct
+from streamscope.probes.stats.estimators import (
     BOOTSTRAP_CLUSTERS,
     Clusters,
     clustered_square,
@@ -35,6 +34,7 @@ from streamscope.probes.statistics import (
     read_clusters,
     statistic_interval,
 )
+from streamscope.probes.stats.proportions import wilson
 
 Reasons = dict[tuple[int, str], str]
 """(row, column) -> why that cell of a table has no value."""
@@ -386,7 +386,7 @@ def bootstrap(
     `columns(total [cells, units], size [cells, units])` gives what is summed over units, each [units] or [cells,
     units]; by default totals and sizes. `statistic(*columns, axis)` reduces the last axis of the columns,
     [cells, …, clusters] or [clusters], to the value, and takes a cell by its first axis.
-    Only units that are in all the cells count. The interval is that of `statistics.statistic_interval`: whole clusters
+    Only units that are in all the cells count. The interval is that of `estimators.statistic_interval`: whole clusters
     drawn with replacement, or linearised where units share labels of several kinds.
 
     Raises `InputError` for a cell that does not exist.
@@ -419,7 +419,7 @@ def bootstrap(
 
 def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:
     """p_rank and the smallest it can be: how extreme a value is among those of random draws (`permutations`)."""
-    from streamscope.probes.permutations import rank_among
+    from streamscope.probes.stats.permutations import rank_among
 
     found = rank_among(value, np.asarray(drawn, float))
     return {"p_rank": found.p, "p_rank_min": found.p_min}

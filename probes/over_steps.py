@@ -312,7 +312,7 @@ def _text(label: Any) -> Any:
 
 
 def _labels(texts: "Iterable[str]") -> list[Any]:
-    """`_text` read back: one label per case, or a tuple of them, which `statistics.read_clusters` takes."""
+    """`_text` read back: one label per case, or a tuple of them, which `estimators.read_clusters` takes."""
     return [tuple(json.loads(text)) if str(text).startswith("[") else text for text in texts]
 
 
@@ -349,8 +349,8 @@ def ratio_row(totals: Any, counts: Any, clusters: Any) -> dict[str, Any]:
     """Σ totals / Σ counts as `value`, with 95 % interval over clusters, n and clusters, or why there is none."""
     import numpy as np
 
-    from streamscope.probes.statistics import cluster_totals, ratio_of_sums, read_clusters
-    from streamscope.probes.t_tests import constant
+    from streamscope.probes.stats.estimators import cluster_totals, ratio_of_sums, read_clusters
+    from streamscope.probes.stats.t_tests import constant
     from streamscope.probes.undefined import note
 
     y, n = np.asarray(totals, float), np.asarray(counts, float)

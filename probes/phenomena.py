@@ -204,7 +204,7 @@ def _nothing(why: str) -> dict[str, Any]:
 
 
 def _mean(values: Any, clusters: Any, head: str = "") -> dict[str, Any]:
-    from streamscope.probes.report import estimate
+    from streamscope.probes.stats.means import estimate
     from streamscope.probes.undefined import note, reasons
 
     found = estimate(values, clusters)
@@ -273,10 +273,10 @@ def cheaper(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> "np.ndarray
 
 
 def _position(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
-    from streamscope.probes.held_out import halves
     from streamscope.probes.pds import Pds
     from streamscope.probes.probe import measure
     from streamscope.probes.prompts import align, load_suite
+    from streamscope.probes.stats.held_out import halves
 
     prompts = align(load_suite("competing"), one.tokenizer, one.model.config.n_ctx)
     table = measure(one.model, Pds(), prompts, tokenizer=one.tokenizer)
@@ -308,9 +308,9 @@ def on_the_other_half(
 
 def _coreference(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     from streamscope.probes.coreference import Coreference
-    from streamscope.probes.held_out import held_out
     from streamscope.probes.probe import measure
     from streamscope.probes.prompts import align, load_suite
+    from streamscope.probes.stats.held_out import held_out
     from streamscope.probes.undefined import note, reasons
 
     aligned = align(load_suite("reserved-words", n=gate.n), one.tokenizer, one.model.config.n_ctx)

@@ -28,7 +28,7 @@ class Prompt:
     """Prompts that share it are one unit of inference, for other reasons than a pair's: one frame, one story."""
     words: dict[str, str] | None = None
     """Kind -> label of what prompts share crosswise, as target -> crayon, competitor -> basket: two prompts that agree
-    in any of them may depend on each other, and an interval over them all holds for new words (`statistics.Shared`)."""
+    in any of them may depend on each other, and an interval over them all holds for new words (`estimators.Shared`)."""
     order: Order | None = None
     """Whether the target or the first-named competitor stands first."""
     category: str
@@ -109,7 +109,7 @@ def units(prompts: Sequence[Prompt]) -> list[Unit]:
     """The unit of inference of each prompt: prompts that share a pair, a cluster or a text are one unit.
 
     Two pronouns of one text are two prompts and one sample of text; so are the two orders of a pair. Where the prompts
-    have `words`, each entry is (unit, label of each kind): labels for `statistics.read_clusters`.
+    have `words`, each entry is (unit, label of each kind): labels for `estimators.read_clusters`.
     """
     parent: dict[tuple[str, str], tuple[str, str]] = {}
 

@@ -28,7 +28,7 @@ from streamscope.models.errors import InputError
 from streamscope.probes.loaders import SentencePair, SentencePairs
 from streamscope.probes.prompts import load_suite
 from streamscope.probes.sentence_pairs import PAIRS
-from streamscope.probes.statistics import read_clusters
+from streamscope.probes.stats.estimators import read_clusters
 from streamscope.probes.suite import Prompt, Suite, unit_of, units
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from streamscope.models.errors import unknown
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.text.shards import TokenShards
 from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
-from streamscope.probes.effect_sizes import cohens_d, d_interval
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate, ranks
 from streamscope.probes.result import Column, Table, counts, key, quantity
-from streamscope.probes.statistics import BOOTSTRAP_CLUSTERS, read_clusters
+from streamscope.probes.stats.effect_sizes import cohens_d, d_interval
+from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")

@@ -12,7 +12,7 @@ tool from a container, and what it tells is not due to the nouns of the text. `d
 `lift` what they add to both of its words alike.
 
 Intervals over the generated stories hold for new words: a thousand pairs are made of a hundred nouns, and prompts that
-share either noun are not counted as independent (`probes.statistics`). The title says which holds for a suite.
+share either noun are not counted as independent (`probes.stats.estimators`). The title says which holds for a suite.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar

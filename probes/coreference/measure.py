@@ -23,9 +23,9 @@ from streamscope.probes.attention import (
 )
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.coreference import Coreference
-from streamscope.probes.held_out import RULES, held_out
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
 from streamscope.probes.result import Column, Table, counts, descending, described, key
+from streamscope.probes.stats.held_out import RULES, held_out
 from streamscope.probes.suite import Suite
 
 KEYS = ("head", "layer", "index")

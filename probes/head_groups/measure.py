@@ -21,11 +21,11 @@ from streamscope.probes.attention import (
     tidy,
 )
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
-from streamscope.probes.corrections import correct
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.held_out import halves
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
 from streamscope.probes.result import Column, Table, counts, key, quantity
+from streamscope.probes.stats.corrections import correct
+from streamscope.probes.stats.held_out import halves
 from streamscope.probes.suite import Suite
 from streamscope.probes.word_classes import CLASSES, token_classes
 

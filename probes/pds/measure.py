@@ -23,10 +23,10 @@ from streamscope.probes.attention import (
 )
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.documents import OpenPrompts, given_prompts
-from streamscope.probes.effect_sizes import cohens_d
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
 from streamscope.probes.pds import FIXED, Pds
 from streamscope.probes.result import HEAD, Column, Table, counts, key, quantity
+from streamscope.probes.stats.effect_sizes import cohens_d
 from streamscope.probes.suite import Suite
 
 if TYPE_CHECKING:

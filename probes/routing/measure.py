@@ -11,10 +11,10 @@ from scipy import stats
 from streamscope.models.errors import InputError
 from streamscope.models.mixing import routing
 from streamscope.probes.contract import Opened, Seen, title_of
-from streamscope.probes.corrections import correct
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
 from streamscope.probes.result import Column, Table, counts, key, quantity
 from streamscope.probes.routing import Routing
+from streamscope.probes.stats.corrections import correct
 from streamscope.probes.undefined import note, reasons
 
 Matrices = Mapping[str, Mapping[int, np.ndarray]]

@@ -21,10 +21,10 @@ from streamscope.probes.attention import (
     to,
 )
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
-from streamscope.probes.effect_sizes import cohens_d
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
 from streamscope.probes.result import Column, Table, counts, key, quantity
 from streamscope.probes.sps import Sps
+from streamscope.probes.stats.effect_sizes import cohens_d
 from streamscope.probes.suite import Suite
 
 KEYS = ("head", "layer", "index")

@@ -20,7 +20,7 @@ from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.contract import Documents
 from streamscope.probes.result import Result
-from streamscope.probes.statistics import ratio_of_sums
+from streamscope.probes.stats.estimators import ratio_of_sums
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.t_tests import clustered_t
+from streamscope.probes.stats.t_tests import clustered_t
 
 HEADS = parse_heads("all", 2, 4)
 

@@ -24,7 +24,7 @@ from streamscope.probes.contract import Seen
 from streamscope.probes.figures import Matrix
 from streamscope.probes.observations import estimate
 from streamscope.probes.result import Result, Table, key, quantity
-from streamscope.probes.statistics import ratio_of_sums
+from streamscope.probes.stats.estimators import ratio_of_sums
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, log_odds, model, scale, suite, tokenizer
 from tests.interventions.test_ablate import naive_loss
 from tests.tiny import untrained

@@ -7,7 +7,7 @@ from scipy import stats
 
 from streamscope.interventions.model_differences import TESTED, Sums, compare_cases, difference, shared_cases, without
 from streamscope.models.errors import InputError
-from streamscope.probes.statistics import ratio_of_sums
+from streamscope.probes.stats.estimators import ratio_of_sums
 from streamscope.probes.undefined import reasons
 
 ONES = np.ones(30)

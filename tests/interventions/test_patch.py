@@ -16,7 +16,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.probes.align import align
 from streamscope.probes.prompts import load_suite
-from streamscope.probes.statistics import mean
+from streamscope.probes.stats.estimators import mean
 from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted
 from tests.tiny import FOUR, WORDS, some, untrained

@@ -7,7 +7,7 @@ from streamscope.interventions.protocol import design
 from streamscope.interventions.selection import over, random_sets, ranked
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.probes.permutations import rank_among
+from streamscope.probes.stats.permutations import rank_among
 
 
 def test_random_sets_are_distinct_seeded_and_others() -> None:

@@ -13,11 +13,11 @@ import torch
 from scipy import stats
 
 from streamscope.models.capture import Captures
-from streamscope.probes.cross_validation import SHARED, cross_validated_gain, cross_validated_share, dealt
-from streamscope.probes.held_out import RULES, held_out
-from streamscope.probes.proportions import paired_proportions, proportion
 from streamscope.probes.specialization.measure import Sums, summary
-from streamscope.probes.t_tests import clustered_t, welch_t
+from streamscope.probes.stats.cross_validation import SHARED, cross_validated_gain, cross_validated_share, dealt
+from streamscope.probes.stats.held_out import RULES, held_out
+from streamscope.probes.stats.proportions import paired_proportions, proportion
+from streamscope.probes.stats.t_tests import clustered_t, welch_t
 
 torch.set_num_threads(1)
 S = 4000
@@ -150,7 +150,7 @@ def cases(rng: np.random.Generator, n: int, heads: int, clusters: int) -> pd.Dat
 def test_the_best_head_on_the_other_half(clusters: int, low: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """No head is better than the rule. One case per cluster: McNemar's exact test, conservative on few outcomes; pairs
     of cases: sign flips. The same head on the cases that chose it passes for better far more often."""
-    monkeypatch.setattr("streamscope.probes.held_out.RULES", ("recency",))
+    monkeypatch.setattr("streamscope.probes.stats.held_out.RULES", ("recency",))
     rng = np.random.default_rng(26)
     p, chosen = [], []
     for _ in range(1000):

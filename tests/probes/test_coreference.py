@@ -17,9 +17,9 @@ from streamscope.probes.attention import exceeds, left_out, undecided
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import mean_stability, seen_of, summary
 from streamscope.probes.documents import given_prompts
-from streamscope.probes.held_out import halves, held_out
 from streamscope.probes.probe import measure
 from streamscope.probes.prompts import Suite, align, load_suite
+from streamscope.probes.stats.held_out import halves, held_out
 from streamscope.probes.undefined import reasons
 from tests.probes import planted
 

@@ -138,7 +138,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     rows = [torch.rand(3, 1, q + 1, generator=generator) for q in query.aligned.queries]
     rows = [r / r.sum(-1, keepdim=True) for r in rows]
     found = shuffled(probe, captures(rows), query, tokenizer, draws=3, seed=5)
-    from streamscope.probes.held_out import halves
+    from streamscope.probes.stats.held_out import halves
 
     texts = [(tokenizer.spans(p.text)[0], token_classes(p, tokenizer.spans(p.text)[1])) for p in query.aligned.prompts]
     seen = [
@@ -178,7 +178,7 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     chosen = summary(HeadGroups(k=1, layers="all"), table)
     from itertools import permutations
 
-    from streamscope.probes.held_out import halves
+    from streamscope.probes.stats.held_out import halves
 
     first = table[halves(table.assign(relation=""), 0)[0] == 0]
     scores = first.groupby(["layer", "index"])[list(CLASSES)].mean().to_numpy()

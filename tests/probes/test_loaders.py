@@ -12,7 +12,6 @@ import pytest
 from streamscope.models.errors import InputError
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.attention import undecided
-from streamscope.probes.held_out import halves
 from streamscope.probes.loaders import (
     FORMATS,
     GAP_COLUMNS,
@@ -25,7 +24,8 @@ from streamscope.probes.loaders import (
     wsc285,
 )
 from streamscope.probes.prompts import Prompt, Suite, align, load_suite
-from streamscope.probes.statistics import read_clusters
+from streamscope.probes.stats.estimators import read_clusters
+from streamscope.probes.stats.held_out import halves
 from streamscope.probes.suite import population, units
 
 WINOBIAS = "1 [The developer] argued with the designer because [she] did not like the design.\n"

@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 from streamscope.models.errors import InputError
-from streamscope.probes.comparisons import compare as compare_cases
-from streamscope.probes.effect_sizes import cohens_d, d_interval, d_of_totals
 from streamscope.probes.observations import Contrast, Measure, Observations, bootstrap, compare, estimate, over_seeds
-from streamscope.probes.statistics import ratio_of_sums
+from streamscope.probes.stats.comparisons import compare as compare_cases
+from streamscope.probes.stats.effect_sizes import cohens_d, d_interval, d_of_totals
+from streamscope.probes.stats.estimators import ratio_of_sums
 
 NATS = Measure(name="loss", unit="nats/token", resolution=1e-6)
 

@@ -14,7 +14,7 @@ from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.over_steps import Measuring, Snapshot, _text, halfway, main, over_steps, settling
 from streamscope.probes.over_steps_figure import plot
-from streamscope.probes.statistics import mean
+from streamscope.probes.stats.estimators import mean
 from streamscope.probes.tables import read_about
 from tests.tiny import arguments
 

@@ -160,10 +160,10 @@ def test_mixing_is_that_of_the_monitor(one: Opened, run: Path) -> None:
 
 def test_position_of_a_planted_head() -> None:
     """The hand-set model of `planted`: its recency head has PDS 1 on pairs of its own suite."""
-    from streamscope.probes.held_out import halves
     from streamscope.probes.pds import Pds
     from streamscope.probes.probe import measure
     from streamscope.probes.prompts import align
+    from streamscope.probes.stats.held_out import halves
 
     model = planted.model()
     table = measure(model, Pds(), align(planted.suite(12), model.tokenizer, planted.CONTEXT))

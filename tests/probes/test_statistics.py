@@ -9,10 +9,8 @@ import statsmodels.api as sm
 from scipy import stats
 
 from streamscope.models.errors import InputError
-from streamscope.probes.comparisons import asymmetry, compare
-from streamscope.probes.permutations import sign_flip
-from streamscope.probes.proportions import paired_proportions, proportion
-from streamscope.probes.statistics import (
+from streamscope.probes.stats.comparisons import asymmetry, compare
+from streamscope.probes.stats.estimators import (
     cluster_bootstrap,
     cluster_codes,
     cluster_totals,
@@ -24,7 +22,9 @@ from streamscope.probes.statistics import (
     read_clusters,
     statistic_interval,
 )
-from streamscope.probes.t_tests import clustered_t
+from streamscope.probes.stats.permutations import sign_flip
+from streamscope.probes.stats.proportions import paired_proportions, proportion
+from streamscope.probes.stats.t_tests import clustered_t
 
 RNG = np.random.default_rng(0)
 
@@ -229,7 +229,7 @@ def plain_squares(x: np.ndarray, linked: Callable[[int, int], bool]) -> float:
 
 
 def plain_error(x: np.ndarray, labels: list[tuple[str, ...]]) -> float:
-    """Standard error of the mean as `probes.statistics` says it, by loops over pairs of observations."""
+    """Standard error of the mean as `probes.stats.estimators` says it, by loops over pairs of observations."""
     kinds = range(len(labels[0]))
     sums = [plain_squares(x, lambda i, j, k=k: labels[i][k] == labels[j][k]) for k in kinds]
     sums.append(plain_squares(x, lambda i, j: any(labels[i][k] == labels[j][k] for k in kinds)))

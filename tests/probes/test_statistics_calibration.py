@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streamscope.probes.corrections import correct
-from streamscope.probes.curves import response_curve
-from streamscope.probes.effect_sizes import d_of_totals, d_totals
-from streamscope.probes.permutations import rank_among, relabel, sign_flip
-from streamscope.probes.proportions import paired_proportions, proportion
-from streamscope.probes.statistics import cluster_bootstrap, cluster_totals, ratio, read_clusters, t_quantile
-from streamscope.probes.t_tests import TTest, clustered_t, welch_t
+from streamscope.probes.stats.corrections import correct
+from streamscope.probes.stats.curves import response_curve
+from streamscope.probes.stats.effect_sizes import d_of_totals, d_totals
+from streamscope.probes.stats.estimators import cluster_bootstrap, cluster_totals, ratio, read_clusters, t_quantile
+from streamscope.probes.stats.permutations import rank_among, relabel, sign_flip
+from streamscope.probes.stats.proportions import paired_proportions, proportion
+from streamscope.probes.stats.t_tests import TTest, clustered_t, welch_t
 
 S = 4000
 R = 0.86  # of condition with baseline, and of the two orders of a pair (SPEC §7.3)

@@ -8,10 +8,10 @@ import statsmodels.api as sm
 from scipy import stats
 
 from streamscope.models.errors import InputError
-from streamscope.probes.comparisons import asymmetry, compare, compare_seeds
-from streamscope.probes.curves import response_curve
-from streamscope.probes.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
-from streamscope.probes.permutations import rank_among, relabel, sign_flip
+from streamscope.probes.stats.comparisons import asymmetry, compare, compare_seeds
+from streamscope.probes.stats.curves import response_curve
+from streamscope.probes.stats.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
+from streamscope.probes.stats.permutations import rank_among, relabel, sign_flip
 from streamscope.probes.undefined import reasons
 
 RNG = np.random.default_rng(0)

@@ -10,8 +10,8 @@ from scipy import stats
 
 from streamscope.models.errors import InputError
 from streamscope.probes import undefined
-from streamscope.probes.comparisons import compare_seeds
-from streamscope.probes.corrections import correct
+from streamscope.probes.stats.comparisons import compare_seeds
+from streamscope.probes.stats.corrections import correct
 from streamscope.probes.tables import print_table, write_table
 
 NAN = float("nan")

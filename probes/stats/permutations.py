@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from streamscope.models.errors import InputError
-from streamscope.probes.statistics import cluster_codes, cluster_totals, finite
+from streamscope.probes.stats.estimators import cluster_codes, cluster_totals, finite
 
 Alternative = Literal["two-sided", "greater", "less"]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from streamscope.probes.statistics import Shared, degrees_of_freedom, ratio_and_error
+from streamscope.probes.stats.estimators import Shared, degrees_of_freedom, ratio_and_error
 
 
 class TTest(NamedTuple):
@@ -21,9 +21,9 @@ class TTest(NamedTuple):
 def clustered_t(totals: np.ndarray, counts: np.ndarray, shared: Shared | None = None) -> TTest:
     """Student's test that Σ y_d / Σ n_d is 0, clusters on the last axis: t = R / SE with df degrees of freedom.
 
-    R and SE are `statistics.ratio_and_error`'s, df `statistics.degrees_of_freedom`'s, D−1 for clusters of one size;
+    R and SE are `estimators.ratio_and_error`'s, df `estimators.degrees_of_freedom`'s, D−1 for clusters of one size;
     with two orders in every pair this is the paired t test on pair means. NaN where no cluster differs from another.
-    `shared` says which cells share labels of several kinds (`statistics.read_clusters`).
+    `shared` says which cells share labels of several kinds (`estimators.read_clusters`).
     """
     difference, error = ratio_and_error(totals, counts, shared)
     with np.errstate(divide="ignore", invalid="ignore"):

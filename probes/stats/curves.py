@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streamscope.models.errors import InputError
-from streamscope.probes.statistics import read_clusters, t_quantile
-from streamscope.probes.t_tests import clustered_t, constant
+from streamscope.probes.stats.estimators import read_clusters, t_quantile
+from streamscope.probes.stats.t_tests import clustered_t, constant
 from streamscope.probes.undefined import note
 
 

@@ -7,8 +7,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from streamscope.models.errors import InputError
-from streamscope.probes.permutations import sign_flip
-from streamscope.probes.statistics import (
+from streamscope.probes.stats.estimators import (
     Clusters,
     Estimate,
     degrees_of_freedom,
@@ -16,7 +15,8 @@ from streamscope.probes.statistics import (
     read_clusters,
     t_quantile,
 )
-from streamscope.probes.t_tests import clustered_t
+from streamscope.probes.stats.permutations import sign_flip
+from streamscope.probes.stats.t_tests import clustered_t
 from streamscope.probes.undefined import note
 
 

@@ -14,9 +14,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from streamscope.models.errors import InputError
-from streamscope.probes.effect_sizes import Kind, cohens_d, d_interval
-from streamscope.probes.permutations import relabel
-from streamscope.probes.statistics import (
+from streamscope.probes.stats.effect_sizes import Kind, cohens_d, d_interval
+from streamscope.probes.stats.estimators import (
     BOOTSTRAP_CLUSTERS,
     cluster_codes,
     finite,
@@ -24,7 +23,8 @@ from streamscope.probes.statistics import (
     read_clusters,
     t_quantile,
 )
-from streamscope.probes.t_tests import TTest, clustered_t, constant, welch_t
+from streamscope.probes.stats.permutations import relabel
+from streamscope.probes.stats.t_tests import TTest, clustered_t, constant, welch_t
 from streamscope.probes.undefined import note
 
 NAN = float("nan")

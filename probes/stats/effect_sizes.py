@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streamscope.models.errors import InputError, unknown
-from streamscope.probes.statistics import cluster_totals, finite, read_clusters, statistic_interval
+from streamscope.probes.stats.estimators import cluster_totals, finite, read_clusters, statistic_interval
 
 Kind = Literal["pooled", "pooled_n", "d_z"]
 KINDS = ("pooled", "pooled_n", "d_z")
@@ -55,7 +55,7 @@ def d_interval(
     """Interval of `cohens_d` for paired cases: whole clusters drawn with replacement, expanded BCa.
 
     d of a resample follows from six totals per cluster (n, Σx1, Σx0, Σx1², Σx0², Σ(x1−x0)²), so no case is copied.
-    Level held and limits: `statistics.cluster_bootstrap`; with labels of several kinds `statistic_interval`. Raises
+    Level held and limits: `estimators.cluster_bootstrap`; with labels of several kinds `statistic_interval`. Raises
     `InputError` as `cohens_d`, and for fewer than eight clusters.
     """
     if kind not in KINDS:

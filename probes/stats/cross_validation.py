@@ -7,8 +7,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from streamscope.models.errors import InputError
-from streamscope.probes.proportions import effective_n
-from streamscope.probes.statistics import (
+from streamscope.probes.stats.estimators import (
     cluster_codes,
     cluster_totals,
     degrees_of_freedom,
@@ -16,6 +15,7 @@ from streamscope.probes.statistics import (
     ratio_and_error,
     t_quantile,
 )
+from streamscope.probes.stats.proportions import effective_n
 
 SHARED = 1 + 2 / np.pi
 """Variance of a cross-validated share of hits, over that of as many independent hits.

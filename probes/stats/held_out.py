@@ -29,8 +29,8 @@ def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
     import numpy as np
     import pandas as pd
 
-    from streamscope.probes.proportions import paired_proportions
-    from streamscope.probes.statistics import read_clusters
+    from streamscope.probes.stats.estimators import read_clusters
+    from streamscope.probes.stats.proportions import paired_proportions
 
     side, apart = halves(table, seed)
     chosen, parts = [], []
@@ -67,7 +67,7 @@ def halves(table: "pd.DataFrame", seed: int) -> "tuple[np.ndarray, str]":
     import numpy as np
     import pandas as pd
 
-    from streamscope.probes.statistics import read_clusters
+    from streamscope.probes.stats.estimators import read_clusters
     from streamscope.probes.suite import unit_of
 
     rng = np.random.default_rng(seed)
