@@ -6,10 +6,11 @@
     python -m interventions.ablation_effects runs/pls --groups L5.H4+L5.H5 early=L0.* --tasks winograd mine.jsonl
 
 Δ = P(answer) with the group's outputs z at 0 minus P(answer) as it is, case by case; negative: the heads contributed;
-also for the log-odds of answer against foil (`probes.tasks` says how answers are scored). Intervals, p and Holm over
-task × group take the independent cases of a task as units; `control` is the mean effect of other random groups of as
-many heads and p_rank the group's rank among them. --control adds the ratios of spreads and means to that of another
-model of the same shape; `found` groups are looked for in each model. Diagonality: `interventions.task_matrix`.
+also for the log-odds of answer against foil (`probes.prompts.tasks` says how answers are scored). Intervals, p and
+Holm over task × group take the independent cases of a task as units; `control` is the mean effect of other random
+groups of as many heads and p_rank the group's rank among them. --control adds the ratios of spreads and means to that
+of another model of the same shape; `found` groups are looked for in each model. Diagonality:
+`interventions.task_matrix`.
 """
 
 from collections.abc import Sequence

@@ -13,9 +13,9 @@ from streamscope.interventions.model_differences import CASES, NAN, NUMBERS, com
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.patch_tables import RESOLUTION
 from streamscope.interventions.patching import Patched
+from streamscope.probes.prompts.suite import Unit
+from streamscope.probes.prompts.tasks import Task
 from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
-from streamscope.probes.suite import Unit
-from streamscope.probes.tasks import Task
 from streamscope.probes.undefined import note
 
 PART_UNITS = units_of("nats of answer − foil (log_odds), share of the direct effect (made_up)", CASES)

@@ -52,7 +52,7 @@ def check_tokens(options: ControlOptions, opened: Sequence[tuple[str, Any]], *, 
     """
     if len(opened) < 2:
         return
-    from streamscope.probes.align import check_tokenizer
+    from streamscope.probes.prompts.alignment import check_tokenizer
 
     texts = [(check_tokenizer(model), model.config.d_vocab) for _, model in opened]
     if len({(tokenizer.sha256, d_vocab) for tokenizer, d_vocab in texts}) > 1:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads, score_names
-from streamscope.probes.word_classes import CLASSES
+from streamscope.probes.prompts.word_classes import CLASSES
 
 if TYPE_CHECKING:
     import pandas as pd

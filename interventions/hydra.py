@@ -64,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.interventions.contributions import check_heads
     from streamscope.interventions.hydra_figure import plot
     from streamscope.interventions.hydra_tables import UNITS, by_layer, decompose, summary
-    from streamscope.probes.align import check_tokenizer
-    from streamscope.probes.tasks import load_tasks
+    from streamscope.probes.prompts.alignment import check_tokenizer
+    from streamscope.probes.prompts.tasks import load_tasks
 
     opened = open_runs(options)
     names, nets = [name for name, _ in opened], [model for _, model in opened]
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _groups(options: Options, nets: Sequence[Any]) -> "list[list[Group]]":
     """The groups of each model: single heads as the run has them, --groups as each model has them."""
     from streamscope.interventions.groups import Group, HeadFinder
-    from streamscope.probes.align import check_tokenizer
+    from streamscope.probes.prompts.alignment import check_tokenizer
 
     finders = [HeadFinder(model, check_tokenizer(model)) for model in nets]
     single: list[Group] = []

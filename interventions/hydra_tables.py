@@ -29,9 +29,9 @@ from streamscope.interventions.groups import Group
 from streamscope.interventions.observe import SMALLEST
 from streamscope.models.errors import InputError
 from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.prompts.tasks import Task
 from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
 from streamscope.probes.stats.means import estimate, with_holm
-from streamscope.probes.tasks import Task
 from streamscope.probes.undefined import note, reasons
 
 NAN = float("nan")

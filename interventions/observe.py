@@ -16,9 +16,9 @@ import pandas as pd
 from streamscope.models.capture import Edits, Query
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.sweep import run_sweep
-from streamscope.probes.align import Aligned
 from streamscope.probes.attention import RESOLUTION, RoleQuery
 from streamscope.probes.coherence import Coherence
+from streamscope.probes.prompts.alignment import Aligned
 from streamscope.probes.sps import Sps
 
 if TYPE_CHECKING:

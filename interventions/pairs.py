@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamscope.models.errors import InputError
-from streamscope.probes.suite import Unit
+from streamscope.probes.prompts.suite import Unit
 
 if TYPE_CHECKING:
     from streamscope.models.text.tokenizer import Tokenizer
-    from streamscope.probes.align import Aligned
+    from streamscope.probes.prompts.alignment import Aligned
 
 Contrast = Literal["clue", "noun", "order"]
 PLACES = (

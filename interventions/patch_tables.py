@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from streamscope.interventions.effects import holm
+from streamscope.probes.prompts.suite import Unit
 from streamscope.probes.stats.estimators import read_clusters
 from streamscope.probes.stats.means import estimate
-from streamscope.probes.suite import Unit
 from streamscope.probes.undefined import note, reasons
 
 if TYPE_CHECKING:

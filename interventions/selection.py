@@ -12,8 +12,8 @@ from streamscope.models.head_spec import Head
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.probes.align import Aligned
-    from streamscope.probes.suite import Suite
+    from streamscope.probes.prompts.alignment import Aligned
+    from streamscope.probes.prompts.suite import Suite
 
 Ranking = Mapping[Head, float]
 """Every head of a model with its PDS (a difference of attention weights)."""

@@ -21,9 +21,9 @@ from streamscope.interventions.observe import NAMES, SMALLEST, Observed
 from streamscope.interventions.selection import every_head
 from streamscope.models.capture import Edits
 from streamscope.models.errors import InputError
+from streamscope.probes.prompts.tasks import Task
 from streamscope.probes.stats.estimators import read_clusters
 from streamscope.probes.stats.t_tests import clustered_t
-from streamscope.probes.tasks import Task
 from streamscope.probes.undefined import note, reasons
 
 MEASURES = ("probability", "log_odds")

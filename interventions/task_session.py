@@ -44,8 +44,8 @@ def open_models(options: TaskOptions) -> list[Opened]:
     Raises `InputError` for a control of another shape, a group or task that does not exist.
     """
     from streamscope.interventions.groups import HeadFinder
-    from streamscope.probes.align import check_tokenizer
-    from streamscope.probes.tasks import load_tasks
+    from streamscope.probes.prompts.alignment import check_tokenizer
+    from streamscope.probes.prompts.tasks import load_tasks
 
     opened = []
     for name, model in open_runs(options):

@@ -93,7 +93,7 @@ def _by_edit(summary: "pd.DataFrame") -> "pd.DataFrame":
 def _groups(options: Options, model: Any) -> "list[Group]":
     """One group per head of --heads, then those of --groups."""
     from streamscope.interventions.groups import Group, HeadFinder
-    from streamscope.probes.align import check_tokenizer
+    from streamscope.probes.prompts.alignment import check_tokenizer
 
     finder = HeadFinder(model, check_tokenizer(model))
     specs = None if options.heads is None and options.groups else options.heads or ("all",)

@@ -12,7 +12,7 @@ from streamscope.models.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.probes.align import Aligned
+    from streamscope.probes.prompts.alignment import Aligned
 
     Bar = Callable[[str], Callable[[Iterable], Iterable]]
 
@@ -77,7 +77,7 @@ def open_runs(folders: tuple[str, ...], device: str) -> list[Subject]:
     """
     from streamscope.models.checkpoint import load, run_folder
     from streamscope.models.provenance import pick_device
-    from streamscope.probes.align import check_tokenizer
+    from streamscope.probes.prompts.alignment import check_tokenizer
 
     paths = [run_folder(name) for name in folders]
     if len({p.resolve() for p in paths}) < len(paths):

@@ -131,9 +131,9 @@ def stream_cosines(run: Run, contrasts: Sequence[tuple[str, str]] = CONTRASTS, d
     import numpy as np
 
     from streamscope.models.checkpoint import load
-    from streamscope.probes.align import check_tokenizer
     from streamscope.probes.direction_tables import find
-    from streamscope.probes.prompt_sets import contrast, encode
+    from streamscope.probes.prompts.alignment import check_tokenizer
+    from streamscope.probes.prompts.sets import contrast, encode
     from streamscope.probes.stream_states import stream_states
 
     model = load(run.folder, device="cpu")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from streamscope.models.text.shards import TokenShards
     from streamscope.models.transformer import StreamTransformer
-    from streamscope.probes.align import Aligned
+    from streamscope.probes.prompts.alignment import Aligned
 
 
 def measure_run(

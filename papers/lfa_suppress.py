@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from streamscope.models.text.shards import TokenShards
-    from streamscope.probes.align import Aligned
+    from streamscope.probes.prompts.alignment import Aligned
 
 READINGS = "suppression, standardised"
 """The family of other readings of one change: d, d_z, by relation, asymmetry. They repeat its test in other units."""

@@ -29,7 +29,7 @@ from streamscope.papers.rows import Progress, Rows
 if TYPE_CHECKING:
     from streamscope.interventions.groups import Group
     from streamscope.models.text.shards import TokenShards
-    from streamscope.probes.tasks import Task
+    from streamscope.probes.prompts.tasks import Task
 
 SUFFIX = {"probability": "", "log_odds": "_odds"}
 UNIT = {"probability": "probability", "log_odds": "nats"}
@@ -72,8 +72,8 @@ def measure_run(model: Any, shards: "TokenShards", settings: Settings, progress:
     """
     from streamscope.interventions.groups import HeadFinder
     from streamscope.interventions.task_effects import ablate_tasks
-    from streamscope.probes.align import check_tokenizer
-    from streamscope.probes.tasks import load_tasks
+    from streamscope.probes.prompts.alignment import check_tokenizer
+    from streamscope.probes.prompts.tasks import load_tasks
 
     tokenizer = check_tokenizer(model)
     tasks = _kinds(load_tasks(settings.tasks, tokenizer, model.config.n_ctx))

@@ -18,8 +18,8 @@ import torch
 
 from streamscope.models.capture import Captures, Query
 from streamscope.models.errors import InputError
-from streamscope.probes.align import Aligned, align
-from streamscope.probes.suite import Prompt, Suite, Unit, units
+from streamscope.probes.prompts.alignment import Aligned, align
+from streamscope.probes.prompts.suite import Prompt, Suite, Unit, units
 
 PATTERN, GATE = "blocks.*.attn.hook_pattern", "blocks.*.attn.hook_gate"
 RESOLUTION = 1e-6

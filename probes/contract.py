@@ -259,7 +259,7 @@ class Instrument(Validated):
             raise InputError(f"{self.name}: data of one kind were given twice; give them once")
         for one in given.values():
             if not isinstance(one, Data) and getattr(one, "tokenizer", None) is not None:
-                from streamscope.probes.align import check_tokenizer
+                from streamscope.probes.prompts.alignment import check_tokenizer
 
                 check_tokenizer(model, one.tokenizer)
         return Opened(model, [given.get(type(one), one) for one in self.takes], like)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from streamscope.probes.direction_tables import Found
-    from streamscope.probes.prompt_sets import PromptSet
+    from streamscope.probes.prompts.sets import PromptSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.models.checkpoint import run_folder
     from streamscope.probes.direction_plots import plot
     from streamscope.probes.direction_tables import LAYER_UNITS, RUN_UNITS, STREAM_UNITS, between
-    from streamscope.probes.prompt_sets import check_template, contrast
+    from streamscope.probes.prompts.sets import check_template, contrast
 
     template = options.template.replace("\\n", "\n")
     check_template(template)
@@ -98,9 +98,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _directions(options: Options, shared: RunOptions, run: str, sets: "tuple[PromptSet, PromptSet]") -> "Found":
     """Load a run, run both sets through it, find the directions."""
     from streamscope.models.checkpoint import run_folder
-    from streamscope.probes.align import check_tokenizer
     from streamscope.probes.direction_tables import find
-    from streamscope.probes.prompt_sets import encode
+    from streamscope.probes.prompts.alignment import check_tokenizer
+    from streamscope.probes.prompts.sets import encode
     from streamscope.probes.stream_states import stream_states
 
     _, model = open_run(shared, run)

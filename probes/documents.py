@@ -14,9 +14,9 @@ from streamscope.models.errors import InputError
 from streamscope.models.text.shards import TokenShards, document_batches, truncated_documents
 from streamscope.models.text.stories import story
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.align import check_tokenizer
 from streamscope.probes.contract import Data, Documents, Prompts, Tasks, Text
-from streamscope.probes.tasks import Task, load_tasks
+from streamscope.probes.prompts.alignment import check_tokenizer
+from streamscope.probes.prompts.tasks import Task, load_tasks
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class OpenPrompts:
 
     def title(self) -> str:
         """Which prompts, what was left out, and for what an interval over them holds."""
-        from streamscope.probes.suite import population
+        from streamscope.probes.prompts.suite import population
 
         kept = len(self.aligned.prompts)
         out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
@@ -145,7 +145,7 @@ def open_prompts(spec: Any, model: Any) -> OpenPrompts:
 def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompts:
     """A `Suite`, or what is `Aligned` already, opened for a model of ours or a bridge with this tokenizer."""
     from streamscope.probes.attention import align_once
-    from streamscope.probes.suite import Suite
+    from streamscope.probes.prompts.suite import Suite
 
     tokenizer = check_tokenizer(model, tokenizer)
     return OpenPrompts(align_once(prompts, tokenizer), tokenizer, prompts if isinstance(prompts, Suite) else None)

@@ -11,7 +11,7 @@
     repeats      how much cheaper the words are the second time: loss of the first saying − loss of the second
     position     largest PDS of a head over competing nouns (`probes.pds`)
     coreference  Top-1 of the best head − that of the most recent candidate, on words of no training story
-    capitalization, gender, winograd   log-odds of a task's answer against its foil (`probes.tasks`)
+    capitalization, gender, winograd   log-odds of a task's answer against its foil (`probes.prompts.tasks`)
     depth        share of tokens whose prediction settles in another layer than the commonest (`probes.over_steps`)
     mixing       share of hyper-connections that mix more than decay alone would make them (`probes.mixing`)
 
@@ -327,7 +327,7 @@ def _task(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     import torch
 
     from streamscope.models.capture import Query, run
-    from streamscope.probes.tasks import load_task
+    from streamscope.probes.prompts.tasks import load_task
 
     task = load_task(name, one.tokenizer, one.model.config.n_ctx)
     reads = task.reads

@@ -27,7 +27,7 @@ from streamscope.probes.report import ProbeOptions, check_options, open_run, sho
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.probes.align import Aligned
+    from streamscope.probes.prompts.alignment import Aligned
 
 SCORES = ("pds", "previous", "first", "duplicate", "induction")
 """What --heads ranks by: `probes.pds` on the suite, `probes.heads` on random sequences."""
@@ -184,7 +184,7 @@ def picture(
     word or a position), or without heads, attention from that one token; with heads alone, from every token. Runs under
     `edits` if given. Raises `InputError` as `Picture.plan` and `parse_heads`.
     """
-    from streamscope.probes.align import check_tokenizer
+    from streamscope.probes.prompts.alignment import check_tokenizer
 
     chosen = heads if heads is not None else "all"
     if isinstance(chosen, str) or not all(isinstance(head, Head) for head in chosen):

@@ -9,8 +9,8 @@ from streamscope.probes.command import RunOptions, Tables, check_options, open_r
 
 if TYPE_CHECKING:
     from streamscope.models.text.tokenizer import Tokenizer
-    from streamscope.probes.align import Aligned
-    from streamscope.probes.suite import Suite
+    from streamscope.probes.prompts.alignment import Aligned
+    from streamscope.probes.prompts.suite import Suite
 
 __all__ = ["ProbeOptions", "Session", "check_options", "open_run", "open_session", "show", "write", "write_results"]
 
@@ -40,7 +40,7 @@ class Session:
     @property
     def title(self) -> str:
         """What was measured on what, and what was left out."""
-        from streamscope.probes.suite import population
+        from streamscope.probes.prompts.suite import population
 
         kept, all_of = len(self.aligned.prompts), len(self.suite.prompts)
         out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())

@@ -8,14 +8,14 @@ import pandas as pd
 
 from streamscope.models.capture import Captures, Edits, Query, run
 from streamscope.models.errors import InputError
-from streamscope.probes.align import Aligned
 from streamscope.probes.attention import RoleQuery, align_once, choose, prompt_columns
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.coherence.elsewhere import NO_CONTROL, exchanged
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.prompts.alignment import Aligned
+from streamscope.probes.prompts.suite import Suite
 from streamscope.probes.result import Column, Table, counts, described, key, quantity
-from streamscope.probes.suite import Suite
 
 RESOLUTION = 1e-5
 """Log-odds closer than this are equal: rounding of float32 logits, in nats."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from streamscope.models.capture import Captures, Query
-    from streamscope.probes.align import Aligned
-    from streamscope.probes.suite import Suite
+    from streamscope.probes.prompts.alignment import Aligned
+    from streamscope.probes.prompts.suite import Suite
 
 
 @instrument("coreference", Prompts(suite="coreference"))

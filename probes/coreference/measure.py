@@ -8,7 +8,6 @@ import pandas as pd
 
 from streamscope.models.capture import Captures, Query, run
 from streamscope.models.errors import InputError
-from streamscope.probes.align import Aligned
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,
@@ -24,9 +23,10 @@ from streamscope.probes.attention import (
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.prompts.alignment import Aligned
+from streamscope.probes.prompts.suite import Suite
 from streamscope.probes.result import Column, Table, counts, descending, described, key
 from streamscope.probes.stats.held_out import RULES, held_out
-from streamscope.probes.suite import Suite
 
 KEYS = ("head", "layer", "index")
 READINGS = ("jaccard", "over_total")

@@ -10,7 +10,6 @@ from scipy.optimize import linear_sum_assignment
 from streamscope.models.capture import Captures, run
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.probes.align import Aligned
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,
@@ -23,11 +22,12 @@ from streamscope.probes.attention import (
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.prompts.alignment import Aligned
+from streamscope.probes.prompts.suite import Suite
+from streamscope.probes.prompts.word_classes import CLASSES, token_classes
 from streamscope.probes.result import Column, Table, counts, key, quantity
 from streamscope.probes.stats.corrections import correct
 from streamscope.probes.stats.held_out import halves
-from streamscope.probes.suite import Suite
-from streamscope.probes.word_classes import CLASSES, token_classes
 
 KEYS = ("layer", "index", "head")
 UNIT = "effective attention, excess over even"

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from streamscope.models.capture import Captures, Query, run
 from streamscope.models.errors import InputError
-from streamscope.probes.align import check_tokenizer
 from streamscope.probes.attention import PATTERN
 from streamscope.probes.contract import Documents, Opened, Seen, title_of
 from streamscope.probes.heads import Heads
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.prompts.alignment import check_tokenizer
 from streamscope.probes.result import Column, Table, counts, described, key
 
 SCORES = ("previous", "first", "duplicate", "induction")

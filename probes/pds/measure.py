@@ -8,7 +8,6 @@ import pandas as pd
 from streamscope.models.capture import Captures, Query, run
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
-from streamscope.probes.align import Aligned, require_pairs
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,
@@ -25,9 +24,10 @@ from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.documents import OpenPrompts, given_prompts
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
 from streamscope.probes.pds import FIXED, Pds
+from streamscope.probes.prompts.alignment import Aligned, require_pairs
+from streamscope.probes.prompts.suite import Suite
 from streamscope.probes.result import HEAD, Column, Table, counts, key, quantity
 from streamscope.probes.stats.effect_sizes import cohens_d
-from streamscope.probes.suite import Suite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,6 @@ import pandas as pd
 
 from streamscope.models.capture import Captures, Query, run
 from streamscope.models.errors import InputError
-from streamscope.probes.align import Aligned
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,
@@ -22,10 +21,11 @@ from streamscope.probes.attention import (
 )
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.prompts.alignment import Aligned
+from streamscope.probes.prompts.suite import Suite
 from streamscope.probes.result import Column, Table, counts, key, quantity
 from streamscope.probes.sps import Sps
 from streamscope.probes.stats.effect_sizes import cohens_d
-from streamscope.probes.suite import Suite
 
 KEYS = ("head", "layer", "index")
 LEVELS = {"all": "all heads", "layers": "the heads of each layer", "heads": "each head"}

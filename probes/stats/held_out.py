@@ -67,8 +67,8 @@ def halves(table: "pd.DataFrame", seed: int) -> "tuple[np.ndarray, str]":
     import numpy as np
     import pandas as pd
 
+    from streamscope.probes.prompts.suite import unit_of
     from streamscope.probes.stats.estimators import read_clusters
-    from streamscope.probes.suite import unit_of
 
     rng = np.random.default_rng(seed)
     unit = table["cluster"].map(unit_of)

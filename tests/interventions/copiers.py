@@ -22,7 +22,7 @@ from streamscope.models.config import LayerNorm
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
-from streamscope.probes.suite import Prompt, Suite
+from streamscope.probes.prompts.suite import Prompt, Suite
 from tests.probes import planted
 
 WORDS = ["rose", "bear", "king", "star", "red", "sun", "fox", "moon", "rain", "snow"]

@@ -29,9 +29,9 @@ from streamscope.interventions.sweep import document_losses
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.prompts.suite import Prompt
 from streamscope.probes.result import Result
 from streamscope.probes.stats.t_tests import clustered_t
-from streamscope.probes.suite import Prompt
 from streamscope.probes.tables import read_about
 from streamscope.probes.undefined import reasons
 from tests.interventions import copiers

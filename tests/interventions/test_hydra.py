@@ -13,8 +13,8 @@ from streamscope.interventions.hydra_tables import PARTS, by_layer, decompose, s
 from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.probes.loaders import SentencePair, SentencePairs
-from streamscope.probes.tasks import Task, sentence_task, token_task
+from streamscope.probes.prompts.loaders import SentencePair, SentencePairs
+from streamscope.probes.prompts.tasks import Task, sentence_task, token_task
 from tests.interventions import copiers
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, A
 
@@ -84,7 +84,7 @@ def random_task(n: int = 6) -> Task:
     """Cases of random tokens."""
     import pandas as pd
 
-    from streamscope.probes.tasks import Reads
+    from streamscope.probes.prompts.tasks import Reads
 
     rng = np.random.default_rng(3)
     tokens = [[0, *rng.integers(1, 250, 4 + i).tolist()] for i in range(n)]

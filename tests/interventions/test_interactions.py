@@ -19,10 +19,10 @@ from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.align import align
 from streamscope.probes.contract import Seen
 from streamscope.probes.figures import Matrix
 from streamscope.probes.observations import estimate
+from streamscope.probes.prompts.alignment import align
 from streamscope.probes.result import Result, Table, key, quantity
 from streamscope.probes.stats.estimators import ratio_of_sums
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, log_odds, model, scale, suite, tokenizer

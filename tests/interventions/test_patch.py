@@ -14,8 +14,8 @@ from streamscope.interventions.patch_tables import UNITS, cell_table, error_tabl
 from streamscope.interventions.patching import Patched, patch_pairs, plan, spots
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
-from streamscope.probes.align import align
 from streamscope.probes.prompts import load_suite
+from streamscope.probes.prompts.alignment import align
 from streamscope.probes.stats.estimators import mean
 from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted

@@ -16,7 +16,7 @@ from streamscope.interventions.path_patching import edges_of, parse_senders, pat
 from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint
-from streamscope.probes.align import align
+from streamscope.probes.prompts.alignment import align
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds, one_head_moves_it
 from tests.probes import planted
 

@@ -19,7 +19,7 @@ from streamscope.interventions.task_effects import observe_task
 from streamscope.models.capture import edit
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.probes.tasks import token_task
+from streamscope.probes.prompts.tasks import token_task
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER, DELTA
 

@@ -30,7 +30,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.align import Aligned, align
+from streamscope.probes.prompts.alignment import Aligned, align
 from streamscope.probes.result import Result
 from tests.probes import planted
 

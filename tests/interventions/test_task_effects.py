@@ -12,7 +12,7 @@ from streamscope.interventions.task_effects import Effects, ablate_tasks
 from streamscope.interventions.task_matrix import diagonality, own_groups
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.probes.tasks import token_task
+from streamscope.probes.prompts.tasks import token_task
 from streamscope.probes.undefined import reasons
 from tests.interventions import copiers
 from tests.interventions.copiers import BACKUP, COPIER, DELTA

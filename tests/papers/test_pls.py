@@ -29,7 +29,7 @@ from streamscope.papers.pls_seeds import claims, comparisons, pairs, presets
 from streamscope.papers.printed import Bound, Order
 from streamscope.papers.rows import Rows
 from streamscope.papers.seeds import paired
-from streamscope.probes.tasks import token_task
+from streamscope.probes.prompts.tasks import token_task
 from tests.conftest import ROOT
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER

@@ -23,8 +23,8 @@ from streamscope.models.capture import capture
 from streamscope.models.config import Alibi, Attention, Gate, LayerNorm, ModelConfig, Readout
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
-from streamscope.probes.align import Aligned
-from streamscope.probes.suite import Prompt, Suite
+from streamscope.probes.prompts.alignment import Aligned
+from streamscope.probes.prompts.suite import Prompt, Suite
 
 TOOLS, BOXES = ["key", "hammer", "spoon", "saw", "brush", "pen"], ["box", "jar", "bag", "drawer", "chest", "basket"]
 OTHER = ["Tim", "took", "a", "and", ".", "He", "used", "it", "to", "work", "with", "the"]

@@ -30,7 +30,7 @@ from streamscope.probes.contrast_directions import (
 from streamscope.probes.direction_files import check_direction, read_direction
 from streamscope.probes.direction_tables import best_layer, between, find
 from streamscope.probes.directions import main
-from streamscope.probes.prompt_sets import BUILT_IN, contrast, encode, read_set
+from streamscope.probes.prompts.sets import BUILT_IN, contrast, encode, read_set
 from streamscope.probes.stream_states import States, stream_states
 from tests.tiny import arguments
 

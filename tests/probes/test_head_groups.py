@@ -13,11 +13,11 @@ from streamscope.models.capture import Captures
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.text.tokenizer import Tokenizer
-from streamscope.probes.align import align
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.head_groups.measure import groups_of, plan, read, roles, scores_of, shuffled, summary
-from streamscope.probes.suite import Prompt
-from streamscope.probes.word_classes import CLASSES, token_classes
+from streamscope.probes.prompts.alignment import align
+from streamscope.probes.prompts.suite import Prompt
+from streamscope.probes.prompts.word_classes import CLASSES, token_classes
 from tests.probes import planted
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,8 @@ import pytest
 from streamscope.models.errors import InputError
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.attention import undecided
-from streamscope.probes.loaders import (
+from streamscope.probes.prompts import Prompt, Suite, align, load_suite
+from streamscope.probes.prompts.loaders import (
     FORMATS,
     GAP_COLUMNS,
     OCCUPATIONS,
@@ -23,10 +24,9 @@ from streamscope.probes.loaders import (
     wsc273,
     wsc285,
 )
-from streamscope.probes.prompts import Prompt, Suite, align, load_suite
+from streamscope.probes.prompts.suite import population, units
 from streamscope.probes.stats.estimators import read_clusters
 from streamscope.probes.stats.held_out import halves
-from streamscope.probes.suite import population, units
 
 WINOBIAS = "1 [The developer] argued with the designer because [she] did not like the design.\n"
 WSC273 = json.dumps(

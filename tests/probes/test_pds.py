@@ -20,8 +20,8 @@ from streamscope.probes.observations import estimate
 from streamscope.probes.pds import Pds, main
 from streamscope.probes.pds.measure import mean_plus_sd
 from streamscope.probes.prompts import align, load_suite
+from streamscope.probes.prompts.suite import Suite
 from streamscope.probes.result import Result, Table
-from streamscope.probes.suite import Suite
 from tests.probes import planted
 
 torch.set_num_threads(1)

@@ -11,10 +11,10 @@ import torch
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
-from streamscope.probes.align import Aligned, align
 from streamscope.probes.attention import choose
 from streamscope.probes.picture import UNITS, Picture, main, picture, plot
 from streamscope.probes.picture_plot import LONGEST, shown
+from streamscope.probes.prompts.alignment import Aligned, align
 from streamscope.probes.tables import read_about
 from tests.probes import planted
 

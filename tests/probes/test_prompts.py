@@ -15,7 +15,7 @@ from streamscope.models.text.stories import documents
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.attention import undecided
 from streamscope.probes.prompts import FILES, Prompt, Suite, align, load_suite, main
-from streamscope.probes.suite import population, units
+from streamscope.probes.prompts.suite import population, units
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,11 +18,21 @@ from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.contract import Tasks
-from streamscope.probes.loaders import SentencePair, SentencePairs
 from streamscope.probes.prompts import TASKS, load_suite
-from streamscope.probes.sentence_pairs import winobias_pairs, wsc273_pairs
-from streamscope.probes.suite import Prompt, Suite, units
-from streamscope.probes.tasks import LONG, MERGED, NONE, SAME, Task, load_task, load_tasks, sentence_task, token_task
+from streamscope.probes.prompts.loaders import SentencePair, SentencePairs
+from streamscope.probes.prompts.sentence_pairs import winobias_pairs, wsc273_pairs
+from streamscope.probes.prompts.suite import Prompt, Suite, units
+from streamscope.probes.prompts.tasks import (
+    LONG,
+    MERGED,
+    NONE,
+    SAME,
+    Task,
+    load_task,
+    load_tasks,
+    sentence_task,
+    token_task,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 

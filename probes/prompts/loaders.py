@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamscope.models.errors import InputError
-from streamscope.probes.lines import json_lines, numbered, strings
-from streamscope.probes.suite import Prompt, Suite, order_of
+from streamscope.probes.prompts.lines import json_lines, numbered, strings
+from streamscope.probes.prompts.suite import Prompt, Suite, order_of
 
 Roles = dict[str, tuple[int, int]]
 Skipped = list[tuple[str, str]]

@@ -7,8 +7,8 @@
 
 A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
 story-cases, story-events, same-kind, reserved-words), a JSONL file of the same format, or FORMAT:PATH for a published
-set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens; `probes.tasks` scores
-answers.
+set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens; `probes.prompts.tasks`
+scores answers.
 """
 
 from collections import Counter
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import tyro
 
 from streamscope.models.bounds import Count, Seed
-from streamscope.models.cli import command, parse
+from streamscope.models.cli import parse
 from streamscope.models.errors import InputError, unknown
-from streamscope.probes.align import Aligned, align, check_tokenizer, require_pairs
-from streamscope.probes.lines import json_lines
-from streamscope.probes.loaders import FORMATS
-from streamscope.probes.suite import Order, Prompt, Suite, order_of, population
+from streamscope.probes.prompts.alignment import Aligned, align, check_tokenizer, require_pairs
+from streamscope.probes.prompts.lines import json_lines
+from streamscope.probes.prompts.loaders import FORMATS
+from streamscope.probes.prompts.suite import Order, Prompt, Suite, order_of, population
 
 if TYPE_CHECKING:
     from streamscope.models.text.stories import Span
@@ -34,7 +34,7 @@ __all__ = [
     "BUNDLED", "Aligned", "Order", "Prompt", "Suite", "align", "check_tokenizer", "load_suite", "require_pairs",
 ]  # fmt: skip
 
-DATASETS = Path(__file__).resolve().parents[1] / "datasets"
+DATASETS = Path(__file__).resolve().parents[2] / "datasets"
 FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
 TASKS = ("capitalization", "capitalization-8", "gender", "gender-16", "winograd")
 GENERATED = ("stories", "story-cases", "story-events", "same-kind", "reserved-words")
@@ -262,7 +262,3 @@ def _report(suite: Suite, aligned: Aligned | None) -> None:
         reasons = Counter(why for _, why in left_out).most_common()
         table = pd.DataFrame([[n, why, first[why]] for why, n in reasons], columns=["left out", "why", "first"])
         print_table(table, f"{suite.name}: entries left out")
-
-
-if __name__ == "__main__":
-    command(main)

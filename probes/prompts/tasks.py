@@ -25,11 +25,11 @@ import numpy as np
 import pandas as pd
 
 from streamscope.models.errors import InputError
-from streamscope.probes.loaders import SentencePair, SentencePairs
 from streamscope.probes.prompts import load_suite
-from streamscope.probes.sentence_pairs import PAIRS
+from streamscope.probes.prompts.loaders import SentencePair, SentencePairs
+from streamscope.probes.prompts.sentence_pairs import PAIRS
+from streamscope.probes.prompts.suite import Prompt, Suite, unit_of, units
 from streamscope.probes.stats.estimators import read_clusters
-from streamscope.probes.suite import Prompt, Suite, unit_of, units
 
 if TYPE_CHECKING:
     from streamscope.models.text.tokenizer import Tokenizer

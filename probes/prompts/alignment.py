@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamscope.models.errors import InputError
-from streamscope.probes.suite import Prompt, Suite
+from streamscope.probes.prompts.suite import Prompt, Suite
 
 if TYPE_CHECKING:
     import streamscope.models.text.tokenizer

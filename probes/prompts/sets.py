@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.models.errors import InputError, unknown
-from streamscope.probes.lines import json_lines, numbered, strings
+from streamscope.probes.prompts.lines import json_lines, numbered, strings
 
-FOLDER = Path(__file__).resolve().parents[1] / "datasets" / "contrast"
+FOLDER = Path(__file__).resolve().parents[2] / "datasets" / "contrast"
 BUILT_IN = ("indoor", "outdoor", "happy", "sad")
 LEAST = 8
 """Fewest texts of a set: halves of four."""

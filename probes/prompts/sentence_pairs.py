@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from streamscope.models.errors import InputError
-from streamscope.probes.lines import json_lines, strings
-from streamscope.probes.loaders import SentencePair, SentencePairs, blimp, winobias
+from streamscope.probes.prompts.lines import json_lines, strings
+from streamscope.probes.prompts.loaders import SentencePair, SentencePairs, blimp, winobias
 
 ARTICLE = re.compile(r"(the|an?|his|her|their|my)\s", re.IGNORECASE)
 POSSESSIVE = frozenset({"his", "their"})

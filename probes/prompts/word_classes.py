@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streamscope.probes.suite import Prompt
+    from streamscope.probes.prompts.suite import Prompt
 
 CLASSES = ("entity", "anchor", "semantic")
 
