@@ -167,7 +167,7 @@ def _shards(folder: Path, tokens: "Tensor", vocab: int) -> "TokenShards":
     """The rows as documents."""
     import numpy as np
 
-    from streamscope.models.checkpoint import sha256
+    from streamscope.models.tensors import sha256
     from streamscope.models.text.shards import FORMAT, TokenShards
 
     tokens.numpy().astype(np.uint16).tofile(folder / "tokens.bin")

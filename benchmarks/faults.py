@@ -213,7 +213,8 @@ def ended(folder: Path) -> dict[str, Any]:
     table its rows."""
     import pyarrow.parquet as pq
 
-    from streamscope.models.checkpoint import digest, load
+    from streamscope.models.checkpoint import load
+    from streamscope.models.tensors import digest
     from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
 
     found: dict[str, Any] = {}

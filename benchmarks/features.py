@@ -113,7 +113,7 @@ def _shards(folder: Path, lengths: "np.ndarray", vocab: int) -> "TokenShards":
     """Documents of random tokens, one more than `lengths` says."""
     import numpy as np
 
-    from streamscope.models.checkpoint import sha256
+    from streamscope.models.tensors import sha256
     from streamscope.models.text.shards import FORMAT, TokenShards
 
     starts = np.concatenate([[0], np.cumsum(lengths + 1)])

@@ -69,7 +69,7 @@ def no_taps() -> Iterator[None]:
     with ExitStack() as stack:
         for module in ("residual", "attention", "mlp", "transformer"):
             stack.enter_context(patch(f"models.{module}.tap", lambda point, x: x))
-        stack.enter_context(patch("streamscope.models.residual.observe", lambda point, readout: None))
+        stack.enter_context(patch("streamscope.models.layers.residual.observe", lambda point, readout: None))
         yield
 
 

@@ -72,8 +72,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     name, model = open_run(options)
 
     from streamscope.features.reader import FeatureReader
-    from streamscope.models.checkpoint import run_folder, sha256
+    from streamscope.models.checkpoint import run_folder
     from streamscope.models.provenance import pick_device, provenance
+    from streamscope.models.tensors import sha256
     from streamscope.models.training.data import evaluation_shards
 
     folder = run_folder(options.run)

@@ -16,85 +16,27 @@ power there is the old file or the new one. Files of tensors carry the sha256 of
 Nothing is unpickled here (see `models.training.parallel` for sharded checkpoints).
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from streamscope.models.config import ModelConfig
 from streamscope.models.config_io import from_dict
-from streamscope.models.disk import Config, Manifest, Snapshot, read_json, write_atomically
+from streamscope.models.disk import Config, Manifest, Snapshot, read_json
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device
+from streamscope.models.tensors import DIGEST, FORMAT, read_tensors, sha256, write_tensors, write_text
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
 
-FORMAT = 1
 ZOO = Path(__file__).parent / "zoo"
 NAMES = (
     "lfa", "std-t", "d-cas", "cfm", "pls", "c2", "dst-kron", "llama", "hdpl", "gpt2", "kromcanon", "kromcanon-b2",
 )  # fmt: skip
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all (`write_atomically`)."""
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], keep: Path | None = None
-) -> str:
-    """Write a safetensors file with the `digest` of its tensors, whole or not at all; the digest."""
-    plain = {k: v.detach().contiguous().cpu() for k, v in tensors.items()}
-    sha256 = digest(plain)
-
-    def write(part: Path) -> None:
-        try:
-            save_file(plain, part, {**metadata, DIGEST: sha256})
-        except SafetensorError as error:
-            raise OSError(str(error)) from None
-
-    write_atomically(path, write, keep)
-    return sha256
-
-
-DIGEST = "sha256"
-"""Metadata of a file of tensors: `digest` of what it holds."""
-
-
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over the names, dtypes, shapes and bytes of tensors, in the order of their names."""
-    found = hashlib.sha256()
-    for name in sorted(tensors):
-        x = tensors[name].detach().contiguous().cpu()
-        found.update(f"{name} {x.dtype} {list(x.shape)}\n".encode())
-        if x.numel():
-            found.update(x.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(tensors, metadata) of a safetensors file. Raises `InputError` for one that is missing, truncated or damaged:
-    whose content has not the sha256 that was written with it (files from elsewhere have none)."""
-    if not path.is_file():
-        raise InputError(f"{path} is missing: {path.parent} is no complete run folder")
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors, metadata = {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is truncated or damaged ({error}); restore it or train the run again") from None
-    if metadata.get(DIGEST, "") not in ("", found := digest(tensors)):
-        raise InputError(
-            f"{path} is damaged: its content has sha256 {found[:12]}…, {metadata[DIGEST][:12]}… was written; "
-            "restore it or train the run again"
-        )
-    return tensors, metadata
 
 
 def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
@@ -205,12 +147,6 @@ def write_snapshot(folder: Path, tensors: dict[str, Tensor], step: int, dtype: s
     write_text(folder / "snapshots" / "snapshots.json", json.dumps(rows, indent=1))
 
 
-def sha256(path: Path) -> str:
-    """The hash of a file, as hex digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_manifest(folder: Path, kind: Any = Manifest) -> dict[str, Any]:
     """manifest.json. Of a snapshot `step` and `steps` are its own, `of_steps` the run's and its outcome "snapshot"."""
     manifest: dict[str, Any] = read_json(folder / "manifest.json", kind)
@@ -231,23 +167,6 @@ def model_config(folder: Path) -> ModelConfig:
     if data["format"] != FORMAT:
         raise InputError(f"{folder / 'config.json'} is not of format {FORMAT}")
     return from_dict(ModelConfig, data["model"])
-
-
-def save(model: StreamTransformer, folder: Path) -> None:
-    """Write a model as a folder that `load` reads: configuration, weights, tokenizer; not how it was trained.
-
-    Raises `InputError` for the folder of a run, whose manifest and metrics would belong to other weights.
-    """
-    if (folder / "manifest.json").exists():
-        raise InputError(f"{folder} is a run with a history of its own; save the model into another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create {folder}: {error.strerror}") from None
-    write_text(folder / "config.json", json.dumps({"format": FORMAT, "model": model.to_dict()}, indent=1))
-    if model.tokenizer is not None:
-        model.tokenizer.save(folder / "tokenizer.json")
-    write_tensors(folder / "model.safetensors", dict(model.state_dict()), {})
 
 
 def load(run_or_path: str | Path, *, device: str | torch.device = "cpu") -> StreamTransformer:

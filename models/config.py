@@ -1,7 +1,7 @@
 """What a model is, as nested, frozen, keyword-only data. Nothing here imports torch.
 
 A `ModelConfig` is put together from *parts*. A part is a small dataclass with a `kind`; the module
-that implements it is found by its class (`models.registry`), so that a new kind of projection,
+that implements it is found by its class (`models.layers.registry`), so that a new kind of projection,
 norm, position encoding or residual topology is one class here and one class where it is computed.
 The docstring under each field is the help text of the command line.
 """

@@ -17,7 +17,8 @@ def check_new(folder: Path) -> None:
 
 def parent_of(folder: Path) -> dict[str, Any]:
     """What a derived run says about its parent: folder, sha256 of the weights, preset and step where it has them."""
-    from streamscope.models.checkpoint import read_manifest, run_label, sha256
+    from streamscope.models.checkpoint import read_manifest, run_label
+    from streamscope.models.tensors import sha256
 
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     name = folder.name if run_label(folder) == "bundled" else str(folder)
@@ -48,8 +49,8 @@ def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens
     """
     import math
 
-    from streamscope.models.checkpoint import FORMAT, save, write_text
     from streamscope.models.provenance import provenance
+    from streamscope.models.tensors import FORMAT, save, write_text
 
     check_new(folder)
     config, manifest = inherited(parent)

@@ -323,3 +323,15 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def check_writable(path: Path) -> None:
+    """Raise `InputError` where a file cannot be made at `path`: its folder is made if it is not there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; name a file")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"cannot write {path}: the folder {path.parent} is not writable")

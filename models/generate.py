@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from streamscope.models.capture import Edits, edit, pad
 from streamscope.models.errors import InputError
-from streamscope.models.transformer import StreamTransformer
+
+if TYPE_CHECKING:
+    from streamscope.models.transformer import StreamTransformer
 
 
 @torch.no_grad()
 def generate(
-    model: StreamTransformer,
+    model: "StreamTransformer",
     prompts: str | Sequence[str] | Sequence[Sequence[int]],
     *,
     max_new_tokens: int = 50,
@@ -62,7 +65,7 @@ def generate(
     return rows
 
 
-def _ids(model: StreamTransformer, prompts: str | Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
+def _ids(model: "StreamTransformer", prompts: str | Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
     """Prompts as lists of ids; texts get the tokenizer's BOS."""
     items: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
     if not items:

@@ -16,15 +16,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from streamscope.models.attention import HeadGate
 from streamscope.models.capture import capture
-from streamscope.models.hyper_mixing import (
+from streamscope.models.layers.attention import HeadGate
+from streamscope.models.layers.hyper_mixing import (
     HyperConnection,
     KroneckerConnection,
     PermutationConnection,
     StochasticConnection,
 )
-from streamscope.models.projections import KroneckerProjection
+from streamscope.models.layers.projections import KroneckerProjection
 
 METRICS = {
     "distance_static": "‖H_res − I‖_F with the biases alone (SPEC §1.5)",

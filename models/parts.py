@@ -18,7 +18,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Init(Part):
-    """How the weights of a map or a table start; `models.initialisation.fill` draws them.
+    """How the weights of a map or a table start; `models.layers.initialisation.fill` draws them.
 
     The fan-in is how many inputs one output sums: d_in of a dense map, d_in / H of an independent one, H of a
     Kronecker one, D of a table (the head sums over the width).

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.utils._pytree
 
-from streamscope.models.residual import State
+from streamscope.models.layers.residual import State
 
 
 @dataclass(eq=False)

@@ -27,12 +27,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from streamscope.models.attention import pick
 from streamscope.models.capture import Edits, attached, check_fired, is_finite, match, not_finite
 from streamscope.models.copies import Copies, Copy, Keep
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import quiet, row_of
-from streamscope.models.residual import Block, State, map_state
+from streamscope.models.layers.attention import pick
+from streamscope.models.layers.residual import Block, State, map_state
 from streamscope.models.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, stage_of
 from streamscope.models.trails import Path, Task, Trail, grouped, joined, key, side_by_side, within
 from streamscope.models.transformer import StreamTransformer

@@ -19,16 +19,17 @@ from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
-from streamscope.models import hyper, readout  # noqa: F401  (hyper registers its topologies)
+from streamscope.models import readout
 from streamscope.models.errors import InputError, unknown
-from streamscope.models.hdpl import HdplProjection, take_penalties
 from streamscope.models.hooks import tap
-from streamscope.models.initialisation import fill
+from streamscope.models.layers import hyper  # noqa: F401  (registers its topologies)
+from streamscope.models.layers.hdpl import HdplProjection, take_penalties
+from streamscope.models.layers.initialisation import fill
+from streamscope.models.layers.norms import Norm
+from streamscope.models.layers.positions import PositionTable
+from streamscope.models.layers.registry import module_for
+from streamscope.models.layers.residual import State, Topology
 from streamscope.models.lens import LensMixin
-from streamscope.models.norms import Norm
-from streamscope.models.positions import PositionTable
-from streamscope.models.registry import module_for
-from streamscope.models.residual import State, Topology
 from streamscope.models.text.tokenizer import Tokenizer
 
 BlockCall = Callable[[State], State]
@@ -235,7 +236,7 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
         L = L_final + λ Σ_ℓ w_ℓ L^(ℓ) (DST Eq. 15, PLS A.5.2); without supervision L = L_final, the part `ce`.
         In training HDPL projections add the part `kl` (HDPL §2.3); `kl_nats` and `kl_clamped` only report
-        (`models.hdpl.take_penalties`).
+        (`models.layers.hdpl.take_penalties`).
         """
         state = self.embed_tokens(tokens)
         supervision, n = self.config.readout.supervision, self.config.n_layers
@@ -301,7 +302,7 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
     def save(self, folder: str | Path) -> None:
         """Write config.json, model.safetensors and tokenizer.json, for `models.load`."""
-        from streamscope.models.checkpoint import save
+        from streamscope.models.tensors import save
 
         save(self, Path(folder))
 

@@ -20,6 +20,7 @@ import tyro
 
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
+from streamscope.papers.krom_conclusion import BUNDLED, CONTROL, Found
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from streamscope.papers.runs import Run
 
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")
-CONTROL = "gpt2"
-BUNDLED = ("gpt2", "kromcanon")
-"""Bundled models, trained alike, whose loss curves stand beside the order of losses."""
 OWN = {"training.hc_optimizer", "training.hc_lr", "training.hc_decay", "steps"}
 """What runs of the mixing table may have of their own."""
 
@@ -46,23 +44,6 @@ class Options:
     """Write the interactive figure.html (5 MB) as well."""
     tables: Path | None = None
     """Folder of an earlier comparison: its tables are judged and its page is written again, without any model."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """The runs, their tables, and who made them."""
-
-    runs: "list[Run]"
-    about: dict[str, Any]
-    losses: "pd.DataFrame"
-    comparison: "pd.DataFrame"
-    order: "pd.DataFrame"
-    factors: "pd.DataFrame"
-    mixing: "pd.DataFrame"
-    ways: "pd.DataFrame"
-    """Mean static swap over the steps; of comparisons from before it was kept, empty."""
-    bundled: "pd.DataFrame"
-    """Loss curves of the bundled models."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

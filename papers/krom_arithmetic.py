@@ -78,7 +78,7 @@ def updates(case: Case, biases: Sequence[float] = BIASES, steps: int = 2000) -> 
     import pandas as pd
     import torch
 
-    from streamscope.models.hyper_mixing import DTYPES
+    from streamscope.models.layers.hyper_mixing import DTYPES
     from streamscope.models.training.config import Training
     from streamscope.models.training.optim import lr_factor
     from streamscope.probes.undefined import mark

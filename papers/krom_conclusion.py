@@ -5,12 +5,35 @@ and what the loss does to the logits where they can move. The units are training
 gradients and are counted, not tested.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.papers.krom import Found
+    from streamscope.papers.runs import Run
+
+CONTROL = "gpt2"
+BUNDLED = ("gpt2", "kromcanon")
+"""Bundled models, trained alike, whose loss curves stand beside the order of losses."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs, their tables, and who made them."""
+
+    runs: "list[Run]"
+    about: dict[str, Any]
+    losses: "pd.DataFrame"
+    comparison: "pd.DataFrame"
+    order: "pd.DataFrame"
+    factors: "pd.DataFrame"
+    mixing: "pd.DataFrame"
+    ways: "pd.DataFrame"
+    """Mean static swap over the steps; of comparisons from before it was kept, empty."""
+    bundled: "pd.DataFrame"
+    """Loss curves of the bundled models."""
+
 
 RECIPE = ["preset", "b_res", "optimizer", "lr", "decay", "steps"]
 MOVED = 0.1
@@ -31,7 +54,6 @@ def cosines(mixing: "pd.DataFrame", dose: str) -> str:
 
 def of_losses(found: "Found") -> list[str]:
     """The blog's order of losses: the verdict of every pair, the seeds against it, the curves of the bundled models."""
-    from streamscope.papers.krom import BUNDLED
     from streamscope.papers.losses import contradictions, curves
 
     if found.order.empty:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from streamscope.papers.krom import CONTROL, Found
+from streamscope.papers.krom_conclusion import CONTROL, Found
 from streamscope.papers.krom_mixing import ARM
 
 COLOURS = {"fp32 adamw": "#3b6ea5", "bf16 adamw": "#c8553d", "fp32 sgd": "#6a9a4b", "bf16 sgd": "#e0a030"}

@@ -56,7 +56,7 @@ def without_gradient(run: Run) -> tuple[float, float]:
     """(b_keep, b_swap) after the run's steps with gradients of zero: decay and storage alone."""
     import torch
 
-    from streamscope.models.hyper_mixing import DTYPES
+    from streamscope.models.layers.hyper_mixing import DTYPES
     from streamscope.probes import mixing
 
     residual = run.config["model"]["residual"]
@@ -74,7 +74,7 @@ def factors(run: Run) -> "pd.DataFrame":
     import torch
 
     from streamscope.models.checkpoint import load
-    from streamscope.models.hyper_mixing import KroneckerConnection
+    from streamscope.models.layers.hyper_mixing import KroneckerConnection
     from streamscope.models.mixing import connections, idle, measure
 
     model = load(run.folder, device="cpu")

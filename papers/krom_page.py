@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamscope.papers.comparison import LEAD, Report, commands, dose, files_line, made_by, pictures, shape, write_page
-from streamscope.papers.krom import CONTROL, Found
+from streamscope.papers.krom_conclusion import CONTROL, Found
 from streamscope.papers.krom_mixing import ARM
 from streamscope.papers.krom_printed import CARD, DIFFERENCES, IN_ITS_OWN_CODE, RECIPE, STREAM_COSINE, SWAP, TOKENS
 from streamscope.papers.markdown import table

@@ -66,7 +66,7 @@ def losses(runs: Sequence[Run]) -> "pd.DataFrame":
     """One row per run: preset, seed, parameters, loss, tokens, steps, minutes, commit."""
     import pandas as pd
 
-    from streamscope.models.checkpoint import read_tensors
+    from streamscope.models.tensors import read_tensors
 
     rows = []
     for run in runs:

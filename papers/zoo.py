@@ -189,8 +189,8 @@ def _round(folder: Path, part: Path) -> None:
 
     import torch
 
-    from streamscope.models.checkpoint import read_tensors, write_tensors
     from streamscope.models.disk import Manifest, read_json
+    from streamscope.models.tensors import read_tensors, write_tensors
 
     tensors, metadata = read_tensors(folder / WEIGHTS)
     narrow = {k: x.to(torch.bfloat16) if x.is_floating_point() else x for k, x in tensors.items()}

@@ -163,7 +163,7 @@ def main_of(made: "type[Instrument]", doc: str | None = None) -> Callable[..., N
 
 def measure(how: "Instrument", data: Sequence[Any], options: Arguments) -> None:
     """Open every run, measure, print, write. What cannot be written is refused before anything is measured."""
-    from streamscope.probes.drawing import check_figure, write_figure
+    from streamscope.probes.figures import check_figure, write_figure
     from streamscope.probes.result import check_out
 
     if options.out is not None:

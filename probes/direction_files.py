@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.models.checkpoint import read_tensors, write_tensors
 from streamscope.models.disk import parse
 from streamscope.models.errors import InputError, unknown
+from streamscope.models.tensors import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from streamscope.probes.direction_tables import Found

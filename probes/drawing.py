@@ -7,7 +7,6 @@ quantities are drawn in a diverging scale around 0.
 from dataclasses import replace
 from functools import singledispatch
 from html import escape
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -16,10 +15,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from streamscope.models.disk import write_atomically
-from streamscope.models.errors import InputError
 from streamscope.probes.figures import Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Scatter
-from streamscope.probes.result import Column, Table, check_writable
+from streamscope.probes.result import Column, Table
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
@@ -31,7 +28,6 @@ PAPER = {
     "margin": {"l": 50, "r": 10, "t": 10, "b": 45},
     "title": None,
 }
-SUFFIXES = (".html", ".svg", ".pdf", ".png")
 MOST_NUMBERS = 100
 """Cells of a map that have their numbers written in them."""
 
@@ -274,36 +270,3 @@ def _place(label: str) -> tuple[int, int, str]:
     """Layer and head of L5H4, for sorting."""
     layer, _, head = label.removeprefix("L").partition("H")
     return (int(layer), int(head), label) if layer.isdigit() and head.isdigit() else (-1, -1, label)
-
-
-def check_figure(path: Path) -> Path:
-    """`path` where a figure can be written. Raises `InputError` before anything is measured where it cannot."""
-    if path.suffix not in SUFFIXES or path.is_dir():
-        raise InputError(f"--figure {path}: a figure is a file that ends in {', '.join(SUFFIXES)}")
-    if path.suffix != ".html":
-        try:
-            import kaleido  # noqa: F401
-        except ImportError:
-            raise InputError(
-                f"{path} needs kaleido and Chromium: pip install 'streamscope[figures]', or .html"
-            ) from None
-    check_writable(path)
-    return path
-
-
-def write_figure(figure: Any, path: Path) -> None:
-    """Write a figure in the form of its suffix, complete when it bears its name.
-
-    Raises `InputError` for another suffix, and for static forms where kaleido or Chromium is missing.
-    """
-    check_figure(path)
-    if path.suffix == ".html":
-        text = figure.to_html(include_plotlyjs=True)
-        write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
-        return
-    try:
-        image = figure.to_image(format=path.suffix[1:], scale=2 if path.suffix == ".png" else 1)
-    except Exception as error:  # kaleido raises errors of Chromium, of its own and of asyncio
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"{path} could not be drawn ({reason}); .html needs no Chromium") from None
-    write_atomically(path, lambda part: part.write_bytes(image))

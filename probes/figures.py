@@ -6,7 +6,11 @@ A figure names columns; titles, units and intervals come from the table. This mo
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from streamscope.models.disk import check_writable, write_atomically
+from streamscope.models.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -117,3 +121,41 @@ class Histogram(Figure):
     def name(self) -> str:
         """What `Result.figure` calls it."""
         return f"{super().name}-histogram"
+
+
+# ---- on disk -----------------------------------------------------------------------------------
+
+SUFFIXES = (".html", ".svg", ".pdf", ".png")
+
+
+def check_figure(path: Path) -> Path:
+    """`path` where a figure can be written. Raises `InputError` before anything is measured where it cannot."""
+    if path.suffix not in SUFFIXES or path.is_dir():
+        raise InputError(f"--figure {path}: a figure is a file that ends in {', '.join(SUFFIXES)}")
+    if path.suffix != ".html":
+        try:
+            import kaleido  # noqa: F401
+        except ImportError:
+            raise InputError(
+                f"{path} needs kaleido and Chromium: pip install 'streamscope[figures]', or .html"
+            ) from None
+    check_writable(path)
+    return path
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a figure in the form of its suffix, complete when it bears its name.
+
+    Raises `InputError` for another suffix, and for static forms where kaleido or Chromium is missing.
+    """
+    check_figure(path)
+    if path.suffix == ".html":
+        text = figure.to_html(include_plotlyjs=True)
+        write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+        return
+    try:
+        image = figure.to_image(format=path.suffix[1:], scale=2 if path.suffix == ".png" else 1)
+    except Exception as error:  # kaleido raises errors of Chromium, of its own and of asyncio
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{path} could not be drawn ({reason}); .html needs no Chromium") from None
+    write_atomically(path, lambda part: part.write_bytes(image))

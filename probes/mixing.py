@@ -119,7 +119,7 @@ def distances_without_gradient(
     model: Any, training: Mapping[str, Any], steps: int, until: int | None = None
 ) -> dict[str, float]:
     """‖H_res − I‖_F that `without_gradient` gives each connection of a model, by its name."""
-    from streamscope.models.hyper_mixing import DTYPES
+    from streamscope.models.layers.hyper_mixing import DTYPES
     from streamscope.models.mixing import connections, distance
 
     found = {n: m for n, m in connections(model).items() if "res" in m.b}
@@ -160,7 +160,7 @@ def by_module(rows: "pd.DataFrame") -> "pd.DataFrame":
 
 def kept_step(folder: Path) -> int:
     """The step whose weights model.safetensors holds; −1 where the file does not say."""
-    from streamscope.models.checkpoint import read_tensors
+    from streamscope.models.tensors import read_tensors
 
     return int(read_tensors(folder / "model.safetensors")[1].get("step", -1))
 

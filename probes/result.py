@@ -13,7 +13,6 @@ says so, and a cell without a value is "undefined", with the reason below the ta
 
 import html
 import json
-import os
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.models.disk import check_writable, write_atomically
 from streamscope.models.errors import InputError, unknown
+from streamscope.probes.figures import write_figure
 from streamscope.probes.observations import Contrast, Measure, Observations, Reasons
 from streamscope.probes.undefined import COLUMN as UNDEFINED
 from streamscope.probes.undefined import note
@@ -371,7 +372,6 @@ class Result:
         suffix. Every file is complete when it bears its name; the paths are returned. Raises `InputError` for another
         suffix and for what cannot be written.
         """
-        from streamscope.probes.drawing import write_figure
 
         path = check_out(Path(path))
         names = list(self.tables)
@@ -445,18 +445,6 @@ def check_out(path: Path) -> Path:
     return path
 
 
-def check_writable(path: Path) -> None:
-    """Raise `InputError` where a file cannot be made at `path`: its folder is made if it is not there."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder; name a file")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"cannot write {path}: the folder {path.parent} is not writable")
-
-
 def _told(table: Table) -> pd.DataFrame:
     """The frame with the reasons of missing values as the text column `undefined`."""
     rows: dict[int, dict[str, str]] = {}
@@ -493,8 +481,6 @@ def _write(path: Path, frame: pd.DataFrame, told: Mapping[bytes, bytes]) -> None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from streamscope.models.disk import write_atomically
-
     table = pa.Table.from_pandas(frame, preserve_index=False)
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
     write_atomically(path, lambda part: pq.write_table(table, part))
@@ -502,8 +488,6 @@ def _write(path: Path, frame: pd.DataFrame, told: Mapping[bytes, bytes]) -> None
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
     from safetensors.numpy import save_file
-
-    from streamscope.models.disk import write_atomically
 
     write_atomically(path, lambda part: save_file(dict(arrays), part, {"about": json.dumps(about)}))
     return path

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from streamscope.models.checkpoint import load_weights, read_tensors, write_tensors
+from streamscope.models.checkpoint import load_weights
 from streamscope.models.disk import Config, Manifest, parse, read_json
 from streamscope.models.errors import InputError
+from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import read_metrics
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from streamscope.models.errors import InputError
-from streamscope.models.hyper_mixing import DTYPES, HyperConnection
-from streamscope.models.positions import PositionTable
+from streamscope.models.layers.hyper_mixing import DTYPES, HyperConnection
+from streamscope.models.layers.positions import PositionTable
 from streamscope.models.training.config import Training
 from streamscope.models.transformer import Embedding
 

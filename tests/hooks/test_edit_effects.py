@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from streamscope.models.capture import capture, edit
-from streamscope.models.hdpl import HdplProjection
 from streamscope.models.hooks import expected_hooks
+from streamscope.models.layers.hdpl import HdplProjection
+from streamscope.models.layers.projections import Projection
 from streamscope.models.make import build
 from streamscope.models.presets import PRESETS
-from streamscope.models.projections import Projection
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import PARTS, some
 

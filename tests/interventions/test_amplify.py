@@ -27,7 +27,7 @@ from streamscope.models.capture import capture, edit
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.models.positions import alibi_slopes
+from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
 from tests.probes import planted

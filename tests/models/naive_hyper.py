@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from streamscope.models import config as c
-from streamscope.models.hyper_mixing import HyperConnection
+from streamscope.models.layers.hyper_mixing import HyperConnection
 
 
 def sigmoid(z: float) -> float:

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from streamscope.models import attention, build
-from streamscope.models.attention import NARROW_HEAD, causal_attention
+from streamscope.models import build
+from streamscope.models.layers import attention
+from streamscope.models.layers.attention import NARROW_HEAD, causal_attention
 
 
 def heads(k: int, n: int = 40) -> tuple[list[torch.Tensor], torch.Tensor]:

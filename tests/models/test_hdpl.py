@@ -13,7 +13,7 @@ from streamscope.models import config as c
 from streamscope.models.capture import capture, edit
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
-from streamscope.models.hdpl import LN2, HdplProjection, kl_to_prior, take_penalties
+from streamscope.models.layers.hdpl import LN2, HdplProjection, kl_to_prior, take_penalties
 from streamscope.models.make import build
 from streamscope.models.presets import preset
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from streamscope.models import config as c
 from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
-from streamscope.models.hyper_mixing import CONNECTIONS, EPS, HyperConnection, rms_product, spread
+from streamscope.models.layers.hyper_mixing import CONNECTIONS, EPS, HyperConnection, rms_product, spread
 from streamscope.models.make import build
 from tests.models.naive_hyper import branch, reference
 

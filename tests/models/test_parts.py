@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from streamscope.models import config as c
-from streamscope.models.attention import Attention, HeadGate
 from streamscope.models.capture import capture
+from streamscope.models.layers.attention import Attention, HeadGate
+from streamscope.models.layers.mlp import Mlp
+from streamscope.models.layers.positions import alibi_slopes
+from streamscope.models.layers.registry import module_for
 from streamscope.models.make import build
-from streamscope.models.mlp import Mlp
-from streamscope.models.positions import alibi_slopes
-from streamscope.models.registry import module_for
 
 B, T, D, H, K = 2, 7, 24, 4, 6
 

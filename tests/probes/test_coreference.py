@@ -296,8 +296,8 @@ def split_run(tmp_path_factory: pytest.TempPathFactory, split_words: Tokenizer) 
     """A run folder of an untrained model that reads the bundled suites."""
     import json
 
-    from streamscope.models.checkpoint import FORMAT, write_tensors
     from streamscope.models.config_io import to_dict
+    from streamscope.models.tensors import FORMAT, write_tensors
 
     folder = tmp_path_factory.mktemp("split")
     net = build("lfa", "tiny", n_ctx=128, d_vocab=300)

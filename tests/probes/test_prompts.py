@@ -259,9 +259,9 @@ def test_the_command_says_what_a_tokenizer_cannot_align(
 def test_the_command_aligns_with_a_run(
     tmp_path: Path, stories_bpe: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from streamscope.models.checkpoint import FORMAT, write_tensors
     from streamscope.models.config_io import to_dict
     from streamscope.models.make import build
+    from streamscope.models.tensors import FORMAT, write_tensors
 
     run = build("lfa", scale="tiny", d_vocab=2048, n_ctx=20)
     (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT, "model": to_dict(run.config)}))

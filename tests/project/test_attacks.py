@@ -295,7 +295,8 @@ def test_damaged_tables(table: Path, tmp_path: Path) -> None:
 def test_files_have_the_mode_of_the_umask(run: Path, tmp_path: Path) -> None:
     import numpy as np
 
-    from streamscope.models.checkpoint import load, save
+    from streamscope.models.checkpoint import load
+    from streamscope.models.tensors import save
     from streamscope.probes.pds import Pds
 
     before = os.umask(0o022)

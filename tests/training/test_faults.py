@@ -26,9 +26,10 @@ from streamscope.benchmarks.faults import (
     uninterrupted,
 )
 from streamscope.benchmarks.faults import main as faults
-from streamscope.models.checkpoint import load, read_tensors, write_tensors
+from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.sft import main as tune
+from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.models.text.corpus import open_corpus
 from streamscope.models.text.shards import TokenShards, pack
 from streamscope.models.text.tokenizer import Tokenizer

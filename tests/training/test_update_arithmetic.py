@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from streamscope.models.errors import InputError
-from streamscope.models.hyper_mixing import DTYPES
+from streamscope.models.layers.hyper_mixing import DTYPES
 from streamscope.models.make import build
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
-from streamscope.models.attention import Attention
-from streamscope.models.canon import CanonLayer
 from streamscope.models.hooks import ObservePoint, observe, resid_point, tap
-from streamscope.models.mlp import Mlp
-from streamscope.models.registry import implements, module_for
+from streamscope.models.layers.attention import Attention
+from streamscope.models.layers.canon import CanonLayer
+from streamscope.models.layers.mlp import Mlp
+from streamscope.models.layers.registry import implements, module_for
 
 AttentionBranch = Callable[[Tensor, Tensor], Tensor]
 MlpBranch = Callable[[Tensor], Tensor]

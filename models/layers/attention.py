@@ -12,8 +12,8 @@ from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand, tap
-from streamscope.models.projections import DenseProjection, Projected, Projection, linear, residual_scale
-from streamscope.models.registry import module_for
+from streamscope.models.layers.projections import DenseProjection, Projected, Projection, linear, residual_scale
+from streamscope.models.layers.registry import module_for
 
 
 class HeadGate(nn.Module):

@@ -1,7 +1,7 @@
 """Hyper-connections as a residual topology: the state is n streams, X [B, T, N, D] (SPEC §2).
 
 The embedding is repeated n times; the head reads the streams' sum or mean (the same up to scale, which a final
-norm removes but for its ε). What happens around a branch is in `models.hyper_mixing`.
+norm removes but for its ε). What happens around a branch is in `models.layers.hyper_mixing`.
 """
 
 from typing import Literal
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from streamscope.models import config as c
 from streamscope.models.hooks import ObservePoint, observe, tap
-from streamscope.models.hyper_mixing import CONNECTIONS
-from streamscope.models.registry import implements
-from streamscope.models.residual import AttentionBranch, Block, MlpBranch, Topology
+from streamscope.models.layers.hyper_mixing import CONNECTIONS
+from streamscope.models.layers.registry import implements
+from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch, Topology
 
 
 def reduced(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T D"]:

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from streamscope.models import config as c
-from streamscope.models.initialisation import fill
-from streamscope.models.registry import implements
+from streamscope.models.layers.initialisation import fill
+from streamscope.models.layers.registry import implements
 
 
 @implements(c.NoPositions)

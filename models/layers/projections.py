@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand
-from streamscope.models.initialisation import fill
-from streamscope.models.registry import implements, module_for
+from streamscope.models.layers.initialisation import fill
+from streamscope.models.layers.registry import implements, module_for
 
 ALIGNMENT = 8
 """Numbers of bf16 in 16 bytes: rows that are no multiple of it miss the fast paths of tensor cores."""

@@ -19,8 +19,8 @@ from transformer_lens.hook_points import HookPoint
 from streamscope.models import config as c
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint, OnDemand, observe, tap
-from streamscope.models.projections import Projection
-from streamscope.models.registry import implements
+from streamscope.models.layers.projections import Projection
+from streamscope.models.layers.registry import implements
 
 LN2 = math.log(2)
 """The bound of HDPL Eq. 9, in nats per token."""

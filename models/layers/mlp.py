@@ -10,7 +10,7 @@ from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
 from streamscope.models.hooks import tap
-from streamscope.models.projections import Projected, Projection, residual_scale
+from streamscope.models.layers.projections import Projected, Projection, residual_scale
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
 

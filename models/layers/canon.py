@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
-from streamscope.models.registry import implements
+from streamscope.models.layers.registry import implements
 
 
 def shifted_sum(x: Float[Tensor, "B T C"], w: Float[Tensor, "C k"]) -> Float[Tensor, "B T C"]:

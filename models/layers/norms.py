@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand
-from streamscope.models.registry import implements
+from streamscope.models.layers.registry import implements
 
 
 class Norm(nn.Module):
