@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamscope.papers.page_style import INK, LINE, MUTED, SURFACE, accent
+from streamscope.papers.page import INK, LINE, MUTED, SURFACE, accent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,7 @@ from streamscope.papers import demo_sections as show
 from streamscope.papers import demo_words as words
 from streamscope.papers.demo_measure import PROMPT, SUITE, Sizes
 from streamscope.papers.demo_sections import Runs, each
-from streamscope.papers.page import Page, Section
-from streamscope.papers.page_blocks import Command, Figure, Panels, Samples, Table, Text, Verdict
+from streamscope.papers.page import Command, Figure, Page, Panels, Samples, Section, Table, Text, Verdict
 
 
 def build(runs: Runs, sizes: Sizes, footer: str) -> Page:

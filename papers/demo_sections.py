@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from streamscope.papers import demo_figures as draw
 from streamscope.papers import demo_words as words
 from streamscope.papers.demo_measure import GATES, SUITE, Found, Sizes, Subject
-from streamscope.papers.page import Section
-from streamscope.papers.page_blocks import Command, Figure, Panels, Table, Text, Token, TokenRow, Verdict
+from streamscope.papers.page import Command, Figure, Panels, Section, Table, Text, Token, TokenRow, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd

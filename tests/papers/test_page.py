@@ -9,12 +9,13 @@ import plotly.graph_objects as go
 import pytest
 
 from streamscope.models.errors import InputError
-from streamscope.papers.page import Page, Section, render, write_page
-from streamscope.papers.page_blocks import (
+from streamscope.papers.page import (
     Command,
     Figure,
+    Page,
     Panels,
     Samples,
+    Section,
     Table,
     Text,
     Token,
@@ -22,6 +23,8 @@ from streamscope.papers.page_blocks import (
     Verdict,
     cell,
     marked,
+    render,
+    write_page,
 )
 
 NAN = float("nan")
@@ -144,7 +147,7 @@ def test_a_disk_that_is_full_leaves_the_old_page(tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("streamscope.probes.tables.os.replace", full)
+    monkeypatch.setattr("streamscope.models.disk.os.replace", full)
     with pytest.raises(InputError, match="cannot write"):
         write_page(page(Text("x")), path)
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1

@@ -1,27 +1,37 @@
-"""What a section of `papers.page` holds: texts, verdicts, commands, figures, tables, samples, rows of tokens.
+"""One self-contained HTML page: prose, figures, tables; light and dark, wide and narrow, on paper; no network.
 
-A block is data with a method `html(figures)`; a figure adds its plotly data to the list `figures`, which the page's
-script draws. Every text is escaped; `code` and **bold** are marked up.
+    page = Page(title="…", lead="…", sections=[Section("Where heads look", [Text("…"), Panels([Figure(…)])])])
+    write_page(page, Path("index.html"))
+
+A block of a section is data with a method `html(figures)`, which renders its macro of blocks.html.j2; a figure adds its
+plotly data to the list `figures`. Every text is escaped; `code` and **bold** are marked up. plotly.js is inlined once and
+draws every figure in the colours of the page (page.css, page.js): a figure names them as `var(--ink)`, and `--m0` … `--m3`
+are those of the models, the same in every figure.
 """
 
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from streamscope.papers.page_style import INK, LINE, MUTED, accent
+from streamscope.models.disk import write_atomically
+from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+HERE = Path(__file__).parent
+INK, MUTED, LINE, SURFACE = "var(--ink)", "var(--muted)", "var(--line)", "var(--surface)"
+MODELS = 4
 
-class Block(Protocol):
-    """What `papers.page` asks of a block."""
 
-    def html(self, figures: list[Any]) -> str:
-        """Its HTML; figures are added to the list."""
+def accent(i: int) -> str:
+    """The colour of model i, in figures and in styles; they repeat after four."""
+    return f"var(--m{i % MODELS})"
 
 
 def marked(text: str) -> str:
@@ -33,37 +43,58 @@ def marked(text: str) -> str:
     return "".join(b + c for b, c in zip(bold, codes, strict=True))
 
 
+@cache
+def _templates() -> Any:
+    """The templates beside this file, with what they filter texts by; every other value is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    made = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
+    made.filters |= {
+        "marked": lambda text: Markup(marked(text)),
+        "lines": lambda text: Markup(text.replace("\n", "<br>")),
+        "paragraphs": lambda text: [p.strip() for p in text.split("\n\n") if p.strip()],
+        "data": lambda figures: Markup(json.dumps(figures, allow_nan=False).replace("<", "\\u003c")),
+        "accent": accent,
+    }
+    return made
+
+
+# ---- blocks ------------------------------------------------------------------------------------
+
+
+class Block:
+    """What stands in a section."""
+
+    def html(self, figures: list[Any]) -> str:
+        """Its HTML; figures are added to the list."""
+        html: str = self._macro(self)  # Markup, so that the page does not escape it again
+        return html
+
+    def _macro(self, *given: Any) -> Any:
+        """The macro of the block's name."""
+        return getattr(_templates().get_template("blocks.html.j2").module, type(self).__name__)(*given)
+
+
 @dataclass(frozen=True)
-class Text:
+class Text(Block):
     """Paragraphs."""
 
     text: str
 
-    def html(self, figures: list[Any]) -> str:
-        """<p> each."""
-        return "".join(f"<p>{marked(p.strip())}</p>" for p in self.text.split("\n\n") if p.strip())
-
 
 @dataclass(frozen=True)
-class Verdict:
-    """Sentences that say what was found; each is one line."""
+class Verdict(Block):
+    """Sentences that say what was found; each is one line, with a rule at its side."""
 
     lines: Sequence[str]
 
-    def html(self, figures: list[Any]) -> str:
-        """A list with a rule at its side."""
-        return '<ul class="verdict">' + "".join(f"<li>{marked(line)}</li>" for line in self.lines) + "</ul>"
-
 
 @dataclass(frozen=True)
-class Command:
+class Command(Block):
     """Commands or code to copy, one per line."""
 
     lines: Sequence[str]
-
-    def html(self, figures: list[Any]) -> str:
-        """<pre>."""
-        return f"<pre>{escape(chr(10).join(self.lines), quote=False)}</pre>"
 
 
 @dataclass(frozen=True)
@@ -78,7 +109,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Panels:
+class Panels(Block):
     """Figures side by side where there is room, else below each other."""
 
     figures: Sequence[Figure]
@@ -87,19 +118,14 @@ class Panels:
 
     def html(self, figures: list[Any]) -> str:
         """A grid; the figures' data go to `figures`."""
-        out = []
-        for one in self.figures:
-            small = f"<small>{marked(one.subtitle)}</small>" if one.subtitle else ""
-            plot = f'<div class="plot" id="figure-{len(figures)}" style="height:{one.height}px"></div>'
-            out.append(
-                f'<figure class="panel"><figcaption><b>{marked(one.title)}</b>{small}</figcaption>{plot}</figure>'
-            )
-            figures.append(_spec(one.figure))
-        return f'<div class="panels{" wide" if self.wide else ""}">{"".join(out)}</div>'
+        first = len(figures)
+        figures += [_spec(one.figure) for one in self.figures]
+        html: str = self._macro(self, first)
+        return html
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Block):
     """A table that scrolls inside itself. Cells without a value say "undefined", with the reasons below.
 
     Neighbouring columns `x_low`, `x_high` become one, "x low … high" (of `ci`: "95 % interval").
@@ -116,34 +142,27 @@ class Table:
     def html(self, figures: list[Any]) -> str:
         """<table> in a scrolling box."""
         import pandas as pd
+        from markupsafe import Markup
 
         from streamscope.probes.undefined import legend, printable
 
-        reasons = legend(self.frame)
         shown = printable(self.frame)
-        numeric = {c: pd.api.types.is_numeric_dtype(self.frame[c]) for c in shown}
-        heads, columns = [], []
+        columns: list[dict[str, Any]] = []
+        values: list[list[str]] = []
         for name in shown:
             stem = str(name).removesuffix("_low")
             if str(name).endswith("_high") and f"{str(name).removesuffix('_high')}_low" in shown:
                 continue
-            values = [cell(v, self.digits, str(name)) for v in shown[name]]
-            label = str(name)
+            label, cells = str(name), [cell(v, self.digits, str(name)) for v in shown[name]]
             if stem != name and f"{stem}_high" in shown:
                 high = [cell(v, self.digits, str(name)) for v in shown[f"{stem}_high"]]
-                values = [a if "undefined" in a else f"{a} … {b}" for a, b in zip(values, high, strict=True)]
+                cells = [a if "undefined" in a else f"{a} … {b}" for a, b in zip(cells, high, strict=True)]
                 label = "95 % interval" if stem == "ci" else f"{stem} low … high"
-            kind = ' class="n"' if numeric[name] else ""
-            about = f' title="{escape(self.units[name])}"' if name in self.units else ""
-            heads.append(f"<th{kind}{about}>{escape(label.replace('_', ' '))}</th>")
-            columns.append([f"<td{kind}>{value}</td>" for value in values])
-        rows = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*columns, strict=True))
-        caption = f'<p class="caption">{marked(self.caption)}</p>' if self.caption else ""
-        note = f'<p class="note">{marked(reasons).replace(chr(10), "<br>")}</p>' if reasons else ""
-        style = ' class="wrap"' if self.wrap else ""
-        body = f"<table{style}><thead><tr>{''.join(heads)}</tr></thead><tbody>{rows}</tbody></table>"
-        long = " long" if len(self.frame) > 14 and not self.wrap else ""
-        return f'{caption}<div class="scroll{long}" tabindex="0">{body}</div>{note}'
+            numeric = pd.api.types.is_numeric_dtype(self.frame[name])
+            columns.append({"label": label.replace("_", " "), "numeric": numeric, "unit": self.units.get(name, "")})
+            values.append([Markup(one) for one in cells])
+        html: str = self._macro(self, columns, list(zip(*values, strict=True)), legend(self.frame))
+        return html
 
 
 def cell(value: Any, digits: int, name: str = "") -> str:
@@ -165,18 +184,10 @@ def cell(value: Any, digits: int, name: str = "") -> str:
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Texts of the models: (name, number of the model, text)."""
+class Samples(Block):
+    """Texts of the models, as cards side by side: (name, number of the model, text)."""
 
     texts: Sequence[tuple[str, int, str]]
-
-    def html(self, figures: list[Any]) -> str:
-        """Cards side by side."""
-        cards = [
-            f'<figure style="--c:{accent(i)}"><b>{escape(name)}</b><blockquote>{escape(text)}</blockquote></figure>'
-            for name, i, text in self.texts
-        ]
-        return f'<div class="samples">{"".join(cards)}</div>'
 
 
 @dataclass(frozen=True)
@@ -189,7 +200,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class TokenRow:
+class TokenRow(Block):
     """A prompt, each token the darker the more attention it gets (by the square root of its share).
 
     Neighbours of one role are one word. Below it stand its role and the sum of its shares, from 0.1 on.
@@ -211,15 +222,9 @@ class TokenRow:
         for word in words:
             role, share = word[0].role, sum(token.weight for token in word)
             below = f"{role} {share:.2f}" if role else f"{share:.2f}" if share >= 0.1 else ""
-            inner = "".join(
-                f'<i style="--w:{token.weight**0.5:.3f}" title="{token.weight:.3f}">'
-                f"{escape(token.text.strip(' ').replace(chr(10), '⏎') or '·', quote=False)}</i>"
-                for token in word
-            )
-            kind = "tok role" if role else "tok"
-            boxes.append(f'<span class="{kind}"><span>{inner}</span><small>{escape(below)}</small></span>')
-        title = f'<figcaption><span class="key"></span>{marked(self.title)}</figcaption>'
-        return f'<figure class="tokens" style="--c:{accent(self.model)}">{title}<div>{"".join(boxes)}</div></figure>'
+            boxes.append({"role": role, "tokens": word, "below": below})
+        html: str = self._macro(self, boxes)
+        return html
 
 
 def _spec(figure: Any) -> dict[str, Any]:
@@ -243,3 +248,52 @@ def _spec(figure: Any) -> dict[str, Any]:
     }
     spec["layout"] = plain | layout
     return {"data": spec["data"], "layout": spec["layout"]}
+
+
+# ---- the page ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it, in order."""
+
+    title: str
+    blocks: Sequence[Block]
+
+    @property
+    def anchor(self) -> str:
+        """The heading as a fragment of an address."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    footer: str = ""
+    """How the page was made."""
+
+    def __post_init__(self) -> None:
+        anchors = [section.anchor for section in self.sections]
+        if len(set(anchors)) < len(anchors) or not all(anchors):
+            raise InputError(f"page {self.title!r}: give its sections different headings, with letters in them")
+
+
+def render(page: Page) -> str:
+    """The HTML of a page."""
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    css, js = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
+    figures: list[Any] = []
+    made = _templates().get_template("page.html.j2")
+    return str(made.render(page=page, css=css, js=js, figures=figures, plotly=Markup(get_plotlyjs()))) + "\n"
+
+
+def write_page(page: Page, path: Path) -> None:
+    """Write the page under a temporary name, then rename. Raises `InputError` for a path that cannot be written."""
+    html = render(page)
+    write_atomically(path, lambda part: part.write_text(html, encoding="utf-8"))
