@@ -50,9 +50,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("--documents: at least 2; --draws: at least 1; --seed: 0 or more")
     options.check_out()
 
-    from streamscope.interventions.amplify_tables import check_alphas
+    from streamscope.interventions.amplify import Amplify
 
-    alphas = check_alphas(options.alpha)
+    alphas = Amplify(alpha=options.alpha).alphas
     if alphas[0] < 1 or len(alphas) < 2:
         raise InputError(
             f"--alpha {' '.join(f'{a:g}' for a in options.alpha)}: areas go upwards from 1; give more than 1"

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from streamscope.interventions.amplify_tables import PAPER_ALPHAS, degradation
-from streamscope.papers.dst_printed import PLACES, TABLE4, TABLE4_PRESET, TABLE5
+from streamscope.papers.dst_printed import PAPER_ALPHAS, PLACES, TABLE4, TABLE4_PRESET, TABLE5, degradation
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@
     stream.<definition>.<where>          change of the loss without a stream, as a share of it (Table 4)
     gap.zero.<where>         x_t → 0 minus x_e → 0;  gap.random.<where>: x_t → random words minus x_t → 0
     degradation.<α>          loss(α) / loss(1) − 1 (Table 5)
-    area.<kind>.<axis>       area under the curve from α = 1 up (`interventions.areas`)
+    area.<kind>.<axis>       area under the curve from α = 1 up (`interventions.amplify.areas`)
 
 Where is everywhere or head; layer by layer is in the table `streams`.
 """
@@ -114,17 +114,15 @@ def _amplify(
     rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Table 5 and Fig. 2: losses by α, entropy and unchanged keys, areas in every reading."""
-    from streamscope.interventions.amplification import pattern_sums
-    from streamscope.interventions.amplify_tables import by_head, curve, measure_losses
-    from streamscope.interventions.areas import areas
-    from streamscope.interventions.reference import document_rows
-    from streamscope.models.text.shards import document_batches
+    from streamscope.interventions.amplify import Amplify
+    from streamscope.probes.contract import Documents
+    from streamscope.probes.documents import OpenDocuments
 
-    alphas, limits = settings.alphas, {"max_documents": settings.documents, "batch_size": settings.batch_size}
-    losses = measure_losses(model, shards, alphas, progress=progress("amplification"), **limits)  # type: ignore[arg-type]
-    texts = document_rows(document_batches(shards, model.config.n_ctx, settings.batch_size, settings.documents))
-    patterns = pattern_sums(model, texts, alphas, progress=progress("attention"))
-    table, area = curve(alphas, losses, patterns), areas(alphas, losses.edited, losses.tokens)
+    spec = Documents(max_documents=settings.documents, batch_size=settings.batch_size)
+    opened = OpenDocuments(spec, shards, model.config.n_ctx, model.tokenizer)
+    how = Amplify(alpha=tuple(settings.alphas), text="", prompt="")
+    found = how.measure(model, opened, progress=progress("amplification"))
+    table, area = found.table("amplify").short("delta"), found.table("areas").short("area")
     first = table.iloc[0]
     tokens = f"{first['tokens']} tokens"
     rows.add("loss.documents", "loss", "nats/token", first["baseline"], n=int(first["n"]), detail=tokens)
@@ -133,7 +131,7 @@ def _amplify(
         rows.add(f"degradation.{r.alpha:g}", "degradation", SHARE, r.percent / 100, interval=ends, n=r.n)
     for r in area.itertuples():
         rows.add(f"area.{r.kind}.{r.axis}", "area", "by kind", r.area, interval=(r.ci_low, r.ci_high), n=r.n)
-    return table, by_head(alphas, patterns), area
+    return table, found.table("heads").short(), area
 
 
 def _streams(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress) -> pd.DataFrame:

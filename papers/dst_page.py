@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from streamscope.interventions.amplify_tables import PAPER_ALPHAS
 from streamscope.papers.comparison import (
     LEAD,
     Report,
@@ -26,6 +25,7 @@ from streamscope.papers.dst_printed import (
     CARD,
     CONTRADICTIONS,
     CONTROL,
+    PAPER_ALPHAS,
     PLACES,
     TABLE4,
     TABLE4_PRESET,

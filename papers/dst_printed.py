@@ -4,16 +4,22 @@ Table 4 is of a token-factor Kronecker model, Table 5 of frozen-token models (an
 here); the presets dst-* are token-factor, as Table 1.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from streamscope.interventions.amplify_tables import PAPER as TABLE5_ROWS
-from streamscope.interventions.amplify_tables import PAPER_ALPHAS
-from streamscope.interventions.areas import AXES, trapezoid
+from streamscope.interventions.amplify.areas import AXES, trapezoid
 from streamscope.papers.losses import Printed
 from streamscope.papers.printed import Bound, Order
 
+TABLE5_ROWS = {
+    "Dense": (1.80, 1.86, 1.98, 2.09, 2.16),
+    "Kronecker-Dense": (1.84, 1.90, 2.00, 2.09, 2.14),
+    "Independent-Dense": (1.87, 1.96, 2.12, 2.28, 2.38),
+    "Gated (Dense)": (1.88, 1.98, 2.15, 2.30, 2.39),
+}
+"""DST Table 5, FTS mode, at α = 1, 2, 4, 8, 16."""
+PAPER_ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0)
 CARD = "The Dual-Stream Transformer: Channelized Architecture for Interpretable Language Modeling, arXiv 2603.07461"
 CONTROL = "dst-dense"
 TABLE1 = {
@@ -104,8 +110,13 @@ def printed(preset: str, quantity: str) -> float:
     return AREAS.get(preset, float("nan")) if quantity.startswith("area.") else float("nan")
 
 
+def degradation(losses: Sequence[float]) -> list[float]:
+    """100 (loss / loss[0] − 1), in percent."""
+    return [100 * (x / losses[0] - 1) for x in losses]
+
+
 def area(losses: Iterable[float], kind: str, axis: str) -> float:
-    """Area under printed losses at α = 1, 2, 4, 8, 16 in a reading of `interventions.areas`."""
+    """Area under printed losses at α = 1, 2, 4, 8, 16 in a reading of `interventions.amplify.areas`."""
     y, a = np.asarray(list(losses)), np.asarray(PAPER_ALPHAS)
     values = {"raw": y, "excess": y - y[0], "relative": 100 * (y / y[0] - 1), "perplexity": np.exp(y)}
     return float(a @ y if kind == "weighted" else trapezoid(AXES[axis](a)) @ values[kind])

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from streamscope.interventions.amplify_tables import PAPER_ALPHAS
-from streamscope.papers.dst_printed import bounds, orders, printed
+from streamscope.papers.dst_printed import PAPER_ALPHAS, bounds, orders, printed
 from streamscope.papers.printed import smallest
 from streamscope.papers.seeds import NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.verdicts import bound_row, pairs_row, with_verdicts

@@ -1,9 +1,9 @@
 """Units of the columns of every table that `papers.dst` writes."""
 
-from streamscope.interventions.amplify_tables import AREA_UNITS
-from streamscope.interventions.amplify_tables import UNITS as AMPLIFICATION
+from streamscope.interventions.amplify.measure import AREAS, CURVE, HEADS
 from streamscope.interventions.streams_tables import UNITS as STREAMS
 from streamscope.papers.losses import UNITS as LOSSES
+from streamscope.probes.result import short_units
 
 OF_THE_ROW = "the unit of the row"
 _INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}
@@ -13,9 +13,9 @@ UNITS: dict[str, dict[str, str]] = {
     "presets": {"mean": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "n": "training seeds"},
     "claims": {"difference": "the unit of the quantity, on the side that the paper says", **_INTERVAL},
     "streams": STREAMS,
-    "amplification": AMPLIFICATION,
-    "heads": AMPLIFICATION,
-    "areas": AREA_UNITS,
+    "amplification": short_units(CURVE, "delta"),
+    "heads": short_units(HEADS),
+    "areas": short_units(AREAS, "area"),
     "initialization": {"std": "of layer 0's attention output", "ratio": "std of the dense model over this one's"},
     "losses": LOSSES,
     "loss": LOSSES,

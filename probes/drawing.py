@@ -131,8 +131,8 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     digits = ("+" if signed else "") + (".3f" if limit >= 0.01 else ".1e")
     drawn = go.Figure(
         go.Heatmap(
-            z=grid.to_numpy(), x=_names(figure.columns, grid.columns), y=_names(figure.rows, grid.index),
-            customdata=texts.to_numpy(), text=written,
+            z=grid.to_numpy(), x=_names(table.column(figure.columns), grid.columns),
+            y=_names(table.column(figure.rows), grid.index), customdata=texts.to_numpy(), text=written,
             texttemplate="%{text}" if figure.text else f"%{{z:{digits}}}" if grid.size <= MOST_NUMBERS else None,
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
             colorscale="RdBu_r" if signed else "Blues", zmin=-limit if signed else 0.0, zmax=limit,
@@ -150,9 +150,9 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     return drawn
 
 
-def _names(column: str, values: Any) -> list[str]:
-    """L5 of layers, H5 of heads."""
-    letter = {"layer": "L", "position": ""}.get(column, "H")
+def _names(column: Column, values: Any) -> list[str]:
+    """L5 of layers, H5 of heads; positions are numbers."""
+    letter = "L" if column.name == "layer" else "" if "position" in (column.name, column.unit.split()[0]) else "H"
     return [f"{letter}{value}" for value in values]
 
 

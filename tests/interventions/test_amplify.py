@@ -1,6 +1,7 @@
 """Amplification against softmax(α · scores) written out, on planted attention, against the numbers of DST Table 5."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,9 @@ import pytest
 import torch
 
 from streamscope.interventions.amplification import amplified, amplify_heads, check_alpha, pattern_sums
-from streamscope.interventions.amplify import main
-from streamscope.interventions.amplify_tables import (
-    PAPER,
-    PAPER_ALPHAS,
-    UNITS,
-    by_head,
-    check_alphas,
-    curve,
-    degradation,
-    measure_losses,
-)
-from streamscope.interventions.areas import areas, trapezoid
+from streamscope.interventions.amplify import Amplify, main
+from streamscope.interventions.amplify.areas import areas, contrasts, trapezoid
+from streamscope.interventions.amplify.measure import CURVE
 from streamscope.models import build
 from streamscope.models.capture import capture, edit
 from streamscope.models.checkpoint import load
@@ -30,6 +22,10 @@ from streamscope.models.head_spec import Head
 from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
+from streamscope.papers.dst_printed import PAPER_ALPHAS, TABLE5_ROWS, degradation
+from streamscope.probes.contract import Documents
+from streamscope.probes.observations import estimate
+from streamscope.probes.result import Result
 from tests.probes import planted
 from tests.tiny import FOUR, some, untrained
 
@@ -148,6 +144,13 @@ def test_pattern_sums_as_in_the_loop() -> None:
         pattern_sums(model, [[0]], alphas)
 
 
+def area_table(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray) -> pd.DataFrame:
+    """Areas of losses [alphas, documents], by kind and axis."""
+    units = pd.DataFrame({"unit": range(len(tokens)), "cluster": range(len(tokens))})
+    block = areas(alphas, losses, tokens, units)
+    return estimate(block, contrasts(block)).frame.set_index(["kind", "axis"])
+
+
 def test_areas_of_the_paper() -> None:
     """SPEC §7.3: what each reading gives for DST Table 5, and that none gives 99.8, 97.2, 107.4."""
     expected = {
@@ -161,13 +164,13 @@ def test_areas_of_the_paper() -> None:
         ("perplexity", "log2"): (29.1, 29.6, 33.9, None),
     }
     tokens = np.full(9, 10.0)
-    for i, losses in enumerate(PAPER.values()):
-        table = areas(PAPER_ALPHAS, np.outer(losses, tokens), tokens).set_index(["kind", "axis"])
+    for i, losses in enumerate(TABLE5_ROWS.values()):
+        table = area_table(PAPER_ALPHAS, np.outer(losses, tokens), tokens)
         for key, values in expected.items():
             if values[i] is not None:
-                assert table.loc[key, "area"] == pytest.approx(values[i], abs=0.06 if values[i] > 20 else 0.006), key
-        assert not any(abs(table["area"] - x).min() < 0.05 for x in (99.8, 97.2, 107.4))
-    found = [degradation(losses)[-1] for losses in PAPER.values()]
+                assert table.loc[key, "value"] == pytest.approx(values[i], abs=0.06 if values[i] > 20 else 0.006), key
+        assert not any(abs(table["value"] - x).min() < 0.05 for x in (99.8, 97.2, 107.4))
+    found = [degradation(losses)[-1] for losses in TABLE5_ROWS.values()]
     assert [round(x, 1) for x in found] == [20.0, 16.3, 27.3, 27.1]
 
 
@@ -179,21 +182,22 @@ def test_areas_have_the_intervals_of_their_documents() -> None:
     for _ in range(150):
         tokens = rng.integers(20, 200, 40).astype(float)
         per_token = np.array([[1.0], [1.2], [1.5]]) + rng.normal(0, 0.2, (1, 40)) + rng.normal(0, 0.05, (3, 40))
-        table = areas(x, per_token * tokens, tokens).set_index(["kind", "axis"]).loc[("perplexity", "linear")]
-        hits += table["ci_low"] <= truth <= table["ci_high"]
+        row = area_table(x, per_token * tokens, tokens).loc[("perplexity", "linear")]
+        hits += row["low"] <= truth <= row["high"]
     assert 0.9 <= hits / 150 <= 0.99
     with pytest.raises(InputError, match="from 1 upwards"):
-        areas([2.0, 4.0], np.ones((2, 9)), np.ones(9))
+        area_table([2.0, 4.0], np.ones((2, 9)), np.ones(9))
 
 
 def test_the_curve(tiny_run: Path) -> None:
     model = load(tiny_run)
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
     alphas, heads = [1.0, 8.0], [Head(1, 0), Head(1, 2)]
-    losses = measure_losses(model, shards, alphas, heads, max_documents=5)
-    rows = [shards.document(i)[: model.config.n_ctx].tolist() for i in range(5)]
-    patterns = pattern_sums(model, rows, alphas, heads)
-    table = curve(alphas, losses, patterns, heads).set_index("alpha")
+    result = Amplify(alpha=(8.0,), heads=("L1.H0", "L1.H2"), prompt="", text="").measure(
+        model, Documents(max_documents=5)
+    )
+    assert list(result.tables) == ["amplify", "areas", "heads"]
+    table, found = result.table().frame.set_index("alpha"), result.table()
     sums = np.zeros((2, 5))
     for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1, 5):
         for a, edits in enumerate(({}, amplified(model, 8.0, heads))):
@@ -203,9 +207,11 @@ def test_the_curve(tiny_run: Path) -> None:
     row = table.loc[8.0]
     assert row["percent"] == pytest.approx(100 * (sums[1].sum() / sums[0].sum() - 1), abs=1e-3)
     assert row["delta"] == pytest.approx((sums[1] - sums[0]).sum() / row["tokens"], abs=1e-5)
-    assert np.isnan(row["unchanged"]) and "by construction" in row["undefined"]  # only the last layer is amplified
-    assert table.loc[1.0, "delta"] == 0 and "baseline" in table.loc[1.0, "undefined"]
-    of_heads = by_head(alphas, patterns, heads).set_index(["alpha", "head"])
+    assert (
+        np.isnan(row["unchanged"]) and "by construction" in found.missing[1, "unchanged"]
+    )  # only the last layer is amplified
+    assert table.loc[1.0, "delta"] == 0 and "baseline" in found.missing[0, "delta_p"]
+    of_heads = result.table("heads").frame.set_index(["alpha", "head"])
     both = [of_heads.loc[(a, "L1H1"), "entropy"] for a in alphas]
     assert both[0] == pytest.approx(both[1], abs=1e-6) and len(of_heads) == 16
     mean = of_heads.loc[8.0]["entropy"].mean()
@@ -223,22 +229,38 @@ def test_command_on_every_preset(
     run = untrained("dst-kron" if preset == "alibi" else preset, tiny_run, tmp_path / "run", **overrides)
     out = tmp_path / "amplify.parquet"
     argv = ["--data", str(corpus[1]), "--max-documents", "2", "--alpha", "4", "0.5", "--sample-tokens", "2"]
-    main([str(run), *argv, "--text", "the cat sat on the dog", "--picture", "L1.H2", "--out", str(out)])
+    main(
+        [
+            str(run),
+            *argv,
+            "--text",
+            "the cat sat on the dog",
+            "--picture",
+            "L1.H2",
+            "--out",
+            str(out),
+            "--figure",
+            str(out.with_suffix(".html")),
+        ]
+    )
     printed, table = capsys.readouterr().out, pd.read_parquet(out)
-    assert table["alpha"].tolist() == [0.5, 1.0, 4.0] and set(UNITS) <= set(table.columns)
-    assert "Once upon" in printed and table["sample"].str.startswith("Once upon").all()
+    assert table["alpha"].tolist() == [0.5, 1.0, 4.0] and {column.name for column in CURVE} <= set(table)
+    assert (
+        "Once upon" in printed
+        and pd.read_parquet(out.with_stem("amplify-samples"))["sample"].str.startswith("Once upon").all()
+    )
     assert table["entropy"].is_monotonic_decreasing
     seen = pd.read_parquet(out.with_stem("amplify-picture"))
     assert list(dict.fromkeys(seen["head"])) == ["L1H2, α = 0.5", "L1H2, α = 1", "L1H2, α = 4"]
     sums = seen.groupby(["head", "query"])["attention"].sum()
     assert np.allclose(sums, 1, atol=1e-5)
     assert set(pd.read_parquet(out.with_stem("amplify-areas"))["kind"]) >= {"raw", "excess", "relative"}
-    assert out.with_suffix(".html").exists() and (tmp_path / "amplify-picture.html").exists()
+    assert out.with_suffix(".html").exists() and Result.load(out).figure("picture-attention") is not None
 
 
 def test_bad_input(tiny_run: Path) -> None:
     for alpha in ("0", "-2", "nan", "inf"):
-        with pytest.raises(InputError, match="alpha must be (positive|a finite number)"):
+        with pytest.raises(InputError, match="alpha must be (positive|a finite number)|alpha: "):
             main([str(tiny_run), "--alpha", alpha])
     for argv, message in (
         (["--heads", "L7.H0"], "layers go from 0 to 1"),
@@ -249,4 +271,4 @@ def test_bad_input(tiny_run: Path) -> None:
             main([str(tiny_run), *argv])
     with pytest.raises(InputError, match="above 0"):
         amplify_heads([Head(0, 0)], float("nan"))
-    assert check_alpha(2) == 2.0 and check_alphas((4.0, 2.0, 4.0)) == [1.0, 2.0, 4.0]
+    assert check_alpha(2) == 2.0 and Amplify(alpha=(4.0, 2.0, 4.0)).alphas == [1.0, 2.0, 4.0]

@@ -15,7 +15,6 @@ from streamscope.interventions import (
     ablate,
     ablation_effects,
     amplify,
-    amplify_plots,
     hydra,
     hydra_figure,
     patch,
@@ -24,22 +23,24 @@ from streamscope.interventions import (
     streams,
     streams_plot,
 )
+from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.stream_edits import replace_everywhere, zero
 from streamscope.interventions.sweep import document_losses
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.contract import Documents
 from streamscope.probes.prompts.suite import Prompt
 from streamscope.probes.result import Result
 from streamscope.probes.stats.t_tests import clustered_t
 from streamscope.probes.tables import read_about
+from streamscope.probes.together import compare as beside
 from streamscope.probes.undefined import reasons
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
 from tests.tiny import some, untrained
 
 SAME = ("the same in every document", "the same in every independent case", "alpha 1 is the baseline itself")
-AMPLIFY = ["--alpha", "0.5", "4", "--sample-tokens", "2", "--text", "the cat sat"]
 STREAMS = ["--where", "0-1", "everywhere", "--method", "zero", "random", "--draws", "2"]
 
 
@@ -143,22 +144,20 @@ def test_streams(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measu
     assert empty["difference"].isna().all() and empty["undefined"].str.contains("by construction").all()
 
 
-def test_amplify(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measure: Measure) -> None:
-    options = [*AMPLIFY, "--data", str(corpus[1]), "--max-documents", "6"]
-    itself = measure(amplify, tiny_run, *options, control=tiny_run)
-    is_zero(itself["control"])
-    is_zero(itself["areas-control"])
-    both = measure(amplify, tiny_run, *options, control=changed)
-    single = [measure(amplify, run, *options) for run in (tiny_run, changed)]
-    columns = {name: name for name in ("loss", "delta", "percent", "entropy", "unchanged")}
-    check(both["control"], single[0][""], single[1][""], ["alpha"], columns)
-    figures = [amplify_plots.plot(one[""], single[0]["heads"]) for one in (both, single[0])]
-    assert len(figures[0].data) == len(figures[1].data) + 4  # a line in every panel
-    areas = [one["areas"] for one in single]
-    check(both["areas-control"], *areas, ["kind", "axis"], {"area": "area"})
-    for name in ("", "heads", "areas", "picture"):
-        assert list(dict.fromkeys(both[name]["model"])) == [f"lfa ({run})" for run in (tiny_run, changed)]
-        assert len(both[name]) == len(single[0][name]) + len(single[1][name])
+def test_amplify(tiny_run: Path, changed: Path, corpus: tuple[Path, Path]) -> None:
+    """Every α and area of the run minus the control's; at α = 1 nothing has changed yet, in neither."""
+    how, data = Amplify(alpha=(0.5, 4.0), text="", prompt=""), Documents(data=str(corpus[1]), max_documents=6)
+    single = [how.measure(load(run), data) for run in (tiny_run, changed)]
+    both = beside(*single)
+    quantities = [("loss", "amplify"), ("percent", "amplify"), ("entropy", "amplify"), ("area", "areas")]
+    for name, table in quantities:
+        found = both.table(f"{'areas' if name == 'area' else name}-control").frame
+        mine, theirs = (one.table(table).frame[name].to_numpy() for one in single)
+        np.testing.assert_allclose(found[f"{name}_run"], mine, atol=1e-9)
+        np.testing.assert_allclose(found[f"{name}_control"], theirs, atol=1e-9)
+        np.testing.assert_allclose(found[f"{name}_difference"], mine - theirs, atol=1e-9)
+    delta = both.table("delta-control")
+    assert delta.frame["delta_difference"][1] == 0 and "baseline" in delta.missing[1, "delta_difference_p"]
 
 
 HEADS = ["--heads", "L0.*", "L1.H1"]

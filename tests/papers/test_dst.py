@@ -273,7 +273,7 @@ def test_bad_input_is_told_in_one_line_and_exits_2(
         ([one, str(other)], "validation data is"),
         ([str(tmp_path / "none")], "is no run folder"),
         ([one, "--alpha", "0.5"], "areas go upwards from 1"),
-        ([one, "--alpha", "0"], "above 0"),
+        ([one, "--alpha", "0"], "must be positive"),
         ([one, "--documents", "1"], "--documents: at least 2"),
         ([one, "--out", str(other / "manifest.json")], "is a file"),
         ([one, "--tables", str(tmp_path)], "not both"),

@@ -70,12 +70,17 @@ ABLATE = {
     "p_above": "above_p", "p_above_holm": "above_p_holm",
     "p_interaction": "interaction_p", "p_interaction_holm": "interaction_p_holm",
 }  # fmt: skip
-RENAMED = {"pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
+RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
+           "pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
            "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
            "specialization": long_names("value"),
            "head_groups": long_names("held_out"), "routing/heads": long_names("over_even")}  # fmt: skip
 """By the command's name up to the first hyphen, or that and a table's name."""
 GONE = {
+    "amplify": {
+        "undefined": "reasons name the new columns", "sample": "samples are a table of their own",
+        "model": "a table per run; the control is in the tables of differences", "measure": "a table for each",
+    },
     "coreference": {"undefined": "reasons name the new columns"},
     "specialization": {"se": "with the interval it says nothing new", "undefined": "reasons name the new columns"},
     "routing": {"undefined": "reasons name the new columns"},
@@ -94,7 +99,9 @@ GONE = {
         "n": "documents, and prompts; in both also independent cases as `clusters`",
     },
 }  # fmt: skip
-CONTRACT = {"ablate", "coherence", "coreference", "head_groups", "heads", "pds", "routing", "specialization", "sps"}
+CONTRACT = {
+    "ablate", "amplify", "coherence", "coreference", "head_groups", "heads", "pds", "routing", "specialization", "sps",
+}  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
 TABLES_GONE = {
@@ -138,17 +145,19 @@ def differences(old: pd.DataFrame, new: pd.DataFrame, kind: str) -> list[str]:
     return lines
 
 
-def controls(old: pd.DataFrame, folder: Path, name: str) -> list[str]:
+def controls(old: pd.DataFrame, folder: Path, name: str, family: str) -> list[str]:
     """An old table of run, control and difference by measure, against the new ones with a group of columns each."""
     lines = []
     for measure, rows in old.groupby("measure", sort=False):
         table = "percent" if measure == "percent" else name
         quantity = "delta" if measure == name else str(measure)
+        if family == "amplify":  # a block for each measure
+            table, quantity = "areas" if measure == "area" else str(measure), str(measure)
         new = pd.read_parquet(folder / f"out-{table}-control.parquet")
         rows = rows.reset_index(drop=True)
         names = {"run": f"{quantity}_run", "control": f"{quantity}_control", "difference": f"{quantity}_difference"}
         names |= {old: f"{quantity}_difference_{new}" for old, new in ESTIMATE.items()}
-        lines += differences(rows.rename(columns=names), new, "ablate")
+        lines += differences(rows.rename(columns=names), new, family)
     return lines
 
 
@@ -180,7 +189,7 @@ def compare(folder: Path, only: set[str]) -> int:
             again = Path(now) / kind
             old = pd.read_parquet(path)
             if family in CONTRACT and name.endswith("control"):
-                lines = controls(old, again, name.removesuffix("control").removesuffix("-") or "loss")
+                lines = controls(old, again, name.removesuffix("control").removesuffix("-") or "loss", family)
             elif not (again / path.name).exists() and len(CONTRACT & {family}) == 0:
                 lines = ["the table is gone"]
             else:

@@ -1,0 +1,67 @@
+"""Sharpen attention, softmax(α · scores), and see whether the model still works: DST §2.3, §4.2, Table 5, Figs. 2, 4.
+
+    python -m interventions.amplify                                       the bundled LFA at α = 1, 2, 4, 8, 16
+    python -m interventions.amplify runs/kron --alpha 0.5 2 32 --out amplify.parquet
+    python -m interventions.amplify runs/kron --heads L3.* --text "Leo found a bag and a chisel. He used it"
+    python -m interventions.amplify runs/lfa --control runs/std-t
+
+At large α a head looks at one token. Loss and degradation, 100 (loss(α)/loss(1) − 1) percent, have 95 % intervals over
+documents. The area under the curve is given in every reading (`interventions.amplify.areas`), because the paper's own
+numbers agree with none. `unchanged` is the share of positions whose most attended key is the one at α = 1; in the first
+amplified layer it is the same by construction, later layers read what amplified ones wrote. Beside the curve there are
+tables of areas, heads, samples, and the attention of one text at each α. --control gives the difference of two models
+at every α and of their areas, paired by document; it must have the run's tokenizer and context.
+"""
+
+from typing import ClassVar
+
+from streamscope.models.bounds import Positive, Seed, Whole
+from streamscope.models.errors import InputError
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, instrument
+from streamscope.probes.figures import Curve, HeadMap
+
+
+@instrument("amplify", Documents())
+class Amplify(Instrument):
+    """Sharpen attention and measure what the model loses, and where its heads look then.
+
+    A_α = softmax(α Q K^T / √d_h); delta = loss(α) − loss(1), percent = 100 (loss(α)/loss(1) − 1) (DST §2.3, Eq. 17).
+    """
+
+    alpha: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    """Factors on the scores; 1 is always measured."""
+    heads: tuple[str, ...] = ("all",)
+    """Heads to amplify: L5.H4, L4.*, L4-5.H0-2, all, random3:7."""
+    text: str = "Leo found a bag and a chisel. He used it"
+    """The text whose attention is drawn; empty for none."""
+    picture: tuple[str, ...] = ()
+    """Heads to draw; default: of the middle layer the one that spreads most at α = 1."""
+    prompt: str = "Once upon a time"
+    """What the samples continue; empty for no samples."""
+    sample_tokens: Whole = 40
+    """Tokens of a sample."""
+    seed: Seed = 0
+    """Of the samples."""
+
+    figures: ClassVar = (
+        Curve("percent", x="alpha", log=True), Curve("loss", x="alpha", log=True),
+        Curve("entropy", x="alpha", log=True), Curve("unchanged", x="alpha", log=True),
+        Curve("entropy", "heads", x="alpha", by="head", log=True),
+        HeadMap("attention", "picture", each=("head",), rows="query", columns="key"),
+    )  # fmt: skip
+    quick: ClassVar = {"alpha": (2.0, 8.0), "heads": ("L4-5.*",), "sample_tokens": 2}
+    planted: ClassVar = "tests/interventions/test_amplify.py::test_planted_attention_sharpens_as_on_paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.alpha:
+            raise InputError("give at least one --alpha")
+
+    @property
+    def alphas(self) -> list[float]:
+        """α ascending, each once, 1 among them."""
+        return sorted({1.0, *self.alpha})
+
+
+main = main_of(Amplify, __doc__)
