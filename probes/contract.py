@@ -314,7 +314,10 @@ def title_of(model: Any) -> str:
 
     name = getattr(getattr(model, "config", None), "name", type(model).__name__)
     run = getattr(model, "run", None)
-    return f"{name} ({run_label(run)})" if run is not None else str(name)
+    if run is None:
+        return str(name)
+    label = run_label(run)
+    return f"{Path(run).name if label == 'bundled' else name} ({label})"
 
 
 def recipe_of(model: Any) -> dict[str, Any]:

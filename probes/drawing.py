@@ -42,7 +42,8 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     table = result.table(figure.table)
     if figure.y not in table.frame or table.frame[figure.y].isna().all():
         return None
-    apart = [c for c in ("run", *getattr(figure, "each", ())) if table.frame.get(c, pd.Series()).nunique() > 1]
+    runs = () if getattr(figure, "over_runs", False) else ("run",)
+    apart = [c for c in (*runs, *getattr(figure, "each", ())) if table.frame.get(c, pd.Series()).nunique() > 1]
     drawn = _panels(figure, table, apart) if apart else _draw(figure, table)
     if drawn is not None:
         drawn.update_layout(template="plotly_dark" if dark else "plotly_white")

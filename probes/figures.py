@@ -79,6 +79,10 @@ class Curve(Figure):
     by: str | None = None
     log: bool = False
     most: int = 7
+    each: tuple[str, ...] = ()
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
+    over_runs: bool = False
+    """Several runs are places of x in one panel, and no panels of their own."""
 
     @property
     def name(self) -> str:

@@ -361,12 +361,12 @@ def _mixing(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
 
     from streamscope.models.mixing import connections
     from streamscope.probes.mixing import MIX
-    from streamscope.probes.mixing_monitor import kinds, read
+    from streamscope.probes.mixing_monitor.measure import kinds, watch
     from streamscope.probes.undefined import note
 
     if not any("res" in module.b for module in connections(one.model).values()):
         return _nothing("no hyper-connections")
-    found = kinds(read(one.run))
+    found = kinds(watch(one.model))
     if isinstance(found, str):
         return _nothing(found)
     share = float(np.mean([kind == MIX for kind in found]))

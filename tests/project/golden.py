@@ -83,6 +83,9 @@ GONE = {
     },
     "coreference": {"undefined": "reasons name the new columns"},
     "specialization": {"se": "with the interval it says nothing new", "undefined": "reasons name the new columns"},
+    "mixing_monitor": {
+        "run": "a column where several runs are measured", "undefined": "reasons name the new columns"
+    },
     "routing": {"undefined": "reasons name the new columns"},
     "head_groups": {"undefined": "reasons name the new columns"},
     "heads": {"undefined": "reasons name the new columns"},
@@ -100,7 +103,8 @@ GONE = {
     },
 }  # fmt: skip
 CONTRACT = {
-    "ablate", "amplify", "coherence", "coreference", "head_groups", "heads", "pds", "routing", "specialization", "sps",
+    "ablate", "amplify", "coherence", "coreference", "head_groups", "heads", "mixing_monitor", "pds", "routing",
+    "specialization", "sps",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}

@@ -1,0 +1,39 @@
+"""Do the streams of a run mix? What its mixing matrices, gates and routing became, module by module (KROM, blog).
+
+    python -m probes.mixing_monitor
+    python -m probes.mixing_monitor runs/kromhc
+    python -m probes.mixing_monitor runs/krom-8 runs/krom-2 runs/krom-0 --out mixing.parquet
+
+Swap probabilities and ‖H_res − I‖ come from the weights that a run kept, everything that needs tokens from its
+metrics.jsonl, where training logs it at each evaluation. Figures: swap probability, static against best achievable;
+the log over the steps; with several runs whose initial biases differ, the bias sweep. `models.mixing.METRICS` has the
+formulas. Weight decay pulls every logit towards full mixing: whether the streams of a run mix is judged beyond what
+decay alone gives (`probes.mixing`), over the modules whose mixing can change an output.
+"""
+
+from typing import ClassVar
+
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, instrument
+from streamscope.probes.figures import Curve, Intervals
+
+
+@instrument("mixing_monitor")
+class MixingMonitor(Instrument):
+    """What a run's mixing matrices, head gates and routing became, module by module, and whether its streams mix.
+
+    Streams mix where ‖H_res − I‖_F exceeds what weight decay alone makes of the initial bias (KROM; SPEC §1.5).
+    """
+
+    runs: ClassVar = ("kromcanon", "kromcanon-b2")
+    figures: ClassVar = (
+        Intervals("swap_best", label="name", beside="swap_static"),
+        Curve("value", table="log", x="step", by="name", each=("metric",)),
+        Curve("swap_best", table="runs", x="bias", over_runs=True),
+        Curve("distance_static", table="runs", x="bias", over_runs=True),
+        Curve("loss", table="runs", x="bias", over_runs=True),
+    )
+    planted: ClassVar = "tests/probes/test_mixing_monitor.py::test_streams_mix_beyond_what_decay_alone_gives"
+
+
+main = main_of(MixingMonitor, __doc__)

@@ -1,0 +1,7 @@
+"""`python -m probes.mixing_monitor`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.mixing_monitor import main
+
+if __name__ == "__main__":
+    command(main)

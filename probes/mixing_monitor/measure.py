@@ -1,0 +1,191 @@
+"""The mixing monitor: a run's log and weights as tables by module and step, and what they say of its streams."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from streamscope.models.checkpoint import read_manifest
+from streamscope.models.disk import Config, read_json
+from streamscope.models.errors import InputError
+from streamscope.models.mixing import METRICS, STILL, UNITS, idle
+from streamscope.models.runs import evaluations
+from streamscope.probes.contract import Opened, Seen, title_of
+from streamscope.probes.mixing import (
+    AT_REST,
+    by_module,
+    distances_without_gradient,
+    final,
+    kept_step,
+    kind,
+    log,
+    short,
+    streams,
+)
+from streamscope.probes.mixing_monitor import MixingMonitor
+from streamscope.probes.observations import Estimates
+from streamscope.probes.result import Column, Table, key
+from streamscope.probes.undefined import note
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One run: its log over steps, and every metric at the weights it kept."""
+
+    log: pd.DataFrame
+    final: pd.DataFrame
+    about: dict[str, Any]
+    idle: Collection[str]
+    """Modules whose mixing cannot change an output."""
+    rest: dict[str, float] | str
+    """‖H_res − I‖_F of each module without any gradient, or why it is not known."""
+
+
+def watch(model: Any) -> Watched:
+    """The tables of a model that was loaded from a run. Raises `InputError` for another, and where nothing mixes."""
+    folder = getattr(model, "run", None)
+    if folder is None:
+        raise InputError("this model was not loaded from a run: there is no log of its mixing; save it, then load it")
+    step, logged = kept_step(folder), log(folder)
+    rows = final(model, logged, step)
+    ends = evaluations(folder) if (folder / "metrics.jsonl").is_file() else []
+    losses = [row["loss"] for row in ends if row["step"] == step]
+    manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
+    about = {
+        "preset": model.config.name,
+        "seed": str(manifest.get("seed", "unknown")),
+        "step": step,
+        "bias": getattr(model.config.residual, "b_res", float("nan")),
+        "loss": losses[-1] if losses else float("nan"),
+    }
+    return Watched(logged, rows, about, idle(model), _rest(folder, model, manifest, step))
+
+
+def _rest(folder: Path, model: Any, manifest: dict[str, Any], step: int) -> dict[str, float] | str:
+
+    training = read_json(folder / "config.json", Config).get("training")
+    if "parent" in manifest:
+        return "made from other weights: how they were decayed is not known"
+    if not training or "steps" not in manifest or step < 0:
+        return "no training is written down whose decay could be replayed"
+    return distances_without_gradient(model, training, int(manifest["steps"]), step)
+
+
+def overview(run: Watched) -> pd.DataFrame:
+    """One row: bias, kept step, its validation loss, and means over the modules and factors that can act.
+
+    `distance_decay` is ‖H_res − I‖ without any gradient. `streams` counts the modules by the rule of `probes.mixing`,
+    on ‖H_res − I‖ in use (the mean over tokens) where it was measured, else with the biases alone; an absent value is
+    undefined with the reason.
+    """
+    row: dict[str, Any] = dict(run.about)
+    why = {} if row["bias"] == row["bias"] else {"bias": "no initial bias of mixing"}
+    if row["loss"] != row["loss"]:
+        why["loss"] = "no evaluation of these weights"
+    can = run.final[~run.final["module"].isin(run.idle)]
+    for metric in ("swap_static", "swap_best", "distance_static", "distance_dynamic", "sigma2_static", "alpha_res"):
+        of = can[can["metric"] == metric]
+        row[metric] = float(of["value"].mean()) if of["value"].notna().any() else float("nan")
+        if row[metric] != row[metric]:
+            why[metric] = of["why"].iloc[0] if len(of) else "no hyper-connections whose mixing can act"
+    used = _in_use(run)
+    row["modules"] = len(used)
+    row["distance_decay"] = float("nan")
+    if used.empty:
+        row["streams"], why["distance_decay"] = "none to mix", "no hyper-connections whose mixing can act"
+    elif isinstance(run.rest, str):
+        row["streams"], why["distance_decay"] = _unknown(used), run.rest
+    else:
+        row["distance_decay"] = sum(run.rest[name] for name in used.index) / len(used)
+        row["streams"] = streams(_kinds_of(used, run.rest))
+    return pd.DataFrame([{**row, "undefined": note(why)}])
+
+
+def _kinds_of(used: pd.DataFrame, rest: dict[str, float]) -> list[str]:
+    """`MIX`, `DECAY` or `AT_REST` of each module that has these distances."""
+    in_use = used["distance_static"]
+    if "distance_dynamic" in used:
+        in_use = used["distance_dynamic"].fillna(in_use)
+    return [kind(x, rest[name], STILL) for name, x in in_use.items()]
+
+
+def kinds(run: Watched) -> list[str] | str:
+    """`MIX`, `DECAY` or `AT_REST` of each hyper-connection whose mixing can act, or why that is not known."""
+    used = _in_use(run)
+    if used.empty:
+        return "no hyper-connections whose mixing can act"
+    return run.rest if isinstance(run.rest, str) else _kinds_of(used, run.rest)
+
+
+def _in_use(run: Watched) -> pd.DataFrame:
+    """‖H_res − I‖_F of the modules that can act: distance_static and, where it was measured, distance_dynamic."""
+    can = run.final[~run.final["module"].isin(run.idle)]
+    found = can[can["metric"].isin(["distance_static", "distance_dynamic"]) & can["value"].notna()]
+    return found.drop_duplicates(["module", "metric"]).pivot(index="module", columns="metric", values="value")
+
+
+def _unknown(used: pd.DataFrame) -> str:
+    """Without a replay only stillness can be told."""
+    return AT_REST if bool((used.max(axis=1) < STILL).all()) else "not still; decay unknown"
+
+
+def observe(how: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> Seen:
+    """What the run kept and logged; weights have no units, so that nothing is estimated."""
+    return Seen({}, {}, {"title": title_of(model)}, extra=watch(model))
+
+
+def tables(how: MixingMonitor, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """modules: every metric at the kept weights; runs: their means over the modules that can act; log: over steps."""
+    run, title = seen.extra, seen.about["title"]
+    modules = by_module(run.final)
+    modules.insert(0, "name", [f"{short(m)} {part}".strip() for m, part in zip(modules["module"], modules["part"],
+                                                                               strict=True)])  # fmt: skip
+    step = run.about["step"]
+    at = f"step {step}" if step >= 0 else "the saved weights"
+    found = overview(run)
+    logged = run.log.rename(columns={"why": "reason"})
+    names = [f"{short(m)} {part}".strip() for m, part in zip(logged["module"], logged["part"], strict=True)]
+    runs = [_metric(c) if c in METRICS else RUNS[c] for c in found if c != "undefined"]
+    return {
+        "modules": Table.noted(modules, (*MODULE, *(_metric(c) for c in modules if c in METRICS)), f"{title}, {at}"),
+        "runs": Table.noted(found, tuple(runs), f"{title}: streams {found['streams'][0]}; means over its modules"),
+        "log": Table(logged.assign(name=names), LOG, {}, f"{title}: over the steps of training", "step", 10),
+    }
+
+
+def _metric(name: str) -> Column:
+    unit = UNITS.get(name, "probability" if name.startswith("swap") else "Frobenius norm" if "distance" in name else
+                     "share" if name in ("gate_low", "routing_share") else "number")  # fmt: skip
+    digits = ".1e" if name == "gradient" else ".5f"
+    return Column(name=name, title=name.replace("_", " "), unit=unit, format=digits, doc=METRICS[name])
+
+
+def _column(name: str, title: str, unit: str, doc: str, format: str = "", shown: bool = True) -> Column:
+    return Column(name=name, title=title, unit=unit, doc=doc, format=format, shown=shown)
+
+
+MODULE = (
+    key("name", "module", "layer, module, and factor or head"),
+    _column("module", "whole name", "name", "the module's name in the model", shown=False),
+    _column("part", "part", "name", "the factor or head", shown=False),
+)
+LOG = (
+    _column("step", "step", "optimiser steps", "of the evaluation", "d"),
+    *MODULE,
+    key("metric", "metric", "a name of METRICS"),
+    _column("value", "value", "the unit of the metric", "at that step", ".5g"),
+    _column("reason", "why not", "reason", "why there is no value", shown=False),
+)
+RUNS = {
+    "preset": key("preset", "preset", "of the model"),
+    "seed": key("seed", "seed", "of the training", "seed"),
+    "step": _column("step", "step", "optimiser steps", "of the kept weights; −1 where the file does not say", "d"),
+    "bias": _column("bias", "bias", "logits", "initial b_res", "g"),
+    "loss": _column("loss", "loss", "nats per token", "validation loss of the kept weights", ".4f"),
+    "modules": _column("modules", "modules", "modules", "whose mixing can act", "d"),
+    "distance_decay": _column("distance_decay", "distance, decay alone", "Frobenius norm",
+                              "‖H_res − I‖_F without any gradient", ".5f"),
+    "streams": key("streams", "streams", "by the rule of probes.mixing", "verdict"),
+}  # fmt: skip
