@@ -3,10 +3,10 @@
     page = Page(title="…", lead="…", sections=[Section("Where heads look", [Text("…"), Panels([Figure(…)])])])
     write_page(page, Path("index.html"))
 
-A block of a section is data with a method `html(figures)`, which renders its macro of blocks.html.j2; a figure adds its
-plotly data to the list `figures`. Every text is escaped; `code` and **bold** are marked up. plotly.js is inlined once and
-draws every figure in the colours of the page (page.css, page.js): a figure names them as `var(--ink)`, and `--m0` … `--m3`
-are those of the models, the same in every figure.
+A block of a section is data with a method `html(figures)`, which renders its macro of blocks.html.j2; a figure adds
+its plotly data to the list `figures`. Every text is escaped; `code` and **bold** are marked up. plotly.js is inlined
+once and draws every figure in the colours of the page (page.css, page.js): a figure names them as `var(--ink)`, and
+`--m0` … `--m3` are those of the models, the same in every figure.
 """
 
 import json
