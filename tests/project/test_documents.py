@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+PAGES = ["README.md", "docs/guides/training.md", "docs/guides/measuring.md"]  # in the order of a reader
+TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in PAGES}
+BLOCKS = [block for text in TEXTS.values() for block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)]
 COMMANDS = [line for kind, block in BLOCKS if not kind for line in block.splitlines() if line.startswith("python -m ")]
 SMALLER = {  # the same commands, so small that they end in seconds
     "models.train": ["--steps=2", "--max-documents=200", "--sample-every=0", "--set", "d_vocab=600", "--batch-size=4"],
@@ -45,8 +46,8 @@ def test_readme_commands_and_code_run_in_order(tmp_path: Path, monkeypatch: pyte
     for line in COMMANDS:
         _, _, module, *argv = shlex.split(line, comments=True)
         import_module(module).main([*argv, *SMALLER.get(module, [])])
-    (code,) = [block for kind, block in BLOCKS if kind == "python"]
-    exec(compile(code, "README.md", "exec"), {})
+    for code in [block for kind, block in BLOCKS if kind == "python"]:
+        exec(compile(code, "README.md", "exec"), {})
     assert "torch.Size([1, 6," in capsys.readouterr().out
 
 
