@@ -1,4 +1,4 @@
-"""A model beside its control over the same cases: tasks and prompts without heads, patches (`model_differences`)."""
+"""A model beside its control over the same cases: tasks and prompts without heads (`model_differences`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,18 +11,13 @@ from streamscope.interventions.groups import Group
 from streamscope.interventions.hydra_tables import FEW, UNSURE, Decomposition, known_direct, layer_values, part_values
 from streamscope.interventions.model_differences import CASES, NAN, NUMBERS, compare_cases, shared_cases, units_of
 from streamscope.interventions.observe import SMALLEST
-from streamscope.interventions.patch_tables import RESOLUTION
-from streamscope.interventions.patching import Patched
-from streamscope.probes.prompts.suite import Unit
 from streamscope.probes.prompts.tasks import Task
 from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
 from streamscope.probes.undefined import note
 
 PART_UNITS = units_of("nats of answer − foil (log_odds), share of the direct effect (made_up)", CASES)
 PROMPT_UNITS = units_of("attention, target − competitor (sps), nats of log-odds (coherence)", CASES)
-PATCH_UNITS = units_of("nats of log-odds (effect, attribution), share (recovery, attributed)", CASES)
 NO_GROUP = "only one of the models has such a group, or such a layer after it; name found heads as NAME=top2:entity"
-NO_EDGE = "in one of the models this reader does not read what the sender writes"
 
 
 def compare_parts(
@@ -100,48 +95,6 @@ def _share_difference(
 
 def _two_shares(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.asarray(ratio(a, b, axis) - ratio(c, d, axis))
-
-
-def compare_patches(
-    labels: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
-    found: tuple[Patched | None, Patched | None],
-    guessed: tuple[np.ndarray | None, np.ndarray | None],
-    gaps: tuple[np.ndarray, np.ndarray],
-    clusters: Sequence[Unit],
-    threshold: float,
-    family: Sequence[str],
-    direction: str,
-) -> pd.DataFrame:
-    """One row per measure and cell or path: run, control, run − control with 95 % over shared independent pairs.
-
-    effect (nats) and recovery as in `patch_tables`, or without exact patches what attribution says of both, as
-    attribution and attributed. Values are means over the pairs that both models define: recovery where |clean −
-    corrupt| (`gaps` [pairs]) reaches `threshold` in both. `labels` name the rows of each model, matched by their
-    values; p_holm corrects over the rows that agree in `family`.
-    """
-    values: dict[str, list[list[np.ndarray]]] = {}
-    clear = [np.abs(gap) >= threshold for gap in gaps]
-    for one, guess, gap, use in zip(found, guessed, gaps, clear, strict=True):
-        if one is not None:
-            shown = {"effect": one.effect, "recovery": one.recovery(threshold)}
-        else:
-            assert guess is not None
-            start = 0.0 if direction == "denoise" else 1.0
-            share = np.where(use, start + guess / np.where(use, gap, 1.0), np.nan)
-            shown = {"attribution": guess, "attributed": share}
-        for measure, rows in shown.items():
-            values.setdefault(measure, []).append(list(rows))
-    keys = [[tuple(label.items()) for label in some] for some in labels]
-    missing = f"in no pair do clean and corrupted differ by {threshold:g} nats in both models, or none has the position"
-    tables = []
-    for measure, (run, control) in values.items():
-        mine, theirs = (dict(zip(k, rows, strict=True)) for k, rows in zip(keys, (run, control), strict=True))
-        every = _labels(mine, theirs)
-        x, y = ([one.get(key) for key in every] for one in (mine, theirs))
-        about = [{"direction": direction, **dict(key)} for key in every]
-        table = compare_cases(about, measure, x, y, clusters, resolution=RESOLUTION, missing=missing, absent=NO_EDGE)
-        tables.append(holm(table, family))
-    return pd.concat(tables, ignore_index=True)
 
 
 def _labels(mine: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> list[Any]:

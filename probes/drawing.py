@@ -116,19 +116,23 @@ def _draw(figure: Figure, table: Table) -> go.Figure | None:
 def _(figure: HeadMap, table: Table) -> go.Figure | None:
     column, frame = table.column(figure.y), table.frame
     axes = [figure.rows, figure.columns]
-    frame = frame[(frame[axes] >= 0).all(axis=1) & frame[figure.y].notna()]
+    numbers = [name for name in axes if pd.api.types.is_numeric_dtype(frame[name])]
+    frame = frame[(frame[numbers] >= 0).all(axis=1) & frame[figure.y].notna()]
     if figure.by is not None and len(frame):
         frame = frame[frame[figure.by] == frame[figure.by].min()]
     if not len(frame) or frame.duplicated(axes).any():
         return None
     names = [column.name, *(column.interval or ())]
     frame = frame.assign(text=[column.text(*row) for row in frame[names].itertuples(index=False, name=None)])
-    grid, texts = (frame.pivot(index=axes[0], columns=axes[1], values=name) for name in (figure.y, "text"))
+    down, across = (sorted(set(frame[a])) if a in numbers else list(dict.fromkeys(frame[a])) for a in axes)
+
+    def cells(name: str) -> pd.DataFrame:
+        return frame.pivot(index=axes[0], columns=axes[1], values=name).reindex(index=down, columns=across)
+
+    grid, texts = cells(figure.y), cells("text")
     signed = column.format.startswith("+")
     limit = 1.0 if column.unit == "probability" else float(frame[figure.y].abs().max()) or 1.0
-    written = (
-        None if figure.text is None else frame.pivot(index=axes[0], columns=axes[1], values=figure.text).to_numpy()
-    )
+    written = None if figure.text is None else cells(figure.text).to_numpy()
     digits = ("+" if signed else "") + (".3f" if limit >= 0.01 else ".1e")
     drawn = go.Figure(
         go.Heatmap(
@@ -145,16 +149,17 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
         drawn.update_xaxes(
             tickvals=list(range(len(grid.columns))), ticktext=[told[c] for c in grid.columns], tickangle=-40
         )
-    across = {"index": "head"}.get(axes[1], axes[1])
-    drawn.update_layout(xaxis_title=across, yaxis_title=axes[0], height=max(320, 70 * len(grid) + 120))
+    drawn.update_layout(
+        xaxis_title={"index": "head"}.get(axes[1], axes[1]), yaxis_title=axes[0], height=max(320, 70 * len(grid) + 120)
+    )
     drawn.update_yaxes(autorange="reversed")
     return drawn
 
 
 def _names(column: Column, values: Any) -> list[str]:
-    """L5 of layers, H5 of heads; positions are numbers."""
+    """L5 of layers, H5 of heads; positions are numbers, names as they are."""
     letter = "L" if column.name == "layer" else "" if "position" in (column.name, column.unit.split()[0]) else "H"
-    return [f"{letter}{value}" for value in values]
+    return [value if isinstance(value, str) else f"{letter}{value}" for value in values]
 
 
 @_draw.register

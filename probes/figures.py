@@ -36,7 +36,7 @@ class Figure:
 class HeadMap(Figure):
     """Layer × head, at the smallest value of `by` where rows differ in it; rows without a layer are left out.
 
-    Or head × head, where `rows` and `columns` name them.
+    Or what else `rows` and `columns` name: head × head, layer × position.
     """
 
     by: str | None = None
@@ -48,6 +48,13 @@ class HeadMap(Figure):
     """The column that stands in the cells, instead of the value."""
     names: str | None = None
     """The column that names the columns of the map."""
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        return (
+            f"{super().name}-by-{self.columns}" if (self.rows, self.columns) == ("layer", "position") else super().name
+        )
 
 
 @dataclass(frozen=True)

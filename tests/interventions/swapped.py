@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.interventions.pairs import PatchPair
+from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build
 from tests.probes import planted
 

@@ -150,4 +150,4 @@ def test_a_process_exits_2_and_help_loads_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
     for option in ("--diagonal", "--within", "--top", "--layers"):
         assert option in done.stdout
-    assert done.stdout.count("--control {None}|STR") == 6
+    assert done.stdout.count("--control {None}|STR") == 7

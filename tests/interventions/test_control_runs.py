@@ -18,7 +18,6 @@ from streamscope.interventions import (
     hydra,
     hydra_figure,
     patch,
-    patch_plots,
     steer_heads,
     streams,
     streams_plot,
@@ -96,6 +95,14 @@ def measure(tmp_path: Path) -> Measure:
         return {name: pd.read_parquet(path) for name, path in paths.items()}
 
     return go
+
+
+def kept(command: Any, folder: Path, run: Path, *options: str, control: Path | None = None) -> Result:
+    """Run the command of an instrument, and load its result."""
+    more = [] if control is None else ["--control", str(control)]
+    out = folder / f"{len(list(folder.iterdir()))}" / "t.parquet"
+    command.main([str(run), *options, *more, "--out", str(out)])
+    return Result.load(out)
 
 
 def is_zero(table: pd.DataFrame) -> None:
@@ -268,29 +275,36 @@ def test_hydra_of_other_heads(tiny_run: Path, changed: Path, words: Path, measur
 
 
 @pytest.mark.parametrize("method", some(["exact", "attribution"], ["exact"]))
-def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, measure: Measure) -> None:
+def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path: Path) -> None:
     options = ["--suite", str(words), "--contrast", "noun", "--threshold", "1e-6", "--pairs", "4", "--method", method]
     options += ["--hooks", "token_pre", "z", "--direction", "denoise", "noise"]
     options += ["--senders", "top1:recovery"] if method == "exact" else []
-    itself = measure(patch, tiny_run, *options, control=tiny_run)
-    is_zero(itself["control"])
-    assert method == "attribution" or is_zero(itself["paths-control"]) is None
-    both = measure(patch, tiny_run, *options, control=changed)
-    single = [measure(patch, run, *options) for run in (tiny_run, changed)]
+    itself = kept(patch, tmp_path, tiny_run, *options, control=tiny_run)
+    names = ["effect", "recovery", *(["paths", "paths-recovery"] if method == "exact" else [])]
+    for name in names:
+        table = itself.table(f"{name}-control")
+        columns = [c for c in table.frame if c.endswith("_difference")]
+        values = table.frame[columns].to_numpy()
+        assert (values[~np.isnan(values)] == 0).all() and not np.isnan(values).all()
+        assert table.frame[[f"{c}_p" for c in columns]].isna().all(axis=None)
+    both = kept(patch, tmp_path, tiny_run, *options, control=changed)
+    sender = both.about["options"]["senders"]
+    single = [kept(patch, tmp_path, run, *options, *(["--senders", *sender] if sender else []))
+              for run in (tiny_run, changed)]  # fmt: skip
     keys = ["direction", "hook", "layer", "head", "position"]
-    names = ("effect", "recovery") if method == "exact" else ("attribution", "attributed")
-    check(both["control"], single[0][""], single[1][""], keys, {name: name for name in names})
-    assert both[""]["model"].nunique() == 2 and both["control"]["p"].notna().any()
-    maps = patch_plots.plot(both[""][both[""]["direction"] == "denoise"])
-    titles = [f"{hook}, lfa ({run})" for hook in ("token_pre", "z") for run in (tiny_run, changed)]
-    assert [note.text for note in maps.layout.annotations] == titles and len(maps.data) == 4
+    shares = {"recovery"} if method == "exact" else {"attributed"}
+    for block, quantities in (("effect", {"effect"} if method == "exact" else {"attribution"}), ("recovery", shares)):
+        table = both.table(f"{block}-control").frame.set_index(keys)
+        for name in quantities:
+            mine, theirs = (one.table().frame.set_index(keys)[name].reindex(table.index) for one in single)
+            np.testing.assert_allclose(table[f"{name}_run"], mine, atol=1e-9)
+            np.testing.assert_allclose(table[f"{name}_difference"], mine - theirs, atol=1e-9)
+            assert table[f"{name}_difference_p"].notna().any()
     if method == "exact":
-        assert len(patch_plots.plot_edges(both["paths"]).data) == 2
-        sender = single[0]["paths"]["sender"].iloc[0]
-        assert set(both["paths"]["sender"]) == {sender}
-        table = both["paths-control"]
-        one = table[table["measure"] == "effect"].set_index("reader")["run"]
-        np.testing.assert_allclose(one, single[0]["paths"].set_index("reader")["effect"].reindex(one.index), atol=1e-9)
+        assert set(both.table("paths").frame["sender"]) == {sender[0].replace(".", "")}
+        table = both.table("paths-control").frame.set_index("reader")["effect_control"].dropna()
+        of = single[1].table("paths").frame.set_index("reader")["effect"]
+        np.testing.assert_allclose(table, of.reindex(table.index), atol=1e-9)
 
 
 # ---- refused -----------------------------------------------------------------------------------
@@ -303,11 +317,10 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, measure:
             (c, "shallow", "has 1 layers of 4 heads, the model 2 of 4")
             for c in (ablate, amplify, streams, hydra, patch)
         ),
-        *((c, "words", "another vocabulary .* tokens, the model") for c in (ablate, amplify, streams, hydra, patch)),
+        *((c, "words", "another vocabulary .* tokens, the model") for c in (ablate, amplify, streams, hydra)),
         *((c, "short", "context of 16 tokens, the model 32") for c in (ablate, amplify, streams)),
         *((c, "missing", "no run folder") for c in (amplify, streams, hydra, patch)),
         (streams, "std-t", r"no stream token \(it has resid\)"),
-        (patch, "std-t", "token_pre.*--hooks that both models have"),
     ],
 )
 def test_other_controls_are_refused_before_anything_is_measured(
@@ -325,6 +338,22 @@ def test_other_controls_are_refused_before_anything_is_measured(
     with pytest.raises(InputError, match=message) as caught:
         command.main([str(tiny_run), "--control", str(folder)])
     assert "\n" not in str(caught.value) and not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("control", "message"),
+    [("words", "another vocabulary .* tokens, the model"), ("std-t", "token_pre.*--hooks that both models have")],
+)
+def test_a_control_that_cannot_be_patched_alike_is_refused(control: str, message: str, tiny_run: Path, words: Path,
+                                                           tmp_path: Path) -> None:  # fmt: skip
+    run = tiny_run
+    if control == "words":
+        copiers.model().save(tmp_path / "planted")
+        run = tmp_path / "planted"
+    folder = untrained("lfa" if control == "words" else control, run, tmp_path / control)
+    options = ["--suite", str(words), "--contrast", "noun", "--pairs", "2", "--method", "attribution"]
+    with pytest.raises(InputError, match=message):
+        patch.main([str(tiny_run), *options, "--control", str(folder)])
 
 
 @pytest.mark.parametrize("command", [ablate, amplify, streams, hydra, patch, ablation_effects, steer_heads])

@@ -8,30 +8,46 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streamscope.interventions.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
-from streamscope.interventions.patch import main
-from streamscope.interventions.patch_tables import UNITS, cell_table, error_table
-from streamscope.interventions.patching import Patched, patch_pairs, plan, spots
+from streamscope.interventions.patch import Patch, main
+from streamscope.interventions.patch.activations import Patched, patch_pairs, plan, spots
+from streamscope.interventions.patch.measure import Swept, add, cell_labels, errors, tables
+from streamscope.interventions.patch.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
+from streamscope.probes.contract import Seen
+from streamscope.probes.observations import estimate
 from streamscope.probes.prompts import load_suite
 from streamscope.probes.prompts.alignment import align
+from streamscope.probes.result import Table
 from streamscope.probes.stats.estimators import mean
 from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted
 from tests.tiny import FOUR, WORDS, some, untrained
 
 
+def swept(cells: list, exact: np.ndarray, guessed: np.ndarray | None) -> Swept:
+    zero = np.zeros(exact.shape[1])
+    return Swept([cell_labels(c, "denoise") for c in cells], Patched("denoise", zero, zero, exact), guessed)
+
+
+def table_of(one: Swept, pairs: list[PatchPair], threshold: float) -> Table:
+    """The table of a sweep that was made by hand."""
+    seen = Seen({}, {}, {"title": "by hand"}, extra=[one])
+    add(seen, "effect", "recovery", [one], pairs, threshold, "hook")
+    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    return tables(Patch(threshold=threshold), seen, found)["patches"]
+
+
 def test_error_table() -> None:
     model = make("std-t")
     cells = plan(model, PAIRS, spots(model, ["z", "mlp_out"]))
     exact = np.random.default_rng(0).normal(size=(len(cells), 2))
-    table = error_table(cells, exact, exact * 2, "denoise").set_index("hook")
+    table = errors(swept(cells, exact, exact * 2)).set_index("hook")
     assert table["correlation"].tolist() == pytest.approx([1, 1])
     at = [c for c, cell in enumerate(cells) if cell.spot.short == "z"]
     assert table.loc["z", "mean_abs"] == pytest.approx(np.abs(exact[at]).mean())
     assert table.loc["z", "max_abs"] == pytest.approx(np.abs(exact[at]).max())
-    flat = error_table(cells, exact * 0, exact, "denoise")
+    flat = errors(swept(cells, exact * 0, exact))
     assert flat["correlation"].isna().all() and flat["undefined"].str.contains("does not vary").all()
 
 
@@ -91,18 +107,20 @@ def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
     clean, corrupt = np.array([2.0, 3, 1, 4, 0.2, 2]), np.array([0.0, 1, -1, 0, 0, 0.5])
     patched = np.array([[1.0, 2.5, 0.5, 1, 9, 1]])
     found = Patched("denoise", clean, corrupt, patched)
-    row = cell_table(cells, pairs, found, patched - corrupt, 0.5, clean - corrupt, "denoise").iloc[0]
+    by_hand = Swept([cell_labels(cells[0], "denoise")], found, patched - corrupt)
+    row = table_of(by_hand, pairs, 0.5).frame.iloc[0]
     assert (row["n"], row["defined"], row["clusters"]) == (6, 5, 3)
     recovery = [(p - b) / (a - b) for p, a, b in zip(patched[0], clean, corrupt, strict=True) if abs(a - b) >= 0.5]
     expected = mean(recovery, ["0", "0", "1", "1", "2"])
-    assert row[["recovery", "ci_low", "ci_high"]].tolist() == pytest.approx(
+    assert row[["recovery", "recovery_low", "recovery_high"]].tolist() == pytest.approx(
         [expected.mean, expected.ci_low, expected.ci_high]
     )
     expected = mean(patched[0] - corrupt, ["0", "0", "1", "1", "2", "2"])
     assert row[["effect", "effect_low"]].tolist() == pytest.approx([expected.mean, expected.ci_low])
     assert row["attributed"] == pytest.approx(row["recovery"])
-    row = cell_table(cells, pairs, found, None, 50.0, clean - corrupt, "denoise").iloc[0]
-    assert np.isnan(row["recovery"]) and row["defined"] == 0 and "differ by 50 nats" in row["undefined"]
+    table = table_of(by_hand, pairs, 50.0)
+    assert np.isnan(table.frame["recovery"][0]) and table.frame["defined"][0] == 0
+    assert "differ by 50 nats" in table.missing[0, "recovery"]
 
 
 # ---- the command -------------------------------------------------------------------------------
@@ -131,11 +149,13 @@ def test_command_on_every_preset(
 ) -> None:
     run, out = untrained(preset, tiny_run, tmp_path / "run"), tmp_path / "patch.parquet"
     argv = [str(run), "--suite", str(suite), "--contrast", "noun", "--threshold", "1e-6", "--out", str(out)]
+    argv += ["--figure", str(out.with_suffix(".html"))]
     argv += ["--pairs", "4", "--senders", "top1:recovery", "--direction", "denoise", "noise"] if preset == "lfa" else []
     argv += ["--hooks", "token_pre", "z"] if preset == "lfa" else []
     main([*argv, *([] if preset == "lfa" else ["--pairs", "2", "--senders", "L0.mlp", "--by", "all"])])
     printed, table = capsys.readouterr().out, pd.read_parquet(out)
-    assert set(UNITS) <= set(table.columns) and "pairs of words by noun" in printed and "strongest of" in printed
+    assert {"effect", "effect_p_holm", "recovery_low", "attribution", "attributed", "defined"} <= set(table)
+    assert "pairs of words by noun" in printed
     streams = {
         "lfa": {"token_pre"},
         "pls": {"token_pre", "context_pre"},
@@ -152,8 +172,7 @@ def test_command_on_every_preset(
         assert one["recovery"].item() == pytest.approx(whole, abs=1e-3)
     assert {"sender", "reader", "recovery"} <= set(pd.read_parquet(out.with_stem("patch-paths")))
     assert pd.read_parquet(out.with_stem("patch-attribution"))["values"].gt(0).all()
-    for name in ("patch", "patch-paths", *(["patch-noise"] if preset == "lfa" else [])):
-        assert (tmp_path / f"{name}.html").exists()
+    assert (tmp_path / "patch.html").exists()
 
 
 def texts(run: Path) -> list[str]:
@@ -180,7 +199,8 @@ def test_bad_input(tiny_run: Path, suite: Path) -> None:
         ([*own, "--hooks", "resid_pre"], "token_pre or context_pre"),
         ([*own, "--threshold", "0"], "threshold must be positive"),
         ([*own, "--senders", "top1:pds"], "recovery"),
-        ([*own, "--senders", "top1:recovery", "--hooks", "mlp_out"], "let --hooks hold z"),
+        ([*own, "--senders", "top1:recovery", "--threshold", "1000"], "heads cannot be ranked"),
+        ([*own, "--senders", "L7.mlp"], "layers go from 0 to 1"),
         (["--suite", str(suite), "--pairs", "0"], "at least 1"),
         (["--suite", str(suite), "--contrast", "clue"], "query is in the sentence"),
         (["--out", "x.csv"], "parquet"),

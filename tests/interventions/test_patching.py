@@ -8,36 +8,31 @@ import torch
 from torch import Tensor
 from transformer_lens import patching as lens
 
-from streamscope.interventions.attribution import attribute_pairs
-from streamscope.interventions.pairs import make_pairs
-from streamscope.interventions.patch_tables import cell_table, edge_table
-from streamscope.interventions.patching import default_spots, patch_pairs, plan, spots
-from streamscope.interventions.path_patching import edges_of, parse_senders, patch_edges
+from streamscope.interventions.patch import Patch
+from streamscope.interventions.patch.activations import default_spots, patch_pairs, plan, spots
+from streamscope.interventions.patch.attribution import attribute_pairs
 from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint
-from streamscope.probes.prompts.alignment import align
+from streamscope.probes.documents import given_prompts
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds, one_head_moves_it
 from tests.probes import planted
 
 
 def test_only_the_planted_head_moves_the_answer() -> None:
     model = one_head_moves_it()
-    found = make_pairs(align(planted.suite(3), model.tokenizer, planted.CONTEXT), model.tokenizer, "noun")
-    pairs = found.pairs[::2]
-    assert len(pairs) == 2 and len(found.filtered) == 2  # of one relation there is one tool
-    cells = plan(model, pairs, spots(model, default_spots(model)))
-    for direction in ("denoise", "noise"):
-        exact = patch_pairs(model, pairs, cells, direction)
-        assert (exact.clean - exact.corrupt > 1).all()
-        table = cell_table(cells, pairs, exact, None, 0.5, exact.clean - exact.corrupt, direction)
-        on, off = (1.0, 0.0) if direction == "denoise" else (0.0, 1.0)
-        for _, row in table.iterrows():
-            moves = {("resid_pre", "target"), ("attn_out", "last")}
-            here = row["head"] == "L0H1" or (row["hook"], row["position"]) in moves
-            assert row["recovery"] == pytest.approx(on if here else off, abs=1e-9), row
-    edges = edges_of(model, parse_senders(["L0.*", "L0.mlp"], model))
-    paths = edge_table(edges, pairs, patch_edges(model, pairs, edges), 0.5).set_index(["sender", "reader"])
+    prompts = given_prompts(planted.suite(3), model, model.tokenizer)
+    how = Patch(contrast="noun", direction=("denoise", "noise"), method=("exact",), senders=("top1:recovery", "L0.mlp"))
+    result = how.measure(model, prompts)
+    assert result.about["left_out"].startswith(", 2 left out: no other noun")  # of one relation there is one tool
+    table = result.table().frame
+    assert set(table["n"]) == {len(prompts.aligned.prompts) - 2} and set(table["hook"]) == set(default_spots(model))
+    for _, row in table.iterrows():
+        on, off = (1.0, 0.0) if row["direction"] == "denoise" else (0.0, 1.0)
+        moves = {("resid_pre", "target"), ("attn_out", "last")}
+        here = row["head"] == "L0H1" or (row["hook"], row["position"]) in moves
+        assert row["recovery"] == pytest.approx(on if here else off, abs=1e-9), row
+    paths = result.table("paths").frame.set_index(["sender", "reader"])
     assert paths.loc[("L0H1", "head"), "recovery"] == pytest.approx(1, abs=1e-9)
     assert paths.drop(("L0H1", "head"))["effect"].abs().max() < 1e-9
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.interventions.path_patching import (
+from streamscope.interventions.patch.paths import (
     READERS,
     Edge,
     Sender,

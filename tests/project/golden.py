@@ -74,13 +74,16 @@ RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
            "pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
            "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
            "specialization": long_names("value"),
-           "head_groups": long_names("held_out"), "routing/heads": long_names("over_even")}  # fmt: skip
+           "head_groups": long_names("held_out"), "routing/heads": long_names("over_even"),
+           "patch": {"sd": "recovery_sd", "ci_low": "recovery_low", "ci_high": "recovery_high", "p": "effect_p",
+                     "p_holm": "effect_p_holm"}}  # fmt: skip
 """By the command's name up to the first hyphen, or that and a table's name."""
 GONE = {
     "amplify": {
         "undefined": "reasons name the new columns", "sample": "samples are a table of their own",
         "model": "a table per run; the control is in the tables of differences", "measure": "a table for each",
     },
+    "patch": {"undefined": "reasons name the new columns"},
     "coreference": {"undefined": "reasons name the new columns"},
     "specialization": {"se": "with the interval it says nothing new", "undefined": "reasons name the new columns"},
     "mixing_monitor": {
@@ -103,8 +106,8 @@ GONE = {
     },
 }  # fmt: skip
 CONTRACT = {
-    "ablate", "amplify", "coherence", "coreference", "head_groups", "heads", "mixing_monitor", "pds", "routing",
-    "specialization", "sps",
+    "ablate", "amplify", "coherence", "coreference", "head_groups", "heads", "mixing_monitor", "patch", "pds",
+    "routing", "specialization", "sps",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}

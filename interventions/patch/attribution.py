@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from streamscope.interventions.pairs import PatchPair
-from streamscope.interventions.patching import Cell, Direction, both_runs
+from streamscope.interventions.patch.activations import Cell, Direction, both_runs
+from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.capture import capture
 from streamscope.models.errors import InputError
 

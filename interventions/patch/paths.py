@@ -23,8 +23,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from streamscope.interventions.pairs import PatchPair
-from streamscope.interventions.patching import Direction, Patched, sweep_pairs
+from streamscope.interventions.patch.activations import Direction, Patched, sweep_pairs
+from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.capture import Edit
 from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper
 from streamscope.models.errors import InputError
@@ -99,13 +99,17 @@ def connected(model: Any, edge: Edge) -> bool:
     return True
 
 
-def edges_of(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] = (*READERS, "head")) -> list[Edge]:
-    """All edges that exist from the senders. Raises `InputError` when there is none."""
+def every_edge(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] = (*READERS, "head")) -> list[Edge]:
+    """From every sender to every reader of every layer, also where the reader does not read what the sender writes."""
     n = model.config.n_layers
     every = [(reader, layer) for layer in range(n) for reader in READERS if reader in readers]
     every += [("head", n)] if "head" in readers else []
-    edges = [Edge(sender, reader, layer) for sender in senders for reader, layer in every]
-    found = [edge for edge in edges if connected(model, edge)]
+    return [Edge(sender, reader, layer) for sender in senders for reader, layer in every]
+
+
+def edges_of(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] = (*READERS, "head")) -> list[Edge]:
+    """All edges that exist from the senders. Raises `InputError` when there is none."""
+    found = [edge for edge in every_edge(model, senders, readers) if connected(model, edge)]
     if not found:
         raise InputError("no reader reads what these senders write; give a sender of an earlier layer")
     for edge in found:

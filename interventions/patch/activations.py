@@ -6,7 +6,7 @@
 
 denoise puts the clean activation into the corrupted run, noise the corrupted one into the clean run. The metric is
 m = ln p(answer) − ln p(foil) at the last position. Everything after the patched activation is computed anew.
-`interventions.attribution` guesses the same effects from one gradient.
+`interventions.patch.attribution` guesses the same effects from one gradient.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from streamscope.interventions.batch import answer_log_probs
-from streamscope.interventions.pairs import PatchPair
+from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.capture import Edit, Query, run
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.hooks import ObservePoint, row_of

@@ -1,0 +1,97 @@
+"""Where does a prediction come from? Put single activations of one prompt into the run of another, and see.
+
+    python -m interventions.patch                     the bundled LFA: streams, attention, FFN by position, every head
+    python -m interventions.patch runs/kron --hooks token_pre context_pre z mlp.post --direction denoise noise
+    python -m interventions.patch runs/kron --senders top3:recovery L1.mlp --out patch.parquet
+    python -m interventions.patch --clean "Leo met a robot and a monkey. Built from metal, it" --answer " beeped"
+        --corrupt "Leo met a robot and a monkey. Lonely and sad, it" --foil " lay" --by token
+    python -m interventions.patch runs/lfa --control runs/std-t --hooks attn_out mlp_out z
+
+A pair is a clean and a corrupted prompt of equally many tokens: two texts of yours, or of a suite by --contrast: clue
+(the same nouns, what follows calls for the other one), noun (another noun stands there), order (the two orders of a
+minimal pair). Prompts without such a partner are left out and counted. The metric is ln p(answer) − ln p(foil) after
+the last token; recovery is 0 at the corrupted run's value and 1 at the clean one's, undefined in pairs where the two
+differ by less than --threshold. denoise puts the clean activation into the corrupted run, noise the reverse. Intervals
+are over independent pairs. Beside it stands the first-order guess (attribution patching), and how far it is off.
+
+Hooks by short names: z, q, k, v, pattern, attn_out, mlp_out, mlp.post, resid_pre, token_mid, context_post, s1_pre, …
+--senders adds path patching: the effect of a head, L2.attn or L2.mlp through one reader (`interventions.patch.paths`
+says what is frozen); top3:recovery are the heads that recovered most, on these same pairs. --control patches the same
+places of the same pairs in a second model with the run's tokenizer; the senders are those of the run.
+"""
+
+from typing import ClassVar, Literal
+
+from streamscope.models.bounds import Count, Positive
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import score_names
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, Opened, Prompts, instrument
+from streamscope.probes.figures import HeadMap, Intervals
+
+
+@instrument("patch", Prompts(suite="stories"))
+class Patch(Instrument):
+    """Put single activations of one prompt into the run of another: which of them carry the answer.
+
+    m = ln p(answer) − ln p(foil); effect = m(patched) − m(the run it was put into); recovery = (m(patched) −
+    m(corrupted)) / (m(clean) − m(corrupted)) (Meng et al. 2022; Wang et al. 2022).
+    """
+
+    contrast: Literal["clue", "noun", "order"] = "clue"
+    """What differs between the two prompts of a pair."""
+    clean: str | None = None
+    """A clean text of your own; with --corrupt, --answer and --foil instead of a suite."""
+    corrupt: str | None = None
+    """The corrupted text, of equally many tokens."""
+    answer: str | None = None
+    """What follows the clean text, with its leading space; its first token counts."""
+    foil: str | None = None
+    """What follows the corrupted text."""
+    pairs: Count = 20
+    """About so many pairs, spread over the suite."""
+    hooks: tuple[str, ...] = ()
+    """Hooks to patch, also embed, pos_embed, ln_final.normalized; default: the streams entering each layer, attn_out,
+    mlp_out, z."""
+    layers: tuple[str, ...] = ()
+    """Layers as 3 or 2-4; default: all."""
+    by: Literal["auto", "role", "head", "head-role", "token", "all"] = "auto"
+    """What is patched at once: all positions of a role, a head, a head at a role, one position, or everything."""
+    direction: tuple[Literal["denoise", "noise"], ...] = ("denoise",)
+    """Clean into corrupted, or corrupted into clean."""
+    method: tuple[Literal["exact", "attribution"], ...] = ("exact", "attribution")
+    """Run every patch, guess it from one gradient, or both."""
+    senders: tuple[str, ...] = ()
+    """Path patching from heads (L2.H3, top3:recovery), L2.attn or L2.mlp, in the first direction."""
+    threshold: Positive = 0.5
+    """Nats between clean and corrupted below which recovery is undefined."""
+
+    figures: ClassVar = (
+        HeadMap("recovery", each=("hook", "direction"), columns="position"),
+        HeadMap("recovery", each=("hook", "direction")),
+        HeadMap("effect", each=("hook", "direction"), columns="position"),
+        HeadMap("effect", each=("hook", "direction")),
+        Intervals("effect", label="name"), Intervals("attribution", label="name"),
+        HeadMap("effect", table="paths", rows="sender", columns="reader"),
+    )  # fmt: skip
+    quick: ClassVar = {
+        "contrast": "noun", "pairs": 4, "hooks": ("token_pre", "z"), "layers": ("0-1",), "senders": ("L1.H2",),
+    }  # fmt: skip
+    planted: ClassVar = "tests/interventions/test_patching.py::test_only_the_planted_head_moves_the_answer"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = (self.clean, self.corrupt, self.answer, self.foil)
+        if any(x is not None for x in own) and any(x is None for x in own):
+            raise InputError("a pair of your own needs all of --clean, --corrupt, --answer and --foil")
+        if not self.direction or not self.method:
+            raise InputError("give at least one --direction and one --method")
+        if strange := score_names(self.senders) - {"recovery"}:
+            raise InputError(f"--senders rank heads by recovery, not {', '.join(sorted(strange))}")
+
+    def settled(self, data: Opened) -> "Patch":
+        """With hooks and ranked senders by name, so that a control is patched in the same places."""
+        return self._body().settled(self, data)
+
+
+main = main_of(Patch, __doc__)
