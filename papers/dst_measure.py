@@ -136,7 +136,7 @@ def _amplify(
 
 def _streams(rows: Rows, model: Any, shards: "TokenShards", settings: Settings, progress: Progress) -> pd.DataFrame:
     """Table 4 everywhere, for the head and layer by layer."""
-    from streamscope.interventions.streams_tables import ablate_streams, cells_of
+    from streamscope.interventions.streams.measure import ablate_streams, cells_of
     from streamscope.probes.undefined import reasons
 
     streams, layers = ("token", "context"), list(range(model.config.n_layers))

@@ -1,7 +1,7 @@
 """Units of the columns of every table that `papers.dst` writes."""
 
 from streamscope.interventions.amplify.measure import AREAS, CURVE, HEADS
-from streamscope.interventions.streams_tables import UNITS as STREAMS
+from streamscope.interventions.streams.measure import COLUMNS as STREAMS
 from streamscope.papers.losses import UNITS as LOSSES
 from streamscope.probes.result import short_units
 
@@ -12,7 +12,7 @@ UNITS: dict[str, dict[str, str]] = {
     "runs": {"value": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "n": "documents"},
     "presets": {"mean": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "n": "training seeds"},
     "claims": {"difference": "the unit of the quantity, on the side that the paper says", **_INTERVAL},
-    "streams": STREAMS,
+    "streams": short_units(STREAMS, "delta"),
     "amplification": short_units(CURVE, "delta"),
     "heads": short_units(HEADS),
     "areas": short_units(AREAS, "area"),

@@ -68,6 +68,8 @@ class Intervals(Figure):
     beside: str | None = None
     by: str | None = None
     most: int = 40
+    each: tuple[str, ...] = ()
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
 
     @property
     def name(self) -> str:

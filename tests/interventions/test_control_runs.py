@@ -20,10 +20,10 @@ from streamscope.interventions import (
     patch,
     steer_heads,
     streams,
-    streams_plot,
 )
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.stream_edits import replace_everywhere, zero
+from streamscope.interventions.streams import Streams
 from streamscope.interventions.sweep import document_losses
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
@@ -132,23 +132,25 @@ def check(
 # ---- over documents ----------------------------------------------------------------------------
 
 
-def test_streams(tiny_run: Path, changed: Path, corpus: tuple[Path, Path], measure: Measure) -> None:
-    options = [*STREAMS, "--data", str(corpus[1]), "--max-documents", "6"]
-    is_zero(measure(streams, tiny_run, *options, control=tiny_run)["control"])
-    both = measure(streams, tiny_run, *options, control=changed)
-    mine, theirs = (measure(streams, run, *options)[""] for run in (tiny_run, changed))
-    table, keys = both["control"], ["definition", "where", "reach"]
-    check(table, mine, theirs, keys, {"delta": "delta", "percent": "percent"})
-    assert both[""]["model"].nunique() == 2 and len(both[""]) == len(mine) + len(theirs)
-    assert len(streams_plot.plot(both[""]).data) == 2 * len(streams_plot.plot(mine).data)
+def test_streams(tiny_run: Path, changed: Path, corpus: tuple[Path, Path]) -> None:
+    how = Streams(where=("0-1", "everywhere"), draws=2)
+    data = Documents(data=str(corpus[1]), max_documents=6)
+    single = [how.measure(load(run), data) for run in (tiny_run, changed)]
+    both = beside(*single)
+    for name, block in (("delta", "loss"), ("percent", "percent")):
+        found = both.table(f"{block}-control").frame
+        mine, theirs = (one.table().frame[name].to_numpy() for one in single)
+        np.testing.assert_allclose(found[f"{name}_difference"], mine - theirs, atol=1e-9)
     shards = evaluation_shards(tiny_run, load(tiny_run).tokenizer, str(corpus[1]))
     edits = [replace_everywhere("token", zero, 2)]
     losses = [document_losses(load(run), shards, edits, max_documents=6) for run in (tiny_run, changed)]
     a, b = (one.edited[0] - one.baseline for one in losses)
-    row = table[table["measure"] == "delta"].set_index(keys).loc[("x_t → 0", "everywhere", "")]
-    assert row["p"] == pytest.approx(float(clustered_t(a - b, losses[0].tokens.astype(float)).p))
-    empty = table[(table["definition"] == "x_e → 0") & (table["where"] == "L0") & (table["reach"] == "onwards")]
-    assert empty["difference"].isna().all() and empty["undefined"].str.contains("by construction").all()
+    table = both.table("loss-control")
+    row = table.frame.set_index(["definition", "where"]).loc[("x_t → 0", "everywhere")]
+    assert row["delta_difference_p"] == pytest.approx(float(clustered_t(a - b, losses[0].tokens.astype(float)).p))
+    at = ["x_e → 0", "L0", "onwards"]
+    empty = int(np.flatnonzero((table.frame[["definition", "where", "reach"]] == at).all(axis=1))[0])
+    assert "by construction" in table.missing[empty, "delta_difference"]
 
 
 def test_amplify(tiny_run: Path, changed: Path, corpus: tuple[Path, Path]) -> None:
@@ -320,7 +322,7 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path
         *((c, "words", "another vocabulary .* tokens, the model") for c in (ablate, amplify, streams, hydra)),
         *((c, "short", "context of 16 tokens, the model 32") for c in (ablate, amplify, streams)),
         *((c, "missing", "no run folder") for c in (amplify, streams, hydra, patch)),
-        (streams, "std-t", r"no stream token \(it has resid\)"),
+        (streams, "std-t", "unknown stream .token."),
     ],
 )
 def test_other_controls_are_refused_before_anything_is_measured(

@@ -11,9 +11,16 @@ import torch
 from torch import Tensor
 
 from streamscope.interventions import stream_edits as e
-from streamscope.interventions.stream_reference import hook_names, random_embeddings, stream_means, stream_of, window
-from streamscope.interventions.streams import chosen_streams, main, parse_places
-from streamscope.interventions.streams_tables import UNITS, Cell, ablate_streams, cells_of
+from streamscope.interventions.streams import main
+from streamscope.interventions.streams.measure import (
+    COLUMNS,
+    Cell,
+    ablate_streams,
+    cells_of,
+    chosen_streams,
+    parse_places,
+)
+from streamscope.interventions.streams.reference import hook_names, random_embeddings, stream_means, stream_of, window
 from streamscope.models import build
 from streamscope.models.capture import capture, edit
 from streamscope.models.checkpoint import load
@@ -226,7 +233,17 @@ def test_command_on_every_preset(
 ) -> None:
     run, out = untrained(preset, tiny_run, tmp_path / "run"), tmp_path / "streams.parquet"
     argv = [str(run), "--data", str(corpus[1]), "--max-documents", "2", "--draws", "1", "--where", "1", "everywhere"]
-    argv += ["--method", "zero", "random", "mean", "resample", "--out", str(out)]
+    argv += [
+        "--method",
+        "zero",
+        "random",
+        "mean",
+        "resample",
+        "--out",
+        str(out),
+        "--figure",
+        str(out.with_suffix(".html")),
+    ]
     if preset in ("std-t", "llama", "hdpl", "gpt2"):
         with pytest.raises(InputError, match=r"one residual stream.*interventions\.ablate.*--streams resid"):
             main(argv)
@@ -235,7 +252,11 @@ def test_command_on_every_preset(
     printed, table = capsys.readouterr().out, pd.read_parquet(out)
     streams = {"kromcanon": ["s0", "s1", "s2", "s3"], "lfa": ["token", "context"]}
     assert list(dict.fromkeys(table["stream"])) == streams.get(preset, list(dict.fromkeys(table["stream"])))
-    assert set(UNITS) <= set(table.columns) and "everywhere" in printed and out.with_suffix(".html").exists()
+    assert (
+        {column.name for column in COLUMNS} <= set(table)
+        and "everywhere" in printed
+        and out.with_suffix(".html").exists()
+    )
     assert np.isfinite(table["loss"]).all() and (table["delta"].abs() > 1e-4).any()
 
 

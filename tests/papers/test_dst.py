@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from streamscope.interventions.streams_tables import PAPER
+from streamscope.interventions.streams.measure import PAPER
 from streamscope.models.capture import edit
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError

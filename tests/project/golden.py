@@ -71,6 +71,7 @@ ABLATE = {
     "p_interaction": "interaction_p", "p_interaction_holm": "interaction_p_holm",
 }  # fmt: skip
 RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
+           "streams": long_names("delta"),
            "pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
            "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
            "specialization": long_names("value"),
@@ -79,6 +80,7 @@ RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
                      "p_holm": "effect_p_holm"}}  # fmt: skip
 """By the command's name up to the first hyphen, or that and a table's name."""
 GONE = {
+    "streams": {"undefined": "reasons name the new columns"},
     "amplify": {
         "undefined": "reasons name the new columns", "sample": "samples are a table of their own",
         "model": "a table per run; the control is in the tables of differences", "measure": "a table for each",
@@ -107,7 +109,7 @@ GONE = {
 }  # fmt: skip
 CONTRACT = {
     "ablate", "amplify", "coherence", "coreference", "head_groups", "heads", "mixing_monitor", "patch", "pds",
-    "routing", "specialization", "sps",
+    "routing", "specialization", "sps", "streams",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}

@@ -1,0 +1,69 @@
+"""Take a residual stream away and measure what the model loses: DST §4.1, Table 4.
+
+    python -m interventions.streams                                the bundled LFA: x_t → 0, x_e → 0, x_t → random words
+    python -m interventions.streams runs/kron --method zero random mean resample --out streams.parquet
+    python -m interventions.streams runs/kron --where everywhere head --streams token
+    python -m interventions.streams runs/kromhc --streams s0 s2 --where 2-4 --reach onwards
+    python -m interventions.streams runs/lfa --control runs/kron --streams token
+
+DST Table 4 evaluates trained models "with one stream removed or corrupted": x_t → 0, x_e → 0, x_t → random vocabulary
+embeddings, and gives the change of the loss in percent of the baseline. It does not say where. So every place is
+measured: `everywhere` nobody reads the stream; x_t → 0 is then a model that sees no text.
+`head`: only the final norm and the head read the change. L3: layer 3, with --reach layer its own attention and FFN
+only, the stream being put back after it; with --reach onwards the stream is changed where it enters layer 3 and stays
+so, which in a model with a frozen token stream changes every later layer and the head.
+
+Methods: zero; random, embeddings of random tokens, drawn --draws times (x_e does not begin as embeddings and has
+none); mean, over the measured documents; resample, the stream of another stretch of the data, drawn --draws times.
+With one stream there is nothing left when it is gone: --streams resid measures that, layer by layer, where asked for.
+--control gives the difference of the changes to those of a second model with the same draws, paired by document; it
+must have the streams, the tokenizer and the context of the run.
+"""
+
+from typing import ClassVar, Literal
+
+from streamscope.models.bounds import Count, Seed
+from streamscope.models.errors import InputError
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, Opened, instrument
+from streamscope.probes.figures import Curve, Intervals
+
+
+@instrument("streams", Documents())
+class Streams(Instrument):
+    """Take a residual stream away, at one place or everywhere, and measure what the model loses.
+
+    delta = loss without the stream − loss; percent = 100 (loss without the stream / loss − 1) (DST §4.1, Table 4).
+    """
+
+    streams: tuple[str, ...] = ()
+    """Streams to take away: token, context; s0, s1, …; resid. Default: all that the model has."""
+    method: tuple[Literal["zero", "random", "mean", "resample"], ...] = ("zero", "random")
+    """What stands in its place."""
+    where: tuple[str, ...] = ()
+    """Layers as 3 or 2-4, head, everywhere; default: all of these."""
+    reach: tuple[Literal["layer", "onwards"], ...] = ("layer", "onwards")
+    """Of a layer: only that layer reads the change, or everything from there on."""
+    draws: Count = 3
+    """Draws of random and resample."""
+    seed: Seed = 0
+    """Of the draws."""
+
+    figures: ClassVar = (
+        Curve("percent", x="layer", by="definition", each=("reach",)),
+        Intervals("percent", label="definition", each=("where", "reach")),
+    )  # fmt: skip
+    quick: ClassVar = {"where": ("1-2", "everywhere"), "draws": 2}
+    planted: ClassVar = "tests/interventions/test_streams.py::test_what_is_known_on_paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.method or not self.reach:
+            raise InputError("give at least one --method and one --reach")
+
+    def settled(self, data: Opened) -> "Streams":
+        """With the streams that the model has by name."""
+        return self._body().settled(self, data)
+
+
+main = main_of(Streams, __doc__)

@@ -1,0 +1,296 @@
+"""What a model loses without one of its streams: edits as cells, documents as units, a row for each place."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.interventions import stream_edits as e
+from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.reference import document_rows
+from streamscope.interventions.steer import parse_layers
+from streamscope.interventions.steering import streams_of
+from streamscope.interventions.stream_edits import Replacement
+from streamscope.interventions.streams import Streams, reference
+from streamscope.interventions.sweep import Losses, document_losses
+from streamscope.models.capture import Edits
+from streamscope.models.config import FrozenToken
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.text.shards import TokenShards, document_batches
+from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.result import Column, Table, counts, described, key, quantity
+
+METHODS = ("zero", "random", "mean", "resample")
+DRAWN = ("random", "resample")
+"""Methods that draw what they put in."""
+SYMBOL = {"token": "x_t", "context": "x_e", "resid": "x"}
+TARGET = {"zero": "0", "random": "random vocabulary", "mean": "mean", "resample": "other text"}
+PAPER = {("token", "zero"): 36.0, ("context", "zero"): 9.5, ("token", "random"): 28.0}
+"""Percent of DST Table 4: another model, another corpus, no place."""
+EVERYWHERE, HEAD = "everywhere", "head"
+EMPTY = "by construction, x_e is 0 until layer 0 writes it"
+NATS = Measure(name="loss", unit="nats/token", resolution=SMALLEST["loss"])
+PERCENT = Measure(
+    name="percent of the loss", unit="percent", resolution=100 * SMALLEST["loss"], factor=100.0, shift=-100.0
+)
+
+
+def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: the unedited model and every edit, one for each draw; units: documents."""
+    places = parse_places(how.where, model.config.n_layers)
+    cells = cells_of(chosen_streams(model, how.streams), how.method, places, how.reach)
+    opened = data[Documents]
+    losses, index = stream_losses(
+        model, opened.shards, cells, draws=how.draws, seed=how.seed, progress=progress, **opened.limits
+    )
+    title = f"{title_of(model)}: loss without a stream; {opened.title()}, {losses.tokens.sum():,} tokens"
+    return seen_of(model, cells, losses, index, opened.units(), title)
+
+
+def settled(how: Streams, data: Opened) -> Streams:
+    """With the streams that the model has by name, so that a control is measured without the same ones."""
+    return replace(how, streams=chosen_streams(data.model, how.streams))
+
+
+def chosen_streams(model: StreamTransformer, chosen: Sequence[str]) -> tuple[str, ...]:
+    """The streams to take away. With a single stream, only `resid` by name.
+
+    Raises `InputError` for a stream the model does not have, and for a single stream that was not asked for.
+    """
+    streams = streams_of(model, chosen)
+    if streams == ("resid",) and not chosen:
+        raise InputError(
+            f"{model.config.name} has one residual stream, and without it nothing is left: use interventions.ablate "
+            "for its heads or interventions.patch for its layers, or --streams resid to measure it all the same"
+        )
+    return streams
+
+
+def parse_places(specs: Sequence[str], n_layers: int) -> list[int | str]:
+    """Layers ascending, then head and everywhere; all of them without specs. Raises `InputError` as `parse_layers`."""
+    last = [name for name in (HEAD, EVERYWHERE) if name in specs or not specs]
+    layers = [spec.replace("L", "") for spec in specs if spec not in (HEAD, EVERYWHERE)]
+    for spec in layers:
+        if not spec.replace("-", "").isdigit():
+            raise InputError(f"--where {spec}: give layers as 3 or 2-4, head or everywhere")
+    found = parse_layers(layers, n_layers, "--where") if specs else list(range(n_layers))
+    return [*found, *last]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One stream, replaced in one way at one place."""
+
+    stream: str
+    method: str
+    where: int | str
+    """A layer, "head" or "everywhere"."""
+    reach: str
+    """"layer" or "onwards"; "" for the other places."""
+
+    @property
+    def definition(self) -> str:
+        """As in DST Table 4: x_t → 0."""
+        return f"{SYMBOL.get(self.stream, self.stream)} → {TARGET[self.method]}"
+
+    @property
+    def place(self) -> str:
+        """L3, head or everywhere."""
+        return f"L{self.where}" if isinstance(self.where, int) else self.where
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The columns that name it."""
+        where = {"where": self.place, "reach": self.reach, "layer": self.where if isinstance(self.where, int) else -1}
+        return {"stream": self.stream, "definition": self.definition, "method": self.method, **where}
+
+    def edits(self, replacement: Replacement, n_layers: int) -> Edits:
+        """The edits that do it."""
+        if self.where == EVERYWHERE:
+            return e.replace_everywhere(self.stream, replacement, n_layers)
+        if self.where == HEAD:
+            return e.replace_for_head(self.stream, replacement, n_layers)
+        assert isinstance(self.where, int)
+        make = e.replace_in_layer if self.reach == "layer" else e.replace_onwards
+        return make(self.stream, replacement, self.where)
+
+
+def cells_of(
+    streams: Sequence[str], methods: Sequence[str], places: Sequence[int | str], reaches: Sequence[str]
+) -> list[Cell]:
+    """Every stream with every method at every place; random embeddings only where a stream begins as embeddings.
+
+    Raises `InputError` for an unknown method and when nothing is left.
+    """
+    for method in methods:
+        if method not in METHODS:
+            raise unknown("method", method, list(METHODS))
+    cells = []
+    for stream in streams:
+        for method in dict.fromkeys(methods):
+            if stream == "context" and method == "random":
+                continue
+            for where in dict.fromkeys(places):
+                for reach in dict.fromkeys(reaches) if isinstance(where, int) else ("",):
+                    cells.append(Cell(stream, method, where, reach))
+    if not cells:
+        raise InputError("nothing to measure: the context stream does not begin as embeddings; use --method resample")
+    return cells
+
+
+def replacements(
+    model: StreamTransformer,
+    shards: TokenShards,
+    streams: Sequence[str],
+    methods: Sequence[str],
+    *,
+    draws: int,
+    seed: int,
+    rows: Callable[[], Iterable[Sequence[int]]],
+) -> dict[tuple[str, str], list[Replacement]]:
+    """(stream, method) -> replacements, one for each draw. `rows` gives the reference rows of the mean."""
+    found: dict[tuple[str, str], list[Replacement]] = {}
+    for stream in streams:
+        for method in methods:
+            if method == "zero":
+                made: list[e.Replacement] = [e.zero]
+            elif method == "mean":
+                made = [e.constant(reference.stream_means(model, stream, rows()))]
+            elif method == "random":
+                made = [e.sequence(reference.random_embeddings(model, stream, seed, i)) for i in range(draws)]
+            else:
+                texts = [reference.window(shards, model.config.n_ctx, seed, i) for i in range(draws)]
+                made = [e.sequence(reference.stream_of(model, stream, ids)) for ids in texts]
+            found[stream, method] = made
+    return found
+
+
+def empty_stream(model: StreamTransformer, cell: Cell) -> bool:
+    """Whether x_e is read where it is still 0: entering layer 0, and in all of it when attention writes x_t."""
+    whole = cell.reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
+    return cell.stream == "context" and cell.where == 0 and whole
+
+
+def stream_losses(
+    model: StreamTransformer,
+    shards: TokenShards,
+    cells: Sequence[Cell],
+    *,
+    draws: int = 3,
+    seed: int = 0,
+    max_documents: int | None = None,
+    batch_size: int = 32,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> tuple[Losses, list[list[int]]]:
+    """(losses of every document, the edits of each cell, one for each draw). Raises `InputError` for no draw."""
+    if draws < 1:
+        raise InputError(f"draws {draws}: at least 1")
+
+    def rows() -> Iterable[Sequence[int]]:
+        return document_rows(document_batches(shards, model.config.n_ctx, batch_size, max_documents))
+
+    pairs = list(dict.fromkeys((cell.stream, cell.method) for cell in cells))
+    made: dict[tuple[str, str], Any] = {}
+    for stream, method in pairs:
+        made |= replacements(model, shards, [stream], [method], draws=draws, seed=seed, rows=rows)
+    sweep, index = list[Any](), list[list[int]]()
+    for cell in cells:
+        some = [cell.edits(replacement, model.config.n_layers) for replacement in made[cell.stream, cell.method]]
+        index.append(list(range(len(sweep), len(sweep) + len(some))))
+        sweep += some
+    limits: dict[str, Any] = {"max_documents": max_documents, "batch_size": batch_size, "progress": progress}
+    return document_losses(model, shards, sweep, **limits), index
+
+
+# ---- cells and contrasts -----------------------------------------------------------------------
+
+
+def seen_of(
+    model: StreamTransformer, cells: Sequence[Cell], losses: Losses, index: Sequence[Sequence[int]],
+    units: pd.DataFrame, title: str = "loss without a stream",
+) -> Seen:  # fmt: skip
+    """The loss of every document under every edit, in nats and in percent; drawn methods are means over draws."""
+    total = np.concatenate([losses.baseline[None], losses.edited])
+    keys = [{**cell.labels, "draw": i} for cell, at in zip(cells, index, strict=True) for i in range(len(at))]
+    table = pd.DataFrame([{**dict.fromkeys(keys[0], ""), "layer": -1, "draw": -1}, *keys])
+    sizes = {"loss": (NATS, losses.tokens.astype(float)), "percent": (PERCENT, losses.baseline)}
+    contrasts: dict[str, list[Contrast]] = {"loss": [], "percent": []}
+    for cell, at in zip(cells, index, strict=True):
+        edited, labels = {i + 1: 1 / len(at) for i in at}, cell.labels
+        told: dict[str, Any] = {"labels": labels, "family": f"{cell.stream}, {cell.method}"}
+        why = EMPTY if empty_stream(model, cell) else ""
+        contrasts["loss"] += [
+            Contrast(quantity="loss", weights=edited, labels=labels, null=None),
+            Contrast(quantity="baseline", weights={0: 1.0}, labels=labels, null=None),
+            Contrast(quantity="delta", weights={**edited, 0: -1.0}, missing=why, **told),
+        ]
+        contrasts["percent"].append(Contrast(quantity="percent", weights=edited, null=None, missing=why, **told))
+    blocks = {
+        name: Observations(measure=measure, cells=table, units=units, total=total, size=size)
+        for name, (measure, size) in sizes.items()
+    }
+    return Seen(blocks, contrasts, {"title": title}, extra=(cells, index))
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+
+def tables(how: Streams | None, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """A row for every stream, method and place; `draw_sd` is between draws, which the intervals do not hold."""
+    cells, index = seen.extra
+    names = list(cells[0].labels)
+    frame, missing = estimates["loss"].wide(names)
+    percent, more = estimates["percent"].wide(names, describe=("low", "high"))
+    frame = pd.concat([frame, percent[["percent", "percent_low", "percent_high"]]], axis=1)
+    missing |= more
+    block = seen.blocks["loss"]
+    change = (block.total[1:] - block.total[0]).sum(1) / block.sizes[0].sum()
+    frame["draws"] = [len(at) if cell.method in DRAWN else 0 for cell, at in zip(cells, index, strict=True)]
+    frame["draw_sd"] = [float(np.std(change[list(at)], ddof=1)) if len(at) > 1 else np.nan for at in index]
+    frame["paper_percent"] = [PAPER.get((cell.stream, cell.method), np.nan) for cell in cells]
+    for i, (cell, at) in enumerate(zip(cells, index, strict=True)):
+        if (i, "delta") in missing:
+            frame.loc[i, "draw_sd"] = np.nan
+            missing[i, "draw_sd"] = EMPTY
+        elif len(at) < 2:
+            missing[i, "draw_sd"] = "one draw" if cell.method in DRAWN else "nothing is drawn"
+        if (cell.stream, cell.method) not in PAPER:
+            missing[i, "paper_percent"] = "not in the paper"
+    return {"streams": Table(frame.assign(tokens=int(block.sizes[0].sum())), COLUMNS, missing, seen.about["title"])}
+
+
+def ablate_streams(
+    model: StreamTransformer, shards: TokenShards, cells: Sequence[Cell], **options: Any
+) -> pd.DataFrame:
+    """The table of any cells with short names; `options` and errors are those of `stream_losses`."""
+    losses, index = stream_losses(model, shards, cells, **options)
+    names = [str(i) for i in range(len(losses.tokens))]
+    seen = seen_of(model, cells, losses, index, pd.DataFrame({"unit": names, "cluster": names}))
+    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    return tables(None, seen, found)["streams"].short("delta")
+
+
+COLUMNS = (
+    Column(name="stream", title="stream", unit="name", doc="the stream that is taken away", shown=False),
+    key("definition", "stream → put in", "what stands in the stream's place, as DST Table 4 writes it"),
+    Column(name="method", title="method", unit="name", doc="zero, random, mean or resample", shown=False),
+    key("where", "where", "a layer, the head, or everywhere", "place"),
+    key("reach", "reach", "that layer only, or everything from there on"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0; −1 of head and everywhere"),
+    *quantity("loss", "loss", "nats/token", "loss without the stream", tested=False, format=".4f"),
+    *quantity("baseline", "unedited", "nats/token", "loss of the model", tested=False, format=".4f", shown=False),
+    *quantity("delta", "Δ loss", "nats/token", "loss without the stream − loss", sd="documents"),
+    *described("percent", "percent", "percent of the unedited loss", "100 (loss without the stream / loss − 1)",
+               format="+.2f", source="DST Table 4"),
+    Column(name="draws", title="draws", unit="draws", format="d", doc="of what is put in; 0 where nothing is drawn"),
+    Column(name="draw_sd", title="sd of draws", unit="nats/token, between draws", format=".4f", shown=False,
+           doc="standard deviation of delta between draws"),
+    Column(name="paper_percent", title="percent, paper", unit="percent of the unedited loss", format="+.1f",
+           shown=False, doc="what DST Table 4 prints, of another model and corpus", source="DST Table 4"),
+    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
+    *counts("documents", "documents"),
+)  # fmt: skip
