@@ -88,7 +88,7 @@ def render(data: dict[str, Any], title: str, subtitle: str) -> str:
 
 def write_map(clustered: "Clustered", path: Path, *, title: str, subtitle: str, depths: int) -> None:
     """Write the page under a temporary name, then rename."""
-    from streamscope.probes.tables import write_atomically
+    from streamscope.models.disk import write_text
 
     html = render(map_data(clustered, depths), title, subtitle)
-    write_atomically(path, lambda part: part.write_text(html, encoding="utf-8"))
+    write_text(path, html)

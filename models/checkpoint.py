@@ -26,10 +26,10 @@ from torch import Tensor
 
 from streamscope.models.config import ModelConfig
 from streamscope.models.config_io import from_dict
-from streamscope.models.disk import Config, Manifest, Snapshot, read_json
+from streamscope.models.disk import Config, Manifest, Snapshot, read_json, write_text
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device
-from streamscope.models.tensors import DIGEST, FORMAT, read_tensors, sha256, write_tensors, write_text
+from streamscope.models.tensors import DIGEST, FORMAT, read_tensors, sha256, write_tensors
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
 

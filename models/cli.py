@@ -18,7 +18,7 @@ from contextlib import redirect_stderr
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from streamscope.models.bounds import check
 from streamscope.models.errors import InputError
@@ -38,8 +38,8 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else None
     try:
         with redirect_stderr(said):
-            found = tyro.cli(
-                options,
+            found: Any = tyro.cli(
+                cast(Any, options),
                 prog=prog,
                 args=argv,
                 description=(doc or "").strip(),

@@ -49,8 +49,9 @@ def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens
     """
     import math
 
+    from streamscope.models.disk import write_text
     from streamscope.models.provenance import provenance
-    from streamscope.models.tensors import FORMAT, save, write_text
+    from streamscope.models.tensors import FORMAT, save
 
     check_new(folder)
     config, manifest = inherited(parent)

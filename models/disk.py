@@ -315,6 +315,11 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all (`write_atomically`)."""
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable; some file systems cannot, and need not."""
     with suppress(OSError):

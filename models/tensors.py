@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from streamscope.models.disk import write_atomically
+from streamscope.models.disk import write_atomically, write_text
 from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Of config.json."""
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all (`write_atomically`)."""
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def write_tensors(

@@ -8,12 +8,12 @@ EXTRA = "the static figure needs kaleido and Chromium: pip install -e '.[figures
 
 def write_figures(canvas: Any, folder: Path, static: str, html: bool = True) -> list[str]:
     """Write figure.html if wanted and, unless `static` is none, figure.svg or .png; the lines to tell the user."""
-    from streamscope.models.disk import write_atomically
+    from streamscope.models.disk import write_atomically, write_text
 
     said = []
     if html:
         page, text = folder / "figure.html", canvas.to_html(include_plotlyjs=True)
-        write_atomically(page, lambda part: part.write_text(text, encoding="utf-8"))
+        write_text(page, text)
         said.append(f"figure {page}")
     if static == "none":
         return said

@@ -200,9 +200,9 @@ def _round(folder: Path, part: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from streamscope.models.disk import write_atomically
+    from streamscope.models.disk import write_text
 
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_text(path, text)
 
 
 if __name__ == "__main__":

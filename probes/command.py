@@ -95,8 +95,9 @@ def write_results(options: RunOptions, tables: Tables, figure: Any, **about: Any
     `about` goes into the schema metadata, with who computed it and on which run. `figure` may be None, or several by
     name, as the tables.
     """
+    from streamscope.models.disk import write_text
     from streamscope.models.provenance import pick_device, provenance
-    from streamscope.probes.tables import write_atomically, write_table
+    from streamscope.probes.tables import write_table
 
     if options.out is None:
         return
@@ -110,7 +111,7 @@ def write_results(options: RunOptions, tables: Tables, figure: Any, **about: Any
             continue
         page = options.out.with_stem(f"{options.out.stem}-{name}") if name else options.out
         page, html = page.with_suffix(".html"), one.to_html(include_plotlyjs=True)
-        write_atomically(page, lambda part, html=html: part.write_text(html, encoding="utf-8"))
+        write_text(page, html)
         print(f"figure {page}")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamscope.models.disk import check_writable, write_atomically
+from streamscope.models.disk import check_writable, write_atomically, write_text
 from streamscope.models.errors import InputError
 
 
@@ -164,7 +164,7 @@ def write_figure(figure: Any, path: Path) -> None:
     check_figure(path)
     if path.suffix == ".html":
         text = figure.to_html(include_plotlyjs=True)
-        write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+        write_text(path, text)
         return
     try:
         image = figure.to_image(format=path.suffix[1:], scale=2 if path.suffix == ".png" else 1)

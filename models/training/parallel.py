@@ -30,9 +30,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from streamscope.models.disk import Config, State, read_json
+from streamscope.models.disk import Config, State, read_json, write_text
 from streamscope.models.errors import InputError
-from streamscope.models.tensors import write_text
 from streamscope.models.training.config import Training
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import Run

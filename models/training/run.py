@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from streamscope.models.checkpoint import snapshot_step, write_snapshot
-from streamscope.models.disk import Manifest, read_json, read_rows
+from streamscope.models.disk import Manifest, read_json, read_rows, write_text
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import now
-from streamscope.models.tensors import DIGEST, FORMAT, digest, read_tensors, write_tensors, write_text
+from streamscope.models.tensors import DIGEST, FORMAT, digest, read_tensors, write_tensors
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.training.lock import NAME, Lock
 

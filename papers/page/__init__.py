@@ -11,14 +11,14 @@ once and draws every figure in the colours of the page (page.css, page.js): a fi
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamscope.models.disk import write_atomically
+from streamscope.models.disk import write_text
 from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,13 +50,14 @@ def _templates() -> Any:
     from markupsafe import Markup
 
     made = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
-    made.filters |= {
+    filters: dict[str, Callable[[Any], Any]] = {
         "marked": lambda text: Markup(marked(text)),
         "lines": lambda text: Markup(text.replace("\n", "<br>")),
         "paragraphs": lambda text: [p.strip() for p in text.split("\n\n") if p.strip()],
         "data": lambda figures: Markup(json.dumps(figures, allow_nan=False).replace("<", "\\u003c")),
         "accent": accent,
     }
+    made.filters |= filters
     return made
 
 
@@ -296,4 +297,4 @@ def render(page: Page) -> str:
 def write_page(page: Page, path: Path) -> None:
     """Write the page under a temporary name, then rename. Raises `InputError` for a path that cannot be written."""
     html = render(page)
-    write_atomically(path, lambda part: part.write_text(html, encoding="utf-8"))
+    write_text(path, html)
