@@ -109,7 +109,13 @@ class Config(TypedDict):
     format: int
     model: dict[str, Any]
     training: NotRequired[dict[str, Any]]
-    data: NotRequired[Sources]
+    data: NotRequired[dict[str, Any]]
+
+
+class Validated(Config):
+    """config.json of a run that says what it was validated on, if it does."""
+
+    data: NotRequired[Sources]  # type: ignore[misc]
 
 
 class TrainedConfig(Config):

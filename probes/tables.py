@@ -39,8 +39,10 @@ def read_about(path: Path) -> dict[str, Any]:
 
     try:
         meta = pq.read_schema(path).metadata or {}
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; check the path") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]})") from None
+        raise InputError(f"{path} is no parquet file ({str(error).splitlines()[0]})") from None
     return {
         name: parse(meta[name.encode()], dict[str, Any], f"{name} of {path}")
         for name in ("about", "units")

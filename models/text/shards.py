@@ -63,7 +63,7 @@ class TokenShards:
             self.tokens = np.memmap(folder / "tokens.bin", dtype=self.meta["dtype"], mode="r")
             self.starts: np.ndarray = np.load(folder / "starts.npy")
             self.d_vocab, self.pad_id = int(self.meta["d_vocab"]), int(self.meta["pad_id"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, InputError) as error:
             raise InputError(f"{folder}: damaged or foreign token shards ({error}); delete it") from error
 
     @property

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.models.checkpoint import bundled, run_folder
-from streamscope.models.disk import Config, Trained, read_json
+from streamscope.models.disk import Trained, Validated, read_json
 from streamscope.models.errors import InputError
 from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.corpus import Corpus, MixtureCorpus, open_corpus
@@ -101,7 +101,7 @@ def evaluation_shards(
     """
     if source is not None:
         return pack(open_corpus(source, text_field=text_field), tokenizer)
-    saved = read_json(folder / "config.json", Config).get("data")
+    saved = read_json(folder / "config.json", Validated).get("data")
     if saved is None:
         raise InputError(f"{folder} does not say what it was trained on; give --data SOURCE")
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import streamscope.models.checkpoint
+import streamscope.models.tensors
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
@@ -108,13 +108,13 @@ def test_keep_best_holds_the_weights_of_the_best_evaluation(corpus, tmp_path: Pa
 
     t.evaluate = evaluate
     t.fit()
-    saved, _ = streamscope.models.checkpoint.read_tensors(tmp_path / "a" / "model.safetensors")
+    saved, _ = streamscope.models.tensors.read_tensors(tmp_path / "a" / "model.safetensors")
     assert torch.equal(saved["embed.weight"], seen[1])
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint(corpus, tmp_path: Path, monkeypatch) -> None:
     t = trainer(corpus, tmp_path / "a", checkpoint_every=2, sample_every=0, snapshots="none")
-    write = streamscope.models.checkpoint.save_file
+    write = streamscope.models.tensors.save_file
 
     def full(tensors, path, metadata) -> None:
         if t.step >= 4:
@@ -122,11 +122,11 @@ def test_a_full_disk_leaves_the_previous_checkpoint(corpus, tmp_path: Path, monk
             raise OSError(errno.ENOSPC, "No space left on device")
         write(tensors, path, metadata)
 
-    monkeypatch.setattr(streamscope.models.checkpoint, "save_file", full)
+    monkeypatch.setattr(streamscope.models.tensors, "save_file", full)
     with pytest.raises(InputError, match="cannot write .*checkpoint.safetensors: No space left on device"):
         t.fit()
     assert not list((tmp_path / "a").glob("*.part"))
-    assert streamscope.models.checkpoint.read_tensors(tmp_path / "a" / "checkpoint.safetensors")[1]["step"] == "2"
+    assert streamscope.models.tensors.read_tensors(tmp_path / "a" / "checkpoint.safetensors")[1]["step"] == "2"
 
 
 COMPILED = """
