@@ -46,9 +46,10 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder
 
-docs: $(STAMP) # docs/_build/index.html; warnings are errors, the notebooks are executed
+docs: $(STAMP) # docs/_build/html/index.html; warnings are errors, the notebooks are executed
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -b html -W --keep-going docs docs/_build
+	rm -rf docs/api docs/_build
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -b html -W --keep-going docs docs/_build/html
 
 # changes the code, one place at a time, and runs the tests that reach it; goes on where it stopped, until MINUTES are over
 # make mutants MUTANTS='streamscope.models.training.optim.*' MINUTES=20
