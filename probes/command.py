@@ -193,6 +193,7 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments) -> None:
     opened = [how.open(model, *data) for model in models]
     if options.control is not None:
         how = how.settled(opened[0])
+        how.check(control)
     result = together([how.run(one, progress_bar(title_of(one.model))) for one in opened])
     if options.control is not None:
         like = how.open(control, *data, like=opened[0])

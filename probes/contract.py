@@ -138,6 +138,10 @@ class Prompts(Data):
 
         return open_prompts(self, model)
 
+    def small(self) -> "Prompts":
+        """Sixty, where they are generated."""
+        return replace(self, n=60) if self.suite in ("stories", "story-cases", "story-events") else self
+
 
 @dataclass(frozen=True)
 class Tasks(Data):
@@ -262,6 +266,7 @@ class Instrument(Validated):
                 from streamscope.probes.prompts.alignment import check_tokenizer
 
                 check_tokenizer(model, one.tokenizer)
+        self.check(model)
         return Opened(model, [given.get(type(one), one) for one in self.takes], like)
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
@@ -283,6 +288,9 @@ class Instrument(Validated):
             **seen.about,
         }
         return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)
+
+    def check(self, model: Any) -> None:
+        """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
 
     def settled(self, data: Opened) -> "Instrument":
         """This instrument with what depends on a model fixed (heads that are ranked in it), for its control."""
@@ -359,6 +367,9 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
             raise TypeError(f"instrument {name!r}: the option {clash[0]!r} would hide a method or another option")
         if isinstance(made.runs, str) or isinstance(made.figures, str):
             raise TypeError(f"instrument {name!r}: runs and figures are tuples")
+        named = [one.name for one in made.figures]
+        if hidden := [one for one in named if named.count(one) > 1]:
+            raise TypeError(f"instrument {name!r}: two figures are called {hidden[0]!r}, and one would hide the other")
         made.name, made.takes = name, takes
         REGISTERED[name] = made
         return made  # type: ignore[return-value]

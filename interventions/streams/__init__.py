@@ -20,7 +20,7 @@ With one stream there is nothing left when it is gone: --streams resid measures 
 must have the streams, the tokenizer and the context of the run.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.models.bounds import Count, Seed
 from streamscope.models.errors import InputError
@@ -60,6 +60,10 @@ class Streams(Instrument):
         super().__post_init__()
         if not self.method or not self.reach:
             raise InputError("give at least one --method and one --reach")
+
+    def check(self, model: Any) -> None:
+        """The streams are there."""
+        self._body().chosen_streams(model, self.streams)
 
     def settled(self, data: Opened) -> "Streams":
         """With the streams that the model has by name."""

@@ -273,6 +273,9 @@ def test_names_that_would_hide_something_are_refused() -> None:
         empty().measure(Nobody())
     with pytest.raises(TypeError, match="runs and figures are tuples"):
         instrument("bad")(type("Bad", (Instrument,), {"__annotations__": {}, "__doc__": "x", "runs": "lfa"}))
+    twice = {"__annotations__": {}, "__doc__": "x", "figures": (HeadMap("a"), HeadMap("a"))}
+    with pytest.raises(TypeError, match="two figures are called 'a'"):
+        instrument("bad")(type("Bad", (Instrument,), twice))
     with pytest.raises(TypeError, match="docstring"):
         instrument("bad")(type("Bad", (Instrument,), {"__annotations__": {}}))
 

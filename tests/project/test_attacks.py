@@ -302,7 +302,7 @@ def test_files_have_the_mode_of_the_umask(run: Path, tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         save(load(run), tmp_path / "copy")
-        Pds().measure("lfa").save(tmp_path / "t" / "x.parquet", figure=tmp_path / "t" / "x.svg")
+        Pds().measure("lfa").save(tmp_path / "t" / "x.parquet", figure=tmp_path / "t" / "x.html")
     finally:
         os.umask(before)
     assert np.all([one.stat().st_mode & 0o777 == 0o644 for one in tmp_path.glob("*/*") if one.parent.name != "run"])
