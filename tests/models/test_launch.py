@@ -27,7 +27,7 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # ray leaves sockets of its local cluster to the collector
-@pytest.mark.parametrize("launcher", ["serial", "torchrun", "ray", "submitit"])
+@pytest.mark.parametrize("launcher", ["serial", "torchrun", pytest.param("ray", marks=pytest.mark.slow), "submitit"])
 def test_outputs_are_the_same_however_launched(tmp_path: Path, launcher: str) -> None:
     needs(launcher)
     main([str(tmp_path), "--launch", launcher, "--workers", "2", "--hours", "0.1"])
