@@ -151,7 +151,7 @@ def _difference(
     """The largest difference to one whole pass per edit, of `CHECKED` edits spread over the sweep, or all of a few."""
     import numpy as np
 
-    from streamscope.models.capture import edit
+    from streamscope.models.hooks import edit
 
     step = max(1, len(sweep) // CHECKED) if len(sweep) > 100 else 1
     worst = 0.0

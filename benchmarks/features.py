@@ -172,7 +172,7 @@ def _measure(options: Options, vocab: int) -> list[str]:
 def _bound(model: "StreamTransformer", documents: Sequence[Sequence[int]]) -> None:
     """One forward pass with explicit attention, L unembeddings, one softmax and top-2 over each; no lower bound."""
     from streamscope.features.extract import BATCH_TOKENS
-    from streamscope.models.capture import batches, pad
+    from streamscope.models.hooks import batches, pad
     from streamscope.models.readout import map_logits
 
     inputs = [ids[:-1] for ids in documents]

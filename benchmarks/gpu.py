@@ -120,7 +120,7 @@ def name_of(device: str) -> str:
 
 def chosen(o: Options) -> Sequence[str]:
     """The presets to look at."""
-    from streamscope.models.presets import PRESETS
+    from streamscope.models.config.presets import PRESETS
 
     return o.presets or tuple(PRESETS)
 

@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, time, print."""
     options = parse(Options, argv, __doc__)
 
-    from streamscope.models.capture import Query, run
     from streamscope.models.checkpoint import load
+    from streamscope.models.hooks import Query, run
     from streamscope.probes.coherence import Coherence
     from streamscope.probes.coreference import Coreference
     from streamscope.probes.documents import given_prompts

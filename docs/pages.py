@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from streamscope.__main__ import ROOMS, commands, entry, says
+from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.hooks import HOOKS, Hook
-from streamscope.models.presets import PRESETS, preset
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.contract import Instrument, discover
 from streamscope.probes.result import Column

@@ -207,7 +207,7 @@ def _tables(reader: "FeatureReader", shards: "TokenShards", part: Part, pieces: 
     import pyarrow as pa
 
     from streamscope.features.store import INDEX
-    from streamscope.models.capture import batches
+    from streamscope.models.hooks import batches
 
     offset = reader.offset
     wanted = zip(part.documents.tolist(), part.rows.tolist(), strict=True)

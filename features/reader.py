@@ -19,8 +19,8 @@ from torch import Tensor
 
 from streamscope.features.attention_stats import AttentionStats, attention_stats, gated
 from streamscope.features.schema import HEADS_OF, FeatureOptions, columns
-from streamscope.models.capture import attached, match, pad, time_axes
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import attached, match, pad, time_axes
 from streamscope.models.readout import top_two
 
 

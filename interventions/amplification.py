@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from streamscope.interventions.reference import chunks
-from streamscope.models.capture import Edit, Query, run
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
+from streamscope.models.hooks import Edit, Query, run
 
 PATTERNS = "blocks.*.attn.hook_pattern"
 

@@ -4,7 +4,7 @@
     found[1:] - found[:1]                        [edits, cases, answers], nats
 
 A case is a prompt, the position whose next token is asked for, and the candidate ids of that token. Edits share the
-passes of our models (`models.trajectories`), and only the answers' positions go through the last layer and the head.
+passes of our models (`models.sweep`), and only the answers' positions go through the last layer and the head.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,14 +16,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from streamscope.models.capture import Edits, Query, batches, pad, run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Edits, Query, batches, pad, run
 from streamscope.models.readout import log_probs_at, map_logits
-from streamscope.models.stages import Plan
-from streamscope.models.trajectories import Trajectories
+from streamscope.models.sweep.batched_sweep import Trajectories
+from streamscope.models.sweep.stages import Plan
 
 BATCH_TOKENS = 8192
-"""Padded size of a batch of prompts, as in `models.capture.run`."""
+"""Padded size of a batch of prompts, as in `models.hooks.run`."""
 
 Progress = Callable[[Iterable], Iterable]
 
@@ -41,7 +41,7 @@ def answer_log_probs(
 ) -> Float[np.ndarray, "one_plus_edits cases answers"]:
     """ln p(answer | prompt up to its position), in nats, for every case, unedited and under each edit of `sweep`.
 
-    An edit sees the batches of `models.capture.run` and must treat their rows alike; `budget` is the number of tokens
+    An edit sees the batches of `models.hooks.run` and must treat their rows alike; `budget` is the number of tokens
     that run at once. A TransformerLens bridge works as well, one run per edit. Raises `InputError` without cases, for
     lists of unequal length, ids and positions that do not exist, values that are not finite, and as `run` does.
     """

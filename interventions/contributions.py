@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import Edits, Query, run
 from streamscope.models.config import Hyper
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Edits, Query, run
 from streamscope.models.transformer import StreamTransformer
 
 HOOKS = ("blocks.0.hook_resid_pre", "blocks.*.attn.hook_z", "blocks.*.hook_attn_out", "blocks.*.hook_mlp_out")

@@ -20,7 +20,7 @@ from streamscope.probes.stats.permutations import rank_among
 from streamscope.probes.stats.t_tests import TTest, spread
 
 if TYPE_CHECKING:
-    from streamscope.models.capture import Edits
+    from streamscope.models.hooks import Edits
 
 NAN = float("nan")
 COLUMNS = ("control", "control_sd", "draws", "above", "above_low", "above_high", "p_above", "p_rank", "p_rank_min")

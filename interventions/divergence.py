@@ -1,6 +1,6 @@
 """How far a changed model departs from the unchanged one, document by document: loss, KL, a projection.
 
-A variant is a set of edits on the same model, in passes that the variants share (`models.trajectories`), or another
+A variant is a set of edits on the same model, in passes that the variants share (`models.sweep`), or another
 model of the same vocabulary. Nothing holds [tokens, vocabulary] for more than a chunk of rows.
 """
 
@@ -14,12 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.interventions.sweep import document_sums
-from streamscope.models.capture import Edits
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Edits
 from streamscope.models.readout import chunk_rows, token_losses
-from streamscope.models.stages import Plan
+from streamscope.models.sweep.batched_sweep import Trajectories
+from streamscope.models.sweep.stages import Plan
 from streamscope.models.text.shards import NO_TARGET, TokenShards, document_batches
-from streamscope.models.trajectories import Trajectories
 from streamscope.models.transformer import StreamTransformer
 
 Variant = Edits | StreamTransformer

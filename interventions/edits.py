@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import Edit
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import Edit
 
 
 def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:

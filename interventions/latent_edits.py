@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from streamscope.models.capture import Edit
 from streamscope.models.config import Hdpl, ModelConfig
 from streamscope.models.errors import InputError, unknown
+from streamscope.models.hooks import Edit
 
 
 class Place(NamedTuple):

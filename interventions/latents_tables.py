@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from streamscope.interventions.latent_edits import Latents, Place
-    from streamscope.models.capture import Edits
+    from streamscope.models.hooks import Edits
     from streamscope.models.text.shards import TokenShards
     from streamscope.models.transformer import StreamTransformer
 
@@ -152,7 +152,7 @@ def latents_on_prompts(
     """
     import pandas as pd
 
-    from streamscope.models.capture import Query, run
+    from streamscope.models.hooks import Query, run
     from streamscope.models.readout import divergences
 
     tokenizer, last = model._text(), f"blocks.{model.config.n_layers - 1}.hook_resid_post"
@@ -186,7 +186,7 @@ _NOTHING = {"place": "", "layer": -1, "projection": "", "dims": "", "edit": "non
 
 def _latents(model: Any, ids: Sequence[int], at: Sequence[int], cells: Sequence[Cell]) -> "Latents":
     """z of a prompt at the positions `at`, at every place of the cells."""
-    from streamscope.models.capture import Query, run
+    from streamscope.models.hooks import Query, run
 
     places = list(dict.fromkeys(place for cell in cells for place in cell.places))
     query = Query(tokens=[list(ids)], hooks=tuple(place.hook for place in places), positions=[list(at)])

@@ -3,7 +3,7 @@
     observed = observe_prompts(model, ("sps", "coherence"), edits, aligned, tokenizer)
     observed["sps"].edited                       [edits, readouts, prompts]
 
-The probes' own plans and reads, on the captures of `models.sweep.run_sweep`.
+The probes' own plans and reads, on the captures of `models.sweep.captures.run_sweep`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from streamscope.models.capture import Edits, Query
 from streamscope.models.errors import InputError, unknown
-from streamscope.models.sweep import run_sweep
+from streamscope.models.hooks import Edits, Query
+from streamscope.models.sweep.captures import run_sweep
 from streamscope.probes.attention import RESOLUTION, RoleQuery
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.prompts.alignment import Aligned

@@ -17,7 +17,7 @@ from streamscope.probes.stats.permutations import rank_among
 from streamscope.probes.undefined import mark
 
 if TYPE_CHECKING:
-    from streamscope.models.capture import Edits
+    from streamscope.models.hooks import Edits
 
 LAST = "undefined by construction, all heads in the last layer"
 COLOURS = {"selected": "#c8553d", "bottom": "#3b6ea5", "random": "#999999"}

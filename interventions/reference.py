@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import Query, run
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import Query, run
 
 HOOK = "blocks.*.attn.hook_z"
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from streamscope.interventions.divergence import document_divergence, per_token
 from streamscope.interventions.edits import add_direction
-from streamscope.models.capture import Query, run
 from streamscope.models.errors import InputError, unknown
+from streamscope.models.hooks import Query, run
 from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:
-    from streamscope.models.capture import Edits
+    from streamscope.models.hooks import Edits
     from streamscope.models.text.shards import TokenShards
     from streamscope.models.transformer import StreamTransformer
 

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import Edit
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Edit
 
 Replacement = Callable[[str, Tensor], Tensor]
 """(hook name, the stream [B, T, D]) -> what it is replaced by, of the same shape."""

@@ -1,4 +1,4 @@
-"""Losses per document under many edits, from passes that the edits share (`models.trajectories`)."""
+"""Losses per document under many edits, from passes that the edits share (`models.sweep.batched_sweep`)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from streamscope.interventions.batch import ticks
-from streamscope.models.capture import Edits
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Edits
 from streamscope.models.readout import IGNORE, divergences, token_losses
-from streamscope.models.stages import Plan
+from streamscope.models.sweep.batched_sweep import Trajectories
+from streamscope.models.sweep.stages import Plan
 from streamscope.models.text.shards import TokenShards, document_batches
-from streamscope.models.trajectories import Trajectories
 from streamscope.models.transformer import StreamTransformer
 
 

@@ -19,8 +19,8 @@ from streamscope.interventions.effects import Cell, by_construction, effect_rows
 from streamscope.interventions.groups import Group
 from streamscope.interventions.observe import NAMES, SMALLEST, Observed
 from streamscope.interventions.selection import every_head
-from streamscope.models.capture import Edits
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Edits
 from streamscope.probes.prompts.tasks import Task
 from streamscope.probes.stats.estimators import read_clusters
 from streamscope.probes.stats.t_tests import clustered_t

@@ -20,11 +20,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from streamscope.interventions.batch import chunk_log_probs
-from streamscope.models.capture import Edits, batches, pad
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits
-from streamscope.models.stages import Plan
-from streamscope.models.trajectories import Trajectories
+from streamscope.models.sweep.batched_sweep import Trajectories
+from streamscope.models.sweep.stages import Plan
 from streamscope.models.transformer import StreamTransformer
 
 BATCH_TOKENS = 4096

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import capture
 from streamscope.models.config import Dense, Identity, Independent, Kronecker
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
 from streamscope.models.transformer import StreamTransformer
 
 WRITERS = (("attn", "o", "attention"), ("mlp", "down", "mlp"))

@@ -3,7 +3,7 @@
     from streamscope.models import build, load
     model = build("lfa", scale="small")
     model = load("runs/lfa")
-    from streamscope.models.capture import capture, edit, run
+    from streamscope.models.hooks import capture, edit, run
 
 Names are imported on first use, so that commands answer `--help` without loading torch.
 """
@@ -11,23 +11,23 @@ Names are imported on first use, so that commands answer `--help` without loadin
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamscope.models.capture import Query, edit, run
     from streamscope.models.checkpoint import load
     from streamscope.models.config import ModelConfig
+    from streamscope.models.config.presets import preset
     from streamscope.models.errors import InputError
+    from streamscope.models.hooks import Query, edit, run
     from streamscope.models.make import build
-    from streamscope.models.presets import preset
     from streamscope.models.transformer import StreamTransformer
 
 _HOME = {
     "build": "make",
-    "Query": "capture",
-    "edit": "capture",
-    "run": "capture",
+    "Query": "hooks",
+    "edit": "hooks",
+    "run": "hooks",
     "load": "checkpoint",
     "ModelConfig": "config",
     "InputError": "errors",
-    "preset": "presets",
+    "preset": "config.presets",
     "StreamTransformer": "transformer",
 }
 

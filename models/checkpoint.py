@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from streamscope.models.config import ModelConfig
-from streamscope.models.config_io import from_dict
+from streamscope.models.config.serialization import from_dict
 from streamscope.models.disk import Config, Manifest, Snapshot, read_json, write_text
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device

@@ -71,7 +71,7 @@ def hook_rows(config: "ModelConfig", which: str) -> list[tuple[str, str, str, st
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse and print."""
     options = parse(Options, argv, __doc__)
-    from streamscope.models.presets import PRESETS
+    from streamscope.models.config.presets import PRESETS
 
     if not options.preset and options.run is None:
         for name, make in PRESETS.items():
@@ -125,9 +125,9 @@ def _model(options: Options) -> "StreamTransformer":
         from streamscope.models.checkpoint import load
 
         return load(options.run)
-    from streamscope.models.config_io import parse_set
+    from streamscope.models.config.presets import preset
+    from streamscope.models.config.serialization import parse_set
     from streamscope.models.make import build
-    from streamscope.models.presets import preset
 
     return build(preset(options.preset, options.scale, **parse_set(options.set)))
 

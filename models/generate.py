@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import Edits, edit, pad
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Edits, edit, pad
 
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer

@@ -139,7 +139,7 @@ def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
 
     Raises `InputError` for an unknown key, preset or option.
     """
-    from streamscope.models.presets import PRESETS
+    from streamscope.models.config.presets import PRESETS
 
     for key in grid:
         if key not in KEYS:
@@ -193,7 +193,7 @@ def _distinct(cells: list[Cell]) -> list[Cell]:
 
 def _words(options: Mapping[str, Any]) -> list[str]:
     """Options of `models.train` as one types them, each checked by name and by type."""
-    from streamscope.models.config_io import from_dict
+    from streamscope.models.config.serialization import from_dict
     from streamscope.models.training.config import Options as Train
     from streamscope.models.training.config import Training
 

@@ -115,7 +115,7 @@ class LensMixin:
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
         """(output, ActivationCache); every hook of the table is in the cache unless `names_filter` chooses."""
-        from streamscope.models.capture import match, time_axes
+        from streamscope.models.hooks import match, time_axes
 
         chosen = kwargs.get("names_filter")
         if isinstance(chosen, str | list | tuple):  # exact names or patterns; TransformerLens would cache nothing
@@ -169,7 +169,7 @@ class LensMixin:
     @torch.no_grad()
     def patterns(self, tokens: Int[Tensor, "B T"], layers: Sequence[int] | None = None) -> Float[Tensor, "B l H T T"]:
         """Attention weights of the chosen layers."""
-        from streamscope.models.capture import capture
+        from streamscope.models.hooks import capture
 
         chosen = range(self.config.n_layers) if layers is None else layers
         names = [f"blocks.{layer}.attn.hook_pattern" for layer in chosen]

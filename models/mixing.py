@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from streamscope.models.capture import capture
+from streamscope.models.hooks import capture
 from streamscope.models.layers.attention import HeadGate
 from streamscope.models.layers.hyper_mixing import (
     HyperConnection,

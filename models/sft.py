@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import tyro
 
 from streamscope.models.cli import command, parse
-from streamscope.models.config_io import from_dict
+from streamscope.models.config.serialization import from_dict
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device
 from streamscope.models.training.config import Training, with_recipe
@@ -81,7 +81,7 @@ def _start(options: Options, out: Path) -> None:
     training = replace(training, device=pick_device(training.device))
 
     from streamscope.models.checkpoint import run_folder
-    from streamscope.models.config_io import to_dict
+    from streamscope.models.config.serialization import to_dict
     from streamscope.models.derived import inherited, parent_of
     from streamscope.models.provenance import provenance
     from streamscope.models.training.run import Run, check_startable

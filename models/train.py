@@ -19,9 +19,9 @@ from typing import Any
 
 from streamscope.models.cli import command, parse
 from streamscope.models.config import ModelConfig
-from streamscope.models.config_io import from_dict, override, parse_set, to_dict
+from streamscope.models.config.presets import preset
+from streamscope.models.config.serialization import from_dict, override, parse_set, to_dict
 from streamscope.models.errors import InputError
-from streamscope.models.presets import preset
 from streamscope.models.provenance import pick_device
 from streamscope.models.training.config import Options, Training, with_recipe
 

@@ -308,7 +308,7 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON data."""
-        from streamscope.models.config_io import to_dict
+        from streamscope.models.config.serialization import to_dict
 
         return to_dict(self.config)
 

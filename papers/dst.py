@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def open_runs(folders: Sequence[str]) -> "list[Run]":
     """The runs by preset and seed. Raises `InputError` for doubles and for runs of other data, shape or recipe."""
-    from streamscope.models.presets import PRESETS
+    from streamscope.models.config.presets import PRESETS
     from streamscope.papers.runs import must_agree, opened, same_models
 
     if not folders:

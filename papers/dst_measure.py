@@ -83,8 +83,8 @@ def initialization(shape: Mapping[str, int], scale: str, seeds: Sequence[int]) -
     """
     import torch
 
+    from streamscope.models.config.presets import preset
     from streamscope.models.make import build
-    from streamscope.models.presets import preset
 
     sizes: list[tuple[str, dict[str, Any]]] = [(scale, dict(shape))]
     if scale != "paper":

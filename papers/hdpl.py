@@ -164,8 +164,8 @@ def kl(runs: "Sequence[Run]") -> "pd.DataFrame":
 def as_theirs(runs: "Sequence[Run]") -> bool:
     """Whether every model started by the rules of its preset, which are those of the authors' code (SPEC §5, §9)."""
     from streamscope.models.config import ModelConfig
-    from streamscope.models.config_io import from_dict
-    from streamscope.models.presets import preset
+    from streamscope.models.config.presets import preset
+    from streamscope.models.config.serialization import from_dict
 
     return all(from_dict(ModelConfig, run.config["model"]).init == preset(run.preset).init for run in runs)
 

@@ -129,8 +129,8 @@ def differences(runs: "Sequence[Run]") -> list[str]:
     """What at least one of the runs has otherwise than the blog's code (keys of `DIFFERENCES`), read from its
     configuration; a run from before an option has what was done then."""
     from streamscope.models.config import ModelConfig
-    from streamscope.models.config_io import from_dict
-    from streamscope.models.presets import preset
+    from streamscope.models.config.presets import preset
+    from streamscope.models.config.serialization import from_dict
 
     def other(run: "Run") -> dict[str, bool]:
         training = run.config["training"]

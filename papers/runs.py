@@ -139,8 +139,8 @@ def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
 
 def overrides(run: Run) -> dict[str, Any]:
     """Fields of a run's model that are not those of its preset at its scale, by name; the shape left out."""
-    from streamscope.models.config_io import to_dict
-    from streamscope.models.presets import preset
+    from streamscope.models.config.presets import preset
+    from streamscope.models.config.serialization import to_dict
     from streamscope.models.runs import flatten
 
     usual = flatten(json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"])))))
@@ -170,8 +170,8 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
     A kind is named alone where its fields are the usual ones, else with them: +rope.fraction=0.5.
     """
     from streamscope.models.config import ModelConfig
-    from streamscope.models.config_io import from_dict, to_dict
-    from streamscope.models.presets import preset
+    from streamscope.models.config.presets import preset
+    from streamscope.models.config.serialization import from_dict, to_dict
 
     found = []
     for run in runs:

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from streamscope.models.capture import Captures, Query
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures, Query
 from streamscope.probes.prompts.alignment import Aligned, align
 from streamscope.probes.prompts.suite import Prompt, Suite, Unit, units
 

@@ -85,7 +85,7 @@ def story_examples(task: Task, stories: int, *, groups: Groups = "story", seed: 
 @cache
 def labelled_query() -> Any:
     """The class of this probe's queries, made at first use: its base imports torch, which `--help` must not."""
-    from streamscope.models.capture import Query
+    from streamscope.models.hooks import Query
 
     @dataclass(frozen=True, kw_only=True)
     class LabelledQuery(Query):
@@ -279,7 +279,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from rich.console import Console
     from rich.progress import track
 
-    from streamscope.models.capture import run
+    from streamscope.models.hooks import run
     from streamscope.probes.command import show
 
     probe = replace(options.probe, max_tokens=min(options.probe.max_tokens or model.config.n_ctx, model.config.n_ctx))

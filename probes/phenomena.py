@@ -230,7 +230,7 @@ def _copying(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
 
 def _repeated(one: Opened, gate: Gate) -> "tuple[Any, Any, Any]":
     """(probe, query, captures) of random words said twice: patterns of every head, logits of every position."""
-    from streamscope.models.capture import run
+    from streamscope.models.hooks import run
     from streamscope.probes.heads import Heads
 
     length = min(gate.length, (one.model.config.n_ctx - 1) // 2)
@@ -326,7 +326,7 @@ def _task(one: Opened, name: str, gate: Gate) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from streamscope.models.capture import Query, run
+    from streamscope.models.hooks import Query, run
     from streamscope.probes.prompts.tasks import load_task
 
     task = load_task(name, one.tokenizer, one.model.config.n_ctx)

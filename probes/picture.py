@@ -43,7 +43,7 @@ UNITS = {
 @cache
 def picture_query() -> Any:
     """The class of this probe's queries, made at first use: its base imports torch, which `--help` must not."""
-    from streamscope.models.capture import Query
+    from streamscope.models.hooks import Query
 
     @dataclass(frozen=True, kw_only=True)
     class PictureQuery(Query):

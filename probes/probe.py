@@ -18,7 +18,7 @@ from streamscope.models.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.models.capture import Captures, Edits, Query
+    from streamscope.models.hooks import Captures, Edits, Query
     from streamscope.models.text.tokenizer import Tokenizer
 
 
@@ -51,7 +51,7 @@ def measure(
 
     Raises `InputError` without a tokenizer, and when an observation is not a number.
     """
-    from streamscope.models.capture import run
+    from streamscope.models.hooks import run
 
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
     if tokenizer is None:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import Query, run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Query, run
 
 NAMED = ("token", "context")
 PARALLEL = "streams"

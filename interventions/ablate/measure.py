@@ -16,9 +16,9 @@ from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_
 from streamscope.interventions.reference import document_rows, mean_outputs
 from streamscope.interventions.selection import every_head, labels, pds_scores, pds_table
 from streamscope.interventions.sweep import Losses, document_losses
-from streamscope.models.capture import Edits
 from streamscope.models.errors import unknown
 from streamscope.models.head_spec import Head, parse_heads, score_names
+from streamscope.models.hooks import Edits
 from streamscope.models.text.shards import TokenShards
 from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate, ranks

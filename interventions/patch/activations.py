@@ -20,9 +20,8 @@ from torch import Tensor
 
 from streamscope.interventions.batch import answer_log_probs
 from streamscope.interventions.patch.pairs import PatchPair
-from streamscope.models.capture import Edit, Query, run
 from streamscope.models.errors import InputError, unknown
-from streamscope.models.hooks import ObservePoint, row_of
+from streamscope.models.hooks import Edit, ObservePoint, Query, row_of, run
 
 Direction = Literal["denoise", "noise"]
 By = Literal["auto", "role", "head", "head-role", "all"]

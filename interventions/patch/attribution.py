@@ -15,8 +15,8 @@ import torch
 
 from streamscope.interventions.patch.activations import Cell, Direction, both_runs
 from streamscope.interventions.patch.pairs import PatchPair
-from streamscope.models.capture import capture
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
 
 
 def attribute_pairs(

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from streamscope.interventions.patch.activations import Direction, Patched, sweep_pairs
 from streamscope.interventions.patch.pairs import PatchPair
-from streamscope.models.capture import Edit
 from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Scores, parse_heads
+from streamscope.models.hooks import Edit
 
 Reader = Literal["attn_in", "attn_v_in", "mlp_in", "head"]
 READERS: tuple[Reader, ...] = ("attn_in", "attn_v_in", "mlp_in")

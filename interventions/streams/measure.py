@@ -15,9 +15,9 @@ from streamscope.interventions.steering import streams_of
 from streamscope.interventions.stream_edits import Replacement
 from streamscope.interventions.streams import Streams, reference
 from streamscope.interventions.sweep import Losses, document_losses
-from streamscope.models.capture import Edits
 from streamscope.models.config import FrozenToken
 from streamscope.models.errors import InputError, unknown
+from streamscope.models.hooks import Edits
 from streamscope.models.text.shards import TokenShards, document_batches
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of

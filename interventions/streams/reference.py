@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from streamscope.interventions.reference import chunks
-from streamscope.models.capture import Query, run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Query, run
 
 if TYPE_CHECKING:
     from streamscope.models.text.shards import TokenShards

@@ -1,4 +1,4 @@
-"""How weights start: the rules of `models.parts.Init` as random draws."""
+"""How weights start: the rules of `models.config.parts.Init` as random draws."""
 
 import math
 

@@ -24,7 +24,7 @@ from streamscope.probes.figures import Intervals
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.models.capture import Captures, Query
+    from streamscope.models.hooks import Captures, Query
     from streamscope.probes.prompts.alignment import Aligned
     from streamscope.probes.prompts.suite import Suite
 

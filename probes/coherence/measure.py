@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.models.capture import Captures, Edits, Query, run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.probes.attention import RoleQuery, align_once, choose, prompt_columns
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.coherence.elsewhere import NO_CONTROL, exchanged

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.models.capture import Captures, Query, run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,

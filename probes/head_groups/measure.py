@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
-from streamscope.models.capture import Captures, run
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import Captures, run
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,

@@ -25,7 +25,7 @@ from streamscope.probes.figures import HeadMap
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.models.capture import Captures, Query
+    from streamscope.models.hooks import Captures, Query
 
 
 @instrument("heads", Documents(max_documents=32))

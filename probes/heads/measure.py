@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import Captures, Query, run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import PATTERN
 from streamscope.probes.contract import Documents, Opened, Seen, title_of
 from streamscope.probes.heads import Heads

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streamscope.models import readout
-from streamscope.models.capture import Captures, Edits, Query, run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.probes.contract import Opened, Seen, Text, title_of
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from streamscope.models.capture import Captures, Query, run
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,

@@ -11,8 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import Query, run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Query, run
 from streamscope.probes.attention import PATTERN
 from streamscope.probes.contract import Documents, Opened, Seen, title_of
 from streamscope.probes.heads.measure import by_layer

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from streamscope.features.schema import FeatureOptions
-from streamscope.models.capture import capture
+from streamscope.models.hooks import capture
 
 
 def naive_features(model: Any, ids: list[int], options: FeatureOptions) -> list[dict[str, float]]:

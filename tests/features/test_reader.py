@@ -10,8 +10,8 @@ from streamscope.features.attention_stats import attention_stats, gated
 from streamscope.features.reader import FeatureReader, longest_run, stability
 from streamscope.features.schema import FeatureOptions, Tier
 from streamscope.models import build
-from streamscope.models.capture import capture
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
 from streamscope.models.readout import top_two
 from tests.features.naive import k_star, kappa, naive_features
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from streamscope.models.capture import Query, capture, edit, run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Query, capture, edit, run
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 import streamscope.models
-from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import ObservePoint
+from streamscope.models.hooks import ObservePoint, capture, edit
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 

@@ -207,7 +207,7 @@ def check_an_edit_after_more_compiled_training_has_effect_slowly() -> None:
 def _edit_after(*models: tuple[str, str]) -> None:
     import torch
 
-    from streamscope.models.capture import capture, edit
+    from streamscope.models.hooks import capture, edit
 
     for name, backend in models:
         torch.compiler.reset()
@@ -232,7 +232,7 @@ def check_an_edit_around_compiled_blocks_has_effect() -> None:
     """Inside `edit` and `capture` compiled callables run eagerly, so that hooks fire there as well."""
     import torch
 
-    from streamscope.models.capture import capture, edit
+    from streamscope.models.hooks import capture, edit
 
     for name in ("dst-kron", "lfa"):
         torch.compiler.reset()
@@ -254,7 +254,7 @@ def check_compiling_inside_an_edit_does_not_freeze_it() -> None:
     """A callable first called inside `edit` has no edit in it afterwards."""
     import torch
 
-    from streamscope.models.capture import edit
+    from streamscope.models.hooks import edit
 
     torch.compiler.reset()
     model, tokens = _make("lfa", n_layers=1)
@@ -271,7 +271,7 @@ def check_force_eager_ends_with_the_block() -> None:
     """Callables compile again once the block is left, also after an exception."""
     import torch
 
-    from streamscope.models.capture import capture
+    from streamscope.models.hooks import capture
 
     model, tokens = _make("lfa")
     graphs: list[Any] = []

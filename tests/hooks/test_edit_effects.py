@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import capture, edit
-from streamscope.models.hooks import expected_hooks
+from streamscope.models.config.presets import PRESETS
+from streamscope.models.hooks import capture, edit, expected_hooks
 from streamscope.models.layers.hdpl import HdplProjection
 from streamscope.models.layers.projections import Projection
 from streamscope.models.make import build
-from streamscope.models.presets import PRESETS
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import PARTS, some
 

@@ -170,7 +170,7 @@ def check_gradients() -> None:
     """Gradients at a reader and at the heads through nnsight are those of capture(grad=True)."""
     import torch
 
-    from streamscope.models.capture import capture
+    from streamscope.models.hooks import capture
 
     for preset in PRESETS:
         model, sight, tokens = _setup(preset)
@@ -216,8 +216,8 @@ def check_our_tools_after_wrapping() -> None:
     """capture, edit, run and the observe-only error work on a model that nnsight has wrapped."""
     import torch
 
-    from streamscope.models.capture import Query, capture, edit, run
     from streamscope.models.errors import InputError
+    from streamscope.models.hooks import Query, capture, edit, run
     from streamscope.models.make import build
 
     for preset in PRESETS:

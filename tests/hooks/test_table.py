@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from streamscope.models.config import Hdpl
+from streamscope.models.config.presets import PRESETS
 from streamscope.models.hooks import HOOKS, ObservePoint, OnDemand, expected_hooks, row_of
 from streamscope.models.make import build
-from streamscope.models.presets import PRESETS
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import PARTS, some
 

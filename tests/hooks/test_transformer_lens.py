@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformer_lens import patching
 
-from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 

@@ -12,10 +12,10 @@ from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.interventions.sweep import document_losses
 from streamscope.models import build
-from streamscope.models.capture import edit
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
+from streamscope.models.hooks import edit
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.contract import Documents

@@ -15,10 +15,10 @@ from streamscope.interventions.amplify import Amplify, main
 from streamscope.interventions.amplify.areas import areas, contrasts, trapezoid
 from streamscope.interventions.amplify.measure import CURVE
 from streamscope.models import build
-from streamscope.models.capture import capture, edit
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards

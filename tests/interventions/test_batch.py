@@ -10,9 +10,9 @@ import torch
 import streamscope.models
 from streamscope.interventions.batch import answer_log_probs
 from streamscope.interventions.edits import add_direction, replace_heads, resample_heads, scale_heads
-from streamscope.models.capture import Edits, Query, edit, run
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import Edits, Query, edit, run
 from tests.tiny import FOUR, some
 
 torch.set_num_threads(1)

@@ -8,10 +8,10 @@ import torch
 from streamscope.interventions.ablate import main
 from streamscope.interventions.edits import donors, replace_heads, resample_heads, scale_heads
 from streamscope.interventions.reference import document_rows, mean_outputs
-from streamscope.models.capture import capture, edit
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, score_names
+from streamscope.models.hooks import capture, edit
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
 

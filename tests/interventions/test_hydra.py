@@ -10,9 +10,9 @@ import streamscope.models
 from streamscope.interventions.contributions import contributions, directions, observe
 from streamscope.interventions.groups import Group
 from streamscope.interventions.hydra_tables import PARTS, by_layer, decompose, summary
-from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import capture, edit
 from streamscope.probes.prompts.loaders import SentencePair, SentencePairs
 from streamscope.probes.prompts.tasks import Task, sentence_task, token_task
 from tests.interventions import copiers

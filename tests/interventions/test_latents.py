@@ -16,10 +16,10 @@ from streamscope.interventions.latents import main
 from streamscope.interventions.latents_tables import Cell, aligned_positions, latents_on_documents, latents_on_prompts
 from streamscope.interventions.sweep import document_losses
 from streamscope.models import build, preset
-from streamscope.models.capture import capture, edit
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import capture, edit
 from streamscope.models.readout import divergences
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards

@@ -15,8 +15,8 @@ from streamscope.interventions.patch.paths import (
     parse_senders,
     patch_edges,
 )
-from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds
 
 

@@ -11,9 +11,9 @@ from streamscope.interventions.edits import add_direction
 from streamscope.interventions.steer import main, parse_layers
 from streamscope.interventions.steering import mean_norms, random_direction, steer, steering_edits, streams_of
 from streamscope.models import build
-from streamscope.models.capture import capture, edit
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.directions import main as directions

@@ -16,9 +16,9 @@ from streamscope.interventions.groups import Group
 from streamscope.interventions.head_curves import Curve, curves, levels, leverage, scales_of, spearman, summaries
 from streamscope.interventions.selection import every_head
 from streamscope.interventions.task_effects import observe_task
-from streamscope.models.capture import edit
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import edit
 from streamscope.probes.prompts.tasks import token_task
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER, DELTA

@@ -22,10 +22,10 @@ from streamscope.interventions.streams.measure import (
 )
 from streamscope.interventions.streams.reference import hook_names, random_embeddings, stream_means, stream_of, window
 from streamscope.models import build
-from streamscope.models.capture import capture, edit
 from streamscope.models.checkpoint import load
 from streamscope.models.config import FrozenToken
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
 from tests.tiny import FOUR, some, untrained

@@ -17,10 +17,10 @@ from streamscope.interventions.sweep import document_losses
 from streamscope.interventions.token_effects import main
 from streamscope.interventions.token_sweep import token_effects
 from streamscope.interventions.token_tables import Summary, documents, table_of, write_windows
-from streamscope.models.capture import edit
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import edit
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.tables import read_about
 from tests.interventions import copiers

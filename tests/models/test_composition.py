@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from streamscope.models import config as c
-from streamscope.models.capture import capture
-from streamscope.models.config_io import kinds
-from streamscope.models.hooks import concrete_shape, expected_hooks
+from streamscope.models.config.serialization import kinds
+from streamscope.models.hooks import capture, concrete_shape, expected_hooks
 from streamscope.models.make import build
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer, set_lr

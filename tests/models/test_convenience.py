@@ -7,8 +7,8 @@ import torch
 
 import streamscope.models
 from streamscope.models import build, load
-from streamscope.models.capture import match
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import match
 from streamscope.models.text.stories import documents
 from streamscope.models.text.tokenizer import Tokenizer
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from streamscope.models import config as c
+from streamscope.models.config.presets import PRESETS, SCALES, preset
 from streamscope.models.layers.registry import module_for
 from streamscope.models.make import build
-from streamscope.models.presets import PRESETS, SCALES, preset
 
 
 @dataclass(frozen=True, kw_only=True)

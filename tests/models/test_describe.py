@@ -7,10 +7,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from streamscope.models import build, preset
-from streamscope.models.config_io import override
+from streamscope.models.config.presets import PRESETS
+from streamscope.models.config.serialization import override
 from streamscope.models.describe import hook_rows, main, parameters_by_part
 from streamscope.models.flops import flops_per_token, peak_flops, training_flops_per_token
-from streamscope.models.presets import PRESETS
 
 VARIANTS = {
     "swiglu": {"mlp.gate": "dns", "mlp.activation": "silu"},

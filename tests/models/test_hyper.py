@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streamscope.models import config as c
-from streamscope.models.capture import capture, edit
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.hyper_mixing import CONNECTIONS, EPS, HyperConnection, rms_product, spread
 from streamscope.models.make import build
 from tests.models.naive_hyper import branch, reference

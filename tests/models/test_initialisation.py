@@ -9,11 +9,11 @@ import torch
 
 from streamscope.models import build
 from streamscope.models import config as c
-from streamscope.models.capture import capture
 from streamscope.models.checkpoint import ZOO, bundled
-from streamscope.models.config_io import from_dict, override, to_dict
+from streamscope.models.config.presets import PRESETS, preset
+from streamscope.models.config.serialization import from_dict, override, to_dict
 from streamscope.models.errors import InputError
-from streamscope.models.presets import PRESETS, preset
+from streamscope.models.hooks import capture
 from streamscope.models.transformer import StreamTransformer
 
 AUTHORS = ("llama", "hdpl")  # torch's defaults

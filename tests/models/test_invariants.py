@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from streamscope.models import config as c
-from streamscope.models.capture import capture, edit
-from streamscope.models.config_io import from_dict, kinds, override, parse_mixing, to_dict
+from streamscope.models.config.presets import PRESETS, preset
+from streamscope.models.config.serialization import from_dict, kinds, override, parse_mixing, to_dict
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.residual import map_state
 from streamscope.models.make import build
-from streamscope.models.presets import PRESETS, preset
 from tests.tiny import PARTS, some
 
 VECTOR = c.Gate(shape="vector", source="normed", bias=True, init="normal")

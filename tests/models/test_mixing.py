@@ -67,7 +67,7 @@ def test_no_token_exceeds_the_best_swap_and_some_come_near() -> None:
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
             if name.endswith("alpha.res"):
                 p.fill_(0.5)
-    from streamscope.models.capture import capture
+    from streamscope.models.hooks import capture
 
     bound = best_swap(torch.tensor([2.0, 2.0]), 0.5)
     with capture(model, "blocks.*.*_hc.hook_res") as seen, torch.no_grad():
@@ -97,7 +97,7 @@ def test_factors_distance_and_second_singular_value(swaps: list[float]) -> None:
 @torch.no_grad()
 def test_dynamic_values_are_means_over_tokens() -> None:
     """Against a loop over the H_res that `capture` shows."""
-    from streamscope.models.capture import capture
+    from streamscope.models.hooks import capture
 
     model = moved(krom(-1.0))
     rows = measure(model, TOKENS)

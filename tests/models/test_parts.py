@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from streamscope.models import config as c
-from streamscope.models.capture import capture
+from streamscope.models.hooks import capture
 from streamscope.models.layers.attention import Attention, HeadGate
 from streamscope.models.layers.mlp import Mlp
 from streamscope.models.layers.positions import alibi_slopes

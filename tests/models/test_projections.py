@@ -8,14 +8,14 @@ from torch import Tensor
 from torch.autograd.functional import jacobian
 
 from streamscope.models import config as c
-from streamscope.models.capture import capture, edit
-from streamscope.models.config_io import kinds
+from streamscope.models.config.presets import preset
+from streamscope.models.config.serialization import kinds
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
 from streamscope.models.layers import projections
 from streamscope.models.layers.projections import Projection
 from streamscope.models.layers.registry import module_for
 from streamscope.models.make import build
-from streamscope.models.presets import preset
 
 H = 3
 LINEAR = [k for k in kinds(c.Projection).values() if issubclass(k, c.Projection) and k is not c.Hdpl]

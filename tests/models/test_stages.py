@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from streamscope.models import build
-from streamscope.models.presets import PRESETS
-from streamscope.models.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, identity, layer_of, stage_of
+from streamscope.models.config.presets import PRESETS
+from streamscope.models.sweep.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, identity, layer_of, stage_of
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

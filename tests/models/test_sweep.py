@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import streamscope.models.sweep
+import streamscope.models.sweep.captures
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.models import build
-from streamscope.models.capture import Captures, Query, run
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.models.sweep import run_sweep
+from streamscope.models.hooks import Captures, Query, run
+from streamscope.models.sweep.captures import run_sweep
 from tests.tiny import some
 
 torch.set_num_threads(1)
@@ -59,8 +59,8 @@ def test_equals_run(preset: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     """In one part and in parts of eight edits; unequal prompts in batches of 40 tokens, copies in chunks of 100."""
     model, query = build(preset, "tiny", init_std=0.2).double(), QUERIES[kind]
     expected = [run(model, query, edits) for edits in SWEEP]
-    for held in (streamscope.models.sweep.HELD, 1):
-        monkeypatch.setattr(streamscope.models.sweep, "HELD", held)
+    for held in (streamscope.models.sweep.captures.HELD, 1):
+        monkeypatch.setattr(streamscope.models.sweep.captures, "HELD", held)
         found = list(run_sweep(model, query, SWEEP, batch_tokens=40, budget=100))
         for got, one in zip(found, expected, strict=True):
             assert_same(got, one, 1e-10)

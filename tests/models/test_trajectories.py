@@ -13,10 +13,9 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import build
-from streamscope.models.capture import Edits, capture, edit
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import ObservePoint
-from streamscope.models.trajectories import Trajectories
+from streamscope.models.hooks import Edits, ObservePoint, capture, edit
+from streamscope.models.sweep.batched_sweep import Trajectories
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import FOUR, some
 

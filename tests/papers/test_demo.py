@@ -203,7 +203,7 @@ def test_a_head_is_needed_only_where_the_nouns_are_used(whole, chosen, above, ve
 def test_what_a_head_carries_of_the_nouns_by_hand(runs: list[Path]) -> None:
     """Two heads chosen for different prompts: each prompt loses its own, and the others of that head's layer."""
     from streamscope.models import load
-    from streamscope.models.capture import edit
+    from streamscope.models.hooks import edit
     from streamscope.papers.demo_measure import Found, _following
     from streamscope.probes.coherence import Coherence
     from streamscope.probes.coherence.elsewhere import exchanged

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from streamscope.interventions.streams.measure import PAPER
-from streamscope.models.capture import edit
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import edit
 from streamscope.models.make import build
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards

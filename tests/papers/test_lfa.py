@@ -20,10 +20,10 @@ import streamscope.papers.lfa_runs
 import streamscope.probes.probe
 import tests.tiny
 from streamscope.models.checkpoint import load
-from streamscope.models.config_io import to_dict
+from streamscope.models.config.presets import preset as make
+from streamscope.models.config.serialization import to_dict
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
-from streamscope.models.presets import preset as make
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards

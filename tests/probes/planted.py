@@ -19,8 +19,8 @@ import tokenizers
 import torch
 from tokenizers import pre_tokenizers
 
-from streamscope.models.capture import capture
 from streamscope.models.config import Alibi, Attention, Gate, LayerNorm, ModelConfig, Readout
+from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.prompts.alignment import Aligned

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from streamscope.models.capture import Captures
+from streamscope.models.hooks import Captures
 from streamscope.probes.specialization.measure import Sums, summary
 from streamscope.probes.stats.cross_validation import SHARED, cross_validated_gain, cross_validated_share, dealt
 from streamscope.probes.stats.held_out import RULES, held_out

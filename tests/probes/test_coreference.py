@@ -296,7 +296,7 @@ def split_run(tmp_path_factory: pytest.TempPathFactory, split_words: Tokenizer) 
     """A run folder of an untrained model that reads the bundled suites."""
     import json
 
-    from streamscope.models.config_io import to_dict
+    from streamscope.models.config.serialization import to_dict
     from streamscope.models.tensors import FORMAT, write_tensors
 
     folder = tmp_path_factory.mktemp("split")

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from streamscope.models import build
-from streamscope.models.capture import capture
 from streamscope.models.checkpoint import load
 from streamscope.models.config import ModelConfig, NoPositions
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
 from streamscope.models.train import main as train
 from streamscope.probes.contrast_directions import (
     auc_interval,

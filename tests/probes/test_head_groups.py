@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.models.capture import Captures
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import Captures
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.head_groups.measure import groups_of, plan, read, roles, scores_of, shuffled, summary

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.heads import Heads, main

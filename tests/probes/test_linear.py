@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.models.capture import Captures
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures
 from streamscope.models.make import build
 from streamscope.models.text.stories import labelled
 from streamscope.models.text.tokenizer import Tokenizer

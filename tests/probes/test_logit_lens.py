@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from streamscope.models import readout
-from streamscope.models.capture import Captures, Query
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.logit_lens import LogitLens, main

@@ -259,7 +259,7 @@ def test_the_command_says_what_a_tokenizer_cannot_align(
 def test_the_command_aligns_with_a_run(
     tmp_path: Path, stories_bpe: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from streamscope.models.config_io import to_dict
+    from streamscope.models.config.serialization import to_dict
     from streamscope.models.make import build
     from streamscope.models.tensors import FORMAT, write_tensors
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import Captures, run
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.specialization import Specialization, main, measure

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.models.capture import capture
 from streamscope.models.config import Gate
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.documents import given_prompts

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.models.capture import capture
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
 from streamscope.probes.contract import Documents, Instrument
 from streamscope.probes.instrument import instrument_in, main
 from streamscope.probes.result import Result

@@ -80,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the files anew")
     write = parser.parse_args().write
-    from streamscope.models.presets import PRESETS
+    from streamscope.models.config.presets import PRESETS
 
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as cache:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from streamscope.models.presets import PRESETS
+from streamscope.models.config.presets import PRESETS
 from tests.tiny import some
 from tests.training.golden import FOLDER, STEPS, fingerprint, losses
 

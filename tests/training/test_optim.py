@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from streamscope.models import build
-from streamscope.models.config_io import from_dict
+from streamscope.models.config.serialization import from_dict
 from streamscope.models.errors import InputError
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import (

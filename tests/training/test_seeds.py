@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from streamscope.models.config_io import from_dict
+from streamscope.models.config.serialization import from_dict
 from streamscope.models.errors import InputError
 from streamscope.models.train import main
 from streamscope.models.training.config import Training, with_recipe

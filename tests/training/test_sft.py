@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import streamscope.models.training.loop
-from streamscope.models.capture import capture
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
 from streamscope.models.runs import main as runs
 from streamscope.models.sft import main
 from streamscope.models.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs

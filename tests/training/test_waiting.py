@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from streamscope.models import build
-from streamscope.models.config_io import from_dict, to_dict
+from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.errors import InputError
 from streamscope.models.text.shards import Windows
 from streamscope.models.training import loop

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from streamscope.models.capture import changed, is_finite
 from streamscope.models.errors import InputError
-from streamscope.models.stages import Plan
+from streamscope.models.hooks import changed, is_finite
+from streamscope.models.sweep.stages import Plan
 
 Keep = Callable[[str, Tensor], Any]
 """(hook name, activation of one copy of the batch) -> what to remember of it."""

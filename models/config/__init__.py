@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from math import isfinite
 from typing import Any, ClassVar, Literal
 
-from streamscope.models.errors import InputError
-from streamscope.models.parts import (
+from streamscope.models.config.hyper import HC, MHC, Hyper, KromHC, MHCLite, Stochastic
+from streamscope.models.config.parts import (
     Alibi,
     Canon,
     ChannelLayerNorm,
@@ -42,7 +42,7 @@ from streamscope.models.parts import (
     Single,
     TokenFactor,
 )
-from streamscope.models.parts_hyper import HC, MHC, Hyper, KromHC, MHCLite, Stochastic
+from streamscope.models.errors import InputError
 
 __all__ = [
     "HC",

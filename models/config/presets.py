@@ -32,7 +32,7 @@ from streamscope.models.config import (
     Supervision,
     TokenFactor,
 )
-from streamscope.models.config_io import override
+from streamscope.models.config.serialization import override
 from streamscope.models.errors import unknown
 
 SCALES: dict[str, dict[str, int]] = {
@@ -53,7 +53,7 @@ def register(make: Callable[[], ModelConfig]) -> Callable[[], ModelConfig]:
 
 
 def preset(name: str, scale: str = "paper", **overrides: Any) -> ModelConfig:
-    """The configuration `name` at `scale`, with dotted overrides (`models.config_io.override`).
+    """The configuration `name` at `scale`, with dotted overrides (`models.config.serialization.override`).
 
     Raises `InputError` for an unknown preset, scale or field.
     """

@@ -1,4 +1,4 @@
-"""The book-keeping of `models.trajectories`: which edits go together through the next layer."""
+"""The book-keeping of `models.sweep.batched_sweep`: which edits go together through the next layer."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field

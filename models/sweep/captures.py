@@ -1,4 +1,4 @@
-"""`models.capture.run` under many edits: the captures of each, from shared passes (`models.trajectories`).
+"""`models.hooks.run` under many edits: the captures of each, from shared passes (`models.sweep.batched_sweep`).
 
 for captures in run_sweep(model, query, [{}, *sweep]):
     table = probe.read(captures, query)
@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from streamscope.models.capture import Captures, Edits, Query, batches, crop, match, pad, run
 from streamscope.models.errors import InputError
-from streamscope.models.stages import Plan
-from streamscope.models.trajectories import Trajectories
+from streamscope.models.hooks import Captures, Edits, Query, batches, crop, match, pad, run
+from streamscope.models.sweep.batched_sweep import Trajectories
+from streamscope.models.sweep.stages import Plan
 
 HELD = 2**19
 """Tokens · hooks · edits whose captures are held at a time."""

@@ -4,14 +4,14 @@
         arrived.edits, arrived.h                who shares a row of h; h [rows, B, P, D], after the final norm
 
 A trajectory is the batch [B, T] under edits that have done the same so far; it splits where they begin to differ
-(`models.stages`). So an edit costs only what comes after its first hook, edits of two heads share the pass of their
+(`stages`). So an edit costs only what comes after its first hook, edits of two heads share the pass of their
 first head, and {} is the unedited pass. Trajectories at the same layer run as one batch of up to `budget` tokens, the
 deepest layer first, so memory does not grow with the sweep.
 
 When only positions `at` matter, the last layer computes keys and values everywhere and all else there: unless its block
 is not `positionwise`, or an edit or a hook of that layer has to see every position.
 
-An edit sees its own copy [B, …] of the batch at every position, as in `models.capture.run`: results are those of one
+An edit sees its own copy [B, …] of the batch at every position, as in `models.hooks.run`: results are those of one
 pass per edit, up to rounding. Edits must be pure: equal functions of equal arguments run once. Hooks that somebody else
 attached to points see the copies of a chunk as one batch, and only once what trajectories share; an edit among them
 acts on all. Hooks on modules do not fire.
@@ -27,14 +27,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from streamscope.models.capture import Edits, attached, check_fired, is_finite, match, not_finite
-from streamscope.models.copies import Copies, Copy, Keep
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import quiet, row_of
+from streamscope.models.hooks import Edits, attached, check_fired, is_finite, match, not_finite, quiet, row_of
 from streamscope.models.layers.attention import pick
 from streamscope.models.layers.residual import Block, State, map_state
-from streamscope.models.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, stage_of
-from streamscope.models.trails import Path, Task, Trail, grouped, joined, key, side_by_side, within
+from streamscope.models.sweep.copies import Copies, Copy, Keep
+from streamscope.models.sweep.grouping import Path, Task, Trail, grouped, joined, key, side_by_side, within
+from streamscope.models.sweep.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, stage_of
 from streamscope.models.transformer import StreamTransformer
 
 BUDGET = {"cpu": 4096}

@@ -6,7 +6,7 @@
                                     4 L + POST     the stream that leaves the layer
     then 4 n_layers                 the final norm
 
-An edit changes nothing before its stage, so many edits can share what comes before (`models.trajectories`). A hook
+An edit changes nothing before its stage, so many edits can share what comes before (`batched_sweep`). A hook
 that the table does not list acts from the start of its layer, or from the embedding.
 """
 
@@ -14,8 +14,7 @@ from collections.abc import Hashable
 from functools import cache, partial
 from typing import Any
 
-from streamscope.models.capture import Edit, Edits, resolve
-from streamscope.models.hooks import HOOKS, row_of
+from streamscope.models.hooks import HOOKS, Edit, Edits, resolve, row_of
 
 EMBED, HEADS, WRITE, FFN, POST = -1, 0, 1, 2, 3
 STAGES = 4

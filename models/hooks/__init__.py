@@ -1,0 +1,63 @@
+"""Hooks: the table of all activations, and how to read them, change them and run prompts.
+
+    with capture(model, ["blocks.*.attn.hook_z"]) as found:      names or patterns with *
+        model(tokens)
+    found["blocks.3.attn.hook_z"]                                [B, T, H, K]
+
+    with edit(model, {"blocks.3.attn.hook_z": lambda z, hook: z * 0.5}):
+        model(tokens)
+
+    captures = run(model, Query(tokens=prompts, hooks=("blocks.*.attn.hook_pattern",), logits=positions))
+
+`table` lists every hook, `points` are those that differ from TransformerLens', `capture_and_edit` and `query` serve
+our models and any HookedRootModule.
+"""
+
+from streamscope.models.hooks.capture_and_edit import (
+    Edit,
+    Edits,
+    attached,
+    capture,
+    changed,
+    check_fired,
+    edit,
+    is_finite,
+    match,
+    not_finite,
+    resolve,
+)
+from streamscope.models.hooks.points import ObservePoint, OnDemand, observe, quiet, tap
+from streamscope.models.hooks.query import Captures, Query, batches, crop, pad, run, time_axes
+from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, resid_point, row_of
+
+__all__ = [
+    "HOOKS",
+    "Captures",
+    "Edit",
+    "Edits",
+    "Hook",
+    "ObservePoint",
+    "OnDemand",
+    "Query",
+    "attached",
+    "batches",
+    "capture",
+    "changed",
+    "check_fired",
+    "concrete_shape",
+    "crop",
+    "edit",
+    "expected_hooks",
+    "is_finite",
+    "match",
+    "not_finite",
+    "observe",
+    "pad",
+    "quiet",
+    "resid_point",
+    "resolve",
+    "row_of",
+    "run",
+    "tap",
+    "time_axes",
+]
