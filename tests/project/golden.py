@@ -10,6 +10,7 @@ A column that was renamed on purpose is listed in `RENAMED`, one that was droppe
 import argparse
 import contextlib
 import io
+import re
 import shlex
 import sys
 import tempfile
@@ -45,6 +46,15 @@ COMMANDS = {
     "suppress": "interventions.suppress lfa --draws 20 --k 1 --gates 1 0 --measure sps coherence",
     "patch": "interventions.patch lfa --pairs 4 --hooks z",
     "directions": "probes.directions lfa --draws 3",
+    "directions-one": "probes.directions kromcanon --draws 0",
+    "directions-runs": "probes.directions kromcanon kromcanon-b2 --a happy --b sad --draws 2",
+    "linear": "probes.linear lfa --stories 60 --hooks blocks.*.hook_resid_post",
+    "linear-control": "probes.linear lfa --task gender --stories 60 --hooks hook_embed",
+    "picture": "probes.picture lfa --text 'Leo found a bag and a chisel. He used it' --heads L2.H3 top2:induction",
+    "picture-query": "probes.picture lfa --prompt 3 --query 27",
+    "steer": "interventions.steer lfa --direction {directions} --max-documents 8 --draws 2 --sample-tokens 4",
+    "steer-raw": "interventions.steer kromcanon --direction {directions-one}:2 --layers 2-3 --streams s0 s2 --raw "
+    "--scale 0 5 --max-documents 4 --draws 0 --sample-tokens 4",
     "head_groups": "probes.head_groups lfa --n 60",
     "ablation_effects": "interventions.ablation_effects pls --draws 2 --tasks capitalization-8 gender-16",
     "steer_heads": "interventions.steer_heads lfa --groups entity anchor --draws 0 --tasks capitalization-8 "
@@ -126,6 +136,10 @@ def record(folder: Path, only: set[str]) -> None:
     for name, line in COMMANDS.items():
         if only and name not in only:
             continue
+        for made in re.findall(r"{(.*?)}", line):  # a direction found by another command
+            if not (file := folder / made / "out.safetensors").is_file():
+                record(folder, {made})
+            line = line.replace(f"{{{made}}}", str(file))
         module, *argv = shlex.split(line)
         out = folder / name / "out.parquet"
         out.parent.mkdir(parents=True, exist_ok=True)
