@@ -52,8 +52,8 @@ COMMANDS = {
     "linear-control": "probes.linear lfa --task gender --stories 60 --hooks hook_embed",
     "picture": "probes.picture lfa --text 'Leo found a bag and a chisel. He used it' --heads L2.H3 top2:induction",
     "picture-query": "probes.picture lfa --prompt 3 --query 27",
-    "steer": "interventions.steer lfa --direction {directions} --max-documents 8 --draws 2 --sample-tokens 4",
-    "steer-raw": "interventions.steer kromcanon --direction {directions-one}:2 --layers 2-3 --streams s0 s2 --raw "
+    "steer": "interventions.steer lfa --direction {directions/out.safetensors} --max-documents 8 --draws 2 --sample-tokens 4",
+    "steer-raw": "interventions.steer kromcanon --direction {directions-one/out.safetensors}:2 --layers 2-3 --streams s0 s2 --raw "
     "--scale 0 5 --max-documents 4 --draws 0 --sample-tokens 4",
     "head_groups": "probes.head_groups lfa --n 60",
     "ablation_effects": "interventions.ablation_effects pls --draws 2 --tasks capitalization-8 gender-16",
@@ -64,9 +64,21 @@ COMMANDS = {
     "mixing_monitor": "probes.mixing_monitor kromcanon",
     "routing": "probes.routing dst-kron",
     "features": "features.extract lfa --tier topk --max-tokens 1000",
+    "features-raw": "features.extract lfa --max-tokens 1000 --raw",
+    "features-core": "features.extract kromcanon --tier core --max-tokens 500 --logits-row next",
+    "features-options": "features.extract pls --tier structural+position --max-tokens 500 --kstar strict --target truth "
+    "--traj-prob raw --kappa-target final --gate-reduce norm --window 3",
+    "cluster": "features.cluster {features/out.parquet} --drop-constant --stability 2",
+    "cluster-kmeans": "features.cluster {features-raw/out.parquet} --raw {features-raw/out-raw.parquet} "
+    "--method kmeans --drop-constant --no-umap --stability 1 --resamples 200",
+    "profile": "features.profile {features/out.parquet} {cluster/labels.parquet}",
+    "predict_effects": "features.predict_effects {features/out.parquet} {token_effects/out.parquet} --resamples 200 "
+    "--shuffles 2",
     "token_effects": "interventions.token_effects lfa --heads L5.* --max-tokens 1000",
     "phenomena": "probes.phenomena lfa --only repeats capitalization --sequences 4",
 }
+FOLDERS = ("features.cluster", "features.profile")
+"""Commands that write into a folder."""
 ESTIMATE = {"sd": "sd", "ci_low": "low", "ci_high": "high", "p": "p", "p_holm": "p_holm"}
 
 
@@ -136,17 +148,17 @@ def record(folder: Path, only: set[str]) -> None:
     for name, line in COMMANDS.items():
         if only and name not in only:
             continue
-        for made in re.findall(r"{(.*?)}", line):  # a direction found by another command
-            if not (file := folder / made / "out.safetensors").is_file():
-                record(folder, {made})
-            line = line.replace(f"{{{made}}}", str(file))
+        for made in re.findall(r"{(.*?)}", line):  # a file that another command writes
+            if not (folder / made).is_file():
+                record(folder, {made.split("/")[0]})
+            line = line.replace(f"{{{made}}}", str(folder / made))
         module, *argv = shlex.split(line)
-        out = folder / name / "out.parquet"
-        out.parent.mkdir(parents=True, exist_ok=True)
+        to = folder / name
+        to.mkdir(parents=True, exist_ok=True)
         with contextlib.redirect_stdout(io.StringIO()):
-            import_module(module).main([*argv, "--out", str(out)])
-        print(name, ", ".join(sorted(p.name for p in out.parent.glob("*.parquet"))), flush=True)
-        for page in out.parent.glob("*.html"):
+            import_module(module).main([*argv, "--out", str(to if module in FOLDERS else to / "out.parquet")])
+        print(name, ", ".join(sorted(p.name for p in to.glob("*.parquet"))), flush=True)
+        for page in to.glob("*.html"):
             page.unlink()
 
 
