@@ -52,9 +52,10 @@ COMMANDS = {
     "linear-control": "probes.linear lfa --task gender --stories 60 --hooks hook_embed",
     "picture": "probes.picture lfa --text 'Leo found a bag and a chisel. He used it' --heads L2.H3 top2:induction",
     "picture-query": "probes.picture lfa --prompt 3 --query 27",
-    "steer": "interventions.steer lfa --direction {directions/out.safetensors} --max-documents 8 --draws 2 --sample-tokens 4",
-    "steer-raw": "interventions.steer kromcanon --direction {directions-one/out.safetensors}:2 --layers 2-3 --streams s0 s2 --raw "
-    "--scale 0 5 --max-documents 4 --draws 0 --sample-tokens 4",
+    "steer": "interventions.steer lfa --direction {directions/out.safetensors} --max-documents 8 --draws 2 "
+    "--sample-tokens 4",
+    "steer-raw": "interventions.steer kromcanon --direction {directions-one/out.safetensors}:2 --layers 2-3 "
+    "--streams s0 s2 --raw --scale 0 5 --max-documents 4 --draws 0 --sample-tokens 4",
     "head_groups": "probes.head_groups lfa --n 60",
     "ablation_effects": "interventions.ablation_effects pls --draws 2 --tasks capitalization-8 gender-16",
     "steer_heads": "interventions.steer_heads lfa --groups entity anchor --draws 0 --tasks capitalization-8 "
@@ -66,8 +67,8 @@ COMMANDS = {
     "features": "features.extract lfa --tier topk --max-tokens 1000",
     "features-raw": "features.extract lfa --max-tokens 1000 --raw",
     "features-core": "features.extract kromcanon --tier core --max-tokens 500 --logits-row next",
-    "features-options": "features.extract pls --tier structural+position --max-tokens 500 --kstar strict --target truth "
-    "--traj-prob raw --kappa-target final --gate-reduce norm --window 3",
+    "features-options": "features.extract pls --tier structural+position --max-tokens 500 --kstar strict "
+    "--target truth --traj-prob raw --kappa-target final --gate-reduce norm --window 3",
     "cluster": "features.cluster {features/out.parquet} --drop-constant --stability 2",
     "cluster-kmeans": "features.cluster {features-raw/out.parquet} --raw {features-raw/out-raw.parquet} "
     "--method kmeans --drop-constant --no-umap --stability 1 --resamples 200",
