@@ -17,7 +17,7 @@ Nothing is unpickled here (see `models.training.parallel` for sharded checkpoint
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,27 @@ def run_folder(run_or_path: str | Path) -> Path:
         f"{path} is no run folder{f' and no bundled model ({names})' if (names := ', '.join(bundled())) else ''}; "
         f"train one with python -m models.train PRESET --data SOURCE --out {path}"
     )
+
+
+def runs_of(names: Sequence[str]) -> list[str]:
+    """The runs that `names` mean: RUN@all stands for every snapshot of a run, RUN@STEP for each, in order.
+
+    Raises `InputError` for a run that there is not, or that has no snapshots, and for one named twice.
+    """
+    found: list[str] = []
+    for name in names:
+        run, at, step = name.rpartition("@")
+        if at and step == "all" and not Path(name).is_dir():
+            steps = [row["step"] for row in snapshots(run_folder(run))]
+            if not steps:
+                raise InputError(f"{run} has no snapshots: train with --snapshots log")
+            found += [f"{run}@{step}" for step in steps]
+        else:
+            run_folder(name)
+            found.append(name)
+    if twice := [name for name in found if found.count(name) > 1]:
+        raise InputError(f"{twice[0]} is named twice")
+    return found
 
 
 def whole_run(run_or_path: str | Path) -> Path:

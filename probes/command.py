@@ -1,7 +1,11 @@
 """What the commands that measure a run share: their arguments, loading, tables on the screen and on disk."""
 
+import hashlib
+import json
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,11 +13,13 @@ import tyro
 
 from streamscope.models.bounds import Count
 from streamscope.models.errors import InputError
+from streamscope.models.launch import LaunchOptions, is_worker, launch
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from streamscope.probes.contract import Instrument
+    from streamscope.probes.result import Result
 
 INTERVAL = "95 % interval"
 Tables = Mapping[str, tuple["pd.DataFrame", Mapping[str, str]]]
@@ -126,23 +132,29 @@ def documents(shards: Any, at_least: int = 1) -> Iterable[list[int]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class Arguments(LaunchOptions):
     """What every command of an instrument takes, beside its own options and those of its data."""
 
     run: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """RUN…: run folders, snapshots (runs/lfa@512), or bundled models; several make one table, with seeds as units."""
+    """RUN…: run folders, snapshots (runs/lfa@512, runs/lfa@all), or bundled models; several make one table, with
+    seeds as units and a curve over steps."""
     control: str | None = None
-    """A control model of the same layers and heads: its numbers, and what the run has beyond them, unit by unit."""
+    """A control model of the same layers and heads: its numbers, and what the run has beyond them, unit by unit.
+    RUN@all: each snapshot beside the control's of the same step."""
     out: Path | None = None
-    """Write the main table (.parquet) here, the other tables and the observations beside it."""
+    """Write the main table (.parquet) here, the other tables and the observations beside it; killed, the same command
+    goes on with the runs that are left."""
     figure: Path | None = None
     """Write the first figure here: .html, .svg, .pdf or .png."""
     device: str = "auto"
     """auto, cpu or cuda."""
 
 
-def main_of(made: "type[Instrument]", doc: str | None = None) -> Callable[..., None]:
-    """`main(argv=None)` of an instrument: its fields, its data's and `Arguments` are the options."""
+def main_of(made: "type[Instrument]", doc: str | None = None, command: Sequence[str] = ()) -> Callable[..., None]:
+    """`main(argv=None)` of an instrument: its fields, its data's and `Arguments` are the options.
+
+    `command` are the module that Python runs for it, and the words before the options, by default the instrument's own.
+    """
 
     def main(argv: Sequence[str] | None = None) -> None:
         from streamscope.models.cli import parse
@@ -157,13 +169,68 @@ def main_of(made: "type[Instrument]", doc: str | None = None) -> Callable[..., N
             argv,
             doc or made.__doc__,
         )
-        measure(getattr(options, own[0]), [getattr(options, name) for name, *_ in kinds], options)
+        words = [*(command or (made.__module__,)), *(sys.argv[1:] if argv is None else argv)]
+        measure(getattr(options, own[0]), [getattr(options, name) for name, *_ in kinds], options, words)
 
     return main
 
 
-def measure(how: "Instrument", data: Sequence[Any], options: Arguments) -> None:
-    """Open every run, measure, print, write. What cannot be written is refused before anything is measured."""
+@dataclass(frozen=True)
+class Job:
+    """A run to be measured, beside a control or alone."""
+
+    run: str
+    control: str | None
+    instrument: "Instrument"
+    data: Sequence[Any]
+    device: str
+
+    @property
+    def task(self) -> str:
+        """Its name in a ledger: what is measured how on which weights."""
+        from streamscope.models.checkpoint import run_folder
+        from streamscope.models.tensors import sha256
+
+        weights = [(one, sha256(run_folder(one) / "model.safetensors")) for one in (self.run, self.control) if one]
+        data = [[type(one).__name__, asdict(one)] for one in self.data]
+        about = [self.instrument.name, asdict(self.instrument), data, weights]
+        return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
+
+    def models(self) -> "tuple[Any, Any]":
+        """The model and its control, or None. Raises `InputError` where they, or the data, cannot be measured so."""
+        from streamscope.models.checkpoint import load
+        from streamscope.probes.contract import Documents
+        from streamscope.probes.documents import same_tokens
+
+        model = load(self.run, device=self.device)
+        if self.control is None:
+            self.instrument.check(model)
+            return model, None
+        control = load(self.control, device=self.device)
+        _same_shape(model, control, self.control)
+        if Documents in map(type, self.instrument.takes):
+            same_tokens(model, control, self.control)
+        self.instrument.check(model)
+        self.instrument.check(control)
+        return model, control
+
+    def do(self, label: str = "") -> "Result":
+        """Measure, with a bar on stderr."""
+        from streamscope.probes.contract import title_of
+        from streamscope.probes.together import compare
+
+        model, control = self.models()
+        opened, how = self.instrument.open(model, *self.data), self.instrument
+        if control is None:
+            return how.run(opened, progress_bar(f"{label}{title_of(model)}"))
+        how = how.settled(opened)
+        result = how.run(opened, progress_bar(f"{label}{title_of(model)}"))
+        like = how.open(control, *self.data, like=opened)
+        return compare(result, how.run(like, progress_bar(f"{label}{title_of(control)}, control")))
+
+
+def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
+    """Open every run, measure, print, write. What cannot be written or measured is refused before the work."""
     from streamscope.probes.figures import check_figure, write_figure
     from streamscope.probes.result import check_out
 
@@ -171,46 +238,89 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments) -> None:
         check_out(options.out)
     if options.figure is not None:
         check_figure(options.figure)
-    if options.control is not None and len(options.run) > 1:
-        raise InputError("--control stands beside one run; give one, or several runs without a control")
+    if options.launch != "serial" and options.out is None:
+        raise InputError("--launch needs --out: workers meet in a folder beside it")
 
-    from streamscope.models.checkpoint import load, run_folder
+    from streamscope.models.checkpoint import run_folder, runs_of
     from streamscope.models.provenance import pick_device, provenance
-    from streamscope.probes.contract import Documents, title_of
-    from streamscope.probes.documents import same_tokens
-    from streamscope.probes.together import compare, together
+    from streamscope.probes.together import together
 
-    names = options.run or how.runs
-    for name in (*names, *([options.control] if options.control is not None else [])):
-        run_folder(name)
+    names = runs_of(options.run or how.runs)
     device = pick_device(options.device)
-    models = [load(name, device=device) for name in names]
-    if options.control is not None:
-        control = load(options.control, device=device)
-        _same_shape(models[0], control, options.control)
-        if Documents in map(type, how.takes):
-            same_tokens(models[0], control, options.control)
-    opened = [how.open(model, *data) for model in models]
-    if options.control is not None:
-        how = how.settled(opened[0])
-        how.check(control)
-    result = together([how.run(one, progress_bar(title_of(one.model))) for one in opened])
-    if options.control is not None:
-        like = how.open(control, *data, like=opened[0])
-        beside = how.run(like, progress_bar(f"{title_of(control)}, control"))
-        result = compare(result, beside)
+    beside = _beside(names, runs_of([options.control]) if options.control is not None else [])
+    jobs = [Job(name, control, how, data, str(device)) for name, control in zip(names, beside, strict=True)]
+    first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
+    for job in first.values() if len(jobs) > 1 and not is_worker(options) else ():
+        job.models()  # what cannot be measured is refused before any is
+    if options.out is None or (len(jobs) == 1 and options.launch == "serial"):
+        results = [job.do(_count(i, jobs)) for i, job in enumerate(jobs)]
+    else:
+        found = _kept(jobs, options, command)
+        if found is None:
+            return
+        results = found
+    result = together(results)
     result.print()
     if result.about.get("no_mean"):
         print(result.about["no_mean"])
     if options.out is not None:
-        from dataclasses import replace
-
         whole = replace(result, about={**result.about, **provenance(device), "run": list(names)})
         for path in whole.save(options.out):
             print(f"written {path}")
+        shutil.rmtree(_parts(options.out), ignore_errors=True)
     if options.figure is not None:
         write_figure(result.figure(), options.figure)
         print(f"figure {options.figure}")
+
+
+def _parts(out: Path) -> Path:
+    """Where the results of single runs are kept until all are there."""
+    return out.with_name(f".{out.name}.parts")
+
+
+def _count(i: int, jobs: Sequence[Job]) -> str:
+    return f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else ""
+
+
+def _kept(jobs: Sequence[Job], options: Arguments, command: Sequence[str]) -> "list[Result] | None":
+    """Every job's result, by this process or by workers; those of an earlier call that was killed are read. A worker
+    returns None. Raises `InputError` with the reason of a run that could not be measured."""
+    from streamscope.models.ledger import Ledger
+    from streamscope.probes.result import Result
+
+    assert options.out is not None
+    folder = _parts(options.out)
+    launch(options, command[0], command[1:], logs=folder / "logs")
+    ledger, by_task = Ledger(folder), {job.task: (i, job) for i, job in enumerate(jobs)}
+
+    def do(task: str) -> None:
+        i, job = by_task[task]
+        job.do(_count(i, jobs)).save(folder / f"{task}.parquet")
+
+    if is_worker(options):
+        ledger.work(list(by_task), do)
+        return None
+    for task in by_task:  # what failed is tried again
+        if ledger.state(task).kind == "failed":
+            ledger.forget(task)
+    ledger.work(list(by_task), do, wait=True)
+    for task, (_, job) in by_task.items():
+        state = ledger.state(task)
+        if state.kind != "done":
+            raise InputError(f"{job.run}: {state.detail or 'not measured'}")
+    figures = jobs[0].instrument.figures
+    return [replace(Result.load(folder / f"{task}.parquet"), figures=figures) for task in by_task]
+
+
+def _beside(names: Sequence[str], controls: Sequence[str]) -> list[str | None]:
+    """The control of each run: none, the one there is, or the snapshot of the same step."""
+    if len(controls) < 2:
+        return [controls[0] if controls else None] * len(names)
+    at = {name.rpartition("@")[2]: name for name in controls}
+    for name in names:
+        if name.rpartition("@")[2] not in at:
+            raise InputError(f"--control has no snapshot of the step of {name}; it has {', '.join(at)}")
+    return [at[name.rpartition("@")[2]] for name in names]
 
 
 def _same_shape(model: Any, control: Any, name: str) -> None:

@@ -305,6 +305,15 @@ class Instrument(Validated):
         return self._body().tables(self, seen, estimates)
 
     @classmethod
+    def relate(cls, whole: "Result") -> "dict[str, Table]":
+        """Further tables of several runs, or of one over its snapshots, from their tables joined (`probes.together`).
+
+        By default `relate` of the package's module measure, where there is one.
+        """
+        own = "observe" in vars(cls)
+        return {} if own or not hasattr(cls._body(), "relate") else cls._body().relate(whole)
+
+    @classmethod
     def _body(cls) -> Any:
         try:
             return import_module(f"{cls.__module__}.measure")
@@ -329,16 +338,17 @@ def title_of(model: Any) -> str:
 
 
 def recipe_of(model: Any) -> dict[str, Any]:
-    """What runs that are seeds of one recipe share, and whether this one is a snapshot of a training."""
+    """What runs that are seeds of one recipe share, and of a snapshot of a training its `step` and `training`."""
     if not hasattr(model, "to_dict"):
-        return {"recipe": type(model).__name__, "snapshot": False}
+        return {"recipe": type(model).__name__, "step": None}
     from streamscope.models.checkpoint import snapshot_step
 
     whole = json.dumps(model.to_dict(), sort_keys=True, default=str)
     tokens = model.tokenizer.sha256 if model.tokenizer is not None else ""
     digest = hashlib.sha256((whole + tokens).encode()).hexdigest()[:16]
     run = getattr(model, "run", None)
-    return {"recipe": digest, "snapshot": run is not None and snapshot_step(run) is not None}
+    step = None if run is None else snapshot_step(run)
+    return {"recipe": digest, "step": step} | ({} if step is None else {"training": str(run).rpartition("@")[0]})
 
 
 REGISTERED: dict[str, type[Instrument]] = {}

@@ -15,7 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from streamscope.probes.figures import Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Scatter
+from streamscope.probes.figures import OVER, Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Scatter
 from streamscope.probes.result import Column, Table
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -28,6 +28,10 @@ PAPER = {
     "margin": {"l": 50, "r": 10, "t": 10, "b": 45},
     "title": None,
 }
+ZERO = 0.5
+"""Where step 0 stands on a logarithmic axis."""
+WIDE = 64
+"""Last step / first step but 0 from which on the axis is logarithmic."""
 MOST_NUMBERS = 100
 """Cells of a map that have their numbers written in them."""
 
@@ -42,7 +46,8 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     table = result.table(figure.table)
     if figure.y not in table.frame or table.frame[figure.y].isna().all():
         return None
-    runs = () if getattr(figure, "over_runs", False) else ("run",)
+    runs = ("run", "step") if result.about.get(OVER) and getattr(figure, "x", "") != "step" else ("run",)
+    runs = () if getattr(figure, "over_runs", False) else runs
     apart = [c for c in (*runs, *getattr(figure, "each", ())) if table.frame.get(c, pd.Series()).nunique() > 1]
     drawn = _panels(figure, table, apart) if apart else _draw(figure, table)
     if drawn is not None:
@@ -70,15 +75,22 @@ def _panels(figure: Figure, table: Table, by: list[str]) -> go.Figure | None:
             each[tuple(names)] = one
     if not each:
         return None
-    down = list(dict.fromkeys(names[:-1] if len(by) > 1 else names for names in each))
-    across = list(dict.fromkeys(names[-1:] if len(by) > 1 else () for names in each))
-    n, m = len(down), len(across)
-    titles = [", ".join(map(str, a + b)) if a + b in each else "" for a in down for b in across]
+    if len(by) == 1 and isinstance(figure, Curve):  # they have no order that rows or columns could show
+        m = min(3, len(each))
+        n = -(-len(each) // m)
+        places = {names: divmod(i, m) for i, names in enumerate(each)}
+    else:
+        down = list(dict.fromkeys(names[:-1] if len(by) > 1 else names for names in each))
+        across = list(dict.fromkeys(names[-1:] if len(by) > 1 else () for names in each))
+        n, m = len(down), len(across)
+        cut = 1 if len(by) == 1 else len(by) - 1
+        places = {names: (down.index(names[:cut]), across.index(names[cut:])) for names in each}
+    held = {place: names for names, place in places.items()}
+    titles = [", ".join(map(str, held.get((a, b), ()))) for a in range(n) for b in range(m)]
     space = {"vertical_spacing": 0.25 / n, "horizontal_spacing": 0.2 / m}
     whole = make_subplots(n, m, subplot_titles=titles, **space)
     for i, (names, one) in enumerate(each.items()):
-        cut = len(names) if len(by) == 1 else len(names) - 1
-        at = {"row": 1 + down.index(names[:cut]), "col": 1 + across.index(names[cut:])}
+        at = {"row": 1 + places[names][0], "col": 1 + places[names][1]}
         for trace in one.data:
             if trace.type == "heatmap":  # one scale for all, so that panels can be compared by eye
                 low, high = ([getattr(o.data[0], end) for o in each.values()] for end in ("zmin", "zmax"))
@@ -191,8 +203,12 @@ def _(figure: Intervals, table: Table) -> go.Figure:
 @_draw.register
 def _(figure: Curve, table: Table) -> go.Figure | None:
     frame = table.frame[table.frame[figure.y].notna()]
-    if frame[figure.x].nunique() < 2:
+    if figure.x not in frame or frame[figure.x].nunique() < 2:
         return None
+    steps = sorted(set(frame[figure.x])) if figure.x == "step" else []
+    log = figure.log or (len(steps) > 1 and steps[-1] >= WIDE * next(step for step in steps if step))
+    if steps and log:
+        frame = frame.assign(step=frame["step"].clip(lower=ZERO))
     column = table.column(figure.y)
     groups = dict(list(frame.groupby(figure.by, sort=False))) if figure.by else {"": frame}
     most = sorted(groups, key=lambda name: -float(np.ptp(groups[name][figure.y])))[: figure.most]
@@ -212,8 +228,11 @@ def _(figure: Curve, table: Table) -> go.Figure | None:
             showlegend=bool(figure.by),
         )  # fmt: skip
     drawn.update_layout(xaxis_title=axis(table.column(figure.x)), yaxis_title=axis(column), height=480)
-    if figure.log:
+    if log:
         drawn.update_xaxes(type="log")
+    if steps and log:
+        shown = [s for s in steps if s in (0, steps[-1]) or (s & (s - 1) == 0 and s.bit_length() % 2)]
+        drawn.update_xaxes(tickvals=[max(s, ZERO) for s in shown], ticktext=[f"{s:,}" for s in shown])
     return drawn
 
 

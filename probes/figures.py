@@ -5,6 +5,7 @@
 A figure names columns; titles, units and intervals come from the table. This module imports nothing heavy.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ class HeadMap(Figure):
     """The column that stands in the cells, instead of the value."""
     names: str | None = None
     """The column that names the columns of the map."""
+    over_runs: bool = False
+    """Several runs are one map, and no panels of their own."""
 
     @property
     def name(self) -> str:
@@ -134,6 +137,32 @@ class Histogram(Figure):
     def name(self) -> str:
         """What `Result.figure` calls it."""
         return f"{super().name}-histogram"
+
+
+OVER = "over_steps"
+"""In `Result.about`: whether the tables are of snapshots, with the columns run and step."""
+
+
+def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[Figure, ...]:
+    """The figures of an instrument for snapshots: with a curve over steps of what its first figure shows.
+
+    One that it declares itself comes first as well; where its figures show nothing of these tables, they are as they
+    were.
+    """
+    own = [one for one in figures if isinstance(one, Curve) and one.x == "step"]
+    if own:
+        return (*own, *(one for one in figures if one not in own))
+    for one in figures:
+        table = next(iter(tables.values())) if one.table is None else tables.get(one.table)
+        if table is None or one.y not in table.frame or "step" not in table.frame:
+            continue
+        before = [name for name in table.frame.columns[: table.frame.columns.get_loc(one.y)] if name != "step"]
+        texts = [name for name in before if name != "run" and not table.column(name).format]
+        by = next((name for name in texts if table.frame[name].nunique() > 1), None)
+        told = table.frame.groupby(["run"] if by is None else ["run", by], dropna=False)
+        apart = [name for name in before if name not in ("run", by) and (told[name].nunique() > 1).any()]
+        return (Curve(one.y, one.table, x="step", by=by, each=tuple(apart)), *figures)
+    return figures
 
 
 # ---- on disk -----------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"usage: python -m probes.instrument FILE.py[:CLASS] [RUN…] [options]\n\n{(__doc__ or '').strip()}")
         return
     made = instrument_in(words[0])
-    main_of(made, sys.modules[made.__module__].__doc__)(words[1:])
+    main_of(made, sys.modules[made.__module__].__doc__, ("streamscope.probes.instrument", words[0]))(words[1:])
 
 
 if __name__ == "__main__":

@@ -25,14 +25,16 @@ import pandas as pd
 
 from streamscope.models.disk import check_writable, write_atomically
 from streamscope.models.errors import InputError, unknown
-from streamscope.probes.figures import write_figure
+from streamscope.probes.figures import OVER, over_steps, write_figure
 from streamscope.probes.observations import Contrast, Measure, Observations, Reasons
 from streamscope.probes.undefined import COLUMN as UNDEFINED
 from streamscope.probes.undefined import note
 from streamscope.probes.undefined import reasons as read_reasons
 
-FORMAT = 1
+FORMAT = 2
 """Of the files written by `Result.save`."""
+OBSERVED = "observations"
+"""What the file of observations adds to the main table's name."""
 LEAST_P = 1e-4
 
 
@@ -326,6 +328,10 @@ class Result:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.about.get(OVER):
+            object.__setattr__(self, "figures", over_steps(self.figures, self.tables))
+
     def table(self, name: str | None = None) -> Table:
         """A table by name, the main one without."""
         if name is None:
@@ -366,7 +372,7 @@ class Result:
     # ---- disk ----------------------------------------------------------------------------------
 
     def save(self, path: str | Path, figure: str | Path | None = None) -> list[Path]:
-        """Write PATH (the main table), PATH-<name> of the others and of the observations, and a figure.
+        """Write PATH (the main table), PATH-<name> of the others, PATH-observations, and a figure.
 
         Tables are parquet with units, columns, reasons and provenance; the figure is html, svg, pdf or png by its
         suffix. Every file is complete when it bears its name; the paths are returned. Raises `InputError` for another
@@ -375,21 +381,20 @@ class Result:
 
         path = check_out(Path(path))
         names = list(self.tables)
-        if strange := [name for name in (*names, *self.blocks) if "/" in name or name in ("", ".", "..")]:
-            raise InputError(f"a table or block called {strange[0]!r} cannot be a file; name it otherwise")
+        if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
+            raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
         about = {**self.about, "format": FORMAT, "tables": names, "blocks": list(self.blocks)}
         about |= {"arrays": list(self.arrays), "result": secrets.token_hex(8)}
         made: list[tuple[Path, pd.DataFrame, dict[bytes, bytes]]] = []
-        for name, block in self.blocks.items():
-            to = path.with_stem(f"{path.stem}-{name}-observations")
-            frame, meta = _block(block, self.contrasts.get(name, ()), about)
-            made.append((to, frame, _json(meta)))
+        if self.blocks:
+            frame, told = _observed(self.blocks, self.contrasts)
+            made.append((path.with_stem(f"{path.stem}-{OBSERVED}"), frame, _json({OBSERVED: told, "about": about})))
         for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
             to = path if name == names[0] else path.with_stem(f"{path.stem}-{name}")
             meta = {"table": _columns(table), "about": about, "units": _units(table)}
             made.append((to, _told(table), _json(meta)))
-        for to, frame, told in made:
-            _write(to, frame, told)
+        for to, frame, kept in made:
+            _write(to, frame, kept)
         done = [to for to, _, _ in reversed(made)]
         if self.arrays:
             done.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, about))
@@ -421,10 +426,8 @@ class Result:
         for i, name in enumerate(about["tables"]):
             tables[name] = _read_table(path if i == 0 else path.with_stem(f"{path.stem}-{name}"), about["result"])
         blocks, contrasts = {}, {}
-        for name in about["blocks"]:
-            blocks[name], contrasts[name] = _read_block(
-                path.with_stem(f"{path.stem}-{name}-observations"), about["result"]
-            )
+        if about["blocks"]:
+            blocks, contrasts = _read_observed(path.with_stem(f"{path.stem}-{OBSERVED}"), about["result"])
         arrays = {}
         if about["arrays"]:
             from safetensors.numpy import load_file
@@ -525,25 +528,37 @@ def _read_table(path: Path, result: str) -> Table:
     return Table(frame, columns, missing, about["title"], about["by"], about["most"], tuple(about["per"]))
 
 
-def _block(
-    block: Observations, contrasts: Sequence[Contrast], about: Mapping[str, Any]
+def _observed(
+    blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """A row per cell with its totals and sizes as lists; measure, units and contrasts in the metadata."""
-    frame = block.cells.assign(total=list(block.total), size=list(block.sizes))
-    told = [{**asdict(c), "weights": [[k, w] for k, w in c.weights.items()]} for c in contrasts]
-    units = {name: block.units[name].tolist() for name in block.units}
-    return frame, {"measure": asdict(block.measure), "of_units": units, "contrasts": told, "about": about}
+    """A row per block and cell with its totals and sizes as lists; measures, cells, units and contrasts as data."""
+    rows, told = [], {}
+    for name, block in blocks.items():
+        rows.append(pd.DataFrame({"block": name, "cell": range(len(block.cells)), "total": list(block.total),
+                                  "size": list(block.sizes)}))  # fmt: skip
+        told[name] = {
+            "measure": asdict(block.measure),
+            "cells": {key: block.cells[key].tolist() for key in block.cells},
+            "units": {key: block.units[key].tolist() for key in block.units},
+            "contrasts": [{**asdict(c), "weights": list(c.weights.items())} for c in contrasts.get(name, ())],
+        }
+    return pd.concat(rows, ignore_index=True), told
 
 
-def _read_block(path: Path, result: str) -> tuple[Observations, tuple[Contrast, ...]]:
+def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], dict[str, tuple[Contrast, ...]]]:
+    """The inverse of `_observed`."""
     meta = _meta(path)
     _same(meta, path, result)
-    frame = pd.read_parquet(path)
-    total, size = np.stack(frame.pop("total").to_list()), np.stack(frame.pop("size").to_list())
-    units = pd.DataFrame(meta["of_units"])
-    units["cluster"] = [tuple(c) if isinstance(c, list) else c for c in units["cluster"]]
-    contrasts = tuple(
-        Contrast(**{**c, "weights": {int(k): float(w) for k, w in c["weights"]}}) for c in meta["contrasts"]
-    )
-    measure = Measure(**meta["measure"])
-    return Observations(measure=measure, cells=frame, units=units, total=total, size=size), contrasts
+    blocks, contrasts = {}, {}
+    rows = dict(list(pd.read_parquet(path).groupby("block", sort=False)))
+    for name, told in meta[OBSERVED].items():
+        units = pd.DataFrame(told["units"])
+        units["cluster"] = [tuple(c) if isinstance(c, list) else c for c in units["cluster"]]
+        blocks[name] = Observations(
+            measure=Measure(**told["measure"]), cells=pd.DataFrame(told["cells"]), units=units,
+            total=np.stack(rows[name]["total"].to_list()), size=np.stack(rows[name]["size"].to_list()),
+        )  # fmt: skip
+        contrasts[name] = tuple(
+            Contrast(**{**c, "weights": {int(k): float(w) for k, w in c["weights"]}}) for c in told["contrasts"]
+        )
+    return blocks, contrasts

@@ -5,15 +5,19 @@ together([a, b, c])         one table with a column `run`
 seeds([a, b, c])            every estimate as mean over the runs: what the recipe does, not one model
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from streamscope.models.errors import InputError
 from streamscope.probes import observations
+from streamscope.probes.contract import discover
+from streamscope.probes.figures import OVER
 from streamscope.probes.observations import Estimates, Reasons
-from streamscope.probes.result import Column, Result, Table, counts, described, quantity
+from streamscope.probes.result import Column, Result, Table, counts, described, key, quantity
 
 
 def _described(result: Result, name: str) -> Column | None:
@@ -68,11 +72,7 @@ def compare(run: Result, control: Result) -> Result:
     if names[0] == names[1]:
         names[1] += ", control"
     tables = dict(run.tables)
-    suffixes = {
-        "_run": "run",
-        "_control": "control",
-        "_difference": "run − control",
-    }
+    suffixes = {f"_{what}": words for what, words in COMPARED.items()}
     for name, block in run.blocks.items():
         if name not in control.blocks:
             raise InputError(f"the control has no observations {name!r}: measure it with the same options")
@@ -88,51 +88,78 @@ def compare(run: Result, control: Result) -> Result:
 def together(results: Sequence[Result]) -> Result:
     """The tables of several runs as one each, with the column `run` in front, and `seeds` below where rows agree.
 
-    Blocks are called run0-<name>, run1-<name> …, in the order of the runs (`about["runs"]`).
+    Snapshots of trainings (`runs/lfa@all`) have the columns `run` and `step`, and a curve over steps; means over runs
+    are then taken at every step. Blocks are called run0-<name>, run1-<name> …, in the order of the runs
+    (`about["runs"]`).
+
+    Raises `InputError` for results of other instruments or options, and for a snapshot that is there twice.
     """
     if len(results) == 1:
         return results[0]
     if not results or any(one.about.get(k) != results[0].about.get(k) for one in results for k in SAME):
         raise InputError("several runs make one table where one instrument measured them with the same options")
-    names = _names(results)
-    run = Column(name="run", title="run", unit="name", doc="the run that was measured")
+    steps = [one.about.get("step") for one in results]
+    over = None not in steps
+    names = [_training(one) for one in results] if over else _names(results)
+    places = list(zip(names, steps, strict=True))
+    if over and len(set(places)) < len(places):
+        raise InputError("a snapshot of a training is there twice")
+    labels = [{"run": name, "step": step} if over else {"run": name} for name, step in places]
     tables: dict[str, Table] = {}
     for name in results[0].tables:
-        parts = [one.tables[name] for one in results if name in one.tables]
-        frames = [part.frame.assign(run=who) for who, part in zip(names, parts, strict=True)]
-        missing: Reasons = {}
-        start = 0
-        for part in parts:
-            missing |= {(row + start, column): why for (row, column), why in part.missing.items()}
-            start += len(part.frame)
-        frame = pd.concat(frames, ignore_index=True)
-        frame = frame[["run", *(c for c in frame if c != "run")]]
-        known = {c.name: c for part in parts for c in part.columns}
-        title = f"{name} of {len(parts)} runs: {', '.join(names)}"
-        columns = (run, *(known[c] for c in frame if c != "run"))
-        tables[name] = Table(frame, columns, missing, title, parts[0].by, parts[0].most * len(parts), parts[0].per)
+        parts = [(label, one.tables[name]) for label, one in zip(labels, results, strict=True) if name in one.tables]
+        runs = list(dict.fromkeys(names))
+        several = f" of {len(runs)} runs: {', '.join(runs)}" if len(runs) > 1 else f" of {runs[0]}"
+        tables[name] = _joined(parts, f"{name}{several}{f', {len(set(steps))} snapshots' if over else ''}")
     first = results[0]
     blocks = {f"run{i}-{name}": b for i, one in enumerate(results) for name, b in one.blocks.items()}
     made = {f"run{i}-{name}": c for i, one in enumerate(results) for name, c in one.contrasts.items()}
-    why = no_seeds(results)
-    tables |= {} if why else seeds(results)
-    about = {**first.about, "model": names, "runs": [dict(one.about) for one in results], "no_mean": why}
-    return Result(tables, blocks, made, first.figures, {}, about)
+    groups = [[one for one, step in zip(results, steps, strict=True) if step == at] for at in dict.fromkeys(steps)]
+    why = no_seeds(results, groups) if len(set(names)) > 1 else ""
+    if not why and len(set(names)) > 1:
+        means = [seeds(group) for group in groups]
+        for name in means[0] if all(one.keys() == means[0].keys() for one in means) else ():
+            each = [({"step": group[0].about["step"]}, one[name]) for group, one in zip(groups, means, strict=True)]
+            tables[name] = _joined(each, each[0][1].title) if over else each[0][1]
+    about = {**first.about, "model": names, "runs": [dict(one.about) for one in results], "no_mean": why, OVER: over}
+    whole = Result(tables, blocks, made, first.figures, {}, about)
+    known = discover().get(str(about.get("instrument")))
+    return whole if known is None else replace(whole, tables=tables | known.relate(whole))
 
 
 SAME = ("instrument", "options")
 """What results of several runs must have in common."""
+RUN = key("run", "run", "the run that was measured")
+STEP = Column(name="step", title="step", unit="optimiser steps", format=",.0f", doc="of the training, at the snapshot")
 
 
-def no_seeds(results: Sequence[Result]) -> str:
-    """Why the runs are no training seeds of one recipe, so that their mean would say nothing; "" where they are."""
+def _joined(parts: Sequence[tuple[dict[str, Any], Table]], title: str) -> Table:
+    """One table of several, each with its labels (run, step) in front."""
+    missing: Reasons = {}
+    start = 0
+    for _, part in parts:
+        missing |= {(row + start, column): why for (row, column), why in part.missing.items()}
+        start += len(part.frame)
+    labels = list(parts[0][0])
+    frame = pd.concat([part.frame.assign(**label) for label, part in parts], ignore_index=True)
+    frame = frame[[*labels, *(c for c in frame if c not in labels)]]
+    known = {c.name: c for _, part in parts for c in part.columns} | {"run": RUN, "step": STEP}
+    first = parts[0][1]
+    return Table(frame, tuple(known[c] for c in frame), missing, title, first.by, first.most * len(parts), first.per)
+
+
+def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
+    """Why the runs are no training seeds of one recipe, so that their mean would say nothing; "" where they are.
+
+    `groups` are the results at each step.
+    """
     first = results[0]
     if any(one.about.get("recipe") != first.about.get("recipe") for one in results):
         return "no mean over runs: they differ in preset, configuration or tokenizer"
     if any(one.about.get("data") != first.about.get("data") for one in results):
         return "no mean over runs: they were measured on other data; name it, as --data SOURCE"
-    if any(one.about.get("snapshot") for one in results):
-        return "no mean over runs: snapshots of a training are not independent"
+    if any({*map(_training, group)} != {*map(_training, groups[0])} for group in groups):
+        return "no mean over runs: they were not all measured at the same steps"
     if any(list(one.blocks) != list(first.blocks) for one in results):
         return "no mean over runs: they were not measured in the same way"
     return ""
@@ -141,21 +168,36 @@ def no_seeds(results: Sequence[Result]) -> str:
 def seeds(results: Sequence[Result]) -> dict[str, Table]:
     """For each block a table <block>-runs of every estimate's mean over the runs, with an interval between runs.
 
-    Runs that do not have the same rows (heads that were ranked in each) give none.
+    Beside controls also of every difference from them. Runs that do not have the same rows (heads that were ranked in
+    each) give none.
     """
     tables = {}
-    for name in results[0].blocks:
-        block = results[0].blocks[name]
-        each = [observations.estimate(one.blocks[name], one.contrasts[name]) for one in results]
+    for name in (name for name in results[0].blocks if not name.startswith("control-")):
+        block, beside = results[0].blocks[name], f"control-{name}"
+        if beside in results[0].blocks:
+            each = [
+                observations.compare(*(one.blocks[n] for n in (name, beside)),
+                                     *(one.contrasts[n] for n in (name, beside))) for one in results
+            ]  # fmt: skip
+        else:
+            each = [observations.estimate(one.blocks[name], one.contrasts[name]) for one in results]
+        keys = list(dict.fromkeys(k for c in each[0].contrasts for k in c.labels))
         try:
-            found = observations.over_seeds(
-                each, list(dict.fromkeys(k for c in each[0].contrasts for k in c.labels)), block.measure
-            )
+            found = observations.over_seeds(each, keys, block.measure)
         except InputError:
             continue
         title = f"mean over {len(results)} runs of {block.measure.name}; runs are the units"
-        tables[f"{name}-runs"] = _table(results[0], found, {"": "mean over runs"}, "runs", title)
+        said = {f"_{what}": f"{words}, mean over runs" for what, words in COMPARED.items()} | {"": "mean over runs"}
+        tables[f"{name}-runs"] = _table(results[0], found, said, "runs", title)
     return tables
+
+
+COMPARED = {"run": "run", "control": "control", "difference": "run − control"}
+
+
+def _training(result: Result) -> str:
+    """What a snapshot's training is called."""
+    return re.sub(r"@\d+\)$", ")", str(result.about.get("model")))
 
 
 def _names(results: Sequence[Result]) -> list[str]:

@@ -35,8 +35,7 @@ def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
     side, apart = halves(table, seed)
     chosen, parts = [], []
     for name, (train, test) in {"A→B": (0, 1), "B→A": (1, 0)}.items():
-        scores = table[side == train].groupby(["layer", "index", "head"])[["hit", "attention"]].mean()
-        best = scores.sort_values(["hit", "attention"], ascending=False, kind="stable").index[0]
+        best = best_head(table[side == train])
         mine = (side == test) & (table["layer"] == best[0]) & (table["index"] == best[1])
         chosen.append((name, best[2]))
         parts.append(table[mine])
@@ -54,6 +53,13 @@ def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
             about |= {"chance": float(np.mean(one["chance"])), **tested, "apart": apart}
             rows.append({**about, "undefined": result.undefined})
     return pd.DataFrame(rows)
+
+
+def best_head(table: "pd.DataFrame") -> tuple[int, int, str]:
+    """(layer, index, name) of the head with the largest Top-1, then the largest mean attention."""
+    scores = table.groupby(["layer", "index", "head"])[["hit", "attention"]].mean()
+    layer, index, name = scores.sort_values(["hit", "attention"], ascending=False, kind="stable").index[0]
+    return int(layer), int(index), str(name)
 
 
 def halves(table: "pd.DataFrame", seed: int) -> "tuple[np.ndarray, str]":

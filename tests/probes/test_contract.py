@@ -234,7 +234,7 @@ def test_a_mean_is_over_seeds_of_one_recipe_only() -> None:
 def test_files_of_two_results_are_not_read_as_one(tmp_path: Path) -> None:
     from shutil import copy
 
-    name = "t-v-observations.parquet"
+    name = "t-observations.parquet"
     for folder, model in (("a", Nobody()), ("b", Twice())):
         Steps().measure(model).save(tmp_path / folder / "t.parquet")
     copy(tmp_path / "b" / name, tmp_path / "a" / name)

@@ -7,41 +7,50 @@ import pandas as pd
 import pytest
 import torch
 
+import streamscope.probes.command
+from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
+from streamscope.models.training.data import evaluation_shards
 from streamscope.probes import coherence
-from streamscope.probes.over_steps import over_documents
-from streamscope.probes.phenomena import (
-    NAMES,
-    Gate,
-    Opened,
+from streamscope.probes.contract import Documents, Seen
+from streamscope.probes.observations import estimate
+from streamscope.probes.phenomena import NAMES, Phenomena, main
+from streamscope.probes.phenomena.measure import (
+    Look,
+    _when,
     cheaper,
-    look,
-    main,
-    matrix,
     on_the_other_half,
-    open_model,
-    plot,
+    over_documents,
+    settling,
+    tables,
     verdict,
 )
-from streamscope.probes.tables import read_about
+from streamscope.probes.result import Result
 from tests import tiny
 from tests.probes import planted
 
-SMALL = Gate(n=60, sequences=4, length=6, max_documents=5)
+SMALL = {"n": 60, "sequences": 4, "length": 6}
 
 
 @pytest.fixture(scope="module")
 def run(corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("phenomena") / "krom"
-    more = ["--set", "n_ctx=256", "--set", "residual.b_res=-2", "--lr", "0.02"]
+    more = ["--set", "n_ctx=256", "--set", "residual.b_res=-2", "--lr", "0.02", "--snapshots", "0,4"]
     train(tiny.arguments(corpus, out, *more, preset="kromhc"))
     return out
 
 
 @pytest.fixture(scope="module")
-def one(run: Path) -> Opened:
-    return open_model(str(run))
+def one(run: Path) -> object:
+    return load(run)
+
+
+def look(model: object, name: str, documents: int = 5) -> dict[str, object]:
+    """The row of one phenomenon."""
+    result = Phenomena(only=(name,), **SMALL).measure(model, Documents(max_documents=documents))
+    (row,) = result.table().frame.to_dict("records")
+    return row
 
 
 def test_verdicts_by_hand() -> None:
@@ -97,11 +106,11 @@ def test_what_a_repeat_saves_by_hand() -> None:
     assert cheaper(logits, tokens, n) == pytest.approx([2.0, 2.0])
 
 
-def test_a_planted_induction_head_is_found(one: Opened) -> None:
+def test_a_planted_induction_head_is_found(one: object) -> None:
     """Head 2 of layer 1 looks at what followed the same word: a permanent hook puts it there."""
-    before = look(one, "induction", SMALL)
+    before = look(one, "induction")
     assert before["verdict"] == "absent" and before["n"] == 4
-    point = one.model.hook_dict["blocks.1.attn.hook_pattern"]
+    point = one.hook_dict["blocks.1.attn.hook_pattern"]
 
     def plant(pattern: torch.Tensor, hook: object) -> torch.Tensor:
         new = pattern.clone()
@@ -112,14 +121,14 @@ def test_a_planted_induction_head_is_found(one: Opened) -> None:
 
     point.add_hook(plant, is_permanent=True)
     try:
-        found = look(one, "induction", SMALL)
+        found = look(one, "induction")
     finally:
         point.remove_hooks("fwd", including_permanent=True)
     assert (found["value"], found["verdict"], found["head"]) == (1.0, "present", "L1H2 / L1H2")
-    assert look(one, "induction", SMALL) == before
+    assert look(one, "induction") == before
 
 
-def test_random_words_are_words(one: Opened) -> None:
+def test_random_words_are_words(one: object) -> None:
     from streamscope.probes.heads import Heads
 
     query = Heads(sequences=3, length=6, pool="words").plan([], one.tokenizer)
@@ -131,30 +140,60 @@ def test_random_words_are_words(one: Opened) -> None:
         Heads(length=200, pool="words").plan([], one.tokenizer)
 
 
-def test_copying_is_what_coherence_says_is_due_to_the_nouns(one: Opened, run: Path, tmp_path: Path) -> None:
+def test_copying_is_what_coherence_says_is_due_to_the_nouns(one: object, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "c.parquet"
     coherence.main([str(run), "--suite", "stories", "--n", "60", "--out", str(out)])
     row = pd.read_parquet(out).set_index("relation").loc["all"]
-    found = look(one, "copying", SMALL)
-    assert (found["value"], found["ci_low"], found["ci_high"]) == pytest.approx(
+    found = look(one, "copying")
+    assert (found["value"], found["value_low"], found["value_high"]) == pytest.approx(
         (row["due"], row["due_low"], row["due_high"]), rel=1e-9
     )
     assert found["n"] == row["controls"]
 
 
-def test_depth_by_hand(one: Opened) -> None:
-    found = look(one, "depth", SMALL)
-    layers = [
-        int(layer)
-        for _, real, _, depth in over_documents(one.model, one.folder, one.tokenizer, None, 5)
-        for layer in depth[real]
-    ]
-    share = max(layers.count(layer) for layer in set(layers)) / len(layers)
-    assert (found["value"], found["n"]) == pytest.approx((1 - share, len(layers)))
+def test_coreference_is_the_lead_that_the_probe_says(one: object) -> None:
+    from streamscope.probes.coreference import Coreference
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align, load_suite
+    from streamscope.probes.stats.held_out import held_out
+
+    aligned = align(load_suite("reserved-words", n=60), one.tokenizer, one.config.n_ctx)
+    table = held_out(measure(one, Coreference(), aligned, tokenizer=one.tokenizer))
+    row = table[(table["halves"] == "both") & (table["rule"] == "recency")].iloc[0]
+    found = look(one, "coreference")
+    assert (found["value"], found["head"], found["n"]) == (pytest.approx(row["difference"]), row["head"], row["n"])
+    assert (found["value_low"], found["value_high"]) == pytest.approx((row["ci_low"], row["ci_high"]), abs=0.02)
 
 
-def test_mixing_is_that_of_the_monitor(one: Opened, run: Path) -> None:
-    found = look(one, "mixing", SMALL)  # twelve steps add nothing to a bias of −2
+def test_settling_by_hand() -> None:
+    #                    token   0  1  2  3
+    predicted = torch.tensor([[5, 1, 7, 9], [5, 2, 7, 9], [5, 3, 8, 9], [5, 3, 7, 4]])
+    assert settling(predicted).tolist() == [0, 2, 3, 3]
+
+
+def test_loss_and_depth_are_those_of_the_documents(one: object, run: Path) -> None:
+    shards = evaluation_shards(run_folder(run), one.tokenizer, None)
+    losses, depths = [], []
+    for d in range(5):
+        ids = torch.tensor(shards.document(d)[: one.config.n_ctx + 1].tolist())[None]
+        logits = one.layer_logits(ids[:, :-1])[0]  # [T, layers, V]
+        losses.append(torch.nn.functional.cross_entropy(logits[:, -1].double(), ids[0, 1:], reduction="sum"))
+        tops = logits.argmax(-1).T
+        for t in range(tops.shape[1]):
+            layer = tops.shape[0] - 1
+            while layer and tops[layer - 1, t] == tops[-1, t]:
+                layer -= 1
+            depths.append(layer)
+    assert look(one, "loss")["value"] == pytest.approx(float(sum(losses)) / len(depths), rel=1e-6)
+    share = max(depths.count(layer) for layer in set(depths)) / len(depths)
+    found = look(one, "depth")
+    assert found["value"] == pytest.approx(1 - share) and found["n"] == 5
+    opened = Documents(max_documents=5).of(one)
+    assert sum(int(real.sum()) for real, *_ in over_documents(one, opened)) == len(depths)
+
+
+def test_mixing_is_that_of_the_monitor(one: object) -> None:
+    found = look(one, "mixing")  # twelve steps add nothing to a bias of −2
     assert (found["value"], found["verdict"], found["n"]) == (0.0, "absent", 3)
 
 
@@ -171,20 +210,113 @@ def test_position_of_a_planted_head() -> None:
     assert head == "L0H0 / L0H0" and chosen["difference"].mean() == pytest.approx(1.0)
 
 
-def test_the_command(run: Path, tmp_path: Path, capsys) -> None:
+def test_a_model_without_such_a_thing_has_no_verdict() -> None:
+    found = Phenomena(only=("loss", "mixing")).measure("lfa", Documents(max_documents=4)).table()
+    assert found.frame["verdict"].tolist() == ["–", "–"]
+    assert found.missing[1, "value"] == found.missing[1, "level"] == "no hyper-connections"
+    assert found.missing[0, "limit"] == "a number without a limit"
+
+
+# ---- over a training -------------------------------------------------------------------------------
+
+
+def curve(values: list[float], width: float = 0.1) -> pd.DataFrame:
+    at = np.array(values)
+    table = {"step": [0, *(2**i for i in range(len(values) - 1))], "value": at, "value_low": at - width}
+    level = ["present" if value - width > 0.3 else "absent" for value in values]
+    return pd.DataFrame({**table, "value_high": at + width, "verdict": level})
+
+
+def test_halfway_by_hand() -> None:
+    row, _ = _when(curve([5.0, 4.9, 2.0, 4.8, 2.5, 1.0]))
+    assert (row["first"], row["last"], row["after"], row["by"]) == (5.0, 1.0, 4, 8), "for good: the dip does not count"
+    row, _ = _when(curve([0.0, 0.0, 1.0]))
+    assert (row["after"], row["by"], row["present_from"]) == (1, 2, 2), "upwards as well"
+    row, why = _when(curve([1.0, 0.0, 1.1]))
+    assert np.isnan(row["by"]) and "do not differ clearly" in why["by"] and row["present_from"] == 2
+    row, why = _when(curve([1.0, 0.5, 0.0]))
+    assert np.isnan(row["present_from"]) and why["present_from"] == "not present at the last snapshot"
+
+
+def test_the_command_over_a_training(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    """Every snapshot in one table with a curve; killed after two, the same command does not measure these again."""
     out = tmp_path / "p.parquet"
-    argv = [str(run), f"{run}@4", "--n", "60", "--sequences", "4", "--length", "6", "--max-documents", "4"]
-    main([*argv, "--only", "induction", "repeats", "capitalization", "depth", "mixing", "--out", str(out)])
+    argv = [f"{run}@all", "--sequences", "4", "--length", "6", "--max-documents", "4", "--out", str(out)]
+    argv += ["--only", "loss", "induction", "capitalization", "depth", "mixing"]
+    job, seen = streamscope.probes.command.Job, []
+    do = job.do
+
+    def dying(self: object, *rest: str) -> Result:
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(self.run)
+        return do(self, *rest)
+
+    monkeypatch.setattr(job, "do", dying)
+    with pytest.raises(KeyboardInterrupt):
+        main(argv)
+    assert not out.exists()
+    monkeypatch.setattr(job, "do", lambda self, *rest: seen.append(self.run) or do(self, *rest))
+    main([*argv, "--figure", str(tmp_path / "p.html")])
+    assert seen == [f"{run}@{step}" for step in (0, 4, 12)]
+    assert "optimiser steps" in (tmp_path / "p.html").read_text()
     printed = capsys.readouterr().out
-    assert "yes" in printed and "no hyper-connections" not in printed
-    table = pd.read_parquet(out)
-    assert table["phenomenon"].tolist() == ["induction", "repeats", "capitalization", "depth", "mixing"] * 2
-    assert read_about(out)["units"]["value"] == "of the phenomenon" and out.with_suffix(".html").exists()
-    wide = matrix(table)
-    assert wide.columns.tolist() == ["run", "induction", "repeats", "capitalization", "depth", "mixing"]
-    assert len(plot(table).data[0]["z"]) == 2
-    with pytest.raises(InputError, match="unknown phenomenon 'inducton': did you mean induction"):
-        main([*argv, "--only", "inducton"])
-    with pytest.raises(InputError, match="a run is named twice"):
-        main([str(run), *argv])
-    assert set(NAMES) >= set(table["phenomenon"])
+    assert "no hyper-connections" not in printed and "3 snapshots" in printed and "when: between" in printed
+    result = Result.load(out)
+    table = result.table().frame
+    assert table["step"].tolist() == [0] * 5 + [4] * 5 + [12] * 5
+    loss = table[table["phenomenon"] == "loss"].set_index("step")["value"]
+    assert loss[12] < loss[0] - 0.5, "it learns"
+    when = result.table("when").frame.set_index("phenomenon")
+    assert when.loc["loss", ["first", "last"]].tolist() == [loss[0], loss[12]] and when.loc["loss", "by"] in (4, 12)
+    drawn = result.figure()
+    assert sum(trace.mode == "lines+markers" for trace in drawn.data) == 5, "a panel for each phenomenon"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "p-observations.parquet", "p-when.parquet", "p.html", "p.parquet",
+    ]  # fmt: skip
+
+
+def test_each_snapshot_stands_beside_that_of_the_control(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.parquet"
+    few = ["--only", "loss", "--max-documents", "4", "--out", str(out)]
+    main([f"{run}@all", "--control", f"{run}@all", *few])
+    table = Result.load(out).table("loss-control").frame
+    assert table["step"].tolist() == [0, 4, 12] and (table["value_difference"] == 0).all()
+    main([f"{run}@0", f"{run}@12", "--control", str(run), *few])
+    found = Result.load(out)
+    table = found.table("loss-control").frame
+    assert table["value_difference"].iloc[0] > 0.5 and table["value_difference"].iloc[1] == 0
+    with pytest.raises(InputError, match="no snapshot of the step of"):
+        main([f"{run}@all", str(run), "--control", f"{run}@all", *few[:2]])
+
+
+def test_what_is_wrong_is_one_line(run: Path) -> None:
+    for argv, line in (
+        (["lfa@all"], "lfa has no snapshots: train with --snapshots log"),
+        ([f"{run}@5"], "has no snapshot '5'; it has 0, 4, 12"),
+        ([str(run), str(run)], "is named twice"),
+        ([str(run), "--launch", "ray"], "--launch needs --out"),
+        ([str(run), "--out", "x.csv"], "the table is parquet"),
+        ([str(run), "--only", "loss", "loss"], "name each phenomenon once"),
+    ):
+        with pytest.raises(InputError, match=line):
+            main(argv)
+
+
+def test_every_phenomenon_has_a_line(one: object) -> None:
+    """Planted numbers instead of looks: the table has a row for each name, in order, with limits and verdicts."""
+    from streamscope.probes.phenomena import measure
+
+    how = Phenomena(only=NAMES)
+    fake = dict.fromkeys(NAMES, lambda of, name: Look([1.0, 1.1, 1.2], head="L0H0"))
+    before = dict(measure.LOOKS)
+    measure.LOOKS.update(fake)
+    try:
+        seen: Seen = measure.observe(how, one, how.open(one))
+    finally:
+        measure.LOOKS.clear()
+        measure.LOOKS.update(before)
+    found = {name: estimate(seen.blocks[name], seen.contrasts[name]) for name in seen.blocks}
+    frame = tables(how, seen, found)["phenomena"].frame
+    assert frame["phenomenon"].tolist() == list(NAMES)
+    assert set(frame["verdict"]) == {"–", "present"} and frame["value"].to_numpy() == pytest.approx(1.1)

@@ -95,9 +95,9 @@ ABLATE = {
 }  # fmt: skip
 RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
            "streams": long_names("delta"),
-           "pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
-           "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
-           "specialization": long_names("value"),
+           "phenomena": long_names("value"), "pds": long_names("difference"), "ablate": ABLATE,
+           "sps": long_names("sps"), "coherence": long_names("log_odds"), "coreference": {},
+           "heads": long_names("mean"), "specialization": long_names("value"),
            "head_groups": long_names("held_out"), "routing/heads": long_names("over_even"),
            "patch": {"sd": "recovery_sd", "ci_low": "recovery_low", "ci_high": "recovery_high", "p": "effect_p",
                      "p_holm": "effect_p_holm"}}  # fmt: skip
@@ -120,6 +120,10 @@ GONE = {
     "coherence": {"undefined": "reasons name the new columns"},
     "sps": {"undefined": "reasons name the new columns"},
     "pds": {"undefined": "reasons name the new columns"},
+    "phenomena": {
+        "undefined": "reasons name the new columns", "run": "a column where several runs are measured",
+        "preset": "it is in `model`",
+    },
     "ablate": {
         "undefined": "reasons name the new columns",
         "measure": "one table per measure",
@@ -132,7 +136,7 @@ GONE = {
 }  # fmt: skip
 CONTRACT = {
     "ablate", "amplify", "coherence", "coreference", "head_groups", "heads", "mixing_monitor", "patch", "pds",
-    "routing", "specialization", "sps", "streams",
+    "phenomena", "routing", "specialization", "sps", "streams",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}

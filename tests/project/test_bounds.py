@@ -14,6 +14,7 @@ from streamscope.models.bounds import AnyNumber, Count, Positive, Seed, Share, c
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
 from streamscope.models.training.config import Training
+from streamscope.probes.contract import discover
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")
@@ -71,8 +72,25 @@ def outside(hint: Any) -> Iterator[str]:
 ALL_OF_TRAINING = typing.get_type_hints(Training, include_extras=True)
 
 
+INSTRUMENTS = sorted(discover().items())
+
+
 def test_there_are_commands() -> None:
-    assert len(COMMANDS) > 35
+    assert len(COMMANDS) + len(INSTRUMENTS) > 45
+
+
+@pytest.mark.parametrize("name", [name for name, _ in INSTRUMENTS])
+def test_every_number_of_an_instrument_and_its_data_is_declared(name: str) -> None:
+    made = dict(INSTRUMENTS)[name]
+    for kind in (made, *map(type, made.takes)):
+        for one, hint, default in numbers(kind):
+            assert list(declared(hint)), f"{kind.__name__}: {one} declares no Bounds"
+            read = float if float in leaves(hint) else int
+            for text in outside(hint):
+                value = (read(text),) * max(1, len(default)) if isinstance(default, tuple) else read(text)
+                with pytest.raises(InputError, match=f"^{one}") as caught:
+                    kind(**{one: value})
+                assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("module", COMMANDS)

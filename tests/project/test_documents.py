@@ -18,8 +18,7 @@ BLOCKS = [block for text in TEXTS.values() for block in re.findall(r"```(\w*)\n(
 COMMANDS = [line for kind, block in BLOCKS if not kind for line in block.splitlines() if line.startswith("python -m ")]
 SMALLER = {  # the same commands, so small that they end in seconds
     "models.train": ["--steps=2", "--max-documents=200", "--sample-every=0", "--set", "d_vocab=600", "--batch-size=4"],
-    "probes.over_steps": ["--measures", "loss", "induction", "--max-documents", "4", "--sequences", "4"],
-    "probes.phenomena": ["--only", "repeats", "capitalization", "--sequences", "4"],
+    "probes.phenomena": ["--only", "loss", "repeats", "--sequences", "4", "--max-documents", "4"],
     "interventions.ablate": ["--max-documents", "2", "--draws", "1"],
     "interventions.latents": ["--max-documents", "2"],
     "interventions.streams": ["--max-documents", "4", "--draws", "1"],

@@ -1,0 +1,102 @@
+"""Is there anything to find? One line per phenomenon that a claim needs, for any number of models: the competence gate.
+
+    python -m probes.phenomena                                     the bundled model
+    python -m probes.phenomena runs/lfa runs/std-t --out phenomena.parquet
+    python -m probes.phenomena runs/lfa@512 --only copying induction
+    python -m probes.phenomena runs/lfa@all runs/std-t@all --only loss induction --out over.parquet
+
+    loss         nats per token over documents
+    copying      log-odds of the coherent word that are due to the text's nouns, over pairs of stories
+                 (`probes.coherence`)
+    reserved     the same where no training story uses the nouns and names at all (suite reserved-words)
+    induction    largest induction score of a head on repeated random words (`probes.heads`)
+    repeats      how much cheaper the words are the second time: loss of the first saying − loss of the second
+    position     largest PDS of a head over competing nouns (`probes.pds`)
+    coreference  Top-1 of the best head − that of the most recent candidate, on words of no training story
+    capitalization, gender, winograd   log-odds of a task's answer against its foil (`probes.prompts.tasks`)
+    depth        share of tokens whose prediction settles in another layer than the commonest: the first layer from
+                 which on every layer predicts what the last one does (the logit lens; PLS B.1)
+    mixing       share of hyper-connections that mix more than decay alone would make them (`probes.mixing`)
+
+A phenomenon is `present` where its whole 95 % interval lies above the limit, `absent` where none of it does,
+else `undecided`. A head is chosen on one half of the cases and scored on the other, so none is best by luck;
+intervals are over sequences, documents or prompts, clustered by the words that prompts share, and not corrected for the
+number of lines: of forty lines about nothing one is called present. A claim about a model needs its phenomenon: where
+that is absent, an ablation or a difference says nothing of the claim.
+
+Of the snapshots of a training (RUN@all, or several RUN@STEP) the table `when` says between which two a value passed the
+middle between its first and its last for good, and from which on a phenomenon is present for good.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from streamscope.models.bounds import Bounds
+from streamscope.models.errors import InputError
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, instrument
+from streamscope.probes.figures import Curve, HeadMap
+
+Name = Literal[
+    "loss", "copying", "reserved", "induction", "repeats", "position", "coreference", "capitalization", "gender",
+    "winograd", "depth", "mixing",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Phenomenon:
+    """What is measured, from where on it counts as there (None: a number without a verdict), and in which unit."""
+
+    name: Name
+    limit: float | None
+    unit: str
+
+
+PHENOMENA = (
+    Phenomenon("loss", None, "nats per token"),
+    Phenomenon("copying", 0.0, "nats"),
+    Phenomenon("reserved", 0.0, "nats"),
+    Phenomenon("induction", 0.3, "share of attention"),
+    Phenomenon("repeats", 0.0, "nats per token"),
+    Phenomenon("position", 0.075, "attention"),
+    Phenomenon("coreference", 0.0, "share of cases"),
+    Phenomenon("capitalization", 0.0, "nats"),
+    Phenomenon("gender", 0.0, "nats"),
+    Phenomenon("winograd", 0.0, "nats"),
+    Phenomenon("depth", 0.1, "share of tokens"),
+    Phenomenon("mixing", 0.0, "share of modules"),
+)
+"""In the order of the table. The limit of `position` is LFA's threshold, that of `depth` one token in ten."""
+NAMES = tuple(one.name for one in PHENOMENA)
+
+
+@instrument("phenomena", Documents())
+class Phenomena(Instrument):
+    """What a model does at all: each phenomenon that a claim needs, with its 95 % interval and a verdict.
+
+    present: the interval lies above the limit; absent: no part of it does; else undecided.
+    """
+
+    only: tuple[Name, ...] = NAMES
+    """Which phenomena; default: all."""
+    n: Annotated[int, Bounds(low=4)] = 1000
+    """Pairs of each suite of stories."""
+    sequences: Annotated[int, Bounds(low=4)] = 64
+    """Sequences of random words, said twice."""
+    length: Annotated[int, Bounds(low=2)] = 24
+    """Words of a sequence; fewer where the context holds no two of them."""
+
+    figures: ClassVar = (
+        HeadMap("level", rows="model", columns="phenomenon", text="said", names="heading", over_runs=True),
+        Curve("value", x="step", by="run", each=("phenomenon",), over_runs=True),
+    )
+    quick: ClassVar = {"only": ("loss", "repeats", "capitalization", "depth"), "sequences": 4, "length": 6}
+    planted: ClassVar = "tests/probes/test_phenomena.py::test_a_planted_induction_head_is_found"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.only or len(set(self.only)) < len(self.only):
+            raise InputError(f"--only: name each phenomenon once, at least one of {', '.join(NAMES)}")
+
+
+main = main_of(Phenomena, __doc__)

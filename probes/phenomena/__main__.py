@@ -1,0 +1,7 @@
+"""`python -m probes.phenomena`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.phenomena import main
+
+if __name__ == "__main__":
+    command(main)

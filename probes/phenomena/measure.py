@@ -1,0 +1,378 @@
+"""The competence gate: each phenomenon as observations of its own, then a line and a verdict for each."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures, Query, run
+from streamscope.models.mixing import connections
+from streamscope.models.readout import IGNORE, chunk_rows
+from streamscope.probes.attention import RESOLUTION
+from streamscope.probes.coherence.elsewhere import exchanged
+from streamscope.probes.coherence.measure import rows as coherence_rows
+from streamscope.probes.contract import Documents, Opened, Seen, title_of
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.documents import OpenDocuments
+from streamscope.probes.heads import Heads
+from streamscope.probes.mixing import MIX
+from streamscope.probes.mixing_monitor.measure import kinds, watch
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons
+from streamscope.probes.pds import Pds
+from streamscope.probes.phenomena import PHENOMENA, Phenomena
+from streamscope.probes.probe import measure
+from streamscope.probes.prompts import align, check_tokenizer, load_suite
+from streamscope.probes.prompts.tasks import load_task
+from streamscope.probes.result import Column, Result, Table, counts, described, key
+from streamscope.probes.stats.held_out import best_head, halves
+
+PRESENT, ABSENT, UNDECIDED = "present", "absent", "undecided"
+LEVEL = {PRESENT: 1.0, UNDECIDED: 0.5, ABSENT: 0.0, "": float("nan")}
+NATS = 1e-6
+"""Rounding of a log-probability."""
+OF_THE_WEIGHTS = "a property of the weights"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen of one phenomenon: totals of its cells (value, what is subtracted), the head, or why not."""
+
+    total: Any
+    """[units], or [2, units]: the second is subtracted."""
+    unit: Any = None
+    """Names of the units; by default their numbers."""
+    cluster: Any = None
+    """By default every unit is one."""
+    size: Any = 1.0
+    resolution: float = NATS
+    head: str = ""
+    missing: str = ""
+    fixed: str = ""
+
+    @classmethod
+    def nothing(cls, why: str) -> "Look":
+        """There is no such thing in this model."""
+        return cls(total=[float("nan")], missing=why)
+
+
+def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> Seen:
+    """A block for each phenomenon, of one cell over its own units, or of two whose difference it is."""
+    seen = Seen({}, {}, {"title": title_of(model)}, extra={})
+    shared = Shared(how, model, data)
+    for phenomenon in progress([one for one in PHENOMENA if one.name in how.only]):
+        found = LOOKS.get(phenomenon.name, _task)(shared, phenomenon.name)
+        total = np.atleast_2d(np.asarray(found.total, float))
+        names = [str(i) for i in range(total.shape[1])] if found.unit is None else list(found.unit)
+        seen.blocks[phenomenon.name] = Observations(
+            measure=Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=found.resolution),
+            cells=pd.DataFrame({"what": ("value", "subtracted")[: len(total)]}),
+            units=pd.DataFrame({"unit": names, "cluster": names if found.cluster is None else list(found.cluster)}),
+            total=total, size=found.size,
+        )  # fmt: skip
+        labels = {"phenomenon": phenomenon.name}
+        seen.extra[phenomenon.name] = found.head
+        weights = {0: 1.0, 1: -1.0} if len(total) == 2 else {0: 1.0}
+        one = Contrast(quantity="value", weights=weights, labels=labels, tested=False, missing=found.missing,
+                       fixed=found.fixed)  # fmt: skip
+        seen.contrasts[phenomenon.name] = [one]
+    return seen
+
+
+def verdict(value: float, low: float, high: float, limit: float | None) -> str:
+    """`present` above the limit with the whole interval, `absent` with none of it, else `undecided`.
+
+    A value without an interval because it is a property of the weights, or the same in all cases, is compared itself;
+    without a value or a limit there is no verdict.
+    """
+    if value != value or limit is None:
+        return ""
+    if low != low:
+        low = high = value
+    return PRESENT if low > limit else ABSENT if high <= limit else UNDECIDED
+
+
+def tables(how: Phenomena, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """phenomena: a row for each, with its limit and verdict."""
+    rows, missing = [], Reasons()
+    for phenomenon in (one for one in PHENOMENA if one.name in estimates):
+        found, reasons = estimates[phenomenon.name].wide(["phenomenon"])
+        (row,) = found.to_dict("records")
+        missing |= {(len(rows), name): why for (_, name), why in reasons.items()}
+        value, limit = row["value"], phenomenon.limit
+        judged = verdict(value, row["value_low"], row["value_high"], limit)
+        if limit is None:
+            missing[len(rows), "limit"] = missing[len(rows), "level"] = "a number without a limit"
+        elif not judged:
+            missing[len(rows), "level"] = missing[len(rows), "value"]
+        rows.append({
+            "model": seen.about["title"], **row, "head": seen.extra[phenomenon.name],
+            "limit": float("nan") if limit is None else limit,
+            "unit": phenomenon.unit, "verdict": judged or "–", "level": LEVEL[judged],
+            "said": "–" if value != value else f"{value:.2f}",
+            "heading": phenomenon.name if limit is None else f"{phenomenon.name}<br>> {limit:g}",
+        })  # fmt: skip
+    frame = pd.DataFrame(rows)[[column.name for column in COLUMNS]]
+    return {"phenomena": Table(frame, COLUMNS, missing, f"{seen.about['title']}: what it does, not corrected")}
+
+
+COLUMNS = (
+    key("model", "model", "the model that was looked at"),
+    key("phenomenon", "phenomenon", "what is looked for"),
+    *described("value", "value", "of the phenomenon", "the phenomenon's measure", format=".3f", sd="cases"),
+    Column(name="limit", title="limit", unit="of the phenomenon", format="g", doc="from where on it counts as there"),
+    key("unit", "unit", "of value, interval and limit", "unit"),
+    key("verdict", "verdict", "present: all of the interval is above the limit; absent: none; else undecided", "word"),
+    Column(name="level", title="there", unit="verdict, 1 present, ½ undecided, 0 absent", format="g", shown=False,
+           doc="the verdict as a number, for the map"),
+    key("head", "head", "the heads that were chosen on either half; of depth the commonest layer"),
+    *(replace(one, shown=False) for one in (
+        key("said", "value", "as it stands in the map", "of the phenomenon"),
+        key("heading", "phenomenon", "as it stands above the map"),
+    )),
+    *(replace(one, shown=True) if one.name == "n" else one
+      for one in counts("sequences, pairs, prompts, documents or modules", "independent cases")),
+)  # fmt: skip
+
+
+# ---- each phenomenon -------------------------------------------------------------------------------
+
+
+class Shared:
+    """A model under the gate, and what several phenomena read: each is made when it is first asked for."""
+
+    def __init__(self, how: Phenomena, model: Any, data: Opened) -> None:
+        self.how, self.model, self.data, self.tokenizer = how, model, data, check_tokenizer(model)
+        self._repeated: tuple[Heads, Query, Captures] | None = None
+        self._documents: tuple[list[str], np.ndarray, np.ndarray] | None = None
+
+    def repeated(self) -> tuple[Heads, Query, Captures]:
+        """Random words said twice: patterns of every head, logits of every position."""
+        if self._repeated is None:
+            length = min(self.how.length, (self.model.config.n_ctx - 1) // 2)
+            probe = Heads(sequences=self.how.sequences, length=length, pool="words")
+            query = probe.plan([], self.tokenizer)
+            query = replace(query, logits=[list(range(len(ids))) for ids in query.tokens])
+            self._repeated = probe, query, run(self.model, query)
+        return self._repeated
+
+    def documents(self) -> tuple[list[str], np.ndarray, np.ndarray]:
+        """(names, summed losses [documents] in nats, tokens by settling layer [documents, layers])."""
+        if self._documents is None:
+            opened, losses, layers = self.data[Documents], [], []
+            for real, lost, depth in over_documents(self.model, opened):
+                losses += lost.cpu().tolist()
+                for row, here in zip(depth, real, strict=True):
+                    layers.append(np.bincount(row[here].cpu().numpy(), minlength=self.model.config.n_layers))
+            self._documents = opened.units()["unit"].tolist(), np.array(losses), np.array(layers)
+        return self._documents
+
+
+def over_documents(model: Any, opened: OpenDocuments) -> Iterator[tuple[Any, Any, Any]]:
+    """Batches of documents: which targets are real [B, T], summed losses [B] in nats, and the settling layer of every
+    real target [B, T], 0 elsewhere."""
+    for _, tokens, targets in opened.batches():
+        tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
+        real, predicted = targets != IGNORE, []
+        with torch.no_grad():
+            state = model.embed_tokens(tokens)
+            for layer in range(model.config.n_layers):
+                state = model.segment(state, layer, layer + 1)
+                h = model.layer_norm(layer)(model.readout(state))[real]
+                chunks = h.split(chunk_rows(model.config.d_vocab))
+                predicted.append(torch.cat([(chunk @ model.head.T).argmax(-1) for chunk in chunks]))
+            losses = model.losses_from(state, targets).double().sum(1)
+        depth = torch.zeros(targets.shape, dtype=torch.int64, device=targets.device)
+        depth[real] = settling(torch.stack(predicted))
+        yield real, losses, depth
+
+
+def settling(predicted: torch.Tensor) -> torch.Tensor:
+    """The first layer from which on every layer predicts what the last one does; `predicted` is [layers, tokens]."""
+    agreed = (predicted == predicted[-1]).flip(0).long().cumprod(0).sum(0)
+    return predicted.shape[0] - agreed
+
+
+def _loss(of: Shared, name: str) -> Look:
+    names, losses, layers = of.documents()
+    size = layers.sum(1)
+    some = size > 0
+    return Look(losses[some], list(np.array(names)[some]), size=size[some])
+
+
+def _depth(of: Shared, name: str) -> Look:
+    names, _, layers = of.documents()
+    size, commonest = layers.sum(1), int(layers.sum(0).argmax())
+    some = size > 0
+    beyond = (size - layers[:, commonest])[some]
+    return Look(beyond, list(np.array(names)[some]), size=size[some], resolution=0.0, head=f"commonest: L{commonest}")
+
+
+def _copying(of: Shared, name: str) -> Look:
+    """Log-odds of the coherent word, minus those after another prompt's nouns."""
+    suite = load_suite("stories" if name == "copying" else "reserved-words", n=of.how.n)
+    aligned = align(suite, of.tokenizer, of.model.config.n_ctx)
+    others = exchanged(aligned, of.tokenizer, of.model.config.n_ctx)
+    if others is None:
+        return Look.nothing("no prompt has nouns that can be exchanged")
+    both = coherence_rows(of.model, aligned, others, of.tokenizer).dropna(subset="due")
+    return Look(both["due"], both["id"], both["cluster"])
+
+
+def _induction(of: Shared, name: str) -> Look:
+    probe, query, captures = of.repeated()
+    table = probe.read(captures, query)
+    table = table[table["score"] == "induction"]
+    table = table.assign(head=[f"L{a}H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
+    chosen, head = on_the_other_half(table, "value", (table["prompt"] % 2).to_numpy())
+    return Look(chosen["value"], chosen["prompt"].astype(str), resolution=RESOLUTION, head=head)
+
+
+def _repeats(of: Shared, name: str) -> Look:
+    probe, query, captures = of.repeated()
+    return Look(cheaper(captures.logits, query.tokens, probe.length))
+
+
+def cheaper(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
+    """Per sequence BOS + r + r, r of n tokens: mean loss of r's tokens 2 … n the first time − the second, nats.
+
+    The first token of r is left out: nothing announces that r begins again.
+    """
+    found = []
+    for row, ids in zip(logits, tokens, strict=True):
+        log_p = row[:-1].double().log_softmax(-1)
+        loss = -log_p.gather(1, torch.as_tensor(list(ids[1:]), device=log_p.device)[:, None])[:, 0]  # of token i + 1
+        found.append(float(loss[1:n].mean() - loss[n + 1 :].mean()))
+    return np.array(found)
+
+
+def _position(of: Shared, name: str) -> Look:
+    prompts = align(load_suite("competing"), of.tokenizer, of.model.config.n_ctx)
+    table = measure(of.model, Pds(), prompts, tokenizer=of.tokenizer)
+    chosen, head = on_the_other_half(table, "difference", halves(table, 0)[0], signed=True)
+    return Look(chosen["difference"], chosen["pair"], chosen["cluster"], resolution=RESOLUTION, head=head)
+
+
+def on_the_other_half(
+    table: pd.DataFrame, column: str, side: np.ndarray, *, signed: bool = False
+) -> tuple[pd.DataFrame, str]:
+    """The rows of the head with the largest mean of `column` on the half 0 or 1 that `side` says they are not of.
+
+    With `signed` the size of the mean chooses, and values of the other half are multiplied by its sign, so that a head
+    whose mean is 0 comes out as 0 on average and not as the size of its noise.
+    """
+    parts, heads = [], []
+    for train in (0, 1):
+        means = table[side == train].groupby("head", sort=False)[column].mean()
+        best = (means.abs() if signed else means).idxmax()
+        one = table[(side != train) & (table["head"] == best)]
+        parts.append(one.assign(**{column: one[column] * (np.sign(means[best]) if signed else 1.0)}))
+        heads.append(str(best))
+    return pd.concat(parts), " / ".join(heads)
+
+
+def _coreference(of: Shared, name: str) -> Look:
+    """Every case by the head that was chosen without it (`stats.held_out`), and the most recent candidate."""
+    aligned = align(load_suite("reserved-words", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
+    table = measure(of.model, Coreference(), aligned, tokenizer=of.tokenizer)
+    side, parts, heads = halves(table, 0)[0], [], []
+    for train in (0, 1):
+        *_, best = best_head(table[side == train])
+        parts.append(table[(side != train) & (table["head"] == best)])
+        heads.append(best)
+    one = pd.concat(parts)
+    hits = np.stack([one["hit"].to_numpy(float), one["recency"].to_numpy(float)])
+    return Look(hits, one["id"], one["cluster"], resolution=0.0, head=" / ".join(heads))
+
+
+def _task(of: Shared, name: str) -> Look:
+    task = load_task(name, of.tokenizer, of.model.config.n_ctx)
+    reads = task.reads
+    found = run(of.model, Query(tokens=reads.tokens, logits=[[p] for p in reads.positions])).logits
+    assert found is not None
+    log_p = torch.cat(found).double().log_softmax(-1).cpu().gather(1, torch.as_tensor(reads.ids)).numpy()
+    odds = task.scores(log_p)["log_odds"]
+    if not np.isfinite(odds).all():
+        raise InputError(f"{title_of(of.model)}: log-odds of {name} are not finite")
+    return Look(odds, cluster=task.cases["cluster"])
+
+
+def _mixing(of: Shared, name: str) -> Look:
+    if not any("res" in module.b for module in connections(of.model).values()):
+        return Look.nothing("no hyper-connections")
+    found = kinds(watch(of.model))
+    if isinstance(found, str):
+        return Look.nothing(found)
+    return Look([kind == MIX for kind in found], resolution=0.0, fixed=OF_THE_WEIGHTS)
+
+
+LOOKS: dict[str, Callable[[Shared, str], Look]] = {
+    "loss": _loss, "copying": _copying, "reserved": _copying, "induction": _induction, "repeats": _repeats,
+    "position": _position, "coreference": _coreference, "depth": _depth, "mixing": _mixing,
+}  # fmt: skip
+"""How each is measured; the others are tasks."""
+
+
+# ---- over a training -------------------------------------------------------------------------------
+
+
+def relate(whole: Result) -> dict[str, Table]:
+    """when: per run and phenomenon, where its value passed the middle for good, and from when on it is present."""
+    main = whole.table()
+    if "step" not in main.frame:
+        return {}
+    rows, missing = [], Reasons()
+    for (name, phenomenon), one in main.frame.groupby(["run", "phenomenon"], sort=False):
+        if len(one) > 1:
+            found, why = _when(one.sort_values("step"))
+            missing |= {(len(rows), column): reason for column, reason in why.items()}
+            rows.append({"run": name, "phenomenon": phenomenon, **found})
+    if not rows:
+        return {}
+    return {"when": Table(pd.DataFrame(rows), WHEN, missing, "when: between two snapshots, for good")}
+
+
+def _when(one: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:
+    """The row of `relate`: first and last value; the snapshots `after` and `by` which the middle was passed."""
+    first, last = one.iloc[0], one.iloc[-1]
+    steps, values = one["step"].to_numpy(), one["value"].to_numpy(float)
+    row: dict[str, Any] = {"first": values[0], "last": values[-1]}
+    row |= dict.fromkeys(("after", "by", "present_from"), float("nan"))
+    why: dict[str, str] = {}
+    if np.isnan(values).any():
+        gone = [name for name in ("first", "last") if np.isnan(row[name])]
+        why = dict.fromkeys((*gone, "after", "by"), "no value at some snapshot")
+    elif not (first["value_low"] > last["value_high"] or last["value_low"] > first["value_high"]):
+        why = dict.fromkeys(("after", "by"), "first and last value do not differ clearly")
+    else:
+        middle, sign = (values[0] + values[-1]) / 2, np.sign(values[-1] - values[0])
+        place = _for_good(sign * (values - middle) > 0)
+        row |= {"after": float(steps[place - 1]), "by": float(steps[place])}
+    there = (one["verdict"] == PRESENT).to_numpy()
+    if there[-1]:
+        row["present_from"] = float(steps[_for_good(there)])
+    else:
+        why["present_from"] = "not present at the last snapshot"
+    return row, why
+
+
+def _for_good(behind: np.ndarray) -> int:
+    """The first place from which on all are true."""
+    return len(behind) - int(behind[::-1].cumprod().sum())
+
+
+WHEN = (
+    key("run", "run", "the training"),
+    key("phenomenon", "phenomenon", "what is looked for"),
+    *(Column(name=name, title=f"{name} value", unit="of the phenomenon", format=".3f", doc=f"at the {name} snapshot")
+      for name in ("first", "last")),
+    Column(name="after", title="middle after", unit="optimiser steps", format=",.0f",
+           doc="the last snapshot that is not beyond the middle between first and last value"),
+    Column(name="by", title="by", unit="optimiser steps", format=",.0f",
+           doc="the snapshot from which on every value is beyond the middle"),
+    Column(name="present_from", title="present from", unit="optimiser steps", format=",.0f",
+           doc="the snapshot from which on every verdict is present"),
+)  # fmt: skip
