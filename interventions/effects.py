@@ -1,4 +1,4 @@
-"""From values under edits to effects: comparisons, asymmetry and gate-response curves, and the cells that have none.
+"""What an edit of heads does to prompts: which cells have no value by construction, and effect sizes.
 
 Gating the outputs z of heads in layer ℓ changes attention in the layers after ℓ only. So SPS read in layers up to ℓ,
 and SPS over all layers when ℓ is the last, cannot change: such cells are undefined by construction and not 0.
@@ -12,16 +12,67 @@ import pandas as pd
 
 from streamscope.interventions.observe import SMALLEST, Observed
 from streamscope.models.head_spec import Head
-from streamscope.probes.stats.comparisons import asymmetry, compare
-from streamscope.probes.stats.curves import response_curve
-from streamscope.probes.stats.estimators import read_clusters
+from streamscope.probes.observations import Observations, Reasons
+from streamscope.probes.result import Column
+from streamscope.probes.stats.comparisons import compare
+from streamscope.probes.stats.effect_sizes import cohens_d, d_interval
+from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
 from streamscope.probes.stats.means import with_holm
 from streamscope.probes.undefined import mark
+
+REASON = "undefined by construction, heads do not change the attention of their own or earlier layers"
+
+
+def by_construction(measure: str, readout: str, heads: Sequence[Head], n_layers: int) -> bool:
+    """Whether gating the heads cannot change the measure."""
+    if measure != "sps":
+        return False
+    first = min(head.layer for head in heads)
+    return first == n_layers - 1 if readout == "all" else int(readout[1:]) <= first
+
+
+def effect_sizes(
+    block: Observations, cells: Sequence[int], row: int, missing: Reasons, resamples: int = 2000
+) -> dict[str, float]:
+    """d, d_low, d_high and d_z of the first of two cells, the edited one, against the other; clusters resampled.
+
+    Why some have no value goes into `missing` of the row; where its delta has none, they have none either.
+    """
+    both = block.total[list(cells)]
+    inside = ~np.isnan(both).any(0)
+    x1, x0 = both[:, inside]
+    out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
+    why = dict.fromkeys(out, missing.get((row, "delta"), ""))
+    if not why["d"] and np.abs(x1 - x0).max() <= block.measure.resolution:
+        why = dict.fromkeys(out, "no case changed under the condition")
+    if not why["d"]:
+        out |= {"d": cohens_d(x1, x0, "pooled"), "d_z": cohens_d(x1, x0, "d_z")}
+        labelled = block.units["cluster"][inside].to_list()
+        if read_clusters(labelled, len(x1)).count < BOOTSTRAP_CLUSTERS:
+            why |= dict.fromkeys(("d_low", "d_high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
+        elif np.isfinite(out["d"]):
+            out["d_low"], out["d_high"] = d_interval(x1, x0, labelled, resamples=resamples)
+    for column, value in out.items():
+        if np.isnan(value):
+            missing[row, column] = why[column] or "values without spread"
+    return out
+
+
+EFFECT_SIZES = (
+    Column(name="d", title="d", unit="pooled standard deviations", format="+.3f", interval=("d_low", "d_high"),
+           doc="Cohen's d of the scaled against the unedited model, pooled over both", source="LFA Eq. 9", shown=False),
+    Column(name="d_low", title="d, lower", unit="pooled standard deviations", format="+.3f", shown=False,
+           doc="lower end of the 95 % bootstrap interval of d"),
+    Column(name="d_high", title="d, upper", unit="pooled standard deviations", format="+.3f", shown=False,
+           doc="upper end of the 95 % bootstrap interval of d"),
+    Column(name="d_z", title="d_z", unit="standard deviations of the differences", format="+.3f", shown=False,
+           doc="mean difference over the standard deviation of the differences"),
+)  # fmt: skip
+
 
 EFFECT = (
     "difference", "sd", "ci_low", "ci_high", "t", "p", "d_pooled", "d_pooled_n", "d_z", "d", "d_low", "d_high",
 )  # fmt: skip
-REASON = "undefined by construction, heads do not change the attention of their own or earlier layers"
 
 
 class Cell(NamedTuple):
@@ -31,14 +82,6 @@ class Cell(NamedTuple):
     gate: float
     edit: int | None
     labels: Mapping[str, Any]
-
-
-def by_construction(measure: str, readout: str, heads: Sequence[Head], n_layers: int) -> bool:
-    """Whether gating the heads cannot change the measure."""
-    if measure != "sps":
-        return False
-    first = min(head.layer for head in heads)
-    return first == n_layers - 1 if readout == "all" else int(readout[1:]) <= first
 
 
 def effect_rows(
@@ -81,43 +124,3 @@ def holm(table: pd.DataFrame, family: Sequence[str], p: str = "p") -> pd.DataFra
     """`<p>_holm` beside `p`: Holm's correction within each group of rows that agree in the columns `family`."""
     groups = [with_holm(one, p) for _, one in table.groupby(list(family), sort=False)]
     return pd.concat(groups).sort_index()
-
-
-def asymmetry_rows(observed: Observed, cells: Sequence[Cell], n_layers: int) -> pd.DataFrame:
-    """LFA App. F: the effect where the target stands first minus the effect where it stands last, over pairs.
-
-    Suppressing on target-first prompts only, or on target-last prompts only, are the two sides `first` and `last`.
-    """
-    order = observed.cases["order"].to_numpy()
-    at = np.isin(order, ("target_first", "target_last"))
-    rows, impossible = [], []
-    for cell in cells:
-        change = (observed.under(cell.edit) - observed.under(None))[at]
-        result = asymmetry(
-            change, order[at] == "target_first", observed.cases["pair"].to_numpy()[at],
-            observed.cases["cluster"].to_numpy()[at], resolution=SMALLEST[observed.measure],
-        )._asdict()  # fmt: skip
-        result["last"] = result.pop("second")
-        rows.append({**cell.labels, "measure": observed.measure, **result})
-        impossible.append(by_construction(observed.measure, "all", cell.heads, n_layers))
-    columns = ("first", "last", "difference", "sd", "ci_low", "ci_high", "t", "p")
-    return mark(pd.DataFrame(rows), columns, impossible, REASON)
-
-
-def curve_rows(observed: Observed, curves: Sequence[Sequence[Cell]], n_layers: int) -> pd.DataFrame:
-    """Slope and linearity of the change against the gate (`curves.response_curve`); one row per list of cells.
-
-    The slope is in units of the measure per unit of the gate: −slope is the effect of full suppression on a line.
-    """
-    rows, impossible = [], []
-    for cells in curves:
-        changes = np.stack([observed.under(c.edit) - observed.under(None) for c in cells], 1)
-        result = response_curve(
-            [c.gate for c in cells], changes, observed.cases["cluster"].to_numpy(),
-            resolution=SMALLEST[observed.measure],
-        )._asdict()  # fmt: skip
-        labels = {k: v for k, v in cells[0].labels.items() if k != "gate"}
-        rows.append({**labels, "measure": observed.measure, **result})
-        impossible.append(by_construction(observed.measure, "all", cells[0].heads, n_layers))
-    columns = [c for c in rows[0] if c.startswith(("slope", "p_", "inter", "r2", "depart", "curv"))]
-    return mark(pd.DataFrame(rows), columns, impossible, REASON)

@@ -79,7 +79,7 @@ def _write_tables(out: Path, found: Sequence[tuple[Subject, Found]], about: dict
 def _units() -> dict[str, dict[str, str]]:
     """Units by the first word of a table's name, from the modules that made the table."""
     from streamscope.interventions.ablate.measure import LOSS
-    from streamscope.interventions.suppress import UNITS as SUPPRESSION
+    from streamscope.interventions.suppress.measure import CONTROLS, DRAWS, EFFECTS
     from streamscope.probes.coherence.measure import ODDS
     from streamscope.probes.coreference.measure import HEADS as COREFERENCE
     from streamscope.probes.coreference.measure import HELD_OUT
@@ -96,7 +96,7 @@ def _units() -> dict[str, dict[str, str]]:
         "coherence": short_units(ODDS, "log_odds"),
         "following": {"change": "nats of log-odds; of the row `whole` the log-odds due to the nouns themselves"},
         "ablation": short_units(LOSS, "delta"),
-        "suppression": SUPPRESSION,
+        "suppression": short_units((*EFFECTS, *CONTROLS, *DRAWS), "delta"),
     }
 
 

@@ -146,9 +146,9 @@ def gates(effects: "pd.DataFrame", draws: "pd.DataFrame", measure: str, i: int, 
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    random = draws[(draws["measure"] == measure)].dropna(subset=["difference"])
+    random = draws[(draws["measure"] == measure)].dropna(subset=["delta"])
     figure.add_scatter(
-        x=(random["gate"] - 0.06).tolist(), y=random["difference"].tolist(), mode="markers", name="random",
+        x=(random["gate"] - 0.06).tolist(), y=random["delta"].tolist(), mode="markers", name="random",
         marker={"color": MUTED, "size": 5, "opacity": 0.7}, text=random["heads"].tolist(),
         hovertemplate="%{text}: %{y:+.4f}<extra></extra>",
     )  # fmt: skip
@@ -157,13 +157,13 @@ def gates(effects: "pd.DataFrame", draws: "pd.DataFrame", measure: str, i: int, 
     absent = []
     for role, (label, colour, dash) in styles.items():
         one = whole[whole["group"] == role].sort_values("gate")
-        if one["difference"].isna().all():
+        if one["delta"].isna().all():
             absent.append(label)
             continue
         figure.add_scatter(
-            x=one["gate"].tolist(), y=one["difference"].tolist(), name=label, mode="lines+markers",
+            x=one["gate"].tolist(), y=one["delta"].tolist(), name=label, mode="lines+markers",
             line={"color": colour, "dash": dash}, marker={"size": 8}, text=one["heads"].tolist(),
-            error_y=_bars(one["difference"], one["ci_low"], one["ci_high"]),
+            error_y=_bars(one["delta"], one["ci_low"], one["ci_high"]),
             hovertemplate="%{text}, gate %{x}: %{y:+.4f}<extra></extra>",
         )  # fmt: skip
         figure.data[-1].error_y.update(color=colour)

@@ -302,18 +302,12 @@ def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
 
 def _suppression(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
     """The k heads with the largest PDS under every gate, with their controls: `interventions.suppress`."""
-    from streamscope.interventions.observe import observe_prompts
-    from streamscope.interventions.protocol import design, tables
-    from streamscope.interventions.selection import pds_scores, pds_table, ranked
-    from streamscope.probes.prompts import align, load_suite
+    from streamscope.interventions.suppress import Suppress
+    from streamscope.probes.contract import Prompts
 
     model = subject.model
-    aligned = align(load_suite(SUITE, n=sizes.suppress_pairs), model.tokenizer, model.config.n_ctx)
-    scores = pds_scores(pds_table(model, aligned, model.tokenizer))
-    k = min(sizes.k, len(scores) // 2)
-    protocol = design(scores, {f"top{k}": ranked(scores, k)}, GATES, draws=sizes.draws)
-    progress = bar(f"{subject.name}: {len(protocol.edits)} suppressions")
-    observed = observe_prompts(model, ["sps", "coherence"], protocol.edits, aligned, model.tokenizer, progress=progress)
-    result = tables(protocol, observed, model.config.n_layers)
-    parts = {"": result.effects, "-controls": result.controls, "-draws": result.draws}
-    found.tables |= {f"suppression{name}": table for name, table in parts.items()}
+    k = min(sizes.k, model.config.n_layers * model.config.n_heads // 2)
+    how = Suppress(k=(k,), gates=GATES, draws=sizes.draws)
+    result = how.measure(model, Prompts(SUITE, n=sizes.suppress_pairs), progress=bar(f"{subject.name}: suppressions"))
+    parts = {"": "effects", "-controls": "controls", "-draws": "draws"}
+    found.tables |= {f"suppression{name}": result.table(table).short("delta") for name, table in parts.items()}

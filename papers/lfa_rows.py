@@ -1,10 +1,11 @@
 """What measuring a run of paper LFA can be told, and the names of what it measures."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 COREFERENCE, COMPETING = "coreference", "competing"
 DOMAINS = ("candidates", "keys")
-MEASURES = ("sps", "coherence", "loss")
+MEASURES: tuple[Literal["sps", "coherence", "loss"], ...] = ("sps", "coherence", "loss")
 HARD = 0.0
 """The gate of LFA's table of effects: outputs of the heads times 0 (App. D)."""
 OVER = "over"

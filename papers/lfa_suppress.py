@@ -30,74 +30,71 @@ def suppress(
     Heads are ranked on the prompts that SPS is measured on, as in the paper. Effects: selected and bottom-k heads,
     all prompts and by relation and layer. Controls: selected beside bottom-k and `settings.draws` random sets.
     """
-    from streamscope.interventions.observe import observe_loss, observe_prompts
-    from streamscope.interventions.protocol import design, tables
-    from streamscope.interventions.selection import over, pds_scores, ranked
+    import pandas as pd
 
-    scores = pds_scores(heads)
-    selections = {f"top{k}": ranked(scores, k) for k in settings.k}
+    from streamscope.interventions.suppress import Suppress
+    from streamscope.probes.contract import Documents
+    from streamscope.probes.documents import OpenDocuments, given_prompts
+
     count = int((heads["pds"] > FIXED).sum())
-    if 0 < count <= len(scores) // 2:
-        selections[OVER] = over(scores, FIXED)
-        why = ""
-    else:
-        why = f"{count} of {len(scores)} heads have PDS over {FIXED:g}, " + (
-            "none to suppress" if not count else "too many"
-        )
-    protocol = design(scores, selections, (HARD,), draws=settings.draws, seed=settings.seed)
-    observed = observe_prompts(
-        model, ("sps", "coherence"), protocol.edits, aligned, model.tokenizer, progress=progress("suppression, prompts")
-    )
-    observed["loss"] = observe_loss(
-        model, protocol.edits, shards, max_documents=settings.documents, batch_size=settings.batch_size,
-        progress=progress("suppression, loss"),
+    able = 0 < count <= len(heads) // 2
+    why = "" if able else f"{count} of {len(heads)} heads have PDS over {FIXED:g}, " + (
+        "none to suppress" if not count else "too many"
     )  # fmt: skip
-    bar = progress("suppression, statistics")
-    found = tables(protocol, observed, model.config.n_layers, resamples=settings.resamples, progress=bar)
+    how = Suppress(
+        select=("topk", "threshold") if able else ("topk",), k=settings.k, threshold=FIXED, gates=(HARD,),
+        measures=MEASURES, draws=settings.draws, seed=settings.seed, resamples=settings.resamples,
+    )  # fmt: skip
+    limits = Documents(max_documents=settings.documents, batch_size=settings.batch_size)
+    documents = OpenDocuments(limits, shards, model.config.n_ctx, model.tokenizer)
+    found = how.measure(model, given_prompts(aligned, model), documents, progress=progress("suppression"))
+    selections = [f"top{k}" for k in dict.fromkeys(settings.k)] + [OVER] * able
+    tables = {name: found.table(name).short("delta") for name in ("effects", "parts", "controls")}
+    tables["asymmetry"] = found.table("asymmetry").short()
     for selection in (*selections, *((OVER,) if why else ())):
         for measure in MEASURES:
             if why and selection == OVER:
                 _missing(rows, f"suppress.{OVER}.{measure}", measure, why)
             else:
-                _effect(rows, found, selection, measure)
-    return found.effects, found.controls
+                _effect(rows, tables, selection, measure)
+    return pd.concat([tables["effects"], tables["parts"]], ignore_index=True), tables["controls"]
 
 
-def _effect(rows: Rows, found: Any, selection: str, measure: str) -> None:
+def _effect(rows: Rows, found: "dict[str, pd.DataFrame]", selection: str, measure: str) -> None:
     """The change, Cohen's d, what exceeds the random sets, and for SPS the paper's other readings."""
-    effects = found.effects
-    mine = effects[
-        (effects["selection"] == selection) & (effects["measure"] == measure) & (effects["group"] == "selected")
-    ]
-    one = mine[mine["part"] == "all"].iloc[0]
+
+    def mine(name: str) -> "pd.DataFrame":
+        table = found[name]
+        of = (table["selection"] == selection) & (table["measure"] == measure)
+        return table[of & (table["group"] == "selected")] if "group" in table else table[of]
+
+    one = mine("effects").iloc[0]
     name, unit, n, family = f"suppress.{selection}.{measure}", UNITS[measure], int(one["clusters"]), "suppression"
     why = why_of(one["undefined"])
-    if one["difference"] != one["difference"]:
+    if one["delta"] != one["delta"]:
         _missing(rows, name, measure, why)
         return
     interval = (one["ci_low"], one["ci_high"])
-    rows.add(name, family, unit, one["difference"], sd=one["sd"], interval=interval, n=n, detail=one["heads"], why=why)
+    rows.add(name, family, unit, one["delta"], sd=one["sd"], interval=interval, n=n, detail=one["heads"], why=why)
     between = (one["d_low"], one["d_high"])
     family = READINGS
     rows.add(f"{name}.d", family, "pooled sd", one["d"], interval=between, n=n, detail=one["heads"], why=why)
     rows.add(f"{name}.abs_d", family, "pooled sd", abs(one["d"]), n=n, detail=one["heads"], why=why)
     rows.add(f"{name}.d_z", family, "sd of differences", one["d_z"], n=n, detail=one["heads"], why=why)
-    controls = found.controls
-    control = controls[(controls["selection"] == selection) & (controls["measure"] == measure)].iloc[0]
+    control = mine("controls").iloc[0]
     detail = f"{control['draws']} random sets, p of the rank {control['p_rank']:.3f}"
     above = control["selected"] - control["random"]
     rows.add(f"{name}.above_random", "suppression", unit, above, n=n, detail=detail, why=why_of(control["undefined"]))
     if measure != "sps":
         return
-    relations = mine[mine["kind"] == "relation"]
-    parts = relations["d"].abs().dropna()
+    by_part = mine("parts")
+    parts = by_part["d"][~by_part["part"].str.fullmatch(r"L\d+")].abs().dropna()
     empty = "" if len(parts) else "no relation has a d"
     biggest = parts.max() if len(parts) else NAN
     rows.add(f"{name}.abs_d_largest_relation", family, "pooled sd", biggest, n=n, why=empty)
     rows.add(f"{name}.abs_d_smallest_relation", family, "pooled sd", parts.min() if len(parts) else NAN, n=n, why=empty)
-    sides = found.asymmetry
-    side = sides[(sides["selection"] == selection) & (sides["measure"] == measure) & (sides["group"] == "selected")]
-    lopsided, why = abs(float(side["difference"].iloc[0])), why_of(side["undefined"].iloc[0])
+    side = mine("asymmetry").iloc[0]
+    lopsided, why = abs(float(side["asymmetry"])), why_of(side["undefined"])
     rows.add(f"{name}.asymmetry", family, unit, lopsided, n=n, why=why)
 
 

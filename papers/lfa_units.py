@@ -36,7 +36,7 @@ UNITS: dict[str, dict[str, str]] = {
     "rules": {"top1": "share of cases", "rule_share": "share of cases", "difference": "share of cases, head − rule"},
     "suppression": {
         "gate": "factor on z",
-        "difference": "units of the measure, edited − unedited",
+        "delta": "units of the measure, edited − unedited",
         "d": "pooled standard deviations",
         "d_z": "standard deviations of the differences",
         "n": "prompts or documents",

@@ -132,6 +132,8 @@ class Histogram(Figure):
     """How many rows have which value, with a line where the column `at` lies."""
 
     at: str | None = None
+    each: tuple[str, ...] = ()
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
 
     @property
     def name(self) -> str:

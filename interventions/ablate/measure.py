@@ -10,7 +10,7 @@ import pandas as pd
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.controls import FEW, IDENTITY, NO_DRAWS, Sweep, plan
 from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
-from streamscope.interventions.effects import REASON, by_construction
+from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
 from streamscope.interventions.interactions import ONE, head_sets, parts
 from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_prompts
 from streamscope.interventions.reference import document_rows, mean_outputs
@@ -23,8 +23,6 @@ from streamscope.models.text.shards import TokenShards
 from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate, ranks
 from streamscope.probes.result import Column, Table, counts, key, quantity
-from streamscope.probes.stats.effect_sizes import cohens_d, d_interval
-from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")
@@ -221,7 +219,7 @@ def table_of(seen: Seen, name: str, found: Estimates, percent: Estimates | None 
         frame["tokens"] = int(block.sizes[0].sum())
         columns += TOKENS
     else:
-        sizes = [_sizes(block, at + 1, i, missing) for i, at in enumerate(sweep.index)]
+        sizes = [effect_sizes(block, [at + 1, 0], i, missing) for i, at in enumerate(sweep.index)]
         frame = frame.assign(**{column: [row[column] for row in sizes] for column in sizes[0]})
         columns += EFFECT_SIZES
     units = ("documents", "documents") if percent is not None else (
@@ -230,26 +228,6 @@ def table_of(seen: Seen, name: str, found: Estimates, percent: Estimates | None 
     several = "interaction" in frame
     by = ("interaction" if frame["interaction"].notna().any() else "delta") if several else ""
     return Table(frame, (*columns, *counts(*units)), missing, seen.about["title"][name], by=by, most=MOST)
-
-
-def _sizes(block: Observations, cell: int, row: int, missing: dict) -> dict[str, float]:
-    """Cohen's d of the edited against the unedited prompts, with a bootstrap interval over clusters."""
-    x1, x0 = block.total[cell], block.total[0]
-    out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
-    why = dict.fromkeys(out, missing.get((row, "delta"), ""))
-    if not why["d"] and np.abs(x1 - x0).max() <= block.measure.resolution:
-        why = dict.fromkeys(out, "no case changed under the condition")
-    if not why["d"]:
-        out |= {"d": cohens_d(x1, x0, "pooled"), "d_z": cohens_d(x1, x0, "d_z")}
-        labelled = block.units["cluster"].to_list()
-        if read_clusters(labelled, len(x1)).count < BOOTSTRAP_CLUSTERS:
-            why |= dict.fromkeys(("d_low", "d_high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
-        elif np.isfinite(out["d"]):
-            out["d_low"], out["d_high"] = d_interval(x1, x0, labelled, resamples=2000)
-    for column, value in out.items():
-        if np.isnan(value):
-            missing[row, column] = why[column] or "values without spread"
-    return out
 
 
 HEADS = (
@@ -291,16 +269,6 @@ TOKENS = (
     Column(name="percent", title="percent", unit="percent of the unedited loss", format="+.3f", shown=False,
            doc="the change of the loss, in percent of the unedited loss"),
     Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-)  # fmt: skip
-EFFECT_SIZES = (
-    Column(name="d", title="d", unit="pooled standard deviations", format="+.3f", interval=("d_low", "d_high"),
-           doc="Cohen's d of the scaled against the unedited model, pooled over both", source="LFA Eq. 9", shown=False),
-    Column(name="d_low", title="d, lower", unit="pooled standard deviations", format="+.3f", shown=False,
-           doc="lower end of the 95 % bootstrap interval of d"),
-    Column(name="d_high", title="d, upper", unit="pooled standard deviations", format="+.3f", shown=False,
-           doc="upper end of the 95 % bootstrap interval of d"),
-    Column(name="d_z", title="d_z", unit="standard deviations of the differences", format="+.3f", shown=False,
-           doc="mean difference over the standard deviation of the differences"),
 )  # fmt: skip
 LOSS = (*HEADS, *_effects("loss", UNIT["loss"], False), *TOKENS, *counts("documents", "documents"))
 """The columns of the table of losses of single heads."""

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from streamscope.interventions.protocol import design
-from streamscope.interventions.selection import over, random_sets, ranked
+from streamscope.interventions.selection import random_sets
+from streamscope.interventions.suppress import Suppress
+from streamscope.interventions.suppress.measure import over, ranked
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.probes.stats.permutations import rank_among
@@ -56,6 +57,5 @@ def test_selection_by_pds() -> None:
 
 @pytest.mark.parametrize("gates", [(1.0,), (0.0, 0.0), (float("nan"),), (1.0, float("inf"))])
 def test_gates_that_make_no_protocol(gates: tuple[float, ...]) -> None:
-    scores = {Head(0, h): float(h) for h in range(4)}
-    with pytest.raises(InputError, match="different finite numbers"):
-        design(scores, {"top1": ranked(scores, 1)}, gates)
+    with pytest.raises(InputError, match="gates"):
+        Suppress(gates=gates)

@@ -18,18 +18,23 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.interventions import suppress
 from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.ablate.measure import ablate_on_prompts
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.effects import Cell, by_construction, effect_rows
+from streamscope.interventions.effects import by_construction
 from streamscope.interventions.observe import observe_loss, observe_prompts
-from streamscope.interventions.protocol import Protocol, Tables, design, plot, tables
-from streamscope.interventions.selection import pds_scores, pds_table, ranked
+from streamscope.interventions.selection import pds_scores
+from streamscope.interventions.suppress import Suppress, main
+from streamscope.interventions.suppress.measure import Protocol, add, design, ranked, tables
+from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
 from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.contract import Documents, Seen
+from streamscope.probes.documents import given_prompts
+from streamscope.probes.observations import estimate
+from streamscope.probes.pds import Pds
 from streamscope.probes.prompts.alignment import Aligned, align
 from streamscope.probes.result import Result
 from tests.probes import planted
@@ -92,12 +97,18 @@ def aligned(net: Any) -> Aligned:
 
 
 @pytest.fixture(scope="module")
-def found(net: Any, aligned: Aligned) -> tuple[Protocol, Tables, dict]:
-    scores = pds_scores(pds_table(net, aligned, net.tokenizer))
+def found(net: Any, aligned: Aligned) -> tuple[Protocol, Result, dict]:
+    how = Suppress(gates=GATES, draws=20, resamples=200)
+    ranking = Pds().measure(net, given_prompts(aligned, net)).table()
+    scores = pds_scores(ranking.frame)
     selections = {"top1": ranked(scores, 1), "semantic": (SEMANTIC,), "last": (READER,)}
     protocol = design(scores, selections, GATES, draws=20)
     observed = observe_prompts(net, ("sps", "coherence"), protocol.edits, aligned, net.tokenizer)
-    return protocol, tables(protocol, observed, 2, resamples=200), observed
+    seen = Seen({}, {}, {"title": "planted"}, extra=(protocol, ranking))
+    for one in observed.values():
+        add(seen, protocol, one, 2)
+    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    return protocol, Result(tables(how, seen, found), seen.blocks, seen.contrasts, how.figures), observed
 
 
 def rows(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
@@ -107,30 +118,36 @@ def rows(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
     return table
 
 
+def reasons(result: Result, name: str, column: str, **where: Any) -> set[str]:
+    """Why the cells of these rows have no value, "" where one has."""
+    table = result.table(name)
+    return {table.missing.get((row, column), "") for row in rows(table.frame, **where).index}
+
+
 def test_the_recency_head_is_found_and_its_suppression_changes_nothing(found: tuple) -> None:
     protocol, result, _ = found
     assert protocol.cells[0].heads == (RECENCY,)
-    one = rows(result.effects, selection="top1", group="selected", part="all")
-    assert one["difference"].tolist() == [0.0] * 10
-    assert one["p"].isna().all()
-    assert one["undefined"].str.contains("no case changed").all()
+    where = {"selection": "top1", "group": "selected"}
+    one = rows(result.table().frame, **where)
+    assert one["delta"].tolist() == [0.0] * 10
+    assert one["delta_p"].isna().all()
+    assert reasons(result, "effects", "delta_p", **where) == {"the same in every independent case"}
+    assert reasons(result, "effects", "d", **where) == {"no case changed under the condition"}
 
 
 def test_the_semantic_head_carries_sps_and_coherence_as_on_paper(found: tuple, aligned: Aligned) -> None:
     _, result, observed = found
     keys = [q + 1 for q in aligned.queries]
+    effects = result.table().frame
     for g in GATES:
         sps = np.mean([reader(g, n) - reader(1, n) for n in keys])
         at = {"selection": "semantic", "group": "selected", "gate": g}
-        assert rows(result.effects, measure="sps", part="all", **at)["difference"].item() == pytest.approx(
-            sps / 10, abs=1e-6
-        )
+        assert rows(effects, measure="sps", **at)["delta"].item() == pytest.approx(sps / 10, abs=1e-6)
         odds = shift(g) - shift(1)
-        found_odds = rows(result.effects, measure="coherence", part="all", **at)["difference"].item()
-        assert found_odds == pytest.approx(odds, abs=1e-5)
+        assert rows(effects, measure="coherence", **at)["delta"].item() == pytest.approx(odds, abs=1e-5)
     assert observed["sps"].readouts == ("all", "L0", "L1")
-    in_layer = rows(result.effects, measure="sps", part="L1", selection="semantic", group="selected")
-    assert in_layer["difference"].item() == pytest.approx(np.mean([-reader(1, n) / 5 for n in keys]), abs=1e-6)
+    in_layer = rows(result.table("parts").frame, measure="sps", part="L1", selection="semantic", group="selected")
+    assert in_layer["delta"].item() == pytest.approx(np.mean([-reader(1, n) / 5 for n in keys]), abs=1e-6)
 
 
 def test_gate_one_is_exactly_the_baseline_and_is_run_as_such_by_ablate(net: Any, aligned: Aligned) -> None:
@@ -155,15 +172,19 @@ def test_measures_share_a_forward_pass_without_changing(net: Any, aligned: Align
 
 def test_what_cannot_change_is_undefined_and_not_zero(found: tuple, net: Any, aligned: Aligned) -> None:
     _, result, _ = found
-    last = rows(result.effects, selection="last", group="selected", measure="sps")
-    assert last[["difference", "p", "d", "ci_low", "p_holm"]].isna().all(axis=None)
-    assert last["undefined"].str.contains("undefined by construction").all()
-    assert (rows(result.effects, selection="last", group="selected", measure="coherence")["difference"] == 0).all()
-    assert rows(result.effects, selection="semantic", group="selected", part="L0")["difference"].isna().all()
-    for table in (result.curves, result.asymmetry):
-        one = rows(table, selection="last", group="selected", measure="sps").iloc[0]
-        assert "by construction" in one["undefined"]
-    assert np.isnan(rows(result.controls, selection="last", measure="sps")["p_rank"].item())
+    where = {"selection": "last", "group": "selected", "measure": "sps"}
+    for name in ("effects", "parts"):
+        last = rows(result.table(name).frame, **where)
+        assert last[["delta", "delta_p", "d", "delta_low", "delta_p_holm"]].isna().all(axis=None)
+        for column in ("delta", "d"):
+            assert all("undefined by construction" in why for why in reasons(result, name, column, **where))
+    effects = result.table().frame
+    assert (rows(effects, selection="last", group="selected", measure="coherence")["delta"] == 0).all()
+    parts = result.table("parts").frame
+    assert rows(parts, selection="semantic", group="selected", part="L0")["delta"].isna().all()
+    for name, column in (("curves", "slope"), ("curves", "r2"), ("asymmetry", "asymmetry")):
+        assert all("by construction" in why for why in reasons(result, name, column, **where))
+    assert np.isnan(rows(result.table("controls").frame, selection="last", measure="sps")["p_rank"].item())
     single = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[READER]], [0.0])["sps"]
     assert np.isnan(single.frame["delta"][0])
     assert "by construction" in single.missing[0, "delta"]
@@ -197,78 +218,81 @@ def test_by_construction(measure: str, readout: str, layers: list[int], cannot: 
 def test_controls_rank_the_selected_heads_among_heads_that_were_not_selected(found: tuple) -> None:
     protocol, result, _ = found
     for cell in protocol.draws:
-        chosen = next(c.heads for c in protocol.cells if c.labels["selection"] == cell.labels["selection"])
+        chosen = next(c.heads for c in protocol.cells if c.selection == cell.selection)
         assert not set(cell.heads) & set(chosen)
-    row = rows(result.controls, selection="semantic", measure="coherence").iloc[0]
+    controls = result.table("controls").frame
+    row = rows(controls, selection="semantic", measure="coherence").iloc[0]
     assert row["draws"] == 9  # all other single heads
     assert row["random"] == 0
+    assert row["above"] == row["selected"] == pytest.approx(-shift(1), abs=1e-5)
     assert row["p_rank"] == row["p_rank_min"] == pytest.approx(2 / 10)
-    assert rows(result.controls, selection="semantic", measure="sps")["draws"].item() == 4  # those of layer 0
+    assert rows(controls, selection="semantic", measure="sps")["draws"].item() == 4  # those of layer 0
 
 
 def test_curves_and_asymmetry(found: tuple) -> None:
     _, result, _ = found
-    curve = rows(result.curves, selection="semantic", group="selected", measure="coherence").iloc[0]
-    expected = np.polyfit(GATES, [shift(g) - shift(1) for g in GATES], 1)[0]
-    assert curve["slope"] == pytest.approx(expected, abs=1e-5)
-    sides = rows(result.asymmetry, selection="semantic", group="selected", measure="coherence").iloc[0]
+    curve = rows(result.table("curves").frame, selection="semantic", group="selected", measure="coherence").iloc[0]
+    y = [shift(g) - shift(1) for g in GATES]
+    line, bend = np.polyfit(GATES, y, 1), np.polyfit(GATES, y, 2)
+    assert (curve["slope"], curve["intercept"]) == (pytest.approx(line[0], abs=1e-5), pytest.approx(line[1], abs=1e-5))
+    assert curve["curvature"] == pytest.approx(bend[0], abs=1e-5)
+    residual = np.array(y) - np.polyval(line, GATES)
+    assert curve["departure"] == pytest.approx(np.abs(residual).max(), abs=1e-5)
+    assert curve["r2"] == pytest.approx(1 - residual.var() / np.var(y), abs=1e-4)
+    sides = rows(result.table("asymmetry").frame, selection="semantic", group="selected", measure="coherence").iloc[0]
     assert (sides["first"], sides["last"]) == (pytest.approx(-shift(1), abs=1e-5),) * 2
-    assert sides["pairs"] == 12
-    figure = plot(result, "planted")
-    assert {trace.name for trace in figure.data} == {"selected", "bottom", "random"}
-    assert any("undefined by construction" in note.text for note in figure.layout.annotations)
+    assert sides["asymmetry"] == pytest.approx(0, abs=1e-5)
+    assert sides["n"] == 12
+    figure = result.figure("effects-delta-over-gate")
+    assert {trace.name for trace in figure.data if trace.name} == {"selected", "bottom"}
 
 
 def test_relations_have_rows_and_holm_counts_them(found: tuple) -> None:
     _, result, _ = found
-    hard = rows(result.effects, gate=0.0, kind="relation", measure="sps", selection="semantic", group="selected")
-    assert hard["part"].tolist() == ["agent-patient", "tool-container"]
-    assert hard["n"].tolist() == [12, 12]
+    hard = rows(result.table("parts").frame, measure="sps", selection="semantic", group="selected")
+    assert hard["part"].tolist() == ["agent-patient", "tool-container", "L0", "L1"]
+    assert hard["n"].tolist() == [12, 12, 24, 24]
 
 
-def test_loss_of_documents_is_a_measure_like_the_others(tiny_run: Path) -> None:
-    from streamscope.models.checkpoint import load
-
-    model = load(tiny_run)
-    shards = evaluation_shards(tiny_run, model.tokenizer, None)
-    observed = observe_loss(model, [scale_heads([Head(0, 1)], 0.0)], shards, max_documents=9)
-    (row,) = effect_rows(observed, [Cell((Head(0, 1),), 0.0, 0, {})], 2, resamples=100).to_dict("records")
+def test_loss_of_documents_is_a_measure_like_the_others() -> None:
+    how, model = Suppress(k=(1,), gates=(0.0,), measures=("loss",), draws=2), load("lfa")
+    row = rows(how.measure(model, Documents(max_documents=9)).table().frame, group="selected").iloc[0]
+    chosen = Head(*map(int, row["heads"].removeprefix("L").split("H")))
+    shards = evaluation_shards(model.run, model.tokenizer, None)
+    observed = observe_loss(model, [scale_heads([chosen], 0.0)], shards, max_documents=9)
     assert row["n"] == row["clusters"] == 9
-    assert row["difference"] == pytest.approx((observed.edited[0] - observed.baseline).mean())
+    assert row["delta"] == pytest.approx((observed.edited[0] - observed.baseline).mean())
     assert row["measure"] == "loss"
 
 
 def test_command_and_its_tables(tmp_path: Path, net: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    from streamscope.probes import report
-
-    suite = planted.suite()
-    session = report.Session("planted", net, net.tokenizer, suite, align(suite, net.tokenizer))
-    monkeypatch.setattr(suppress, "open_session", lambda options: session)
+    monkeypatch.setattr("streamscope.models.checkpoint.run_folder", Path)
+    monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, device: net)
+    monkeypatch.setattr("streamscope.probes.prompts.load_suite", lambda name, n=None, seed=None: planted.suite())
     out = tmp_path / "s.parquet"
-    suppress.main(["run", "--k", "1", "2", "--draws", "20", "--gates", "1", "0.5", "0", "--out", str(out)])
-    printed = capsys.readouterr().out
-    assert "heads by PDS, ranked on the same prompts: L0H0 1.000" in printed
+    main(["run", "--k", "1", "2", "--draws", "20", "--gates", "1", "0.5", "0", "--out", str(out)])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "heads ranked on the same prompts: L0H0 1.000" in printed
     assert "undefined" in printed
     effects, controls = pd.read_parquet(out), pd.read_parquet(tmp_path / "s-controls.parquet")
     assert set(effects["gate"]) == {0.0, 0.5, 1.0}
     assert len(controls) == 4
     for name in ("curves", "asymmetry", "draws", "ranking"):
         assert len(pd.read_parquet(tmp_path / f"s-{name}.parquet"))
-    assert "plotly" in out.with_suffix(".html").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--draws", "5"], "at least 20"),
-        (["run", "--out", "table.csv"], "the table is parquet"),
+        (["run", "--draws", "0"], "at least 1"),
+        (["run", "--out", "table.csv"], "table is parquet"),
         (["run", "--k"], "at least one"),
         (["no/such/run"], "no/such/run"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        suppress.main(arguments)
+        main(arguments)
     assert "\n" not in str(caught.value)
 
 

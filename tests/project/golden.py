@@ -43,7 +43,7 @@ COMMANDS = {
     "amplify": "interventions.amplify lfa --max-documents 8 --alpha 1 2 8 --sample-tokens 4",
     "amplify-control": "interventions.amplify pls --control c2 --max-documents 8 --alpha 1 2 8 --sample-tokens 4",
     "streams": "interventions.streams lfa --max-documents 8 --draws 2",
-    "suppress": "interventions.suppress lfa --draws 20 --k 1 --gates 1 0 --measure sps coherence",
+    "suppress": "interventions.suppress lfa --draws 20 --k 1 --gates 1 0 --measures sps coherence",
     "patch": "interventions.patch lfa --pairs 4 --hooks z",
     "directions": "probes.directions lfa --draws 3",
     "directions-one": "probes.directions kromcanon --draws 0",
@@ -95,15 +95,24 @@ ABLATE = {
 }  # fmt: skip
 RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
            "streams": long_names("delta"),
-           "phenomena": long_names("value"), "pds": long_names("difference"), "ablate": ABLATE,
-           "sps": long_names("sps"), "coherence": long_names("log_odds"), "coreference": {},
-           "heads": long_names("mean"), "specialization": long_names("value"),
+           "suppress": {**long_names("delta"), "difference": "delta", "condition": "edited"},
+           "suppress/asymmetry": {**long_names("asymmetry"), "difference": "asymmetry", "pairs": "n"},
+           "suppress/ranking": long_names("difference"), "suppress/controls": {},
+           "phenomena": long_names("value"), "pds": long_names("difference"), "ablate": ABLATE, "sps": long_names("sps"),
+           "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
+           "specialization": long_names("value"),
            "head_groups": long_names("held_out"), "routing/heads": long_names("over_even"),
            "patch": {"sd": "recovery_sd", "ci_low": "recovery_low", "ci_high": "recovery_high", "p": "effect_p",
                      "p_holm": "effect_p_holm"}}  # fmt: skip
 """By the command's name up to the first hyphen, or that and a table's name."""
 GONE = {
     "streams": {"undefined": "reasons name the new columns"},
+    "suppress": {
+        "undefined": "reasons name the new columns", "t": "with p and its interval it says nothing new", "df": "as t",
+        "d_pooled": "it was d", "d_pooled_n": "equal to d for paired cases", "d_kind": "d is pooled",
+        "delta_sd": "between independent cases now, as everywhere", "kind": "a table of whole, one of parts",
+        "dropped": "clusters and n say what is in",
+    },
     "amplify": {
         "undefined": "reasons name the new columns", "sample": "samples are a table of their own",
         "model": "a table per run; the control is in the tables of differences", "measure": "a table for each",
@@ -136,7 +145,7 @@ GONE = {
 }  # fmt: skip
 CONTRACT = {
     "ablate", "amplify", "coherence", "coreference", "head_groups", "heads", "mixing_monitor", "patch", "pds",
-    "phenomena", "routing", "specialization", "sps", "streams",
+    "phenomena", "routing", "specialization", "sps", "streams", "suppress",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
@@ -211,6 +220,11 @@ def now_of(again: Path, old: Path, family: str) -> pd.DataFrame:
             table.columns = [column.replace(name.lower(), "value") for column in table]
             tables.append(table.assign(measure=name))
         return pd.concat(tables, ignore_index=True)
+    if family == "suppress" and old.name == "out.parquet":  # by relation and layer is a table of its own
+        keys = ["selection", "group", "gate", "measure", "part"]
+        table = pd.concat([pd.read_parquet(again / name) for name in ("out.parquet", "out-parts.parquet")])
+        rows = pd.read_parquet(old)[keys]
+        return rows.merge(table, on=keys, how="left", validate="1:1") if len(rows) == len(table) else table
     return pd.read_parquet(again / old.name if (again / old.name).exists() else again / "out.parquet")
 
 

@@ -35,7 +35,7 @@ SMALLER = {  # the same commands, so small that they end in seconds
     "features.cluster": ["--no-umap", "--drop-constant"],
     "features.predict_effects": ["--shuffles", "1", "--resamples", "100", "--folds", "3"],
     "interventions.token_effects": ["--max-tokens", "1000"],
-    "interventions.suppress": ["--draws", "20", "--k", "1", "--gates", "0", "--measure", "sps"],
+    "interventions.suppress": ["--draws", "4", "--k", "1", "--gates", "0", "--measures", "sps"],
 }
 
 

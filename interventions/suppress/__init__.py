@@ -1,0 +1,71 @@
+"""Suppress the position heads of a model and see whether meaning survives: the protocol of paper LFA.
+
+    python -m interventions.suppress runs/lfa
+    python -m interventions.suppress runs/lfa --select topk threshold --threshold own --measures sps coherence loss
+    python -m interventions.suppress runs/lfa --k 1 3 --gates 1 0.5 0 --suite stories --n 200 --out suppress.parquet
+    python -m interventions.suppress runs/lfa --control runs/std-t          each suppressed in its own position heads
+
+Heads are ranked by PDS; the top k (or those over the threshold) have their outputs z multiplied by a gate g. Each
+selection is compared with no intervention, with the k heads of the smallest PDS, and with random sets of k heads.
+Units are prompts, the two orders of a minimal pair being one case. At the smallest gate the effect is told by relation
+and by layer as well, and where the target stands first against where it stands last (LFA App. F); over three and more
+gates by slope and curvature (App. D). SPS cannot change in the layer of a gated head or before: such cells are
+undefined. p_rank is the rank of the selected heads among the random sets; with 39 its smallest value is 0.05.
+"""
+
+from typing import ClassVar, Literal
+
+from streamscope.models.bounds import AnyNumber, Count, NotNegative, Seed
+from streamscope.models.errors import InputError
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, Prompts, instrument
+from streamscope.probes.figures import Curve, HeadMap, Histogram
+
+
+@instrument("suppress", Prompts(), Documents(max_documents=50))
+class Suppress(Instrument):
+    """Turn down the heads that follow the place of a word, and measure what is left of SPS, coherence and loss.
+
+    Δ = R(outputs z of the heads × g) − R(unedited), beside the heads of the smallest PDS and random sets of as many
+    (LFA §3.3, App. D, F).
+    """
+
+    select: tuple[Literal["topk", "threshold"], ...] = ("topk",)
+    """The k heads with the largest PDS, for every --k; or all over --threshold; or both."""
+    k: tuple[Count, ...] = (1, 2, 3, 5)
+    """Heads to suppress, of topk."""
+    threshold: NotNegative | Literal["own"] = 0.075
+    """PDS that heads must exceed, of threshold; own is μ+σ over this model's heads."""
+    gates: tuple[AnyNumber, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
+    """Factors on the heads' outputs."""
+    measures: tuple[Literal["sps", "coherence", "loss"], ...] = ("sps", "coherence")
+    """What to measure under each gate."""
+    draws: Count = 39
+    """Random sets of heads per selection, under the smallest gate; all that there are where these are fewer."""
+    seed: Seed = 0
+    """Of the random sets."""
+    rank_on: str | None = None
+    """Suite whose pairs rank the heads; default: --suite, as in the paper."""
+    resamples: Count = 2000
+    """Of the bootstrap intervals of Cohen's d."""
+
+    figures: ClassVar = (
+        Curve("delta", "effects", x="gate", by="group", each=("measure", "selection")),
+        Histogram("delta", "draws", at="selected", each=("measure", "selection")),
+        HeadMap("delta", "parts", rows="selection", columns="part", each=("measure", "group")),
+    )
+    quick: ClassVar = {"k": (1,), "gates": (1.0, 0.5, 0.0), "draws": 5, "resamples": 100}
+    planted: ClassVar = (
+        "tests/interventions/test_suppress.py::test_the_semantic_head_carries_sps_and_coherence_as_on_paper"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.measures or not self.select or ("topk" in self.select and not self.k):
+            raise InputError("give at least one of --measures, one of --select, and one --k of topk")
+        if len(set(self.gates)) < len(self.gates) or set(self.gates) <= {1.0}:
+            raise InputError(f"gates {list(self.gates)}: give different finite numbers, not only 1")
+
+
+main = main_of(Suppress, __doc__)
+"""`python -m interventions.suppress`."""

@@ -1,0 +1,543 @@
+"""LFA's suppression protocol (§3.3, App. D, F): gated heads as cells, prompts and documents as units, four readings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
+from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_loss, observe_prompts
+from streamscope.interventions.selection import Ranking, pds_scores, random_sets
+from streamscope.interventions.suppress import Suppress
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.models.hooks import Edits
+from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons, ranks
+from streamscope.probes.pds import Pds
+from streamscope.probes.prompts import align, load_suite
+from streamscope.probes.result import Column, Table, counts, descending, described, key, quantity
+from streamscope.probes.stats.estimators import read_clusters
+
+KEYS = ("selection", "group", "draw", "gate", "part")
+OVER = "over"
+"""The selection of all heads over the threshold; the others are top1, top3, …"""
+WHOLE = ("edited", "baseline", "delta")
+NO_DRAW, ONE_DRAW = "no draw can act", "fewer than two draws that can act"
+FLAT = "the mean response is the same at every gate"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Heads under a gate, and the index of the edit that does it (None: the baseline)."""
+
+    selection: str
+    group: Literal["selected", "bottom", "random"]
+    draw: int
+    """Of the random sets; −1 of the others."""
+    heads: tuple[Head, ...]
+    gate: float
+    edit: int | None
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The keys that name it in every model: heads are each model's own."""
+        return {"selection": self.selection, "group": self.group, "draw": self.draw, "gate": self.gate}
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """How many heads, and which."""
+        return {"k": len(self.heads), "heads": "+".join(head.label for head in self.heads)}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Selections of heads, each with its controls, under every gate."""
+
+    edits: list[Edits]
+    """The sweep to observe; gate 1 is the baseline and is not run."""
+    cells: list[Cell]
+    """Selected and bottom-k heads under every gate."""
+    draws: list[Cell]
+    """Random sets of as many heads under the smallest gate."""
+
+    @property
+    def hard(self) -> float:
+        """The smallest gate."""
+        return min(cell.gate for cell in self.cells)
+
+
+def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: every selection with its controls under every gate, by part; units: prompts, pairs of them, documents."""
+    prompts = data[Prompts]
+    ranking = Pds().measure(model, _to_rank(how, data)).table("heads")
+    scores = pds_scores(ranking.frame)
+    protocol = design(scores, select(how, scores), how.gates, draws=how.draws, seed=how.seed)
+    measures = [m for m in dict.fromkeys(how.measures) if m != "loss"]
+    observed = observe_prompts(model, measures, protocol.edits, prompts.aligned, prompts.tokenizer, progress=progress)
+    ranked_on = how.rank_on or "the same prompts"
+    best = ", ".join(f"{r.head} {r.pds:.3f}" for r in ranking.frame.nlargest(5, "pds").itertuples())
+    title = f"{title_of(model)} on {prompts.title()}; heads ranked on {ranked_on}: {best}"
+    seen = Seen({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
+    for one in observed.values():
+        add(seen, protocol, one, model.config.n_layers, prompts.unit)
+    if "loss" in how.measures:
+        add(seen, protocol, _losses(model, protocol.edits, data[Documents], progress), model.config.n_layers)
+    return seen
+
+
+def _to_rank(how: Suppress, data: Opened) -> Any:
+    """The prompts of the measurement, or those of --rank-on."""
+    prompts = data[Prompts]
+    if how.rank_on is None:
+        return prompts
+    suite = load_suite(how.rank_on)
+    return replace(prompts, aligned=align(suite, prompts.tokenizer, data.model.config.n_ctx), suite=suite)
+
+
+def _losses(model: Any, edits: Sequence[Edits], documents: Any, progress: Progress) -> Observed:
+    """Loss per token of every document and edit, in nats; a document is a case, long or short."""
+    observed = observe_loss(model, edits, documents.shards, **documents.limits, progress=progress)
+    units = documents.units()
+    return replace(observed, cases=observed.cases.assign(id=units["unit"], cluster=units["cluster"]))
+
+
+# ---- which heads -------------------------------------------------------------------------------
+
+
+def select(how: Suppress, scores: Ranking) -> dict[str, tuple[Head, ...]]:
+    """top1, top3, …, and `over`: the heads to suppress."""
+    found = {f"top{k}": ranked(scores, k) for k in dict.fromkeys(how.k)} if "topk" in how.select else {}
+    return {**found, OVER: over(scores, how.threshold)} if "threshold" in how.select else found
+
+
+def ranked(scores: Ranking, k: int, which: Literal["top", "bottom"] = "top") -> tuple[Head, ...]:
+    """The k heads with the largest or the smallest PDS, in order of layer and index; ties go to the earlier head.
+
+    Raises `InputError` when the k heads leave fewer than k others for the controls.
+    """
+    if not 1 <= k <= len(scores) // 2:
+        raise InputError(f"k={k} of {len(scores)} heads leave no {k} others to compare with; 1 to {len(scores) // 2}")
+    sign = -1.0 if which == "top" else 1.0
+    return tuple(sorted(sorted(scores, key=lambda head: (sign * scores[head], head))[:k]))
+
+
+def over(scores: Ranking, threshold: float | Literal["own"]) -> tuple[Head, ...]:
+    """The heads whose PDS exceeds the threshold (LFA Table 5: 0.075); "own" is μ+σ over the heads, σ with n−1.
+
+    Raises `InputError` for no head and for more than half of them, which leave too few for the controls.
+    """
+    values = np.array(list(scores.values()))
+    limit = float(values.mean() + values.std(ddof=1)) if threshold == "own" else float(threshold)
+    chosen = tuple(sorted(head for head, pds in scores.items() if pds > limit))
+    if not chosen:
+        best = max(scores, key=lambda head: scores[head])
+        raise InputError(
+            f"no head has PDS over {limit:.4f}: the largest is {best.label} with {scores[best]:.4f}; "
+            "lower --threshold, or --select topk"
+        )
+    if len(chosen) > len(scores) // 2:
+        raise InputError(
+            f"{len(chosen)} of {len(scores)} heads have PDS over {limit:.4f} and leave too few for the controls; "
+            "raise --threshold, or --select topk"
+        )
+    return chosen
+
+
+def design(
+    scores: Ranking, selections: Mapping[str, Sequence[Head]], gates: Sequence[float], *, draws: int = 39, seed: int = 0
+) -> Protocol:
+    """The edits of the protocol. Controls of k selected heads: the k with the smallest PDS, and `draws` random sets.
+
+    Random sets (`selection.random_sets`) are run at the smallest gate only (hard suppression, LFA App. D).
+    Raises `InputError` for k that leaves no controls.
+    """
+    edits: list[Edits] = []
+    index: dict[tuple[tuple[Head, ...], float], int] = {}
+
+    def cell(selection: str, group: Any, heads: Sequence[Head], gate: float, draw: int = -1) -> Cell:
+        at = (tuple(heads), float(gate))
+        if gate != 1 and at not in index:
+            index[at] = len(edits)
+            edits.append(scale_heads(heads, gate))
+        return Cell(selection, group, draw, *at, index.get(at))
+
+    cells, random = [], []
+    for name, heads in selections.items():
+        groups = {"selected": tuple(heads), "bottom": ranked(scores, len(heads), "bottom")}
+        cells += [cell(name, group, some, gate) for group, some in groups.items() for gate in gates]
+        for i, some in enumerate(random_sets(scores, heads, len(heads), draws, seed)):
+            random.append(cell(name, "random", some, min(gates), i))
+    return Protocol(edits, cells, random)
+
+
+# ---- cells and contrasts -----------------------------------------------------------------------
+
+
+def add(seen: Seen, protocol: Protocol, observed: Observed, n_layers: int, name_of: Callable[..., str] = str) -> None:
+    """The blocks of one measure: <measure>, and <measure>-curves over the gates and <measure>-orders of the pairs.
+
+    Parts of a measure are all, at the smallest gate also each relation with two or more independent cases (LFA App. F)
+    and each layer that SPS was read in. Holm's families are the effects of one group, gate and kind of part.
+    """
+    name, hard = observed.measure, protocol.hard
+    units = observed.cases.rename(columns={"id": "unit"})
+    units["unit"] = units["unit"].map(name_of)
+    measure = Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name])
+    parts = _parts(observed)
+    keys: list[dict[str, Any]] = []
+    totals: list[np.ndarray] = []
+    contrasts: list[Contrast] = []
+
+    def put(edit: int | None, part: str, **labels: Any) -> int:
+        readout, _, inside = parts[part]
+        keys.append({**labels, "part": part})
+        totals.append(np.where(inside, observed.under(edit, readout), np.nan))
+        return len(keys) - 1
+
+    base = {part: put(None, part, selection="unedited", group="", draw=-1, gate=1.0) for part in parts}
+    at: dict[tuple[Cell, str], int] = {}
+    for cell in protocol.cells:
+        for part in parts if cell.gate == hard else ["all"]:
+            readout, kind, _ = parts[part]
+            edited = at[cell, part] = put(cell.edit, part, **cell.labels)
+            labels = {**cell.labels, "part": part}
+            contrasts += [
+                Contrast(quantity="edited", weights={edited: 1.0}, labels=labels, null=None),
+                Contrast(quantity="baseline", weights={base[part]: 1.0}, labels=labels, null=None),
+                Contrast(
+                    quantity="delta", weights={edited: 1.0, base[part]: -1.0}, labels=labels,
+                    family=f"{cell.group} at {cell.gate!r}, {kind}", missing=_idle(name, readout, cell, n_layers),
+                ),
+            ]  # fmt: skip
+    for cell in protocol.draws:
+        edited = at[cell, "all"] = put(cell.edit, "all", **cell.labels)
+        weights, labels = {edited: 1.0, base["all"]: -1.0}, {**cell.labels, "part": "all"}
+        why = _idle(name, "all", cell, n_layers)
+        contrasts.append(Contrast(quantity="drawn", weights=weights, labels=labels, null=None, missing=why))
+    for cell in protocol.cells:
+        if cell.gate != hard or cell.group != "selected":
+            continue
+        labels, why = {**cell.labels, "part": "all"}, _idle(name, "all", cell, n_layers)
+        mine = [at[c, "all"] for c in protocol.draws
+                if c.selection == cell.selection and not _idle(name, "all", c, n_layers)]  # fmt: skip
+        share = dict.fromkeys(mine, 1 / max(1, len(mine)))
+        none = "" if mine else NO_DRAW
+        beyond = {at[cell, "all"]: 1.0, **{i: -w for i, w in share.items()}}
+        contrasts += [
+            Contrast(quantity="random", weights={**share, base["all"]: -1.0}, labels=labels, null=None, missing=none),
+            Contrast(quantity="above", weights=beyond, labels=labels, null=None, missing=why or none),
+        ]
+    total = np.stack(totals)
+    block = Observations(measure=measure, cells=pd.DataFrame(keys), units=units, total=total, size=1.0)
+    seen.blocks[name], seen.contrasts[name] = block, contrasts
+    gates = sorted({cell.gate for cell in protocol.cells})
+    if len(gates) > 2:
+        seen.blocks[f"{name}-curves"] = block
+        seen.contrasts[f"{name}-curves"] = _curves(protocol, at, name, n_layers, gates)
+    if {"target_first", "target_last"} <= set(observed.cases["order"]):
+        _add_orders(seen, protocol, observed, measure, n_layers, name_of)
+
+
+def first_id(*ids: str) -> str:
+    """Cases under the name of the first."""
+    return ids[0]
+
+
+def _idle(measure: str, readout: str, cell: Cell, n_layers: int) -> str:
+    """Why the heads cannot change what is read, "" where they can."""
+    return REASON if by_construction(measure, readout, cell.heads, n_layers) else ""
+
+
+def _parts(observed: Observed) -> dict[str, tuple[str, str, np.ndarray]]:
+    """part -> (what is read, kind of part, which units are in it)."""
+    cases = observed.cases
+    every = np.ones(len(cases), bool)
+    parts = {"all": ("all", "all", every)}
+    for name in sorted(set(cases["relation"]) - {""}):
+        inside = (cases["relation"] == name).to_numpy()
+        if read_clusters(cases["cluster"].to_numpy()[inside], int(inside.sum())).count > 1:
+            parts[name] = ("all", "relation", inside)
+    return parts | {name: (name, "layer", every) for name in observed.readouts[1:]}
+
+
+def _curves(
+    protocol: Protocol, at: Mapping[tuple[Cell, str], int], name: str, n_layers: int, gates: Sequence[float]
+) -> list[Contrast]:
+    """Least-squares slope of the measure over the gate, and the coefficient of (g − ḡ)², for each group of heads."""
+    x = np.array(gates) - np.mean(gates)
+    line = np.linalg.pinv(np.stack([np.ones_like(x), x], 1))[1]
+    bend = np.linalg.pinv(np.stack([np.ones_like(x), x, x * x], 1))[2]
+    by_curve: dict[tuple[str, str], list[Cell]] = {}
+    for cell in protocol.cells:
+        by_curve.setdefault((cell.selection, cell.group), []).append(cell)
+    out = []
+    for (selection, group), cells in by_curve.items():
+        labels, why = {"selection": selection, "group": group}, _idle(name, "all", cells[0], n_layers)
+        for what, weights in (("slope", line), ("curvature", bend)):
+            of = {at[cell, "all"]: float(weights[gates.index(cell.gate)]) for cell in cells}
+            out.append(Contrast(quantity=what, weights=of, labels=labels, family=f"{what}, {group}", missing=why))
+    return out
+
+
+def _add_orders(
+    seen: Seen, protocol: Protocol, observed: Observed, measure: Measure, n_layers: int, name_of: Callable[..., str]
+) -> None:
+    """LFA App. F: the effect where the target stands first, where it stands last, and first − last, pairs as units."""
+    cases = observed.cases.reset_index(drop=True)
+    sides = [cases[cases["order"] == f"target_{order}"].groupby("pair").groups for order in ("first", "last")]
+    pairs = [pair for pair in dict.fromkeys(cases["pair"]) if all(pair in side for side in sides)]
+    if len(pairs) < 2:
+        raise InputError(f"{len(pairs)} pairs have both orders; an asymmetry needs two")
+    members = [list(cases.index[cases["pair"] == pair]) for pair in pairs]
+    units = cases.iloc[[rows[0] for rows in members]][["pair", "cluster", "category", "relation"]].reset_index(
+        drop=True
+    )
+    units.insert(0, "unit", [name_of(*cases["id"].iloc[rows]) if name_of is not str else pair
+                             for pair, rows in zip(pairs, members, strict=True)])  # fmt: skip
+
+    def both(edit: int | None) -> list[np.ndarray]:
+        values = observed.under(edit)
+        return [np.array([values[list(side[pair])].mean() for pair in pairs]) for side in sides]
+
+    keys: list[dict[str, Any]] = [
+        {"selection": "unedited", "group": "", "gate": 1.0, "order": order} for order in ("first", "last")
+    ]
+    totals, contrasts = both(None), []
+    for cell in protocol.cells:
+        if cell.gate != protocol.hard:
+            continue
+        labels = {"selection": cell.selection, "group": cell.group, "gate": cell.gate}
+        i, why = len(keys), _idle(measure.name, "all", cell, n_layers)
+        keys += [{**labels, "order": order} for order in ("first", "last")]
+        totals += both(cell.edit)
+        first, last = {i: 1.0, 0: -1.0}, {i + 1: 1.0, 1: -1.0}
+        difference = {**first, **{at: -w for at, w in last.items()}}
+        contrasts += [
+            Contrast(quantity="first", weights=first, labels=labels, null=None, missing=why),
+            Contrast(quantity="last", weights=last, labels=labels, null=None, missing=why),
+            Contrast(
+                quantity="asymmetry", weights=difference, labels=labels, missing=why, family=f"asymmetry, {cell.group}"
+            ),
+        ]
+    block = Observations(measure=measure, cells=pd.DataFrame(keys), units=units, total=np.stack(totals), size=1.0)
+    seen.blocks[f"{measure.name}-orders"], seen.contrasts[f"{measure.name}-orders"] = block, contrasts
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+Part = tuple[pd.DataFrame, Reasons]
+
+
+def tables(how: Suppress, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """effects, controls, parts, curves, asymmetry, draws, ranking: each with the measures one below the other."""
+    protocol, ranking = seen.extra
+    measures = [name for name in seen.blocks if "-" not in name]
+    found: dict[str, list[Part]] = {}
+    for name in measures:
+        drawn = _drawn(protocol, name, estimates[name])
+        found.setdefault("effects", []).append(_effects(seen, name, estimates[name], protocol, how.resamples))
+        found.setdefault("controls", []).append(_controls(protocol, name, estimates[name], drawn))
+        if f"{name}-curves" in estimates:
+            found.setdefault("curves", []).append(_curve_rows(protocol, name, estimates))
+        if f"{name}-orders" in estimates:
+            frame, missing = estimates[f"{name}-orders"].wide(("selection", "group", "gate"))
+            found.setdefault("asymmetry", []).append((_named(protocol, frame, name), missing))
+        found.setdefault("draws", []).append(drawn)
+    hard = f"gate {protocol.hard:g}"
+    titles = {
+        "effects": f"{seen.about['title']}; edited − unedited, 95 % over cases",
+        "controls": f"{hard}: the selected heads, those of the smallest PDS, and random sets",
+        "parts": f"{hard}: by relation of the nouns, and SPS in the heads of each layer",
+        "curves": "the measure over the gate: slope, and how far it is from a line",
+        "asymmetry": f"{hard}: on prompts with the target first, and with the target last",
+        "draws": f"{hard}: each random set of as many heads",
+    }
+    made: dict[str, Table] = {}
+    for name, some in found.items():
+        frame, missing = _stacked(some)
+        of = [column for column in COLUMNS[name] if column.name in frame]
+        made[name] = Table(frame, tuple(of), missing, titles[name])
+    whole = (made["effects"].frame["part"] == "all").to_numpy()
+    made["parts"] = made["effects"].only(np.flatnonzero(~whole).tolist(), titles["parts"])
+    made["effects"] = made["effects"].only(np.flatnonzero(whole).tolist(), titles["effects"])
+    for name in LONG:
+        made[name] = replace(made[name], by="delta", most=10, per=("measure",))
+    made = {name: made[name] for name in titles if name in made and len(made[name].frame)}
+    rows, missing = descending(ranking.frame, ranking.missing, ["pds"])
+    return {**made, "ranking": replace(ranking, frame=rows, missing=missing, by="pds", most=10)}
+
+
+def _stacked(parts: Sequence[Part]) -> Part:
+    """Rows of several frames below one another, with their reasons."""
+    missing: Reasons = {}
+    start = 0
+    for frame, reasons in parts:
+        missing |= {(row + start, name): why for (row, name), why in reasons.items()}
+        start += len(frame)
+    return pd.concat([frame for frame, _ in parts], ignore_index=True), missing
+
+
+def _named(protocol: Protocol, frame: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """With the heads and the measure of every row."""
+    known = {(c.selection, c.group, c.draw): c.names for c in (*protocol.cells, *protocol.draws)}
+    draw = frame["draw"] if "draw" in frame else [-1] * len(frame)
+    names = [known[row] for row in zip(frame["selection"], frame["group"], draw, strict=True)]
+    frame = frame.copy()
+    frame.insert(2, "k", [one["k"] for one in names])
+    frame.insert(3, "heads", [one["heads"] for one in names])
+    frame.insert(4, "measure", measure)
+    return frame
+
+
+def _effects(seen: Seen, name: str, found: Estimates, protocol: Protocol, resamples: int) -> Part:
+    """A row per selection, group, gate and part, with Cohen's d."""
+    block = seen.blocks[name]
+    frame, missing = found.where(quantity=set(WHOLE)).wide(KEYS)
+    sizes = [
+        effect_sizes(block, list(c.weights), row, missing, resamples)
+        for row, c in enumerate(c for c in found.contrasts if c.quantity == "delta")
+    ]
+    return _named(protocol, frame, name).drop(columns="draw").assign(**pd.DataFrame(sizes)), missing
+
+
+def _drawn(protocol: Protocol, name: str, found: Estimates) -> Part:
+    """A row per random set, beside what the selected heads do."""
+    frame, missing = found.where(quantity="drawn").wide(KEYS)
+    frame = _named(protocol, frame.drop(columns=["part", "n", "clusters"]), name).rename(columns={"drawn": "delta"})
+    missing = {(row, "delta"): why for (row, _), why in missing.items()}
+    of = found.where(quantity="delta", group="selected", gate=protocol.hard, part="all")
+    selected = dict(zip(of.frame["selection"], of.frame["value"], strict=True))
+    frame["selected"] = frame["selection"].map(selected)
+    gone = {(row, "selected"): REASON for row, value in enumerate(frame["selected"]) if value != value}
+    return frame, missing | gone
+
+
+def _controls(protocol: Protocol, name: str, found: Estimates, drawn: Part) -> Part:
+    """A row per selection at the smallest gate: what the selected heads do beside all that they are compared with."""
+    at: dict[str, Any] = {"gate": protocol.hard, "part": "all"}
+    frame, missing = found.where(group="selected", quantity={"baseline", "delta", "random", "above"}, **at).wide(
+        ("selection", "group", "gate"), describe=("low", "high")
+    )
+    frame = _named(protocol, frame, name).rename(columns={"delta": "selected"})
+    frame["bottom"] = found.where(quantity="delta", group="bottom", **at).frame["value"].to_numpy()
+    missing = {
+        (row, {"delta": "selected"}.get(column, column)): why
+        for (row, column), why in missing.items()
+        if column in ("delta", "random", "above", "above_low", "above_high")
+    }
+    more: list[dict[str, float]] = []
+    for row, one in frame.iterrows():
+        values = drawn[0].loc[drawn[0]["selection"] == one["selection"], "delta"].dropna().to_numpy()
+        told = dict.fromkeys(("random_sd", "random_low", "random_high", "p_rank", "p_rank_min"), np.nan)
+        if len(values):
+            told |= {"random_low": values.min(), "random_high": values.max()}
+            told |= ranks(one["selected"], values.tolist()) if one["selected"] == one["selected"] else {}
+        if len(values) > 1:
+            told["random_sd"] = float(values.std(ddof=1))
+        for column, value in told.items():
+            if value != value:
+                inert = REASON if column.startswith("p_") and len(values) else NO_DRAW
+                missing[row, column] = ONE_DRAW if column == "random_sd" else inert
+        if one["bottom"] != one["bottom"]:
+            missing[row, "bottom"] = REASON
+        more.append({**told, "draws": len(values)})
+    names = [column.name for column in CONTROLS]
+    return frame.drop(columns=["random_low", "random_high"]).assign(**pd.DataFrame(more))[names], missing
+
+
+def _curve_rows(protocol: Protocol, name: str, estimates: Mapping[str, Estimates]) -> Part:
+    """A row per selection and group: slope and curvature, and from the mean curve r², departure and intercept.
+
+    r² = 1 − Σ(ȳ_g − line)² / Σ(ȳ_g − ȳ)²; departure is the largest |ȳ_g − line|. Read r² with the departure: a flat
+    curve has a small r² from noise alone. A large p of the curvature is no evidence of a line; a narrow interval of
+    the curvature around 0 is.
+    """
+    frame, missing = estimates[f"{name}-curves"].wide(("selection", "group"))
+    more = []
+    for row, one in frame.iterrows():
+        of = estimates[name].where(quantity="delta", part="all", selection=one["selection"], group=one["group"]).frame
+        gates, y = of["gate"].to_numpy(float), of["value"].to_numpy(float)
+        residual = y - y.mean() - one["slope"] * (gates - gates.mean())
+        total = float(np.square(y - y.mean()).sum())
+        told = {
+            "intercept": y.mean() - one["slope"] * gates.mean(),
+            "r2": 1 - float(np.square(residual).sum()) / total if total > SMALLEST[name] ** 2 else np.nan,
+            "departure": np.abs(residual).max(),
+        }
+        why = missing.get((row, "slope"), FLAT)
+        missing |= {(row, column): why for column, value in told.items() if value != value}
+        more.append(told)
+    return _named(protocol, frame, name).assign(**pd.DataFrame(more)), missing
+
+
+MIXED = "units of the measure"
+"""One table holds all measures: SPS in attention, coherence in nats of log-odds, loss in nats per token."""
+WHICH = (
+    key("selection", "selection", "top1, top3, … by PDS, or over: all heads over the threshold"),
+    key("group", "group", "the selected heads, as many with the smallest PDS, or random ones"),
+    Column(name="k", title="k", unit="heads", format="d", shown=False, doc="how many heads are gated at once"),
+    key("heads", "heads", "the heads of the set", "layer and index"),
+    key("measure", "measure", "sps (attention), coherence (nats, log-odds) or loss (nats/token)"),
+)
+GATE = Column(
+    name="gate", title="gate", unit="factor on z", format="g", doc="what the heads' outputs are multiplied by"
+)
+CASES = counts("prompts or documents", "independent cases: the two orders of a prompt, or documents")
+EFFECTS = (
+    *WHICH, GATE, key("part", "part", "all prompts, those of a relation, or SPS in the heads of a layer"),
+    *quantity("edited", "gated", MIXED, "the measure with the heads gated", tested=False, format=".4f"),
+    *quantity("baseline", "unedited", MIXED, "the measure, nothing gated", tested=False, format=".4f"),
+    *quantity("delta", "Δ", MIXED, "gated − unedited", sd="independent cases", source="LFA §3.3"), *CASES,
+    *EFFECT_SIZES,
+)  # fmt: skip
+CONTROLS = (
+    WHICH[0], *WHICH[2:], GATE,
+    *quantity("baseline", "unedited", MIXED, "the measure, nothing gated", tested=False, format=".4f"),
+    *quantity("selected", "selected", MIXED, "Δ of the selected heads", tested=False),
+    *quantity("bottom", "bottom", MIXED, "Δ of as many heads with the smallest PDS", tested=False),
+    *quantity("random", "random", MIXED, "mean Δ of the random sets that can act", tested=False, source="LFA App. D"),
+    *described("above", "above random", MIXED, "selected − random, the sets given", format="+.4f"),
+    Column(name="random_sd", title="sd of random", unit=f"{MIXED}, between random sets", format=".4f", shown=False,
+           doc="standard deviation of Δ between the random sets"),
+    Column(name="random_low", title="smallest random", unit=MIXED, format="+.4f", shown=False,
+           doc="the smallest Δ of a random set"),
+    Column(name="random_high", title="largest random", unit=MIXED, format="+.4f", shown=False,
+           doc="the largest Δ of a random set"),
+    Column(name="draws", title="draws", unit="random sets", format="d", doc="random sets that can act on the measure"),
+    Column(name="p_rank", title="p, rank", unit="probability", format="p",
+           doc="rank of the selected heads among the random sets, as a two-sided probability"),
+    Column(name="p_rank_min", title="smallest p, rank", unit="probability", format="p", shown=False,
+           doc="the smallest that p_rank can be with so many sets"),
+)  # fmt: skip
+PER_GATE = f"{MIXED} per unit of the gate"
+CURVES = (
+    *WHICH,
+    *quantity("slope", "slope", PER_GATE, "least-squares slope; −slope is full suppression on a line",
+              sd="independent cases", source="LFA App. D"),
+    *quantity("curvature", "curvature", f"{PER_GATE}, squared", "coefficient of (g − mean g)²", sd="independent cases"),
+    Column(name="intercept", title="intercept", unit=MIXED, format="+.4f", shown=False, doc="Δ of the line at gate 0"),
+    Column(name="r2", title="r²", unit="share", format=".3f", doc="of the spread over gates that the line explains"),
+    Column(name="departure", title="departure", unit=MIXED, format=".4f", doc="largest distance of the mean from it"),
+    *CASES,
+)  # fmt: skip
+ASYMMETRY = (
+    *WHICH, GATE,
+    *quantity("first", "target first", MIXED, "Δ on prompts with the target first", tested=False),
+    *quantity("last", "target last", MIXED, "Δ on prompts with the target last", tested=False),
+    *quantity("asymmetry", "first − last", MIXED, "Δ target first − Δ target last", sd="independent cases",
+              source="LFA App. F"),
+    *counts("pairs with both orders", "independent cases"),
+)  # fmt: skip
+DRAWS = (
+    *WHICH, GATE, Column(name="draw", title="draw", unit="random sets", format="d", doc="which of them, from 0"),
+    *quantity("delta", "Δ", MIXED, "Δ of the random set", tested=False),
+    *quantity("selected", "selected", MIXED, "Δ of the selected heads", tested=False),
+)  # fmt: skip
+COLUMNS = {"effects": EFFECTS, "controls": CONTROLS, "curves": CURVES, "asymmetry": ASYMMETRY,
+           "draws": DRAWS}  # fmt: skip
+LONG = ("parts", "draws")
+"""Tables of which the largest rows are printed."""
