@@ -46,8 +46,8 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     table = result.table(figure.table)
     if figure.y not in table.frame or table.frame[figure.y].isna().all():
         return None
-    runs = ("run", "step") if result.about.get(OVER) and getattr(figure, "x", "") != "step" else ("run",)
-    runs = () if getattr(figure, "over_runs", False) else runs
+    runs = ["run", "step"] if result.about.get(OVER) and getattr(figure, "x", "") != "step" else ["run"]
+    runs = [] if getattr(figure, "over_runs", False) else runs
     apart = [c for c in (*runs, *getattr(figure, "each", ())) if table.frame.get(c, pd.Series()).nunique() > 1]
     drawn = _panels(figure, table, apart) if apart else _draw(figure, table)
     if drawn is not None:
@@ -102,6 +102,10 @@ def _panels(figure: Figure, table: Table, by: list[str]) -> go.Figure | None:
         whole.update_yaxes(one.layout.yaxis.to_plotly_json(), **at)
         for shape in one.layout.shapes:  # lines across a panel
             whole.add_vline(shape.x0, line=shape.line, **at)
+    if isinstance(figure, Curve) and len(by) == 1:
+        for b in range(1, m):
+            whole.update_yaxes(title=None, col=b + 1)
+        whole.update_layout(legend={"orientation": "h", "y": -0.35 / n, "yanchor": "top"})
     heights = [one.layout.height or 450 for one in each.values()]
     return whole.update_layout(height=n * max(heights) if m > 1 else sum(heights), width=max(860, 300 * m))
 
@@ -144,7 +148,7 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     grid, texts = cells(figure.y), cells("text")
     signed = column.format.startswith("+")
     limit = 1.0 if column.unit == "probability" else float(frame[figure.y].abs().max()) or 1.0
-    written = None if figure.text is None else cells(figure.text).to_numpy()
+    written = None if figure.text is None else cells(figure.text).fillna("–").to_numpy()
     digits = ("+" if signed else "") + (".3f" if limit >= 0.01 else ".1e")
     drawn = go.Figure(
         go.Heatmap(
@@ -231,7 +235,7 @@ def _(figure: Curve, table: Table) -> go.Figure | None:
     if log:
         drawn.update_xaxes(type="log")
     if steps and log:
-        shown = [s for s in steps if s in (0, steps[-1]) or (s & (s - 1) == 0 and s.bit_length() % 2)]
+        shown = [*([0] if 0 in steps else []), *(10**i for i in range(len(str(int(steps[-1])))))]
         drawn.update_xaxes(tickvals=[max(s, ZERO) for s in shown], ticktext=[f"{s:,}" for s in shown])
     return drawn
 

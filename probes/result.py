@@ -425,7 +425,8 @@ class Result:
         tables = {}
         for i, name in enumerate(about["tables"]):
             tables[name] = _read_table(path if i == 0 else path.with_stem(f"{path.stem}-{name}"), about["result"])
-        blocks, contrasts = {}, {}
+        blocks: dict[str, Observations] = {}
+        contrasts: dict[str, tuple[Contrast, ...]] = {}
         if about["blocks"]:
             blocks, contrasts = _read_observed(path.with_stem(f"{path.stem}-{OBSERVED}"), about["result"])
         arrays = {}

@@ -176,9 +176,9 @@ def seeds(results: Sequence[Result]) -> dict[str, Table]:
         block, beside = results[0].blocks[name], f"control-{name}"
         if beside in results[0].blocks:
             each = [
-                observations.compare(*(one.blocks[n] for n in (name, beside)),
-                                     *(one.contrasts[n] for n in (name, beside))) for one in results
-            ]  # fmt: skip
+                observations.compare(one.blocks[name], one.blocks[beside], one.contrasts[name], one.contrasts[beside])
+                for one in results
+            ]
         else:
             each = [observations.estimate(one.blocks[name], one.contrasts[name]) for one in results]
         keys = list(dict.fromkeys(k for c in each[0].contrasts for k in c.labels))

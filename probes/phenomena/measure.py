@@ -97,7 +97,8 @@ def verdict(value: float, low: float, high: float, limit: float | None) -> str:
 
 def tables(how: Phenomena, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """phenomena: a row for each, with its limit and verdict."""
-    rows, missing = [], Reasons()
+    rows: list[dict[str, Any]] = []
+    missing = Reasons()
     for phenomenon in (one for one in PHENOMENA if one.name in estimates):
         found, reasons = estimates[phenomenon.name].wide(["phenomenon"])
         (row,) = found.to_dict("records")
@@ -233,7 +234,7 @@ def _induction(of: Shared, name: str) -> Look:
 
 def _repeats(of: Shared, name: str) -> Look:
     probe, query, captures = of.repeated()
-    return Look(cheaper(captures.logits, query.tokens, probe.length))
+    return Look(cheaper(captures.logits, list(query.tokens), probe.length))
 
 
 def cheaper(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
@@ -324,7 +325,8 @@ def relate(whole: Result) -> dict[str, Table]:
     main = whole.table()
     if "step" not in main.frame:
         return {}
-    rows, missing = [], Reasons()
+    rows: list[dict[str, Any]] = []
+    missing = Reasons()
     for (name, phenomenon), one in main.frame.groupby(["run", "phenomenon"], sort=False):
         if len(one) > 1:
             found, why = _when(one.sort_values("step"))
