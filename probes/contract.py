@@ -271,13 +271,13 @@ class Instrument(Validated):
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
         """`measure` of data that are opened."""
-        from streamscope.probes.observations import estimate
+        from streamscope.probes.observations import estimate_all
         from streamscope.probes.result import Result
 
         seen = self.observe(data.model, data, progress)
         if set(seen.blocks) != set(seen.contrasts):
             raise TypeError(f"{self.name}: blocks {sorted(seen.blocks)}, but contrasts of {sorted(seen.contrasts)}")
-        estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+        estimates = estimate_all(seen.blocks, seen.contrasts)
         tables = self.tables(seen, estimates)
         about = {
             "instrument": self.name,

@@ -132,8 +132,9 @@ class Contrast:
     `labels` name the row it belongs to (head, scale), `quantity` what is estimated there (delta, above, interaction).
     `null` is the value it is tested against, None where it is described only. What is not `tested` has an interval and
     no p (a share of attention, which no one expects to be 0); beside a control its difference is tested. The p of one
-    `family` are corrected together. With `missing` there is no value, and that is why; with `fixed` the value is known
-    without measuring (the change of a scale of 1 is 0), the reason says why it has no test.
+    `family`, in whichever blocks, are corrected together; without one, those of a quantity in its block. With `missing`
+    there is no value, and that is why; with `fixed` the value is known without measuring (the change of a scale of 1 is
+    0), the reason says why it has no test.
     """
 
     quantity: str
@@ -265,6 +266,24 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
     frame = pd.DataFrame(rows)
     _holm(frame, contrasts, reasons)
     return Estimates(frame, reasons, tuple(contrasts))
+
+
+def estimate_all(
+    blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
+) -> dict[str, Estimates]:
+    """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
+    found = {name: estimate(block, contrasts[name]) for name, block in blocks.items()}
+    members: dict[str, list[tuple[str, int]]] = {}
+    for name, one in found.items():
+        for i, c in enumerate(one.contrasts):
+            if c.family is not None and not np.isnan(one.frame["p"].iloc[i]):
+                members.setdefault(c.family, []).append((name, i))
+    for rows in members.values():
+        if len({name for name, _ in rows}) > 1:
+            p = correct([found[name].frame["p"].iloc[i] for name, i in rows]).p
+            for (name, i), corrected in zip(rows, p, strict=True):
+                found[name].frame.loc[i, "p_holm"] = corrected
+    return found
 
 
 def _contrast(

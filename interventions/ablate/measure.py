@@ -21,7 +21,7 @@ from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits
 from streamscope.models.text.shards import TokenShards
 from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate, ranks
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate, estimate_all, ranks
 from streamscope.probes.result import Column, Table, counts, key, quantity
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
@@ -109,8 +109,11 @@ def cells_of(sweep: Sweep) -> pd.DataFrame:
     return pd.DataFrame([{"head": "unedited", "layer": -1, "index": -1, "scale": 1.0}, *(labels(*e) for e in edits)])
 
 
-def contrasts_of(sweep: Sweep, idle: Callable[[Sequence[Head]], str] = lambda heads: "") -> list[Contrast]:
-    """What is estimated of every cell; `idle` says why heads cannot change the measure, "" where they can."""
+def contrasts_of(
+    sweep: Sweep, measure: str, idle: Callable[[Sequence[Head]], str] = lambda heads: ""
+) -> list[Contrast]:
+    """What is estimated of every cell, and corrected within the measure; `idle` says why heads cannot change it, ""
+    where they can."""
     several = any(len(heads) > 1 for heads, _ in sweep.cells)
     out = []
     for (heads, g), at, controls in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
@@ -122,11 +125,12 @@ def contrasts_of(sweep: Sweep, idle: Callable[[Sequence[Head]], str] = lambda he
             Contrast(quantity="edited", weights={edited: 1.0}, labels=row, null=None),
             Contrast(quantity="baseline", weights={0: 1.0}, labels=row, null=None),
             Contrast(
-                quantity="delta", weights={edited: 1.0, 0: -1.0}, labels=row, family=f"delta at {g!r}", missing=why
+                quantity="delta", weights={edited: 1.0, 0: -1.0}, labels=row, missing=why,
+                family=f"delta of {measure} at {g!r}",
             ),
             Contrast(quantity="control", weights={**share, 0: -1.0}, labels=row, null=None, missing=none),
             Contrast(
-                quantity="above", labels=row, family=f"above at {g!r}", missing=none,
+                quantity="above", labels=row, family=f"above of {measure} at {g!r}", missing=none,
                 weights={edited: 1.0, **{i: -w for i, w in share.items()}},
             ),
         ]  # fmt: skip
@@ -139,7 +143,7 @@ def contrasts_of(sweep: Sweep, idle: Callable[[Sequence[Head]], str] = lambda he
                     quantity="alone", weights={**alone, 0: -float(len(able))}, labels=row, null=None, missing=lost
                 ),
                 Contrast(
-                    quantity="interaction", labels=row, family=f"interaction at {g!r}", missing=lost,
+                    quantity="interaction", labels=row, family=f"interaction of {measure} at {g!r}", missing=lost,
                     weights={edited: 1.0, **{i: -1.0 for i in alone}, 0: float(len(able) - 1)},
                 ),
             ]  # fmt: skip
@@ -149,7 +153,7 @@ def contrasts_of(sweep: Sweep, idle: Callable[[Sequence[Head]], str] = lambda he
 def add_losses(seen: Seen, sweep: Sweep, losses: Losses, units: pd.DataFrame) -> None:
     """The loss of every document, and as percent of the unedited loss."""
     total = np.concatenate([losses.baseline[None], losses.edited])
-    cells, contrasts = cells_of(sweep), contrasts_of(sweep)
+    cells, contrasts = cells_of(sweep), contrasts_of(sweep, "loss")
     nats = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])
     seen.blocks["loss"] = Observations(
         measure=nats, cells=cells, units=units, total=total, size=losses.tokens.astype(float)
@@ -176,7 +180,7 @@ def add_prompts(
         cells=cells_of(sweep), units=units, total=total, size=1.0,
     )  # fmt: skip
     seen.contrasts[name] = contrasts_of(
-        sweep, lambda heads: REASON if by_construction(name, "all", heads, n_layers) else ""
+        sweep, name, lambda heads: REASON if by_construction(name, "all", heads, n_layers) else ""
     )
     seen.extra = {**(seen.extra or {}), name: sweep}
 
@@ -287,7 +291,7 @@ def ablate_heads(
     names = [str(i) for i in range(len(losses.tokens))]
     seen = Seen({}, {}, {"title": {"loss": "loss"}})
     add_losses(seen, sweep, losses, pd.DataFrame({"unit": names, "cluster": names}))
-    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    found = estimate_all(seen.blocks, seen.contrasts)
     return table_of(seen, "loss", found["loss"], found["percent"])
 
 

@@ -208,7 +208,7 @@ def add(
                 made[odds].append(
                     Contrast(
                         quantity=effect, weights={at: 1.0, base: -1.0}, labels=label, null=0.0 if tested else None,
-                        family=f"{one.exact.direction} {label[family]}", missing=absent,
+                        family=f"{odds}, {one.exact.direction} {label[family]}", missing=absent,
                     )
                 )  # fmt: skip
                 part = replace(one.exact, patched=all_of[i][None]).recovery(threshold)[0]

@@ -21,7 +21,7 @@ from streamscope.models.hooks import Edits
 from streamscope.models.text.shards import TokenShards, document_batches
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.probes.result import Column, Table, counts, described, key, quantity
 
 METHODS = ("zero", "random", "mean", "resample")
@@ -270,7 +270,7 @@ def ablate_streams(
     losses, index = stream_losses(model, shards, cells, **options)
     names = [str(i) for i in range(len(losses.tokens))]
     seen = seen_of(model, cells, losses, index, pd.DataFrame({"unit": names, "cluster": names}))
-    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    found = estimate_all(seen.blocks, seen.contrasts)
     return tables(None, seen, found)["streams"].short("delta")
 
 

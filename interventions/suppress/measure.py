@@ -210,7 +210,8 @@ def add(seen: Seen, protocol: Protocol, observed: Observed, n_layers: int, name_
                 Contrast(quantity="baseline", weights={base[part]: 1.0}, labels=labels, null=None),
                 Contrast(
                     quantity="delta", weights={edited: 1.0, base[part]: -1.0}, labels=labels,
-                    family=f"{cell.group} at {cell.gate!r}, {kind}", missing=_idle(name, readout, cell, n_layers),
+                    family=f"{name}, {cell.group} at {cell.gate!r}, {kind}",
+                    missing=_idle(name, readout, cell, n_layers),
                 ),
             ]  # fmt: skip
     for cell in protocol.draws:
@@ -279,7 +280,9 @@ def _curves(
         labels, why = {"selection": selection, "group": group}, _idle(name, "all", cells[0], n_layers)
         for what, weights in (("slope", line), ("curvature", bend)):
             of = {at[cell, "all"]: float(weights[gates.index(cell.gate)]) for cell in cells}
-            out.append(Contrast(quantity=what, weights=of, labels=labels, family=f"{what}, {group}", missing=why))
+            out.append(
+                Contrast(quantity=what, weights=of, labels=labels, family=f"{name}, {what}, {group}", missing=why)
+            )
     return out
 
 
@@ -320,7 +323,11 @@ def _add_orders(
             Contrast(quantity="first", weights=first, labels=labels, null=None, missing=why),
             Contrast(quantity="last", weights=last, labels=labels, null=None, missing=why),
             Contrast(
-                quantity="asymmetry", weights=difference, labels=labels, missing=why, family=f"asymmetry, {cell.group}"
+                quantity="asymmetry",
+                weights=difference,
+                labels=labels,
+                missing=why,
+                family=f"{measure.name}, asymmetry, {cell.group}",
             ),
         ]
     block = Observations(measure=measure, cells=pd.DataFrame(keys), units=units, total=np.stack(totals), size=1.0)

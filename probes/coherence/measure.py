@@ -12,7 +12,7 @@ from streamscope.probes.attention import RoleQuery, align_once, choose, prompt_c
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.coherence.elsewhere import NO_CONTROL, exchanged
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.probes.prompts.alignment import Aligned
 from streamscope.probes.prompts.suite import Suite
 from streamscope.probes.result import Column, Table, counts, described, key, quantity
@@ -165,5 +165,5 @@ DUE = (
 def summary(found: pd.DataFrame, *, elsewhere: bool = True) -> pd.DataFrame:
     """The table of `rows`, with the short names that `papers` keep: sd, ci_low, ci_high, p of the log-odds."""
     seen = seen_of(found, elsewhere=elsewhere)
-    estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    estimates = estimate_all(seen.blocks, seen.contrasts)
     return tables(Coherence(), seen, estimates)["coherence"].short("log_odds")

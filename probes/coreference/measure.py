@@ -22,7 +22,7 @@ from streamscope.probes.attention import (
 )
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.coreference import Coreference
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.probes.prompts.alignment import Aligned
 from streamscope.probes.prompts.suite import Suite
 from streamscope.probes.result import Column, Table, counts, descending, described, key
@@ -281,4 +281,4 @@ def mean_stability(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _estimates(seen: Seen) -> dict[str, Estimates]:
-    return {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    return estimate_all(seen.blocks, seen.contrasts)

@@ -21,7 +21,7 @@ from streamscope.probes.attention import (
 )
 from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.probes.prompts.alignment import Aligned
 from streamscope.probes.prompts.suite import Suite
 from streamscope.probes.prompts.word_classes import CLASSES, token_classes
@@ -132,7 +132,7 @@ COLUMNS = (
 def summary(how: HeadGroups, rows: pd.DataFrame) -> pd.DataFrame:
     """The table of heads of the rows of `read`, with short names of the held-out score: sd, ci_low, ci_high, p."""
     seen = seen_of(how, rows)
-    found = {"score": estimate(seen.blocks["score"], seen.contrasts["score"])}
+    found = estimate_all(seen.blocks, seen.contrasts)
     return tables(how, seen, found)["heads"].short("held_out")
 
 

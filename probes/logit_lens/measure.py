@@ -16,7 +16,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.probes.contract import Opened, Seen, Text, title_of
 from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.probes.result import Column, Table, counts, described, key
 
 LONGEST = 8
@@ -232,7 +232,7 @@ CANDIDATES = (
 def summary(found: pd.DataFrame) -> pd.DataFrame:
     """The table of layers of `read`, with short names of the loss: sd, ci_low, ci_high."""
     seen = seen_of(found)
-    estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    estimates = estimate_all(seen.blocks, seen.contrasts)
     return tables(LogitLens(), seen, estimates)["layers"].short("loss")
 
 

@@ -16,7 +16,7 @@ from streamscope.models.hooks import Query, run
 from streamscope.probes.attention import PATTERN
 from streamscope.probes.contract import Documents, Opened, Seen, title_of
 from streamscope.probes.heads.measure import by_layer
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.probes.result import Column, Table, described, key
 from streamscope.probes.specialization import Specialization
 
@@ -221,7 +221,7 @@ PAIRS = (
 def summary(sums: Sums) -> pd.DataFrame:
     """Both tables of sums together, a row per `measure` (HSS, entropy) and scope: value, ci_low, ci_high, undefined."""
     seen = seen_of(sums)
-    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    found = estimate_all(seen.blocks, seen.contrasts)
     made = tables(Specialization(), seen, found)
     parts = [("HSS", made["hss"].short("hss")), ("entropy", made["entropy"].short("entropy"))]
     return pd.concat(

@@ -9,7 +9,16 @@ import pytest
 from scipy import stats
 
 from streamscope.models.errors import InputError
-from streamscope.probes.observations import Contrast, Measure, Observations, bootstrap, compare, estimate, over_seeds
+from streamscope.probes.observations import (
+    Contrast,
+    Measure,
+    Observations,
+    bootstrap,
+    compare,
+    estimate,
+    estimate_all,
+    over_seeds,
+)
 from streamscope.probes.stats.comparisons import compare as compare_cases
 from streamscope.probes.stats.effect_sizes import cohens_d, d_interval, d_of_totals
 from streamscope.probes.stats.estimators import ratio_of_sums
@@ -142,6 +151,26 @@ def test_holm_is_over_the_tested_of_a_family() -> None:
     assert found["p_holm"].to_numpy()[:3][order] == pytest.approx(expected)
     assert found["p_holm"].to_numpy()[3:5].min() == pytest.approx(min(2 * p[3:5].min(), 1))
     assert np.isnan(found["p_holm"][5])
+
+
+def test_a_family_in_two_blocks_is_corrected_once() -> None:
+    """Holm by hand over the four p of two blocks; a family of one block, and what has no name, stay in their block."""
+    rng = np.random.default_rng(3)
+    blocks = {name: block(rng.normal(shift, 1, (3, 20))) for name, shift in (("a", 0.4), ("b", 0.7))}
+
+    def wanted(family: str | None) -> list[Contrast]:
+        return [Contrast(quantity=f"q{k}", weights={k: 1.0}, labels={"k": k}, family=family) for k in range(2)]
+
+    found = estimate_all(blocks, {name: wanted("both") for name in blocks})
+    p = sorted((one.frame["p"].iloc[i], name, i) for name, one in found.items() for i in range(2))
+    least = 0.0
+    for rank, (value, name, i) in enumerate(p):
+        least = max(least, min(1.0, value * (4 - rank)))
+        assert found[name].frame["p_holm"].iloc[i] == pytest.approx(least, rel=1e-12)
+    for family in (None, "own"):
+        each = {name: wanted(family and f"{family} {name}") for name in blocks}
+        for name, one in estimate_all(blocks, each).items():
+            pd.testing.assert_frame_equal(one.frame, estimate(blocks[name], each[name]).frame)
 
 
 def test_a_control_is_paired_over_shared_units() -> None:
