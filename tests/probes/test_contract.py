@@ -4,19 +4,15 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
-from streamscope.probes.contract import Documents, Instrument, Prompts, Seen, discover, instrument
-from streamscope.probes.figures import HeadMap
-from streamscope.probes.observations import Contrast, Measure, Observations
-from streamscope.probes.result import Column, Result, Table, counts, key, quantity
-from streamscope.probes.together import compare, together
+from streamscope.probes.contract import Instrument, discover
+from streamscope.probes.result import Result
+from streamscope.probes.together import compare
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTRUMENTS = discover()
@@ -150,173 +146,3 @@ def test_bad_values_of_every_option_are_one_line() -> None:
         "        print(cls.name, one.name)\n"
     )
     assert len(said.splitlines()) == sum(len(fields(cls)) for cls in INSTRUMENTS.values())
-
-
-# ---- the contract itself, on an instrument made here ---------------------------------------------
-
-
-@instrument("steps", Prompts())
-class Steps(Instrument):
-    """How long each head's planted value is; for the tests of the contract."""
-
-    up: bool = False
-    """Values grow."""
-    figures = (HeadMap("value"),)
-
-    def observe(self, model: Any, data: Any, progress: Any) -> Seen:
-        cells = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1]})
-        units = pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")})
-        total = model.level * np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]])
-        block = Observations(measure=Measure(name="v", unit="steps", resolution=1e-9), cells=cells, units=units,
-                             total=total * (2 if self.up else 1), size=np.ones(1))  # fmt: skip
-        rows = [Contrast(quantity="value", weights={i: 1.0}, labels=dict(cells.iloc[i])) for i in range(2)]
-        return Seen({"v": block}, {"v": rows})
-
-    def tables(self, seen: Seen, estimates: Any) -> dict[str, Table]:
-        frame, missing = estimates["v"].wide(["head", "layer", "index"])
-        columns = (
-            key("head", "head", "its name"), key("layer", "layer", "its layer", "layer", "d"),
-            key("index", "index", "its place", "head", "d"), *quantity("value", "value", "steps", "the planted value"),
-            *counts("letters", "letters"),
-        )  # fmt: skip
-        return {"main": Table(frame, columns, missing, "planted [/b] title")}
-
-
-from streamscope.probes.contract import REGISTERED  # noqa: E402
-
-REGISTERED.pop("steps")
-
-
-class Nobody:
-    """A model that is not asked anything."""
-
-    level = 1.0
-
-
-class Twice(Nobody):
-    """Another recipe."""
-
-    level = 2.0
-
-
-def test_what_was_planted_comes_out() -> None:
-    table = Steps().measure(Nobody()).table()
-    assert table.frame["value"].tolist() == [2.5, 1.0]
-    assert table.missing[1, "value_p"] == "the same in every independent case"
-    shown = table.markdown()
-    assert "| L0H0 | 0 | 0 | +2.5000 (+0." in shown
-    assert "undefined (1 row) p, Holm: the same in every independent case" in shown
-    assert "&lt;" not in table._repr_html_()
-    table.print()  # markup in a title breaks nothing
-
-
-def test_several_runs_are_one_table_with_seeds_as_units() -> None:
-    other = Nobody()
-    other.level = 2.0
-    both = together([Steps().measure(Nobody()), Steps().measure(other)])
-    assert both.table().frame["run"].tolist() == ["Nobody", "Nobody", "Nobody #2", "Nobody #2"]
-    assert {row for row, _ in both.table().missing} == {1, 3}
-    assert both.table().title == "main of 2 runs: Nobody, Nobody #2"
-    assert both.tables["v-runs"].frame["value"].tolist() == [3.75, 1.5]
-    assert both.tables["v-runs"].frame["n"].tolist() == [2, 2]
-    panels = both.figure("value").data
-    assert [np.asarray(panel.z).tolist() for panel in panels] == [[[2.5, 1.0]], [[5.0, 2.0]]]
-
-
-def test_a_mean_is_over_seeds_of_one_recipe_only() -> None:
-    found = together([Steps().measure(Nobody()), Steps().measure(Twice())])
-    assert list(found.tables) == ["main"]
-    assert found.about["no_mean"] == "no mean over runs: they differ in preset, configuration or tokenizer"
-    with pytest.raises(InputError, match="with the same options"):
-        together([Steps().measure(Nobody()), Steps(up=True).measure(Nobody())])
-
-
-def test_files_of_two_results_are_not_read_as_one(tmp_path: Path) -> None:
-    from shutil import copy
-
-    name = "t-observations.parquet"
-    for folder, model in (("a", Nobody()), ("b", Twice())):
-        Steps().measure(model).save(tmp_path / folder / "t.parquet")
-    copy(tmp_path / "b" / name, tmp_path / "a" / name)
-    with pytest.raises(InputError, match="belongs to another result"):
-        Result.load(tmp_path / "a" / "t.parquet")
-    with pytest.raises(InputError, match="damaged, or of another version"):
-        Result.load(tmp_path / "b" / name)
-
-
-def test_data_given_twice_and_folders_for_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="given twice"):
-        Steps().measure(Nobody(), Prompts(), Prompts("stories"))
-    for out in (Path("."), Path("/"), tmp_path):
-        with pytest.raises(InputError, match="is a folder"):
-            Steps().measure(Nobody()).save(out)
-
-
-def test_other_options_and_data_are_refused() -> None:
-    with pytest.raises(InputError, match="same options"):
-        compare(Steps().measure(Nobody()), Steps(up=True).measure(Nobody()))
-    with pytest.raises(InputError, match="takes Prompts, not Documents"):
-        Steps().measure(Nobody(), Documents())
-    with pytest.raises(InputError, match="up: input should be a valid boolean"):
-        Steps(up=1)  # type: ignore[arg-type]
-
-
-def test_names_that_would_hide_something_are_refused() -> None:
-    for name in ("measure", "out", "suite", "figures"):
-        with pytest.raises(TypeError, match=name):
-            instrument("bad", Prompts())(
-                type("Bad", (Instrument,), {"__annotations__": {name: int}, name: 1, "__doc__": "x"})
-            )
-    empty = instrument("empty")(type("Empty", (Instrument,), {"__annotations__": {}, "__doc__": "x"}))
-    REGISTERED.pop("empty")
-    with pytest.raises(TypeError, match="needs the methods observe and tables"):
-        empty().measure(Nobody())
-    with pytest.raises(TypeError, match="runs and figures are tuples"):
-        instrument("bad")(type("Bad", (Instrument,), {"__annotations__": {}, "__doc__": "x", "runs": "lfa"}))
-    twice = {"__annotations__": {}, "__doc__": "x", "figures": (HeadMap("a"), HeadMap("a"))}
-    with pytest.raises(TypeError, match="two figures are called 'a'"):
-        instrument("bad")(type("Bad", (Instrument,), twice))
-    with pytest.raises(TypeError, match="docstring"):
-        instrument("bad")(type("Bad", (Instrument,), {"__annotations__": {}}))
-
-
-def test_a_table_without_a_description_is_refused() -> None:
-    frame = pd.DataFrame({"a": [1.0, np.nan]})
-    with pytest.raises(InputError, match="'a' has no title, unit and doc"):
-        Table(frame, ())
-    with pytest.raises(InputError, match="no unit"):
-        Column(name="a", title="a", unit=" ", doc="a")
-    column = Column(name="a", title="a", unit="nats", doc="a", format=".1f")
-    with pytest.raises(InputError, match="a value and a reason"):
-        Table(frame, (column,), {(0, "a"): "why"})
-    with pytest.raises(InputError, match="described, but not there"):
-        Table(frame, (column, Column(name="b", title="b", unit="nats", doc="b")))
-
-
-def test_values_are_taken_as_they_mean() -> None:
-    class Some(Instrument):
-        """Options of every kind."""
-
-        heads: tuple[str, ...] = ("all",)
-        scale: tuple[float, ...] = (0.0,)
-        n: int = 1
-
-    some = instrument("some")(Some)
-    REGISTERED.pop("some")
-    made = some(heads="L4.*", scale=np.array([0, 0.5]), n=np.int64(3))
-    assert (made.heads, made.scale, made.n) == (("L4.*",), (0.0, 0.5), 3)
-    for bad in ({"n": "3"}, {"n": 2.5}, {"n": True}, {"heads": (1,)}, {"scale": (float("inf"),)}):
-        with pytest.raises(InputError):
-            some(**bad)
-
-
-def test_damaged_results_are_one_line(tmp_path: Path) -> None:
-    for content in (b"", b"PAR1 nothing", b"\x00" * 100):
-        path = tmp_path / "x.parquet"
-        path.write_bytes(content)
-        with pytest.raises(InputError) as caught:
-            Result.load(path)
-        assert "\n" not in str(caught.value)
-    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "y.parquet")
-    with pytest.raises(InputError, match="no result of an instrument"):
-        Result.load(tmp_path / "y.parquet")
