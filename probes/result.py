@@ -14,11 +14,14 @@ says so, and a cell without a value is "undefined", with the reason below the ta
 import html
 import json
 import secrets
+import shutil
+import tempfile
+import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +33,9 @@ from streamscope.probes.observations import Contrast, Measure, Observations, Rea
 from streamscope.probes.undefined import COLUMN as UNDEFINED
 from streamscope.probes.undefined import note
 from streamscope.probes.undefined import reasons as read_reasons
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMAT = 2
 """Of the files written by `Result.save`."""
@@ -308,6 +314,114 @@ class Table:
         return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
+class LongTable(Table):
+    """A table of more rows than memory should hold: they lie in parquet files and are read in batches.
+
+    Every row has a value in every column. `frame` reads all of them; what is printed are the first `most`.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], columns: tuple[Column, ...], title: str = "", *, most: int = 5,
+        folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        """`files` hold the rows one after the other, with the same columns; `folder` is deleted with this table.
+
+        Raises `InputError` as `Table`.
+        """
+        import pyarrow.parquet as pq
+
+        self.__dict__.update(files=tuple(files), columns=columns, title=title, most=most, missing={}, by="", per=())
+        if folder is not None:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        Table(pq.read_schema(self.files[0]).empty_table().to_pandas(), columns, title=title)
+
+    if TYPE_CHECKING:
+        files: tuple[Path, ...]
+
+    @classmethod
+    def of(
+        cls, batches: "Iterable[pa.Table | pd.DataFrame]", columns: tuple[Column, ...], title: str = ""
+    ) -> "LongTable":
+        """The rows of the batches, one after the other, in a temporary file that goes with the table.
+
+        Raises `InputError` without a batch, and as `Table`.
+        """
+        import pyarrow as pa
+
+        folder = Path(tempfile.mkdtemp(prefix="streamscope-"))
+        path = folder / "rows.parquet"
+        frames = (pa.Table.from_pandas(b, preserve_index=False) if isinstance(b, pd.DataFrame) else b for b in batches)
+        try:
+            write_batches(path, (one.replace_schema_metadata(None) for one in frames), {})
+            return cls([path], columns, title, folder=folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def __len__(self) -> int:
+        import pyarrow.parquet as pq
+
+        return sum(pq.read_metadata(path).num_rows for path in self.files)
+
+    def batches(self, columns: Sequence[str] | None = None) -> "Iterator[pa.Table]":
+        """The rows, a row group of a file at a time; all columns without `columns`."""
+        import pyarrow.parquet as pq
+
+        for path in self.files:
+            with pq.ParquetFile(path) as file:
+                for i in range(file.num_row_groups):
+                    yield file.read_row_group(i, columns=columns if columns is None else list(columns))
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """All rows, in memory."""
+        return pd.concat([batch.to_pandas() for batch in self.batches()], ignore_index=True)
+
+    def head(self, n: int = 20) -> Table:
+        """The first n rows."""
+        parts, left = [], n
+        for batch in self.batches():
+            parts.append(batch.slice(0, left).to_pandas())
+            left -= len(parts[-1])
+            if left <= 0:
+                break
+        shown = f"{self.title}; the first {min(n, len(self)):,} of {len(self):,} rows" if n < len(self) else self.title
+        return Table(pd.concat(parts, ignore_index=True), self.columns, title=shown)
+
+    def rows(self) -> pd.DataFrame:
+        """The rows that are shown."""
+        return self.head(self.most).frame
+
+    def caption(self) -> str:
+        """The title, and how many of the rows are shown where these are not all."""
+        return self.head(self.most).title
+
+
+def write_batches(path: Path, batches: "Iterable[pa.Table]", told: Mapping[bytes, bytes]) -> None:
+    """Parquet of the batches one after the other, a row group for each, under its name when it is complete.
+
+    Raises `InputError` without a batch.
+    """
+    import pyarrow.parquet as pq
+
+    def write(part: Path) -> None:
+        writer: Any = None
+        try:
+            for batch in batches:
+                if writer is None:
+                    schema = batch.schema.with_metadata({**(batch.schema.metadata or {}), **told})
+                    texts = [field.name for field in schema if str(field.type) == "string"]
+                    writer = pq.ParquetWriter(part, schema, use_dictionary=texts)
+                writer.write_table(batch.cast(schema))
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is None:
+            raise InputError(f"{path.name}: no rows to write")
+
+    write_atomically(path, write)
+
+
 def _plain(text: str) -> str:
     """Without what Markdown would read as the end of a cell."""
     return text.replace("|", "\\|").replace("\n", " ")
@@ -375,8 +489,9 @@ class Result:
         """Write PATH (the main table), PATH-<name> of the others, PATH-observations, and a figure.
 
         Tables are parquet with units, columns, reasons and provenance; the figure is html, svg, pdf or png by its
-        suffix. Every file is complete when it bears its name; the paths are returned. Raises `InputError` for another
-        suffix and for what cannot be written.
+        suffix. Every file is complete when it bears its name; the paths are returned. Tables and observations of an
+        earlier result at PATH that this one does not have are deleted. Raises `InputError` for another suffix and for
+        what cannot be written.
         """
 
         path = check_out(Path(path))
@@ -385,17 +500,20 @@ class Result:
             raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
         about = {**self.about, "format": FORMAT, "tables": names, "blocks": list(self.blocks)}
         about |= {"arrays": list(self.arrays), "result": secrets.token_hex(8)}
-        made: list[tuple[Path, pd.DataFrame, dict[bytes, bytes]]] = []
+        made: list[tuple[Path, pd.DataFrame | LongTable, dict[bytes, bytes]]] = []
         if self.blocks:
             frame, told = _observed(self.blocks, self.contrasts)
             made.append((path.with_stem(f"{path.stem}-{OBSERVED}"), frame, _json({OBSERVED: told, "about": about})))
         for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
             to = path if name == names[0] else path.with_stem(f"{path.stem}-{name}")
             meta = {"table": _columns(table), "about": about, "units": _units(table)}
-            made.append((to, _told(table), _json(meta)))
-        for to, frame, kept in made:
-            _write(to, frame, kept)
+            made.append((to, table if isinstance(table, LongTable) else _told(table), _json(meta)))
+        before = _files_of(path)
+        for to, rows, kept in made:
+            _write(to, rows, kept)
         done = [to for to, _, _ in reversed(made)]
+        for old in before - set(done):
+            old.unlink(missing_ok=True)
         if self.arrays:
             done.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, about))
         if figure is not None:
@@ -449,6 +567,17 @@ def check_out(path: Path) -> Path:
     return path
 
 
+def _files_of(path: Path) -> set[Path]:
+    """The tables and observations beside the main table at `path`, if that is a result and they belong to it."""
+    try:
+        about = _meta(path)["about"]
+        names = [*about["tables"][1:], OBSERVED]
+        files = [path.with_stem(f"{path.stem}-{name}") for name in names]
+        return {file for file in files if file.is_file() and _meta(file)["about"].get("result") == about["result"]}
+    except (InputError, KeyError, TypeError):
+        return set()
+
+
 def _told(table: Table) -> pd.DataFrame:
     """The frame with the reasons of missing values as the text column `undefined`."""
     rows: dict[int, dict[str, str]] = {}
@@ -459,6 +588,7 @@ def _told(table: Table) -> pd.DataFrame:
 
 def _columns(table: Table) -> dict[str, Any]:
     told = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per)}
+    told["long"] = isinstance(table, LongTable)
     return {**told, "columns": [asdict(column) for column in table.columns]}
 
 
@@ -480,11 +610,14 @@ def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
         raise InputError(f"{path} belongs to another result than the main table beside it; measure it again")
 
 
-def _write(path: Path, frame: pd.DataFrame, told: Mapping[bytes, bytes]) -> None:
+def _write(path: Path, frame: "pd.DataFrame | LongTable", told: Mapping[bytes, bytes]) -> None:
     """Parquet with schema metadata, under its name when it is complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if isinstance(frame, LongTable):
+        write_batches(path, frame.batches(), told)
+        return
     table = pa.Table.from_pandas(frame, preserve_index=False)
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
     write_atomically(path, lambda part: pq.write_table(table, part))
@@ -520,12 +653,15 @@ def _meta(path: Path) -> dict[str, Any]:
 def _read_table(path: Path, result: str) -> Table:
     meta = _meta(path)
     _same(meta, path, result)
+    about = meta["table"]
+    columns = tuple(
+        Column(**{**c, "interval": tuple(c["interval"]) if c["interval"] else None}) for c in about["columns"]
+    )
+    if about.get("long"):
+        return LongTable([path], columns, about["title"], most=about["most"])
     frame = pd.read_parquet(path)
     told = frame.pop(UNDEFINED)
     missing = {(i, name): why for i, text in enumerate(told) for name, why in read_reasons(text).items()}
-    described = meta["table"]["columns"]
-    columns = tuple(Column(**{**c, "interval": tuple(c["interval"]) if c["interval"] else None}) for c in described)
-    about = meta["table"]
     return Table(frame, columns, missing, about["title"], about["by"], about["most"], tuple(about["per"]))
 
 

@@ -17,7 +17,7 @@ from streamscope.probes import observations
 from streamscope.probes.contract import discover
 from streamscope.probes.figures import OVER
 from streamscope.probes.observations import Estimates, Reasons
-from streamscope.probes.result import Column, Result, Table, counts, described, key, quantity
+from streamscope.probes.result import Column, LongTable, Result, Table, counts, described, key, quantity
 
 
 def _described(result: Result, name: str) -> Column | None:
@@ -90,7 +90,7 @@ def together(results: Sequence[Result]) -> Result:
 
     Snapshots of trainings (`runs/lfa@all`) have the columns `run` and `step`, and a curve over steps; means over runs
     are then taken at every step. Blocks are called run0-<name>, run1-<name> …, in the order of the runs
-    (`about["runs"]`).
+    (`about["runs"]`). Long tables stay one for each, <name>-run0 …
 
     Raises `InputError` for results of other instruments or options, and for a snapshot that is there twice.
     """
@@ -108,6 +108,9 @@ def together(results: Sequence[Result]) -> Result:
     tables: dict[str, Table] = {}
     for name in results[0].tables:
         parts = [(label, one.tables[name]) for label, one in zip(labels, results, strict=True) if name in one.tables]
+        if isinstance(parts[0][1], LongTable):  # what reads these reads them of one model
+            tables |= {f"{name}-run{i}": part for i, (_, part) in enumerate(parts)}
+            continue
         runs = list(dict.fromkeys(names))
         several = f" of {len(runs)} runs: {', '.join(runs)}" if len(runs) > 1 else f" of {runs[0]}"
         tables[name] = _joined(parts, f"{name}{several}{f', {len(set(steps))} snapshots' if over else ''}")

@@ -1,0 +1,124 @@
+"""Tables of more rows than memory should hold: written batch by batch, read in part, in memory that stays flat."""
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from streamscope.models.errors import InputError
+from streamscope.probes.result import Column, LongTable, Result, Table, key
+from streamscope.probes.together import together
+
+ROOT = Path(__file__).resolve().parents[2]
+COLUMNS = (key("token", "token", "its text", "text"), Column(name="x", title="x", unit="nats", doc="a number"))
+
+
+def batches(n: int, rows: int = 10) -> Iterator[pd.DataFrame]:
+    for i in range(n):
+        at = np.arange(rows) + i * rows
+        yield pd.DataFrame({"token": [f"t{k}" for k in at], "x": at.astype("float32")})
+
+
+def result(n: int = 3, **extra: Table) -> Result:
+    return Result({"tokens": LongTable.of(batches(n), COLUMNS, "tokens"), **extra}, about={"instrument": "?"})
+
+
+def test_rows_come_back_in_order_and_groups(tmp_path: Path) -> None:
+    path, whole = tmp_path / "t.parquet", pd.concat(batches(3), ignore_index=True)
+    written = result()
+    assert written.save(path) == [path] and list(tmp_path.iterdir()) == [path]
+    assert pq.ParquetFile(path).num_row_groups == 3
+    table = Result.load(path).table()
+    assert isinstance(table, LongTable) and len(table) == 30
+    for one in (written.table(), table):
+        pd.testing.assert_frame_equal(one.frame, whole)
+        pd.testing.assert_frame_equal(one.head(12).frame, whole.head(12))
+        assert one.columns == COLUMNS
+    assert [batch.column_names for batch in table.batches(["x"])] == [["x"]] * 3
+    Result.load(path).save(path)  # where it is read from
+    pd.testing.assert_frame_equal(pd.read_parquet(path), whole)
+
+
+def test_the_first_rows_are_shown(capsys: pytest.CaptureFixture) -> None:
+    made = result()
+    made.print()
+    shown = capsys.readouterr().out
+    assert "5 of 30" in shown and "t4" in shown and "t5" not in shown
+    assert "t4" in made.table().markdown() and "t5" not in made._repr_html_()
+
+
+def test_the_rows_go_with_the_table() -> None:
+    table = LongTable.of(batches(1), COLUMNS)
+    folder = table.files[0].parent
+    assert folder.is_dir()
+    del table
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_nothing_half_written_stays(tmp_path: Path) -> None:
+    class Broken(LongTable):
+        def batches(self, columns=None):
+            yield from list(super().batches(columns))[:1]
+            raise InputError("stopped")
+
+    whole = LongTable.of(batches(2), COLUMNS)
+    broken = Broken(whole.files, COLUMNS)
+    with pytest.raises(InputError, match="stopped"):
+        Result({"tokens": broken}).save(tmp_path / "t.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+def test_columns_are_described_and_there_are_rows() -> None:
+    with pytest.raises(InputError, match="'x' has no title"):
+        LongTable.of(batches(1), COLUMNS[:1])
+    with pytest.raises(InputError, match="no rows"):
+        LongTable.of([], COLUMNS)
+
+
+def test_what_an_earlier_result_left_goes(tmp_path: Path) -> None:
+    path, frame = tmp_path / "t.parquet", pd.DataFrame({"token": ["a"], "x": [1.0]})
+    result(more=Table(frame, COLUMNS)).save(path)
+    assert (tmp_path / "t-more.parquet").is_file()
+    frame.to_parquet(tmp_path / "t-mine.parquet")
+    result().save(path)
+    assert {one.name for one in tmp_path.iterdir()} == {"t.parquet", "t-mine.parquet"}
+    result(more=Table(frame, COLUMNS)).save(path)
+    frame.to_parquet(tmp_path / "t-more.parquet")  # a file of somebody else, by now
+    result().save(path)
+    assert (tmp_path / "t-more.parquet").is_file()
+
+
+def test_several_runs_keep_a_long_table_each() -> None:
+    both = together([result(), result(2)])
+    assert [len(both.tables[f"tokens-run{i}"]) for i in (0, 1)] == [30, 20]  # type: ignore[arg-type]
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from tests.probes.test_long_tables import COLUMNS, LongTable, Result, batches
+table = LongTable.of(batches(int(sys.argv[1]), 100_000), COLUMNS)
+Result({"tokens": table}).save(Path(sys.argv[2]))
+Result.load(Path(sys.argv[2])).print()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_stays_flat(tmp_path: Path) -> None:
+    peak = []
+    for n in (2, 20):
+        path = tmp_path / f"{n}.parquet"
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, str(n), str(path)], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        peak.append(int(done.stdout.split()[-1]) / 1024)
+    in_memory = 18 * sum(batch.memory_usage(deep=True).sum() for batch in batches(1, 100_000)) / 2**20
+    assert peak[1] - peak[0] < in_memory / 4, f"{peak} MiB; the rows alone are {in_memory:.0f}"
