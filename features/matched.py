@@ -45,9 +45,9 @@ def match_effects(features: Path, effects: Path) -> Matched:
 
     if not effects.exists():
         raise InputError(f"{effects} does not exist; python -m interventions.token_effects --out {effects} writes one")
-    about = read_about_of(effects, "token effects")
+    about = read_about_of(effects, "effects")
     found = read_features(features)
-    one, other = (str((a.get("model") or {}).get("checkpoint")) for a in (found.about, about))
+    one, other = str((found.about.get("model") or {}).get("checkpoint")), str(about.get("checkpoint"))
     if one != other:
         raise InputError(f"{features} and {effects} are of different models ({one[:8]}, {other[:8]}); use one run")
     edits = tuple(about.get("edits") or ())

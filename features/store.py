@@ -207,6 +207,8 @@ def read_about_of(path: Path, kind: str) -> dict[str, Any]:
         raise InputError(f"{path} does not exist; python -m features.extract --out {path} writes one") from None
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(f"{path} is no parquet file, or a damaged one ({str(error).splitlines()[0]})") from None
+    if isinstance(about, dict) and isinstance(about.get(kind), dict):  # of an instrument's result
+        return about[kind]
     found = about.get("kind") if isinstance(about, dict) else None
     if found != kind or about is None:
         raise InputError(f"{path} is no table of {kind}{f' but of {found}' if found else ''}")

@@ -122,6 +122,28 @@ class Documents(Data):
 
 
 @dataclass(frozen=True)
+class Tokens(Data):
+    """Documents to read token by token, each up to the context, in their order."""
+
+    data: str | None = None
+    """SOURCE of the documents; default: the run's validation data."""
+    text_field: str = "text"
+    """Field of JSON lines, column of parquet, that holds the text."""
+    max_tokens: Count | None = None
+    """At most this many tokens, a row each; None for all."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        """`probes.documents.OpenTokens`."""
+        from streamscope.probes.documents import open_tokens
+
+        return open_tokens(self, model, like)
+
+    def small(self) -> "Tokens":
+        """A thousand."""
+        return replace(self, max_tokens=1000)
+
+
+@dataclass(frozen=True)
 class Prompts(Data):
     """A suite of prompts with roles."""
 
@@ -191,6 +213,8 @@ class Opened(Mapping[type[Data], Any]):
 
     def __init__(self, model: Any, specs: Sequence[Any], like: "Opened | None" = None) -> None:
         self.model, self.like = model, like
+        self.work: Path | None = None
+        """A folder for unfinished work, which a killed command finds again and several share."""
         self.specs: dict[type[Data], Any] = {kind_of(spec): spec for spec in specs}
         self.opened: dict[type[Data], Any] = {k: spec for k, spec in self.specs.items() if not isinstance(spec, Data)}
 
@@ -349,6 +373,23 @@ def recipe_of(model: Any) -> dict[str, Any]:
     run = getattr(model, "run", None)
     step = None if run is None else snapshot_step(run)
     return {"recipe": digest, "step": step} | ({} if step is None else {"training": str(run).rpartition("@")[0]})
+
+
+def checkpoint_of(model: Any) -> dict[str, Any]:
+    """Which weights a table is of: run, preset, sha256 of the weights, layers and heads."""
+    from streamscope.models.checkpoint import run_folder, run_label
+    from streamscope.models.tensors import sha256
+
+    run, config = getattr(model, "run", None), model.config
+    shape = {"preset": config.name, "n_layers": config.n_layers, "n_heads": config.n_heads}
+    if run is not None:
+        folder = run_folder(run)
+        name = folder.name if run_label(folder) == "bundled" else str(run)
+        return {"run": name, "checkpoint": sha256(folder / "model.safetensors"), **shape}
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return {"run": "", "checkpoint": digest.hexdigest(), **shape}
 
 
 REGISTERED: dict[str, type[Instrument]] = {}

@@ -14,7 +14,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.text.shards import TokenShards, document_batches, truncated_documents
 from streamscope.models.text.stories import story
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.contract import Data, Documents, Prompts, Tasks, Text
+from streamscope.probes.contract import Data, Documents, Prompts, Tasks, Text, Tokens
 from streamscope.probes.prompts.alignment import check_tokenizer
 from streamscope.probes.prompts.tasks import Task, load_tasks
 
@@ -49,11 +49,7 @@ class OpenDocuments:
 
         Only the same document in the same tokens has the same name in two models.
         """
-        names = [
-            f"{i}:{hashlib.sha1(np.asarray(ids, np.int64).tobytes()).hexdigest()[:10]}"
-            for i, ids in enumerate(self.rows())
-        ]
-        return pd.DataFrame({"unit": names, "cluster": names})
+        return unit_names(enumerate(self.rows()))
 
     def title(self) -> str:
         """How many documents, and how many of them were cut."""
@@ -82,6 +78,63 @@ def open_documents(spec: Documents, model: Any, like: OpenDocuments | None = Non
         raise InputError("this model was not loaded from a run: say what to measure it on, as Documents('valid.txt')")
     shards = evaluation_shards(Path() if run is None else run, tokenizer, spec.data)
     return OpenDocuments(spec, shards, n_ctx, tokenizer)
+
+
+@dataclass(frozen=True)
+class Document:
+    """Tokens of a document from its start: `ids`, the last of which is a target only, and how many it has in all."""
+
+    document: int
+    ids: list[int]
+    length: int
+
+
+@dataclass(frozen=True)
+class OpenTokens:
+    """The documents of a specification in one model's tokens, to be read as far as the context and `max_tokens` go."""
+
+    kind: ClassVar[type[Data]] = Tokens
+    spec: Tokens
+    shards: TokenShards
+    n_ctx: int
+    tokenizer: Any = None
+
+    def documents(self) -> Iterator[Document]:
+        """The documents in order, cut to n_ctx + 1 tokens, until `max_tokens` rows; those without a target left out."""
+        left = self.spec.max_tokens if self.spec.max_tokens is not None else self.shards.n_tokens
+        for i in range(self.shards.n_documents):
+            ids = self.shards.document(i)
+            rows = min(len(ids) - 1, self.n_ctx, left)
+            if rows > 0:
+                left -= rows
+                yield Document(i, ids[: rows + 1].tolist(), len(ids))
+
+    def about(self) -> dict[str, Any]:
+        """Where the documents come from."""
+        known = {name: self.shards.meta.get(name) for name in ("source", "corpus", "tokenizer", "rule")}
+        return {**known, "n_ctx": self.n_ctx, "max_tokens": self.spec.max_tokens}
+
+
+def unit_names(documents: Iterable[tuple[int, Iterable[int]]]) -> pd.DataFrame:
+    """unit and cluster of documents: place and hash of the tokens, so that only the same ones have the same name."""
+    names = [f"{i}:{hashlib.sha1(np.asarray(ids, np.int64).tobytes()).hexdigest()[:10]}" for i, ids in documents]
+    return pd.DataFrame({"unit": names, "cluster": names})
+
+
+def open_tokens(spec: Tokens, model: Any, like: OpenTokens | None = None) -> OpenTokens:
+    """The documents in the model's tokens; by default what the run was validated on. Raises as `open_documents`."""
+    tokenizer, n_ctx = model._text(), model.config.n_ctx
+    if like is not None:
+        if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
+            raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
+        return OpenTokens(spec, like.shards, n_ctx, tokenizer)
+    run = getattr(model, "run", None)
+    if run is None and spec.data is None:
+        raise InputError("this model was not loaded from a run: say what to measure it on, as Tokens('valid.txt')")
+    shards = evaluation_shards(Path() if run is None else run, tokenizer, spec.data, text_field=spec.text_field)
+    if shards.d_vocab > model.config.d_vocab:
+        raise InputError(f"data of {shards.d_vocab} token ids for a model of {model.config.d_vocab}; give other --data")
+    return OpenTokens(spec, shards, n_ctx, tokenizer)
 
 
 def same_tokens(model: Any, control: Any, name: str) -> None:

@@ -14,14 +14,14 @@ import torch
 import streamscope.models
 from streamscope.interventions.edits import add_direction, scale_heads
 from streamscope.interventions.sweep import document_losses
-from streamscope.interventions.token_effects import main
-from streamscope.interventions.token_sweep import token_effects
-from streamscope.interventions.token_tables import Summary, documents, table_of, write_windows
+from streamscope.interventions.token_effects import TokenEffects, main
+from streamscope.interventions.token_effects.sweep import token_effects
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
 from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.contract import Tokens
 from streamscope.probes.tables import read_about
 from tests.interventions import copiers
 
@@ -109,7 +109,7 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
     got = table[["document", "position", "token_id", "target_id"]].itertuples(index=False)
     assert [tuple(row) for row in got] == [tuple(map(int, row)) for row in expected]
     names = ["L0H1", "L1H0", "L1H1", "L1H2", "L1H3", "two"]
-    assert list(about["about"]["edits"]) == names
+    assert list(about["about"]["effects"]["edits"]) == names
     assert list(table.columns[7:]) == [f"{m}_{n}" for m in ("delta_loss", "delta_log_p") for n in names]
     assert about["units"]["delta_loss_two"].startswith("nats")
     assert {str(t) for t in table.dtypes[7:]} == {"float32"}
@@ -118,7 +118,7 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
     np.testing.assert_allclose(sums["loss"], losses.baseline, atol=1e-3)
     np.testing.assert_allclose(sums["delta_loss_two"], losses.edited[0] - losses.baseline, atol=1e-3)
     assert f"{shards.n_documents} documents" in capsys.readouterr().out
-    monkeypatch.setattr("streamscope.interventions.token_effects.WINDOW", 3)  # row groups of three documents
+    monkeypatch.setattr("streamscope.interventions.token_effects.measure.WINDOW", 3)  # row groups of three documents
     main([str(tiny_run), "--heads", "L0.H1", "--out", str(out)])
     assert pq.ParquetFile(out).num_row_groups == -(-shards.n_documents // 3)
     columns = ["document", "position", "loss", "delta_loss_L0H1"]
@@ -132,32 +132,17 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
     )
 
 
-def test_the_summary_is_that_of_the_whole_table(tiny_run: Path) -> None:
-    model = load(tiny_run)
-    chosen = list(documents(evaluation_shards(tiny_run, model.tokenizer, None), model.config.n_ctx, 300))
-    found = token_effects(model, [one.ids for one in chosen], [scale_heads([Head(1, 1)], 0.0)])
-    pairs = list(zip(chosen, found, strict=True))
-    summary = Summary(["x"])
-    parts = list(summary.added([table_of(pairs[:2], ["x"]), table_of(pairs[2:], ["x"])]))
-    whole = table_of(pairs, ["x"])
-    pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True), whole)
-    row = summary.table().iloc[0]
-    values = whole["delta_loss_x"].astype(float)
-    got = [row["mean"], row["sd"], row["mean_abs"], row["n"], row["documents"]]
-    np.testing.assert_allclose(
-        got, [values.mean(), values.std(ddof=0), values.abs().mean(), 300, len(chosen)], rtol=1e-6
-    )
-    assert row["ci_low"] < row["mean"] < row["ci_high"]
-
-
-def test_nothing_half_written_stays(tmp_path: Path) -> None:
-    def broken():
-        yield pd.DataFrame({"document": [0], "loss": [1.0]})
-        raise InputError("stopped")
-
-    with pytest.raises(InputError, match="stopped"):
-        write_windows(broken(), tmp_path / "x.parquet", names=[], about={})
-    assert not list(tmp_path.iterdir())
+def test_the_means_are_those_of_the_whole_table(tiny_run: Path) -> None:
+    result = TokenEffects(heads=("L1.H1",), groups=("two=L0.H0+L1.H2",)).measure(tiny_run, Tokens(max_tokens=300))
+    rows, edits = result.table().frame, result.table("edits").frame
+    assert len(rows) == 300 and edits["edit"].tolist() == ["L1H1", "two"]
+    assert edits["layer"].tolist()[0] == 1 and edits["layer"].isna().tolist() == [False, True]
+    for i, name in enumerate(edits["edit"]):
+        for measure in ("delta_loss", "delta_log_p"):
+            values, row = rows[f"{measure}_{name}"].astype(float), edits.iloc[i]
+            got = [row[measure], row[f"abs_{measure}"], row["tokens"], row["n"]]
+            np.testing.assert_allclose(got, [values.mean(), values.abs().mean(), 300, rows["document"].nunique()])
+            assert row[f"{measure}_low"] < row[measure] < row[f"{measure}_high"]
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ GONE = {
 }  # fmt: skip
 CONTRACT = {
     "ablate", "amplify", "coherence", "coreference", "head_groups", "heads", "mixing_monitor", "patch", "pds",
-    "phenomena", "routing", "specialization", "sps", "streams", "suppress",
+    "phenomena", "routing", "specialization", "sps", "streams", "suppress", "token_effects",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}

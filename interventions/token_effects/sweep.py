@@ -32,7 +32,7 @@ BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class TokenEffects:
+class Effects:
     """Of one sequence of T + 1 tokens: `loss`, `log_p`, `prediction` [T] unedited; changes [edits, T], in nats."""
 
     loss: np.ndarray
@@ -53,7 +53,7 @@ def token_effects(
     *,
     done: Callable[[int], None] = lambda n: None,
     budget: int | None = None,
-) -> list[TokenEffects]:
+) -> list[Effects]:
     """The effects of each edit on each position of each sequence but its last token, which only is a target.
 
     Values are those of one pass per sequence and edit, up to rounding; edits must treat the rows of a batch alike.
@@ -65,7 +65,7 @@ def token_effects(
         span = f"{min(lengths)} to {max(lengths)}" if lengths else "no"
         raise InputError(f"sequences with {span} next tokens: give 1 to {model.config.n_ctx}, the context")
     plans = [Plan(model, edits) for edits in [{}, *sweep]]
-    found: dict[int, TokenEffects] = {}
+    found: dict[int, Effects] = {}
     for rows in batches(lengths, BATCH_TOKENS):
         ids = pad([list(sequences[i]) for i in rows]).to(model.cfg.device)
         at = torch.arange(ids.shape[1] - 1) < torch.tensor([lengths[i] for i in rows])[:, None]
@@ -74,7 +74,7 @@ def token_effects(
         parts = zip(np.split(values, cuts, axis=1), np.split(prediction, cuts), strict=True)
         for i, (value, said) in zip(rows, parts, strict=True):
             y, own = value[..., 0], value[..., 1]
-            found[i] = TokenEffects(-y[0], own[0], said, y[0] - y[1:], own[1:] - own[0])
+            found[i] = Effects(-y[0], own[0], said, y[0] - y[1:], own[1:] - own[0])
     return [found[i] for i in range(len(sequences))]
 
 

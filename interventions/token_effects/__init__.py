@@ -1,0 +1,46 @@
+"""What the removal of a head changes at every token: the table that `features.predict_effects` explains.
+
+    python -m interventions.token_effects --out effects.parquet            every head of the bundled LFA, one at a time
+    python -m interventions.token_effects runs/pls --groups found --data valid.txt --out effects.parquet
+    python -m interventions.token_effects runs/pls --heads L5.* top3:pds --max-tokens 20000 --out effects.parquet
+
+One row per position with a next token in its document, in the order of the data: document, position, token, target,
+unedited `loss` of the target and `log_p` of the model's own prediction ŷ, and per edit
+`delta_loss_L5H4` = ln p(target) unedited − edited, `delta_log_p_L5H4` = ln p(ŷ) edited − unedited, all in nats.
+The outputs z of the heads are multiplied by --scale, 0 removes them (LFA App. D; PLS §5.1). OUT-edits.parquet has the
+means of every edit, with 95 % intervals over documents. Memory does not grow with the number of tokens.
+"""
+
+from typing import ClassVar
+
+from streamscope.models.bounds import AnyNumber
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, Tokens, instrument
+from streamscope.probes.figures import HeadMap, Intervals
+
+
+@instrument("token_effects", Tokens())
+class TokenEffects(Instrument):
+    """Remove heads, and see at every token what it does to the loss and to the model's own prediction.
+
+    delta_loss = ln p(target) unedited − edited; delta_log_p = ln p(prediction) edited − unedited (PLS §5.1, §5.4).
+    """
+
+    heads: tuple[str, ...] | None = None
+    """Heads, each alone: L5.H4, L4.*, all, random3:7, top3:pds. --heads alone, or neither --heads nor --groups: all."""
+    groups: tuple[str, ...] = ()
+    """Heads together: entity, anchor, semantic (PLS), found, or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
+    scale: AnyNumber = 0.0
+    """Factor on the heads' outputs."""
+
+    figures: ClassVar = (
+        Intervals("delta_loss", "edits", label="edit"), Intervals("delta_log_p", "edits", label="edit"),
+        HeadMap("delta_loss", "edits"), HeadMap("abs_delta_loss", "edits"),
+    )  # fmt: skip
+    quick: ClassVar = {"heads": ("L5.*",)}
+    planted: ClassVar = (
+        "tests/interventions/test_token_effects.py::test_a_head_that_matters_at_one_kind_of_position_only"
+    )
+
+
+main = main_of(TokenEffects, __doc__)

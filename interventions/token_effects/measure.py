@@ -1,0 +1,180 @@
+"""The rows of every token, window by window, and the mean of every edit over documents."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.interventions.batch import ticks
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.groups import Group, HeadFinder
+from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.token_effects import TokenEffects
+from streamscope.interventions.token_effects.sweep import Effects, token_effects
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import Head
+from streamscope.probes.contract import Opened, Progress, Seen, Tokens, checkpoint_of, title_of
+from streamscope.probes.documents import Document, unit_names
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
+from streamscope.probes.prompts.alignment import check_tokenizer
+from streamscope.probes.result import Column, LongTable, Table, counts, described, key, quantity
+
+WINDOW = 128
+"""Documents whose effects are in memory at a time; a row group of the file."""
+DELTAS = {"delta_loss": "edited − unedited, of the target", "delta_log_p": "edited − unedited, of ŷ"}
+
+
+def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: edits; units: documents. The rows go to a file as they come, only their sums are kept."""
+    groups, opened = groups_of(how, model), data[Tokens]
+    chosen = list(opened.documents())
+    if not chosen:
+        raise InputError("no document of the data has a token to predict; give another --data")
+    sums = np.zeros((4, len(groups), len(chosen)))
+    names = [group.name for group in groups]
+    rows = LongTable.of(
+        _tables(model, groups, how.scale, chosen, sums, progress), columns(names), f"{title_of(model)}: tokens"
+    )
+    cells = pd.DataFrame([cell_of(group) for group in groups])
+    units = unit_names((one.document, one.ids) for one in chosen)
+    tokens = np.array([len(one.ids) - 1 for one in chosen], float)
+    seen = Seen({}, {}, extra=rows)
+    for name, totals in zip((*DELTAS, *(f"abs_{name}" for name in DELTAS)), sums, strict=True):
+        measure = Measure(name=name, unit="nats/token", resolution=SMALLEST["loss"])
+        seen.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=tokens)
+        labels = cells.astype(object).where(cells.notna(), None).to_dict("records")
+        null = None if name.startswith("abs") else 0.0
+        seen.contrasts[name] = [
+            Contrast(quantity=name, weights={i: 1.0}, labels=at, null=null) for i, at in enumerate(labels)
+        ]
+    cut, out = sum(one.length - 1 > opened.n_ctx for one in chosen), opened.shards.n_documents - len(chosen)
+    where = f"{len(chosen)} documents, {cut} of them cut at {opened.n_ctx} tokens, {out} left out"
+    seen.about["title"] = f"{title_of(model)}: change without the heads (scale {how.scale:g}); {where}"
+    edits = {group.name: [head.label for head in group.heads] for group in groups}
+    seen.about["effects"] = {**checkpoint_of(model), "edits": edits, "scale": how.scale, **opened.about()}
+    return seen
+
+
+def settled(how: TokenEffects, data: Opened) -> TokenEffects:
+    """With the heads that are ranked or found in the model by name."""
+    alone = _alone(how, HeadFinder(data.model, check_tokenizer(data.model)))
+    together = groups_of(how, data.model)[len(alone) :]
+    return replace(
+        how,
+        heads=tuple(map(_spec, alone)) if alone else None,
+        groups=tuple(f"{group.name}={'+'.join(map(_spec, group.heads))}" for group in together),
+    )
+
+
+def _spec(head: Head) -> str:
+    return f"L{head.layer}.H{head.head}"
+
+
+def _alone(how: TokenEffects, finder: HeadFinder) -> tuple[Head, ...]:
+    if how.heads is None and how.groups:
+        return ()
+    return finder.groups(["+".join(how.heads or ("all",))])[0].heads
+
+
+def groups_of(how: TokenEffects, model: Any) -> list[Group]:
+    """One group per head of --heads, then those of --groups. Raises `InputError` for two of one name."""
+    finder = HeadFinder(model, check_tokenizer(model))
+    groups = [Group(head.label, (head,)) for head in _alone(how, finder)]
+    groups += finder.groups(how.groups) if how.groups else []
+    if len({group.name for group in groups}) < len(groups):
+        raise InputError("a group has the name of a single head; name it as NAME=SPEC")
+    return groups
+
+
+def cell_of(group: Group) -> dict[str, Any]:
+    """The keys of an edit; layer and index are those of a single head."""
+    head = group.heads[0] if len(group.heads) == 1 else None
+    where = {"layer": head.layer, "index": head.head} if head else {"layer": np.nan, "index": np.nan}
+    return {"edit": group.name, "heads": group.label, **where}
+
+
+def _tables(
+    model: Any, groups: Sequence[Group], scale: float, chosen: Sequence[Document], sums: np.ndarray, progress: Progress
+) -> Iterator[pd.DataFrame]:
+    """The rows of the documents, window by window; `sums` [4, edits, documents] gets Σ Δ and Σ |Δ| of each."""
+    sweep = [scale_heads(group.heads, scale) for group in groups]
+    done = ticks(progress, sum(len(one.ids) - 1 for one in chosen) * (1 + len(sweep)))
+    for first in range(0, len(chosen), WINDOW):
+        window = chosen[first : first + WINDOW]
+        found = token_effects(model, [one.ids for one in window], sweep, done=done)
+        for i, one in enumerate(found, first):
+            moved = np.stack([one.delta_loss, one.delta_log_p]).astype("float32").astype(float)  # as they are kept
+            sums[:2, :, i], sums[2:, :, i] = moved.sum(-1), np.abs(moved).sum(-1)
+        yield table_of(list(zip(window, found, strict=True)), [group.name for group in groups])
+    done(0)
+
+
+def table_of(found: Sequence[tuple[Document, Effects]], names: Sequence[str]) -> pd.DataFrame:
+    """One row per position, int32 and float32; `names` are those of the edits."""
+
+    def joined(of: Callable[[Document, Effects], Any], kind: str) -> np.ndarray:
+        return np.concatenate([of(one, effects) for one, effects in found]).astype(kind)
+
+    table = {
+        "document": joined(lambda one, _: np.full(len(one.ids) - 1, one.document), "int32"),
+        "position": joined(lambda one, _: np.arange(len(one.ids) - 1), "int32"),
+        "token_id": joined(lambda one, _: one.ids[:-1], "int32"),
+        "target_id": joined(lambda one, _: one.ids[1:], "int32"),
+        "prediction_id": joined(lambda _, effects: effects.prediction, "int32"),
+        "loss": joined(lambda _, effects: effects.loss, "float32"),
+        "log_p": joined(lambda _, effects: effects.log_p, "float32"),
+    }
+    for measure in DELTAS:
+        for i, name in enumerate(names):
+            moved = [getattr(effects, measure)[i] for _, effects in found]
+            table[f"{measure}_{name}"] = np.concatenate(moved).astype("float32")
+    return pd.DataFrame(table)
+
+
+def tables(how: TokenEffects, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """The rows of all tokens, and the means of every edit."""
+    parts = [estimates[name].wide(["edit", "heads", "layer", "index"], describe=("low", "high")) for name in estimates]
+    frame = pd.concat([part for part, _ in parts], axis=1)
+    frame = frame.loc[:, ~frame.columns.duplicated()].assign(tokens=len(seen.extra))
+    missing = {at: why for _, some in parts for at, why in some.items()}
+    return {
+        "token_effects": seen.extra,
+        "edits": Table(frame, EDITS, missing, seen.about["title"], by="abs_delta_loss"),
+    }
+
+
+INDEX = (
+    key("document", "document", "number in the order of the data, from 0", "document", "d"),
+    key("position", "position", "tokens before it in its document", "tokens", "d"),
+    key("token_id", "token", "token at the position", "token id", "d"),
+    key("target_id", "target", "token after it", "token id", "d"),
+    key("prediction_id", "prediction", "token that the unedited model says", "token id", "d"),
+    Column(name="loss", title="loss", unit="nats", format=".4f", doc="−ln p of the target, unedited"),
+    Column(name="log_p", title="ln p", unit="nats", format=".4f", doc="ln p of the prediction ŷ, unedited"),
+)
+
+
+def columns(names: Sequence[str]) -> tuple[Column, ...]:
+    """Those of the rows: of the token, then of every edit, Δ loss first."""
+    effects = (
+        Column(name=f"{measure}_{name}", title=f"{measure} of {name}", unit="nats", format="+.4f", doc=doc, shown=False)
+        for measure, doc in DELTAS.items() for name in names
+    )  # fmt: skip
+    return (*INDEX, *effects)
+
+
+EDITS = (
+    key("edit", "edit", "the head, or the name of the heads together"),
+    Column(name="heads", title="heads", unit="name", doc="whose outputs are scaled", shown=False),
+    Column(name="layer", title="layer", unit="layer", format="g", doc="of a single head, from 0", shown=False),
+    Column(name="index", title="head", unit="head", format="g", doc="of a single head in its layer, from 0",
+           shown=False),
+    *quantity("delta_loss", "Δ loss", "nats/token", "mean change of the loss of the token that comes", sd="documents"),
+    *quantity("delta_log_p", "Δ ln p", "nats/token", "mean change of the prediction's log-probability", sd="documents"),
+    *described("abs_delta_loss", "|Δ loss|", "nats/token", "mean size of the change of the loss"),
+    *described("abs_delta_log_p", "|Δ ln p|", "nats/token", "mean size of the change of the prediction's ln p"),
+    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
+    *counts("documents", "documents"),
+)  # fmt: skip
