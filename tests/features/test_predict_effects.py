@@ -120,7 +120,7 @@ def files(
     effects = pd.concat([effects[20:], extra]).sample(frac=1, random_state=0)
     for name, change in changes.items():
         effects[name] = change(effects[name])
-    about = {"kind": "token effects", "format": 1, "model": {"checkpoint": "abc"}, "edits": {"L0H0": [], "L1H1": []}}
+    about = {"effects": {"checkpoint": "abc", "edits": {"L0H0": [], "L1H1": []}}}
     write_table(effects, folder / "effects.parquet", units={}, about=about)
     return planted_file(folder / "features.parquet", table=features), folder / "effects.parquet", features, effects
 
@@ -199,8 +199,8 @@ def test_effects_without_their_columns(tmp_path: Path, change: Any, message: str
     write_table(change(effects), other, units={}, about=about)
     with pytest.raises(InputError, match=message):
         main([str(one), str(other)])
-    for key, what in (("edits", "names no edits"), ("model", "different models")):
-        write_table(effects, other, units={}, about=about | {key: {}})
+    for key, what in (("edits", "names no edits"), ("checkpoint", "different models")):
+        write_table(effects, other, units={}, about={"effects": about["effects"] | {key: {}}})
         with pytest.raises(InputError, match=what):
             main([str(one), str(other)])
 
@@ -234,7 +234,7 @@ def test_other_models_kinds_and_edits(tmp_path: Path) -> None:
         main([str(one), str(other), "--edits", "L0H3"])
     with pytest.raises(InputError, match="token_effects"):
         match_effects(one, tmp_path / "none.parquet")
-    with pytest.raises(InputError, match="no table of token effects but of features"):
+    with pytest.raises(InputError, match="no table of effects but of features"):
         match_effects(one, one)
     planted_file(tmp_path / "features.parquet", table=features, model={"checkpoint": "other"})
     with pytest.raises(InputError, match="different models"):
