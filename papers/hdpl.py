@@ -24,7 +24,7 @@ from streamscope.papers.losses import Below, Printed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.papers.runs import Run
+    from streamscope.papers.comparison.runs import Run
 
 PRESETS = ("llama", "hdpl")
 CARD = "HDPL, hybrid dual-path linear layers"
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def open_runs(folders: Sequence[str]) -> "list[Run]":
     """The runs by preset and seed. Raises `InputError` for doubles, and for a recipe that differs."""
-    from streamscope.papers.runs import must_agree, opened, same_models
+    from streamscope.papers.comparison.runs import must_agree, opened, same_models
 
     runs = sorted((opened(f, PRESETS) for f in folders), key=lambda r: (PRESETS.index(r.preset), r.seed))
     for one, two in pairwise(runs):
@@ -125,7 +125,7 @@ def read(runs: "list[Run]") -> Found:
 
 def again(folder: Path) -> Found:
     """An earlier comparison, judged again. Raises `InputError` for a folder without one."""
-    from streamscope.papers.comparison import reopen
+    from streamscope.papers.comparison.report import reopen
 
     return judge(*reopen(folder, "papers.hdpl"))
 
@@ -177,7 +177,7 @@ def _order(runs: "Sequence[Run]") -> "tuple[Below, ...]":
 
 def write(found: Found, folder: Path) -> None:
     """Tables, then README.md; each whole or not at all."""
-    from streamscope.papers.comparison import write_page
+    from streamscope.papers.comparison.report import write_page
     from streamscope.papers.losses import BUNDLED_UNITS, UNITS
 
     tables = {
@@ -192,9 +192,9 @@ def page(found: Found, files: "Sequence[str]") -> str:
     """README.md."""
     import math
 
-    from streamscope.papers.comparison import LEAD, Report, commands, dose, files_line, made_by, shape
+    from streamscope.papers.comparison.markdown import table
+    from streamscope.papers.comparison.report import LEAD, Report, commands, dose, files_line, made_by, shape
     from streamscope.papers.losses import curves, order_rows, page_rows
-    from streamscope.papers.markdown import table
 
     run = found.runs[0]
     model, training = run.config["model"], run.config["training"]

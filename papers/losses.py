@@ -2,14 +2,14 @@
 
 Runs of one seed see the same windows in the same order, so the difference of two presets is taken seed by seed; seeds
 are the units, and with few of them the t interval is wide. It says so rather than borrowing certainty from documents.
-Whether the order of two presets is the printed one is a claim like others (`order`, by the rule of `papers.verdicts`).
+Whether two presets come in the printed order is a claim like others (`order`, by the rule of `comparison.verdicts`).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamscope.models.errors import InputError
-from streamscope.papers.runs import Run
+from streamscope.papers.comparison.runs import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +134,7 @@ def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) 
 
 def page_rows(found: "pd.DataFrame", rows: "pd.DataFrame", control: str, source: str) -> str:
     """The Markdown of a comparison: how it is to be read, and its table. `source` is what the printed values are of."""
-    from streamscope.papers.markdown import table
+    from streamscope.papers.comparison.markdown import table
 
     cells = []
     for r in found.itertuples():
@@ -166,9 +166,9 @@ def order(rows: "pd.DataFrame", claims: Sequence[Below]) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    from streamscope.papers.printed import SMALLEST
-    from streamscope.papers.seeds import paired
-    from streamscope.papers.verdicts import pairs_row, with_verdicts
+    from streamscope.papers.comparison.printed import SMALLEST
+    from streamscope.papers.comparison.seeds import paired
+    from streamscope.papers.comparison.verdicts import pairs_row, with_verdicts
 
     quantities = rows.assign(quantity="loss", value=rows["loss"], undefined="")
     by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}
@@ -193,9 +193,9 @@ def order(rows: "pd.DataFrame", claims: Sequence[Below]) -> "pd.DataFrame":
 
 def order_rows(found: "pd.DataFrame", source: str) -> str:
     """The Markdown of `order`: the rule, the table, and what every seed says against the printed order."""
-    from streamscope.papers.comparison import rule
-    from streamscope.papers.markdown import interval, table
-    from streamscope.papers.verdicts import summary
+    from streamscope.papers.comparison.markdown import interval, table
+    from streamscope.papers.comparison.report import rule
+    from streamscope.papers.comparison.verdicts import summary
 
     cells = [
         [r.claim, r.printed, r.where, r.by_seed, f"{r.difference:+.4f}", interval(r.ci_low, r.ci_high, "nats/token"),
@@ -230,7 +230,7 @@ def bundled(names: Sequence[str]) -> "pd.DataFrame":
 
     from streamscope.models.checkpoint import run_folder
     from streamscope.models.runs import evaluations
-    from streamscope.papers.runs import opened
+    from streamscope.papers.comparison.runs import opened
 
     rows = []
     for name in names:

@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
 from streamscope.models.disk import write_text
 from streamscope.models.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from streamscope.probes.undefined import legend, printable
 
 HERE = Path(__file__).parent
 INK, MUTED, LINE, SURFACE = "var(--ink)", "var(--muted)", "var(--line)", "var(--surface)"
@@ -46,8 +49,6 @@ def marked(text: str) -> str:
 @cache
 def _templates() -> Any:
     """The templates beside this file, with what they filter texts by; every other value is escaped."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
 
     made = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
     filters: dict[str, Callable[[Any], Any]] = {
@@ -132,7 +133,7 @@ class Table(Block):
     Neighbouring columns `x_low`, `x_high` become one, "x low … high" (of `ci`: "95 % interval").
     """
 
-    frame: "pd.DataFrame"
+    frame: pd.DataFrame
     caption: str = ""
     digits: int = 3
     units: dict[str, str] = field(default_factory=dict)
@@ -142,10 +143,6 @@ class Table(Block):
 
     def html(self, figures: list[Any]) -> str:
         """<table> in a scrolling box."""
-        import pandas as pd
-        from markupsafe import Markup
-
-        from streamscope.probes.undefined import legend, printable
 
         shown = printable(self.frame)
         columns: list[dict[str, Any]] = []
@@ -285,8 +282,6 @@ class Page:
 
 def render(page: Page) -> str:
     """The HTML of a page."""
-    from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
 
     css, js = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     figures: list[Any] = []

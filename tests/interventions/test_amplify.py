@@ -22,7 +22,7 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.dst_printed import PAPER_ALPHAS, TABLE5_ROWS, degradation
+from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5_ROWS, degradation
 from streamscope.probes.contract import Documents
 from streamscope.probes.observations import estimate
 from streamscope.probes.result import Result

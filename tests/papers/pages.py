@@ -113,7 +113,7 @@ def once_more(main: Callable[[Sequence[str]], None], folder: Path, scratch: Path
 
     out = scratch / "again"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(streamscope.models.checkpoint, "load", closed)
+        patched.setattr(streamscope.models.checkpoint, "read_tensors", closed)
         main(["--tables", str(folder), "--out", str(out), "--static", "none", "--no-html"])
     texts = [(one / "README.md").read_text(encoding="utf-8") for one in (folder, out)]
     assert lines(texts[1]) == lines(texts[0])

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from streamscope.models.errors import InputError
-from streamscope.papers import demo_words as words
 from streamscope.papers.demo import main
-from streamscope.papers.demo_measure import Sizes
+from streamscope.papers.demo import words as words
+from streamscope.papers.demo.measure import Sizes
 
 SMALL = ["--pairs", "9", "--documents", "3", "--suppress-pairs", "6", "--k", "1", "--draws", "4"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,7 +204,7 @@ def test_what_a_head_carries_of_the_nouns_by_hand(runs: list[Path]) -> None:
     """Two heads chosen for different prompts: each prompt loses its own, and the others of that head's layer."""
     from streamscope.models import load
     from streamscope.models.hooks import edit
-    from streamscope.papers.demo_measure import Found, _following
+    from streamscope.papers.demo.measure import Found, _following
     from streamscope.probes.coherence import Coherence
     from streamscope.probes.coherence.elsewhere import exchanged
     from streamscope.probes.probe import measure

@@ -17,10 +17,11 @@ from streamscope.models.hooks import edit
 from streamscope.models.make import build
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.dst import main, open_runs
-from streamscope.papers.dst_measure import Settings, dual, initialization, measure_run
-from streamscope.papers.dst_printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, area, bounds, printed
-from streamscope.papers.dst_seeds import claims
+from streamscope.papers.dst import main
+from streamscope.papers.dst.measure import Settings, dual, initialization, measure_run
+from streamscope.papers.dst.printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, area, bounds, printed
+from streamscope.papers.dst.report import open_runs
+from streamscope.papers.dst.seeds import claims
 from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.tiny import arguments

@@ -15,8 +15,9 @@ import pytest
 import torch
 from scipy import stats
 
-import streamscope.papers.lfa_measure
-import streamscope.papers.lfa_runs
+import streamscope.papers.lfa.measure
+import streamscope.papers.lfa.report
+import streamscope.papers.lfa.runs
 import streamscope.probes.probe
 import tests.tiny
 from streamscope.models.checkpoint import load
@@ -27,17 +28,17 @@ from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.figures import write_figures
+from streamscope.papers.comparison.figures import write_figures
+from streamscope.papers.comparison.rows import Rows
+from streamscope.papers.comparison.runs import Run
+from streamscope.papers.comparison.verdicts import verdicts
 from streamscope.papers.lfa import main
-from streamscope.papers.lfa_claims import claims
-from streamscope.papers.lfa_figure import figure
-from streamscope.papers.lfa_printed import BOUNDS, ORDERS, PRINTED, SETUP
-from streamscope.papers.lfa_rows import Settings
-from streamscope.papers.lfa_runs import PRESETS, Arms, in_arms, open_runs
-from streamscope.papers.lfa_seeds import architectures, comparisons, contrast, renamed, with_reference
-from streamscope.papers.rows import Rows
-from streamscope.papers.runs import Run
-from streamscope.papers.verdicts import verdicts
+from streamscope.papers.lfa.claims import claims
+from streamscope.papers.lfa.figure import figure
+from streamscope.papers.lfa.printed import BOUNDS, ORDERS, PRINTED, SETUP
+from streamscope.papers.lfa.rows import Settings
+from streamscope.papers.lfa.runs import PRESETS, Arms, in_arms, open_runs
+from streamscope.papers.lfa.seeds import architectures, comparisons, contrast, renamed, with_reference
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import summary
 from streamscope.probes.probe import measure
@@ -212,10 +213,11 @@ def test_top1_and_stability_are_judged_over_all_keys() -> None:
         return rows.to(x)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streamscope.probes.probe, "measure", partial(measure, edits={"blocks.*.attn.hook_pattern": toss}))
+        tossed = partial(measure, edits={"blocks.*.attn.hook_pattern": toss})
+        patch.setattr(streamscope.papers.lfa.measure, "measure", tossed)
         rows, heads = Rows(), summary(measure(net, Coreference(), suites["coreference"]))[["head"]]
         aligned = {name: align(suite, words, 64) for name, suite in suites.items()}
-        streamscope.papers.lfa_measure._coreference(rows, heads.copy(), net, aligned, Settings())
+        streamscope.papers.lfa.measure._coreference(rows, heads.copy(), net, aligned, Settings())
     found = {row["quantity"]: row for row in rows.rows}
     assert found["coreference.candidates.over30"]["value"] > 30  # of 36 heads
     assert found["stability.candidates.jaccard.competing"]["value"] == pytest.approx(1 / 3, abs=0.06)
@@ -277,7 +279,7 @@ def test_every_quotation_stands_in_the_paper() -> None:
 def _same_code() -> Iterator[None]:
     """Someone who edits the measuring code while the tests run would have everything measured again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streamscope.papers.lfa_runs, "sources", lambda: "the code")
+        patch.setattr(streamscope.papers.lfa.runs, "sources", lambda: "the code")
         yield
 
 
@@ -348,14 +350,14 @@ def test_what_was_measured_is_not_measured_again(
     def never(*_: Any) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(streamscope.papers.lfa_measure, "measure_run", never)
+    monkeypatch.setattr(streamscope.papers.lfa.runs, "measure_run", never)
     main([str(runs["lfa-0"]), str(runs["std-t-0"]), "--out", str(tmp_path / "two"), *FAST])
     before, now = (pd.read_parquet(folder / "heads.parquet") for folder in (out, tmp_path / "two"))
     same = before[(before["seed"] == 0) & before["preset"].isin(["lfa", "std-t"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(same, now)
     with pytest.raises(AssertionError, match="measured again"):
         main([str(runs["lfa-0"]), *FAST, "--seed", "1"])
-    monkeypatch.setattr(streamscope.papers.lfa_runs, "sources", lambda: "other code")
+    monkeypatch.setattr(streamscope.papers.lfa.runs, "sources", lambda: "other code")
     with pytest.raises(AssertionError, match="measured again"):
         main([str(runs["lfa-0"]), *FAST])
 
@@ -391,7 +393,7 @@ def test_the_committed_tables_judged_again_give_the_committed_page(tmp_path: Pat
 def test_a_page_is_judged_again_without_a_model(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(streamscope.papers.lfa_runs, "measure_all", None)
+    monkeypatch.setattr(streamscope.papers.lfa.report, "measure_all", None)
     again = tmp_path / "again"
     shutil.copytree(out, again)
     main(["--tables", str(again), "--out", str(again), "--static", "none"])  # onto itself

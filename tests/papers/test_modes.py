@@ -13,8 +13,8 @@ from streamscope.features.cluster import main as cluster
 from streamscope.features.extract import main as extract
 from streamscope.models.train import main as train
 from streamscope.papers.modes import main
-from streamscope.papers.modes_printed import CLAIMS, PRINTED, printed, unfit
-from streamscope.papers.pls_seeds import claims, comparisons, presets
+from streamscope.papers.modes.printed import CLAIMS, PRINTED, printed, unfit
+from streamscope.papers.pls.seeds import claims, comparisons, presets
 from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, unexplained
 from tests.papers.test_pls import PAPER
@@ -109,7 +109,7 @@ def test_identity_is_the_ami_with_token_ids(out: Path, runs: dict[str, Path]) ->
     from streamscope.features.modes import ComputationalModes
     from streamscope.models.checkpoint import load
     from streamscope.models.training.data import evaluation_shards
-    from streamscope.papers.modes_measure import _extracted
+    from streamscope.papers.modes.measure import _extracted
 
     model = load(runs["pls-0"])
     shards = evaluation_shards(runs["pls-0"], model._text(), None)

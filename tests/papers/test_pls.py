@@ -19,16 +19,16 @@ from streamscope.models.make import build
 from streamscope.models.text.corpus import open_corpus
 from streamscope.models.text.shards import pack
 from streamscope.models.train import main as train
+from streamscope.papers.comparison.printed import Bound, Order
+from streamscope.papers.comparison.rows import Rows
+from streamscope.papers.comparison.seeds import paired
 from streamscope.papers.pls import main
-from streamscope.papers.pls_competence import competence, unfit
-from streamscope.papers.pls_depth import measure_depth, ranges, second_peak, with_second_peak
-from streamscope.papers.pls_measure import Measured, Settings, _routing, measure_run
-from streamscope.papers.pls_printed import CLAIMS, FOUND, PRINTED, Ratio, factor, found, printed
-from streamscope.papers.pls_runs import open_runs
-from streamscope.papers.pls_seeds import claims, comparisons, pairs, presets
-from streamscope.papers.printed import Bound, Order
-from streamscope.papers.rows import Rows
-from streamscope.papers.seeds import paired
+from streamscope.papers.pls.competence import competence, unfit
+from streamscope.papers.pls.depth import measure_depth, ranges, second_peak, with_second_peak
+from streamscope.papers.pls.measure import Measured, Settings, _routing, measure_run
+from streamscope.papers.pls.printed import CLAIMS, FOUND, PRINTED, Ratio, factor, found, printed
+from streamscope.papers.pls.runs import open_runs
+from streamscope.papers.pls.seeds import claims, comparisons, pairs, presets
 from streamscope.probes.prompts.tasks import token_task
 from tests.conftest import ROOT
 from tests.interventions import copiers

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from streamscope.papers.printed import Bound, Order, number, smallest
-from streamscope.papers.seeds import estimate, paired
-from streamscope.papers.verdicts import (
+from streamscope.papers.comparison.printed import Bound, Order, number, smallest
+from streamscope.papers.comparison.seeds import estimate, paired
+from streamscope.papers.comparison.verdicts import (
     COUNTED,
     bound_row,
     direction,

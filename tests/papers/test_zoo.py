@@ -13,7 +13,7 @@ from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder
 from streamscope.models.errors import InputError
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers import zoo
-from streamscope.papers.zoo_card import SUITES, card, index
+from streamscope.papers.zoo.card import SUITES, card, index
 from streamscope.probes.stats.estimators import ratio_of_sums
 from tests.tiny import some
 

@@ -32,7 +32,7 @@ COMMANDS = [
     for path in sorted((ROOT / room).rglob("*.py"))
     if "    options = parse(Options, argv" in path.read_text(encoding="utf-8")
     and path.name != "cli.py"
-    and (name := ".".join(path.relative_to(ROOT).with_suffix("").parts)) not in TOLD_BY_HAND
+    and (name := ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")) not in TOLD_BY_HAND
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")
 COMMANDS = sorted(
-    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
     for room in ROOMS
     for path in (ROOT / room).rglob("*.py")
     if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")

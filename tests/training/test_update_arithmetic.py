@@ -1,6 +1,6 @@
 """KROM's question by arithmetic: is mixing at bias −8 stuck because softmax saturates, or because bf16 rounds?
 
-One 2 × 2 factor by itself, as in `papers.krom_arithmetic`; the numbers that SPEC §1.10 d computed, and two controls.
+One 2 × 2 factor by itself, as in `papers.krom.arithmetic`; the numbers that SPEC §1.10 d computed, and two controls.
 """
 
 import math
@@ -13,7 +13,7 @@ from streamscope.models.layers.hyper_mixing import DTYPES
 from streamscope.models.make import build
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer
-from streamscope.papers.krom_arithmetic import BIASES, Case, updates
+from streamscope.papers.krom.arithmetic import BIASES, Case, updates
 
 both = pytest.mark.parametrize("dtype", DTYPES)
 

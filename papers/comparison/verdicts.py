@@ -1,0 +1,201 @@
+"""Does a claim of a paper hold on these runs? One rule, applied to an interval over training seeds.
+
+    direction   holds            the 95 % interval lies on the side that the paper says, and p, corrected over the
+                                 claims of the table (Holm), is at most .05
+                opposite         the same on the other side
+                negligible       the whole interval lies within ± the smallest effect of interest of the claim
+                not resolved     anything else with an interval: it holds 0 (or the limit), or its p does not survive
+                                 the correction
+                undefined        there is no interval, and why
+                any other text   the claim cannot be judged on these runs, and why: `instead` (the model cannot do the
+                                 task, the arms differ in something else as well, withdrawn)
+    alone       holds or opposite by the interval alone, uncorrected, where the verdict is "not resolved"
+    size        unless opposite: the printed difference lies inside the interval, or this one is larger or smaller
+
+A limit has Student's interval over the seeds of one preset. Where every seed gives the same number there is no interval
+and no p: that number's side is the verdict, which says so. A number that training does not change is counted, not
+measured; its verdict says that too.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.papers.comparison.printed import Bound, smallest
+from streamscope.papers.comparison.seeds import FLAT, NAN, estimate, nothing, seeds_of
+from streamscope.probes.stats.means import with_holm
+from streamscope.probes.stats.t_tests import clustered_t
+from streamscope.probes.undefined import note, reasons
+
+HOLDS, OPPOSITE, NEGLIGIBLE = "holds", "opposite", "negligible"
+COUNTED = "counted, not trained"
+CANNOT = "the model cannot do the task"
+LEVEL = 0.05
+
+
+def direction(low: float, high: float, p: float, seeds: str, least: float = 0.0) -> str:
+    """Verdict of the interval of what the paper says is positive, with its p corrected over the claims of the table.
+
+    `least` is the smallest effect of interest, in the unit of the interval; `seeds` is for the text, as "3".
+    Raises `ValueError` for an interval that is turned round or has no ends.
+    """
+    if not low <= high:
+        raise ValueError(f"the interval {low} … {high} is turned round or has no ends")
+    if -least <= low and high <= least and least > 0:
+        return f"{NEGLIGIBLE}: within ±{least:g}"
+    if low <= 0 <= high:
+        return f"not resolved at n={seeds} seeds"
+    if not p <= LEVEL:
+        return f"not resolved at n={seeds} seeds, corrected"
+    return HOLDS if low > 0 else OPPOSITE
+
+
+def size(expected: float, low: float, high: float) -> str:
+    """Where the printed difference lies; all three in the direction that the paper says. "" where one is missing."""
+    if expected != expected or low != low or high != high:
+        return ""
+    if low <= expected <= high:
+        return "printed value inside"
+    return "smaller than printed" if high < expected else "larger than printed"
+
+
+# ---- a row per claim, without its verdict ------------------------------------------------------
+
+
+def bound_row(claim: Bound, quantities: pd.DataFrame) -> dict[str, Any]:
+    """The claim that an architecture lies above or below a limit; the sign is such that positive holds."""
+    sign = 1.0 if claim.side == "above" else -1.0
+    row = {
+        "claim": f"{claim.preset} {claim.side} {claim.text}", "quantity": claim.quantity, "where": claim.where,
+        "paper": NAN, "printed": claim.text, "smallest": smallest(claim, quantities),
+    }  # fmt: skip
+    values, _ = seeds_of(quantities, claim.quantity, claim.preset)
+    if not len(values):
+        return measured(row, NAN, NAN, NAN, NAN, "0", nothing(quantities, claim.quantity, claim.preset))
+    beyond = sign * (values - claim.limit)
+    found = estimate(beyond)
+    p = float(clustered_t(beyond, np.ones(len(beyond))).p) if "ci_low" not in found["why"] else NAN
+    why = found["why"].get("ci_low", "")
+    why = f"one seed of {claim.preset}" if why == "one seed" else why
+    return measured(row, found["mean"], found["ci_low"], found["ci_high"], p, str(len(values)), why)
+
+
+def pairs_row(row: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with what `seeds.paired` found: more than less, over the pairs of seeds."""
+    why = found["why"].get("ci_low", "")
+    why = "one pair of seeds" if why == "one seed" else why
+    return measured(row, found["mean"], found["ci_low"], found["ci_high"], found["p"], str(found["n"]), why)
+
+
+def measured(
+    row: dict[str, Any], difference: float, low: float, high: float, p: float, seeds: str, why: str
+) -> dict[str, Any]:
+    """The row of a claim with what was measured and reasons for what is undefined; `with_verdicts` judges it.
+
+    `row` has claim, quantity, where, paper, printed and smallest (the smallest effect of interest).
+    """
+    cells = {"difference": difference, "ci_low": low, "ci_high": high, "p": p}
+    missing = {k: why or COUNTED for k, x in cells.items() if x != x}
+    if row["paper"] != row["paper"]:
+        missing["paper"] = "the paper prints no difference, or in no known unit"
+    if row["smallest"] != row["smallest"]:
+        missing["smallest"] = "no effect is too small: the number is exact, or of no known unit"
+    return {**row, **cells, "seeds": seeds, "why": why, "undefined": note(missing)}
+
+
+# ---- all claims of a page: one family, one correction ------------------------------------------
+
+
+def with_verdicts(rows: Sequence[dict[str, Any]], instead: Mapping[int, str] | None = None) -> pd.DataFrame:
+    """The table of claims: `measured` rows with Holm's p over all that are judged, direction, alone and size.
+
+    `instead` gives rows, by their place, that cannot be judged the text of their verdict; they are no tests and not in
+    the family. A row with `kind` factor is in logarithms.
+    """
+
+    instead = dict(instead or {})
+    table = pd.DataFrame(rows)
+    kept = table["p"].copy()
+    table.loc[list(instead), "p"] = NAN
+    table["undefined"] = [
+        note({**_reasons(text), **({"p": "not judged"} if i in instead and kept[i] == kept[i] else {})})
+        for i, text in enumerate(table["undefined"])
+    ]
+    table = with_holm(table)
+    found = list(table.itertuples())
+    verdict = [instead.get(i) or _verdict(r) for i, r in enumerate(found)]
+    both = list(zip(verdict, found, strict=True))
+    alone = [_side(r.ci_low, r.ci_high) if v.startswith("not resolved") else "" for v, r in both]
+    unsized = {i for i, v in enumerate(verdict) if v.startswith(OPPOSITE)} | set(instead)
+    sizes = ["" if i in unsized else size(r.paper, r.ci_low, r.ci_high) for i, r in enumerate(found)]
+    return table.drop(columns="why").assign(direction=verdict, alone=alone, size=sizes)
+
+
+def _reasons(text: str) -> dict[str, str]:
+
+    return reasons(text)
+
+
+def _verdict(r: Any) -> str:
+    if r.ci_low != r.ci_low or r.ci_high != r.ci_high:
+        if r.why == FLAT and r.difference == r.difference:
+            return _same_in_all(r.difference, r.seeds, r.smallest)
+        return f"undefined: {r.why.removeprefix('undefined ')}"
+    if r.p != r.p:
+        return f"{_side(r.ci_low, r.ci_high) or 'undefined'}: {COUNTED}"
+    return direction(r.ci_low, r.ci_high, r.p_holm, r.seeds, 0.0 if r.smallest != r.smallest else r.smallest)
+
+
+def _same_in_all(difference: float, seeds: str, least: float) -> str:
+    """Verdict of a difference without spread over seeds; one that rounding could make is none."""
+    value = round(difference, 12)
+    if abs(value) <= (least if least == least else 0.0):
+        return (
+            f"{NEGLIGIBLE}: within ±{least:g}, the same at n={seeds} seeds"
+            if value
+            else f"not resolved at n={seeds} seeds"
+        )
+    return f"{_side(value, value)}: the same at n={seeds} seeds"
+
+
+def _side(low: float, high: float) -> str:
+    return HOLDS if low > 0 else OPPOSITE if high < 0 else ""
+
+
+# ---- how many ----------------------------------------------------------------------------------
+
+
+def verdicts(table: pd.DataFrame) -> pd.Series:
+    """How many claims hold, are opposite, negligible, not resolved, counted, undefined, or cannot be judged."""
+    return table["direction"].map(_kind).value_counts()
+
+
+def _kind(text: str) -> str:
+    if text.endswith(COUNTED):
+        return COUNTED
+    return re.sub(r"( at n=|: ).*", "", text)
+
+
+def summary(table: pd.DataFrame, family: pd.DataFrame | None = None) -> str:
+    """The counts in one sentence, with those that exclude the printed size and what chance alone would give.
+
+    Of m tested intervals m/20 are expected to miss 0 by chance: that is why verdicts take the corrected p. `family` is
+    the whole table of claims where `table` is a part of it.
+    """
+    counts = ", ".join(f"{kind}: {n}" for kind, n in verdicts(table).items())
+    open_ = table[table["direction"].str.startswith("not resolved")]
+    outside = int(open_["size"].isin(["smaller than printed", "larger than printed"]).sum())
+    leaning = int((open_["alone"] != "").sum())
+    tests = int((table if family is None else family)["p"].notna().sum())
+    text = f"{counts}."
+    if outside:
+        text += f" Of those not resolved, {outside} exclude the printed size."
+    if leaning:
+        text += (
+            f" {leaning} more have an interval on one side of 0 and a p that does not survive the correction over "
+            f"{tests} tests (about {tests / 20:.1f} such intervals are expected by chance alone)."
+        )
+    return text

@@ -1,0 +1,289 @@
+"""The sections of `papers.demo` that show what was measured: prose, verdicts, figures, tables, commands."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from streamscope.interventions.ablate.measure import LOSS
+from streamscope.papers.demo import figures as draw
+from streamscope.papers.demo import words as words
+from streamscope.papers.demo.measure import GATES, SUITE, Found, Sizes, Subject
+from streamscope.papers.page import Command, Figure, Panels, Section, Table, Text, Token, TokenRow, Verdict
+from streamscope.probes.coreference.measure import HEADS, HELD_OUT
+from streamscope.probes.result import short_units
+
+Runs = Sequence[tuple[Subject, Found]]
+FRONT = {
+    "following": ("who", "role", "change", "ci_low", "ci_high", "p", "p_holm", "n", "clusters"),
+    "ablation": ("head", "delta", "ci_low", "ci_high", "p_holm", "control", "above", "above_low", "above_high",
+                 "p_above_holm"),
+    "coreference-held-out": ("halves", "head", "rule", "top1", "rule_share", "difference", "ci_low", "ci_high", "p"),
+    "coreference-keys-held-out": ("halves", "head", "rule", "top1", "rule_share", "difference", "ci_low", "ci_high",
+                                  "p"),
+}  # fmt: skip
+"""Columns that stand first in a table; the others follow."""
+
+
+def pds(runs: Runs, sizes: Sizes) -> Section:
+    """PDS of every head."""
+    limit = max(float(found.tables["pds"]["pds"].max()) for _, found in runs)
+    panels = [
+        Figure(subject.name, draw.heads(found.tables["pds"], "pds", i, limit, unit="PDS", signed=False), "PDS by head")
+        for i, (subject, found) in enumerate(runs)
+    ]
+    threshold = float(runs[0][1].tables["pds"]["threshold"].iloc[0])
+    return Section(
+        "Where heads look: position or meaning?",
+        [
+            Text(
+                f"{sizes.pairs} pairs of short passages say the same with two nouns in either order, then a pronoun. "
+                "PDS, the token-position dependence score, is how much a head's attention from the pronoun to the "
+                "right noun changes when that noun moves from first to last place. Near 0 the head does not care where "
+                "the noun stands, or does not look at it at all; near 1 it follows the place. Heads over "
+                f"{threshold:g}, the threshold of the LFA paper, count as position-dependent."
+            ),
+            Verdict([words.pds(subject.name, found.tables) for subject, found in runs]),
+            Panels(panels),
+            Command(each(runs, f"python -m probes.pds {{}} --suite {SUITE} --n {sizes.pairs}")),
+        ],
+    )
+
+
+def picture(runs: Runs) -> Section:
+    """The attention picture of a pair of prompts."""
+    names = {"query": "pronoun", "target": "right noun", "distractor": "other noun"}
+    blocks: list[Any] = []
+    commands = []
+    for i, (subject, found) in enumerate(runs):
+        for table, name in zip(found.rows, found.pair, strict=True):
+            order = "right noun first" if name.endswith("-first") else "right noun last"
+            tokens = [
+                Token("BOS" if r.key == 0 else r.key_token, float(r.attention), names.get(r.role, ""))
+                for r in table.itertuples(index=False)
+            ]
+            blocks.append(TokenRow(f"**{subject.name}**, head {found.head}, {order}", i, tokens))
+        place = int(found.rows[0]["query"].iloc[0])
+        head = found.head.replace("H", ".H")
+        commands.append(
+            f"python -m probes.picture {subject.run} --suite {SUITE} --prompt {found.pair[0]} --heads {head} "
+            f"--query {place}"
+        )
+    return Section(
+        "One prompt, seen by one head",
+        [
+            Text(
+                "The same passage in both orders, coloured by the attention that one head pays from the pronoun: the "
+                "head that finds the right noun most often in one half of the prompts. The passage is the first of the "
+                "other half, so it was picked neither for the head nor for its looks. One prompt is an illustration "
+                "and no evidence; the numbers are shares of attention, of other tokens from 0.1 on."
+            ),
+            *blocks,
+            Command(commands),
+        ],
+    )
+
+
+def coreference(runs: Runs, sizes: Sizes) -> Section:
+    """The best head of one half of the pairs, scored on the other."""
+    top1 = [(subject.name, found.tables["coreference-top1"]) for subject, found in runs]
+    figure = Figure(
+        "How often the right noun gets more attention than the other",
+        draw.shares(top1),
+        "share with 95 % interval; grey: rules that know no meaning",
+        90 + 38 * (4 + len(runs)),
+    )
+    return Section(
+        "Coreference: does a head find the noun that a pronoun means?",
+        [
+            Text(
+                f"In the prompts of the same {sizes.pairs} pairs, whose combinations of words the built-in stories "
+                "keep out of training, a head is right when the pronoun attends more to the right noun than to the "
+                "other. The best of many heads is best partly by luck, so it is chosen on one half and scored on "
+                "the other; no noun is meant in both. Intervals hold for new nouns: prompts that share one are not "
+                "counted as independent. It has to beat the rules without meaning: the most recent noun, the first, "
+                "the one with most tokens, and chance. In pairs of both orders the first two are right in exactly "
+                "half. Where it looks most of all is another question, which the papers' Top-1 asks: over all tokens, "
+                "a head that looks at neither noun is right in none, and here in about half."
+            ),
+            Verdict([words.coreference(subject.name, found.tables) for subject, found in runs]),
+            Panels([figure], wide=True),
+            Table(
+                _together(runs, "coreference-held-out"), "Chosen on one half, scored on the other", units=_units("c")
+            ),
+            Table(_together(runs, "coreference-keys-held-out"), "The same over all tokens", units=_units("c")),
+            Command(
+                [
+                    *each(runs, f"python -m probes.coreference {{}} --suite {SUITE} --n {sizes.pairs}"),
+                    *each(runs, f"python -m probes.coreference {{}} --suite {SUITE} --n {sizes.pairs} --domain keys"),
+                ]
+            ),
+        ],
+    )
+
+
+def meaning(runs: Runs, sizes: Sizes) -> Section:
+    """SPS and coherence."""
+    sps = [(subject.name, found.tables["sps"]) for subject, found in runs]
+    odds = [(subject.name, found.tables["coherence"]) for subject, found in runs]
+    rows = 60 + 34 * max(len(sps[0][1]), len(odds[0][1]))
+    panels = [
+        Figure("Attention: SPS", draw.dots(sps, "heads", "sps", "attention, right noun − other"),
+               "all heads, then by layer; 95 % intervals", max(300, rows)),
+        Figure("Words: coherence", draw.dots(odds, "relation", "log_odds", "log-odds of the right noun, nats"),
+               "all prompts, then by relation; 95 % intervals", max(300, rows)),
+    ]  # fmt: skip
+    lines = [f(subject.name, found.tables) for f in (words.sps, words.coherence) for subject, found in runs]
+    return Section(
+        "What attention prefers, and what the model says",
+        [
+            Text(
+                "SPS, the semantic preference score, is the attention from the pronoun to the right noun minus that to "
+                "the other, averaged over heads: above 0, attention leans to the meaning. Coherence asks for "
+                "behaviour instead: the passage goes on, and the log-odds compare the right noun with the wrong one "
+                "as the next word. A model can show one without the other. Both use the prompts of "
+                f"{sizes.pairs} pairs; prompts that share a noun are not counted as independent."
+            ),
+            Verdict(lines),
+            Panels(panels),
+            Table(_together(runs, "sps"), "SPS; `even` is that of a head that looks everywhere alike", digits=5),
+            Table(_together(runs, "coherence"), "Coherence, in nats; share: of prompts with log-odds above 0"),
+            Command(
+                [
+                    *each(runs, f"python -m probes.sps {{}} --suite {SUITE} --n {sizes.pairs}"),
+                    *each(runs, f"python -m probes.coherence {{}} --suite {SUITE} --n {sizes.pairs}"),
+                ]
+            ),
+        ],
+    )
+
+
+def ablation(runs: Runs, sizes: Sizes) -> Section:
+    """Every head at z = 0, with its controls."""
+    limit = max(float(found.tables["ablation"]["delta"].abs().max()) for _, found in runs)
+    factor, unit, digits = 1, "nats per token", 2
+    if limit < 0.1:
+        factor, unit, digits = 1000, "thousandths of a nat per token", 1 if limit > 0.005 else 2
+    panels = []
+    for i, (subject, found) in enumerate(runs):
+        scaled = found.tables["ablation"].assign(delta=factor * found.tables["ablation"]["delta"])
+        figure = draw.heads(scaled, "delta", i, factor * limit, unit=unit, signed=True, digits=digits)
+        panels.append(Figure(subject.name, figure, f"change of the loss, {unit}; grey: it falls"))
+    tables = [
+        Table(_front("ablation", found.tables["ablation"].drop(columns=["layer", "index", "scale"])),
+              f"{subject.name}: every head, largest effect first", digits=5, units=_units("a"))
+        for subject, found in runs
+    ]  # fmt: skip
+    n, limited = int(runs[0][1].tables["ablation"]["n"].iloc[0]), sizes.documents
+    return Section(
+        "Ablation: what is lost without a head?",
+        [
+            Text(
+                f"Each head's output is set to 0, one head at a time, on {n} validation documents. Removing anything "
+                "changes something, so the effect (`delta`, in nats per token) stands beside its control: the mean "
+                "effect of the other heads, one at a time. `above` is effect − control. Intervals are over documents; "
+                "`p_holm` and `p_above_holm` are corrected for the number of heads."
+            ),
+            Verdict([words.ablation(subject.name, found.tables) for subject, found in runs]),
+            Panels(panels),
+            *tables,
+            Command(each(runs, f"python -m interventions.ablate {{}} --heads --max-documents {limited}")),
+        ],
+    )
+
+
+def following(runs: Runs, sizes: Sizes) -> Section:
+    """What is lost of the nouns' meaning without the head that follows the right one."""
+
+    panels, tables = [], []
+    every = pd.concat([found.tables["following"].query("role in ('chosen', 'other')") for _, found in runs])
+    limits = (float(every[["change", "ci_low"]].min().min()), float(every[["change", "ci_high"]].max().max()))
+    for i, (subject, found) in enumerate(runs):
+        table = found.tables["following"]
+        if table.empty:
+            continue
+        removed = table[table["role"].isin(["chosen", "other"])]
+        title = "change of what is due to the nouns, nats"
+        figure = draw.dots([(subject.name, removed)], "who", "change", title, first=i, limits=limits)
+        panels.append(Figure(subject.name, figure, "the first row is the head that follows the right noun", 300))
+        tables.append(Table(_front("following", table), f"{subject.name}: due to the nouns, and without a head"))
+    return Section(
+        "The head that follows the right noun, and what is lost without it",
+        [
+            Text(
+                "The same passages, once more with the nouns of another passage: what then remains of the preference "
+                "is not due to the nouns, for example because the verb alone tells a tool from a container. The rest "
+                "is. The head that looks at the right noun most often (chosen on the other half of the passages) is "
+                "removed, and as a control each other head of its layer, one at a time. If the head is used, its "
+                "removal costs more than theirs."
+            ),
+            Verdict([words.following(subject.name, found.tables) for subject, found in runs]),
+            *([Panels(panels)] if panels else []),
+            *tables,
+            Command(each(runs, f"python -m probes.coherence {{}} --suite {SUITE} --n {sizes.pairs}")),
+        ],
+    )
+
+
+def suppression(runs: Runs, sizes: Sizes) -> Section:
+    """The heads with the largest PDS under gates, with their controls."""
+    panels = []
+    for i, (subject, found) in enumerate(runs):
+        effects, draws = found.tables["suppression"], found.tables["suppression-draws"]
+        for measure, title in (("sps", "change of SPS"), ("coherence", "change of log-odds, nats")):
+            what = "SPS" if measure == "sps" else "coherence"
+            figure = draw.gates(effects, draws, measure, i, title)
+            panels.append(Figure(f"{subject.name}: {what}", figure, "1: untouched, 0: switched off", 330))
+    chosen = runs[0][1].tables["suppression-controls"]
+    k, draws = int(chosen["k"].iloc[0]), sizes.draws
+    gates = " ".join(f"{g:g}" for g in GATES)
+    command = (
+        f"python -m interventions.suppress {{}} --suite {SUITE} --n {sizes.suppress_pairs} --k {k} --gates {gates}"
+    )
+    command += f" --draws {draws}" if draws != Sizes().draws else ""
+    return Section(
+        "Suppressing the heads that follow the place",
+        [
+            Text(
+                f"The {k} heads with the largest PDS are turned down together, their outputs times a gate of "
+                f"{', '.join(f'{g:g}' for g in GATES)}, and SPS and coherence are measured again on "
+                f"{sizes.suppress_pairs} pairs (ranked on the same pairs, as in the LFA paper). If these heads carried "
+                "the place only, "
+                f"meaning would survive. The controls are the {k} heads with the smallest PDS and up to {draws} random "
+                f"sets of {k} heads: a change that random heads make as well says nothing about PDS."
+            ),
+            Verdict([line for subject, found in runs for line in words.suppression(subject.name, found.tables)]),
+            Panels(panels),
+            Table(_together(runs, "suppression-controls"), "At the smallest gate: selected heads and their controls",
+                  digits=5),
+            Command(each(runs, command)),
+        ],
+    )  # fmt: skip
+
+
+# ---- small parts -------------------------------------------------------------------------------
+
+
+def each(runs: Runs, command: str) -> list[str]:
+    """The command for every run."""
+    return [command.format(subject.run) for subject, _ in runs]
+
+
+def _together(runs: Runs, name: str) -> pd.DataFrame:
+    """The table `name` of all runs, with the run's name first."""
+
+    parts = [_front(name, found.tables[name]).assign(run=subject.name) for subject, found in runs]
+    table = pd.concat(parts, ignore_index=True)
+    return table[["run", *(c for c in table if c != "run")]]
+
+
+def _front(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """The same columns, those that matter first."""
+    first = [c for c in FRONT.get(name, ()) if c in table]
+    return table[[*first, *(c for c in table if c not in first)]]
+
+
+def _units(which: str) -> dict[str, str]:
+    """Units of the columns, from the modules that made them."""
+
+    return short_units(LOSS, "delta") if which == "a" else short_units((*HEADS, *HELD_OUT))

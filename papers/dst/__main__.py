@@ -1,0 +1,7 @@
+"""`python -m papers.dst`."""
+
+from streamscope.models.cli import command
+from streamscope.papers.dst import main
+
+if __name__ == "__main__":
+    command(main)

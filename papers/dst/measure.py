@@ -1,0 +1,154 @@
+"""What is measured on one run for DST's Tables 4 and 5, with the instruments of `interventions`.
+
+    loss.documents           loss of the measured documents at α = 1, nats per token; `loss` is that of the whole
+                             validation part, at the end of training (`papers.losses`)
+    stream.<definition>.<where>          change of the loss without a stream, as a share of it (Table 4)
+    gap.zero.<where>         x_t → 0 minus x_e → 0;  gap.random.<where>: x_t → random words minus x_t → 0
+    degradation.<α>          loss(α) / loss(1) − 1 (Table 5)
+    area.<kind>.<axis>       area under the curve from α = 1 up (`interventions.amplify.areas`)
+
+Where is everywhere or head; layer by layer is in the table `streams`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+
+from streamscope.interventions.amplify import Amplify
+from streamscope.interventions.steering import streams_of
+from streamscope.interventions.streams.measure import ablate_streams, cells_of
+from streamscope.models.config.presets import preset
+from streamscope.models.make import build
+from streamscope.models.text.shards import TokenShards
+from streamscope.models.transformer import StreamTransformer
+from streamscope.papers.comparison.rows import Progress, Rows
+from streamscope.papers.dst.printed import CONTROL, PLACES, TABLE4_PRESET
+from streamscope.probes.contract import Documents
+from streamscope.probes.documents import OpenDocuments
+from streamscope.probes.undefined import reasons
+
+METHODS = ("zero", "random", "mean", "resample")
+TABLE4_METHODS = ("zero", "random")
+"""Measured layer by layer as well, with one draw."""
+REACHES = ("layer", "onwards")
+SHARE = "share of the loss"
+INITIAL = (TABLE4_PRESET, CONTROL)
+INITIAL_TOKENS = (2, 128)
+"""Sequences and tokens in each, fewer where the context is shorter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How much of the data, which α, how many draws."""
+
+    documents: int = 100
+    alphas: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    draws: int = 3
+    seed: int = 0
+    batch_size: int = 32
+
+
+def dual(model: Any) -> bool:
+    """Whether a model has the two streams of Table 4."""
+
+    return set(streams_of(model)) == {"token", "context"}
+
+
+def measure_run(
+    model: StreamTransformer, shards: TokenShards, settings: Settings, progress: Progress
+) -> dict[str, pd.DataFrame]:
+    """`quantities`, `streams` (empty for a model without two streams), `amplification`, `heads`, `areas`."""
+    rows = Rows()
+    amplification, heads, area = _amplify(rows, model, shards, settings, progress)
+    streams = _streams(rows, model, shards, settings, progress) if dual(model) else pd.DataFrame()
+    return {
+        "quantities": pd.DataFrame(rows.rows), "streams": streams, "amplification": amplification, "heads": heads,
+        "areas": area,
+    }  # fmt: skip
+
+
+def whole_loss(losses: pd.DataFrame) -> pd.DataFrame:
+    """The quantity `loss` of every run, from the table of `papers.losses`."""
+    parts = []
+    for r in losses.itertuples():
+        rows = Rows()
+        rows.add("loss", "loss", "nats/token", float(r.loss), n=1, detail=f"{r.tokens} tokens")
+        parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
+    return pd.concat(parts, ignore_index=True)
+
+
+def initialization(shape: Mapping[str, int], scale: str, seeds: Sequence[int]) -> pd.DataFrame:
+    """How strong layer 0's attention speaks before training: std of its output, in Kronecker and in dense models.
+
+    Of `INITIAL`, freshly built for every seed at the page's shape and at the paper's (`scale` "paper"), over the same
+    random tokens. A Kronecker map has fan-in n_heads where a dense one has d_model, so under the same N(0, .02) its
+    output starts weaker by a factor that `ratio` gives (dense over this one).
+    """
+
+    sizes: list[tuple[str, dict[str, Any]]] = [(scale, dict(shape))]
+    if scale != "paper":
+        sizes.append(("paper", {"d_vocab": int(shape["d_vocab"])}))
+    rows = []
+    for name, changes in sizes:
+        d_model = preset(INITIAL[0], name, **changes).d_model
+        for seed in sorted(set(seeds)):
+            found = {}
+            for one in INITIAL:
+                model = build(one, name, seed=seed, **changes)
+                generator = torch.Generator().manual_seed(0)
+                text = (INITIAL_TOKENS[0], min(INITIAL_TOKENS[1], model.config.n_ctx))
+                ids = torch.randint(0, model.config.d_vocab, text, generator=generator)
+                with torch.no_grad():
+                    _, cache = model.run_with_cache(ids, names_filter="blocks.0.hook_attn_out")
+                found[one] = float(cache["blocks.0.hook_attn_out"].std())
+            dense = found[CONTROL]
+            rows += [
+                {"preset": one, "seed": seed, "scale": name, "d_model": d_model, "std": x, "ratio": dense / x}
+                for one, x in found.items()
+            ]
+    return pd.DataFrame(rows)
+
+
+def _amplify(
+    rows: Rows, model: Any, shards: TokenShards, settings: Settings, progress: Progress
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Table 5 and Fig. 2: losses by α, entropy and unchanged keys, areas in every reading."""
+
+    spec = Documents(max_documents=settings.documents, batch_size=settings.batch_size)
+    opened = OpenDocuments(spec, shards, model.config.n_ctx, model.tokenizer)
+    how = Amplify(alpha=tuple(settings.alphas), text="", prompt="")
+    found = how.measure(model, opened, progress=progress("amplification"))
+    table, area = found.table("amplify").short("delta"), found.table("areas").short("area")
+    first = table.iloc[0]
+    tokens = f"{first['tokens']} tokens"
+    rows.add("loss.documents", "loss", "nats/token", first["baseline"], n=int(first["n"]), detail=tokens)
+    for r in table[table["alpha"] > 1].itertuples():
+        ends = (r.percent_low / 100, r.percent_high / 100)
+        rows.add(f"degradation.{r.alpha:g}", "degradation", SHARE, r.percent / 100, interval=ends, n=r.n)
+    for r in area.itertuples():
+        rows.add(f"area.{r.kind}.{r.axis}", "area", "by kind", r.area, interval=(r.ci_low, r.ci_high), n=r.n)
+    return table, found.table("heads").short(), area
+
+
+def _streams(rows: Rows, model: Any, shards: TokenShards, settings: Settings, progress: Progress) -> pd.DataFrame:
+    """Table 4 everywhere, for the head and layer by layer."""
+
+    streams, layers = ("token", "context"), list(range(model.config.n_layers))
+    limits: dict[str, Any] = {"max_documents": settings.documents, "batch_size": settings.batch_size}
+    limits["seed"] = settings.seed
+    cells = cells_of(streams, METHODS, PLACES, ())
+    whole = ablate_streams(model, shards, cells, draws=settings.draws, progress=progress("streams"), **limits)
+    cells = cells_of(streams, TABLE4_METHODS, layers, REACHES)
+    by_layer = ablate_streams(model, shards, cells, draws=1, progress=progress("streams, by layer"), **limits)
+    for r in whole.itertuples():
+        ends, why = (r.percent_low / 100, r.percent_high / 100), reasons(r.undefined).get("percent", "")
+        rows.add(f"stream.{r.definition}.{r.where}", "streams", SHARE, r.percent / 100, interval=ends, n=r.n, why=why)
+    share = whole.set_index(["stream", "method", "where"])["percent"] / 100
+    for place in PLACES:
+        token = share["token", "zero", place]
+        rows.add(f"gap.zero.{place}", "streams", SHARE, token - share["context", "zero", place])
+        rows.add(f"gap.random.{place}", "streams", SHARE, share["token", "random", place] - token)
+    return pd.concat([whole, by_layer], ignore_index=True)

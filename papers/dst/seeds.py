@@ -1,0 +1,65 @@
+"""From runs to presets and claims of DST: training seeds are the units, pairs of one seed for two presets."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from streamscope.papers.comparison.printed import smallest
+from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
+from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+from streamscope.papers.dst.printed import PAPER_ALPHAS, bounds, orders, printed
+from streamscope.probes.undefined import note
+
+
+def presets(quantities: pd.DataFrame) -> pd.DataFrame:
+    """One row per quantity and preset: n seeds, mean, sd, 95 % t interval over seeds."""
+    rows = []
+    names = list(dict.fromkeys(quantities["preset"]))
+    for quantity, family, unit in quantities.drop_duplicates("quantity")[["quantity", "family", "unit"]].to_numpy():
+        for preset in names:
+            values, left_out = seeds_of(quantities, quantity, preset)
+            if len(values):
+                row = estimate(values)
+                why = row.pop("why")
+            else:
+                row = {"n": 0, **dict.fromkeys(("mean", "sd", "ci_low", "ci_high"), NAN)}
+                why = dict.fromkeys(("mean", "sd", "ci_low", "ci_high"), nothing(quantities, quantity, preset))
+            key = {"quantity": quantity, "family": family, "unit": unit, "preset": preset}
+            rows.append({**key, **row, "left_out": ", ".join(left_out), "undefined": note(why)})
+    return pd.DataFrame(rows)
+
+
+def claims(quantities: pd.DataFrame, alphas: Sequence[float] = PAPER_ALPHAS) -> pd.DataFrame:
+    """One row per claim about presets that are given: measured, interval over seeds, Holm over all, verdict.
+
+    `runs` counts those whose own value has the sign that the paper says; with one seed it is all there is.
+    """
+    names = list(dict.fromkeys(quantities["preset"]))
+    dual = [p for p in names if ((quantities["preset"] == p) & (quantities["family"] == "streams")).any()]
+    rows = []
+    for claim in bounds(names, dual):
+        values, _ = seeds_of(quantities, claim.quantity, claim.preset)
+        sign = 1 if claim.side == "above" else -1
+        agree = int((sign * (values - claim.limit) > 0).sum())
+        rows.append({**bound_row(claim, quantities), "runs": f"{agree} of {len(values)}"})
+    for order in orders(alphas):
+        if not {order.more, order.less} <= set(names):
+            continue
+        two = [printed(preset, order.quantity) for preset in (order.more, order.less)]
+        row = {
+            "claim": f"{order.more} > {order.less}", "quantity": order.quantity, "where": order.where,
+            "paper": two[0] - two[1], "printed": f"{two[0]:.4g} against {two[1]:.4g}",
+            "smallest": smallest(order, quantities),
+        }  # fmt: skip
+        if order.quantity.startswith("area."):
+            row["paper"] = NAN  # in no known unit
+        gaps = _by_seed(quantities, order.quantity, order.more) - _by_seed(quantities, order.quantity, order.less)
+        gaps = gaps.dropna()
+        found = paired(quantities, order.quantity, order.more, order.less)
+        rows.append({**pairs_row(row, found), "runs": f"{int((gaps > 0).sum())} of {len(gaps)}"})
+    return with_verdicts(rows)
+
+
+def _by_seed(quantities: pd.DataFrame, quantity: str, preset: str) -> pd.Series:
+    mine = (quantities["quantity"] == quantity) & (quantities["preset"] == preset)
+    return quantities[mine].set_index("seed")["value"]

@@ -1,0 +1,39 @@
+"""KROM's comparisons over trained runs: Canon and hyper-connections against GPT-2, and what freezes mixing at bias −8.
+
+    python -m papers.krom runs/textbooks/* --out results/krom_textbooks
+    python -m papers.krom --tables results/krom_textbooks --out results/krom_textbooks
+
+Two questions. Losses: vanilla, Canon, KromHC and KromCanon, trained alike, beside the blog's, and whether its order of
+them holds. Mixing:
+runs of kromhc or kromcanon that differ in the initial bias, the storage of the hyper-connections' parameters, their
+optimiser and decay; how much of a logit's way was the loss's and how much decay's (`papers.krom.mixing`). Runs of a
+recipe of their own (other steps, other rates of the hyper-connections) are in the mixing table and not in the losses.
+With --tables an earlier comparison's tables are judged and its page is written again, without a model.
+"""
+
+from collections.abc import Sequence
+
+from streamscope.models.cli import parse
+from streamscope.models.errors import InputError
+from streamscope.papers.krom.options import Options
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, read, print, write."""
+    options = parse(Options, argv, __doc__)
+    if options.tables is not None and options.runs:
+        raise InputError(f"give run folders to measure, or --tables {options.tables} to judge again; not both")
+    if not options.runs and options.tables is None:
+        raise InputError("give run folders: python -m papers.krom runs/gpt2-0 runs/kromhc-0 …")
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        raise InputError(f"--out {options.out} is a file; give a folder")
+
+    from streamscope.papers.krom.page import argv_of, show, write
+    from streamscope.papers.krom.report import again, open_runs, read
+
+    found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
+    show(found)
+    if options.out is not None:
+        if options.tables is None:
+            found.about["argv"] = argv_of(found, options.out, options.html)
+        write(found, options.out, options.html)

@@ -1,0 +1,176 @@
+"""What the mixing matrices of trained hyper-connections became, and what of it the loss did (KROM; SPEC §1.5, §1.10 d).
+
+A logit of H_res moves for three reasons: the gradient of the loss, weight decay, and neither where the storage rounds
+both away. `without_gradient` replays a run's schedule with gradients of zero, in its storage and optimiser; what a
+trained logit has beyond that came with the loss: with its gradient, and with what AdamW makes of the gradient's noise.
+Modules whose mixing cannot change any output (the streams before them are equal, or only their sum is read after them)
+check the replay: they show what rounding makes of a gradient that is zero.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from streamscope.models.checkpoint import load
+from streamscope.models.layers.hyper_mixing import DTYPES, KroneckerConnection
+from streamscope.models.mixing import connections, idle, measure
+from streamscope.papers.comparison.runs import Run
+from streamscope.papers.losses import final_loss
+from streamscope.probes import mixing
+from streamscope.probes.direction_tables import find
+from streamscope.probes.mixing import AT_REST, DECAY, LEAST, MIX, final, kept_step, kind, log
+from streamscope.probes.prompts.alignment import check_tokenizer
+from streamscope.probes.prompts.sets import contrast, encode
+from streamscope.probes.stream_states import stream_states
+from streamscope.probes.undefined import note
+
+NAN = float("nan")
+ARM_OF_THE_MODEL = ("residual.b_res", "residual.hc_dtype")
+"""Fields of a model's configuration in which arms may differ."""
+ARM = ["preset", "b_res", "storage", "optimizer", "lr", "decay", "steps"]
+"""The columns that tell an arm."""
+CONTRASTS = (("indoor", "outdoor"), ("happy", "sad"))
+FACTOR_UNITS = {
+    "b_keep": "logit",
+    "b_swap": "logit",
+    "gap": "logit, b_swap − b_keep",
+    "gap_without_gradient": "logit",
+    "by_loss": "logit, gap − gap without gradient",
+    "swap": "probability",
+    "swap_best": "probability",
+}
+RUN_UNITS = {
+    "b_res": "logit",
+    "loss": "nats per token",
+    "swap": "probability, mean over factors that can act",
+    "swap_low": "probability",
+    "swap_high": "probability",
+    "swap_best": "probability, mean over factors that can act",
+    "swap_without_gradient": "probability",
+    "swap_dynamic": "probability in use, mean over factors that can act and tokens of the monitor",
+    "gap": "logit, mean over factors that can act",
+    "by_loss": "logit, mean over factors that can act",
+    "by_loss_max": "logit, the factor that went furthest towards mixing",
+    "by_loss_controls": "logit, mean over factors that cannot act",
+    "n_mix": "factors that can act whose static swap exceeds that without gradient by .01 or more",
+    "n_decay": "factors that can act, of a static swap of .01 or more, that do not",
+    "n_still": "factors that can act whose static swap is below .01",
+    "gradient": "nats per token per logit: median over modules of ‖∂L/∂b_res‖ at the end; AdamW's ε is 1e-8",
+    "stream_cosine": "cosine, mean over pairs, layers and contrasts",
+    "shuffled_cosine": "as stream_cosine, labels shuffled",
+}
+
+
+def without_gradient(run: Run) -> tuple[float, float]:
+    """(b_keep, b_swap) after the run's steps with gradients of zero: decay and storage alone."""
+
+    residual = run.config["model"]["residual"]
+    start = torch.tensor([0.0, residual["b_res"]]).to(DTYPES[residual["hc_dtype"]])
+    keep, swap = mixing.without_gradient(start, run.config["training"], int(run.manifest["steps"])).tolist()
+    return keep, swap
+
+
+def factors(run: Run) -> pd.DataFrame:
+    """One row per module and Kronecker factor: its logits, swap and best swap, and what of the gap the loss made.
+
+    `acts` is whether mixing there can change an output.
+    """
+
+    model = load(run.folder, device="cpu")
+    rest = without_gradient(run)
+    static = {(r["module"], r["metric"], r["part"]): r["value"] for r in measure(model)}
+    without = idle(model)
+    rows = []
+    for name, module in connections(model).items():
+        assert isinstance(module, KroneckerConnection), f"{name} is {type(module).__name__}"
+        for k, (keep, swap) in enumerate(module.b["res"].detach().to(torch.float64).tolist()):
+            gap, still = swap - keep, rest[1] - rest[0]
+            rows.append(
+                {
+                    "module": name, "factor": k, "acts": name not in without, "b_keep": keep, "b_swap": swap,
+                    "gap": gap, "gap_without_gradient": still, "by_loss": gap - still,
+                    "swap": static[name, "swap_static", f"factor {k}"],
+                    "swap_best": NAN if (best := static[name, "swap_best", f"factor {k}"]) is None else best,
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def way(run: Run, found: pd.DataFrame) -> pd.DataFrame:
+    """Step and mean static swap over the factors that can act (`found` is the run's `factors`), from its log."""
+
+    rows = log(run.folder)
+    own = rows[(rows["metric"] == "swap_static") & rows["module"].isin(set(found[found["acts"]]["module"]))]
+    return own.groupby("step")["value"].mean().rename("swap").reset_index()
+
+
+def judged(mixing: pd.DataFrame, factors: pd.DataFrame) -> pd.DataFrame:
+    """The mixing table with the factors that can act counted by what they do, by the rule of `probes.mixing`.
+
+    `n_mix`, `n_decay` and `n_still` are by the static swap against that without any gradient.
+    """
+
+    acts = factors[factors["acts"]]
+    rest = 1 / (1 + np.exp(-acts["gap_without_gradient"]))
+    kinds = acts.assign(kind=[kind(s, r, LEAST) for s, r in zip(acts["swap"], rest, strict=True)])
+    counts = kinds.groupby([*ARM, "seed", "kind"]).size().unstack(fill_value=0)
+    counts = counts.reindex(columns=[MIX, DECAY, AT_REST], fill_value=0).set_axis(
+        ["n_mix", "n_decay", "n_still"], axis=1
+    )
+    old = [c for c in ("streams", "distance_static", "distance_dynamic", *counts) if c in mixing]
+    return mixing.drop(columns=old).merge(counts.reset_index(), on=[*ARM, "seed"], how="left", validate="1:1")
+
+
+def stream_cosines(run: Run, contrasts: Sequence[tuple[str, str]] = CONTRASTS, draws: int = 20) -> dict[str, float]:
+    """Mean over contrasts, layers and pairs of streams of cos(r_s, r_s'), also for shuffled labels (SPEC §1.6)."""
+
+    model = load(run.folder, device="cpu")
+    tokenizer = check_tokenizer(model)
+    tables = []
+    for names in contrasts:
+        rows = [encode(s, tokenizer, model.cfg.n_ctx).tokens for s in contrast(*names)]
+        a, b = (stream_states(model, tokens, "mean") for tokens in rows)
+        tables.append(find(a, b, run=run.name, preset=run.preset, draws=draws).streams)
+    return {
+        name: float(np.mean([table[name].mean() for table in tables])) for name in ("stream_cosine", "shuffled_cosine")
+    }
+
+
+def arm(run: Run) -> dict[str, Any]:
+    """What distinguishes the hyper-connected runs: bias, storage, optimiser, its peak rate and decay."""
+    t, residual = run.config["training"], run.config["model"]["residual"]
+    return {
+        "preset": run.preset, "b_res": residual["b_res"], "storage": residual["hc_dtype"],
+        "optimizer": t["hc_optimizer"], "lr": t["hc_lr"], "decay": t["hc_decay"], "steps": int(run.manifest["steps"]),
+    }  # fmt: skip
+
+
+def mixing_row(run: Run, found: pd.DataFrame) -> dict[str, Any]:
+    """One row of the mixing table: a run's arm, seed, loss, and its mixing, over the factors that can act."""
+
+    acts, idle = found[found["acts"]], found[~found["acts"]]
+    rest = without_gradient(run)
+    metrics = final(load(run.folder, device="cpu"), log(run.folder), kept_step(run.folder))
+    gradient = metrics.loc[metrics["metric"] == "gradient", "value"].dropna()
+    in_use = metrics[(metrics["metric"] == "swap_dynamic") & metrics["module"].isin(set(acts["module"]))]["value"]
+    why = {} if len(idle) else {"by_loss_controls": "every module can act"}
+    if acts["swap_best"].isna().all():
+        why["swap_best"] = "no tanh bounds the dynamic term"
+    if gradient.empty:
+        why["gradient"] = "not logged at the kept step"
+    return {
+        **arm(run), "seed": run.seed, **final_loss(run), "factors": len(acts), "swap": float(acts["swap"].mean()),
+        "swap_low": float(acts["swap"].min()), "swap_high": float(acts["swap"].max()),
+        "swap_best": float(acts["swap_best"].mean()),
+        "swap_without_gradient": float(1 / (1 + np.exp(rest[0] - rest[1]))),
+        "swap_dynamic": float(in_use.mean()),
+        "gap": float(acts["gap"].mean()), "by_loss": float(acts["by_loss"].mean()),
+        "by_loss_sd": float(acts["by_loss"].std(ddof=1)),
+        "towards": int((acts["by_loss"] > 0).sum()), "by_loss_max": float(acts["by_loss"].max()),
+        "by_loss_controls": float(idle["by_loss"].mean()) if len(idle) else NAN,
+        **stream_cosines(run),
+        "gradient": float(gradient.median()) if len(gradient) else NAN, "undefined": note(why),
+    }  # fmt: skip

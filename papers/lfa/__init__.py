@@ -1,0 +1,50 @@
+"""Paper LFA: its four architectures, measured over training seeds and held against what the paper prints.
+
+    python -m papers.lfa runs/tinystories/*
+    python -m papers.lfa runs/std-t-0 runs/std-t-1 runs/lfa-0 runs/lfa-1 --out results/lfa
+    python -m papers.lfa --tables results/lfa --out results/lfa        judge and write again, without a model
+
+Takes finished runs of std-t, d-cas, lfa and cfm that differ in preset, seed, positions and norm only. Per run: loss,
+PDS, coreference heads against chance, recency and the longest word, stability, SPS, and what suppressing the position
+heads does beside bottom-k and random controls. Per architecture: mean and interval over seeds, and against std-t,
+paired by seed. Per claim of the paper: whether it holds here, by a rule. --out writes tables, figures and a README.md
+that says it all.
+
+The presets differ in more than their architecture: std-t has learned positions and LayerNorm, the others RoPE and
+ChannelLayerNorm. A std-t that differs in the architecture alone is made with --set; where given it is the control:
+
+    python -m models.train std-t --set positions=rope --set norm=channel --seed 0 … --out runs/std-t-rope-cln-0
+"""
+
+from collections.abc import Sequence
+
+from streamscope.models.cli import parse
+from streamscope.models.errors import InputError
+from streamscope.papers.lfa.options import MIN_DRAWS, Options
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure what is not measured yet or read what was, print, write."""
+    options = parse(Options, argv, __doc__)
+    if options.draws < MIN_DRAWS:
+        raise InputError(f"--draws {options.draws}: at least {MIN_DRAWS} random sets make a control")
+    if (
+        not options.k
+        or min(options.k) < 1
+        or options.documents < 2
+        or options.batch_size < 1
+        or options.seed < 0
+        or options.resamples < 100
+    ):
+        raise InputError(
+            "--k, --batch-size: at least 1; --documents: at least 2; --resamples: at least 100; --seed: 0 or more"
+        )
+    options.check_out()
+
+    from streamscope.papers.lfa.page import write
+    from streamscope.papers.lfa.report import print_report, report_of
+
+    report, figure = report_of(options)
+    print_report(report)
+    if options.out is not None:
+        write(report, figure, options.out, options.static, options.html)

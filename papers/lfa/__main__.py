@@ -1,0 +1,7 @@
+"""`python -m papers.lfa`."""
+
+from streamscope.models.cli import command
+from streamscope.papers.lfa import main
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,53 @@
+"""Claims of paper LFA, judged by `papers.comparison.verdicts`: one family of tests, one correction (Holm)."""
+
+from typing import Any
+
+import pandas as pd
+
+from streamscope.papers.comparison.printed import Order, smallest
+from streamscope.papers.comparison.seeds import NAN
+from streamscope.papers.comparison.verdicts import bound_row, measured, with_verdicts
+from streamscope.papers.lfa.printed import BOUNDS, ORDERS, printed
+from streamscope.papers.lfa.runs import Arms
+from streamscope.papers.lfa.seeds import EXACT, contrast
+
+WITHDRAWN = "withdrawn: measured among the candidates only, the paper's equation is over all keys"
+
+
+def order_row(claim: Order, quantities: pd.DataFrame, arms: Arms | None = None) -> dict[str, Any]:
+    """One row for a claim that one architecture has more of something than another: their arms that differ least."""
+    paper = [printed(p, claim.quantity) for p in (claim.more, claim.less)]
+    expected = paper[0].value - paper[1].value if paper[0] and paper[1] else NAN
+    more, less = (arms or Arms()).pair(claim.more, claim.less)
+    row = {
+        "claim": f"{more} > {less}", "more": more, "less": less, "quantity": claim.quantity, "where": claim.where,
+        "paper": expected, "printed": f"{paper[0].text} against {paper[1].text}" if paper[0] and paper[1] else "",
+        "smallest": smallest(claim, quantities),
+    }  # fmt: skip
+    found = contrast(quantities, claim.quantity, more, less)
+    return {**measured(row, *found[:-1]), "test": found.test}
+
+
+def claims(quantities: pd.DataFrame, arms: Arms | None = None) -> pd.DataFrame:
+    """One row per claim of the paper: printed, measured with its interval over seeds, Holm over all, verdicts.
+
+    A contrast of two arms that differ in more than their architecture is not judged (parameters are counted whatever
+    else differs), nor is one over all keys of which only the candidates were measured.
+    """
+    rows = [order_row(c, quantities, arms) for c in ORDERS]
+    rows += [{**bound_row(c, quantities), "more": c.preset, "less": "", "test": ""} for c in BOUNDS]
+    instead = {i: text for i, row in enumerate(rows) if (text := _instead(row, quantities, arms or Arms()))}
+    return with_verdicts(rows, instead)
+
+
+def _instead(row: dict[str, Any], quantities: pd.DataFrame, arms: Arms) -> str:
+    """Why a claim cannot be judged on these runs; "" where it can, and where there is nothing to judge."""
+    own = quantities[quantities["preset"].isin([row["more"], row["less"]])]
+    measured_here, other = set(own["quantity"]), row["quantity"].replace(".keys.", ".candidates.")
+    both = {row["more"], row["less"]} <= {*own["preset"], ""}
+    if both and row["quantity"] not in measured_here and other in measured_here:
+        return WITHDRAWN
+    if row["quantity"] in EXACT or row["difference"] != row["difference"] or not row["less"]:
+        return ""
+    found = arms.confounded(row["more"], row["less"])
+    return f"confounded: {found}" if found else ""

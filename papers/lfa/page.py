@@ -1,0 +1,286 @@
+"""The README.md of a comparison: every number in it comes from the tables beside it."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from streamscope.papers.comparison.markdown import interval, number, table
+from streamscope.papers.comparison.report import (
+    LEAD,
+    Report,
+    dose,
+    files_line,
+    made_by,
+    pictures,
+    rule,
+    shape,
+    write_page,
+)
+from streamscope.papers.comparison.rows import ONE_PER_RUN
+from streamscope.papers.comparison.verdicts import summary
+from streamscope.papers.lfa.printed import CARD, SETUP
+from streamscope.papers.lfa.rows import HARD, Settings
+from streamscope.papers.lfa.runs import CONTROL, Arms, in_order
+from streamscope.papers.lfa.seeds import EXPLORED, PAIRED, WELCH, seeds_by_preset
+from streamscope.papers.lfa.units import UNITS
+from streamscope.probes.pds import FIXED
+from streamscope.probes.undefined import reasons
+
+MAIN = (
+    "parameters", "loss", "pds.max", "pds.max.L5", "pds.mean", "pds.over", "pds.over.late", "pds.over.reference", "sps",
+    "coreference.keys.top1", "coreference.keys.minus_recency", "coreference.keys.best", "coreference.keys.over30",
+    "coreference.keys.best_layer", "attention.best", "attention.tenth",
+    "stability.keys.jaccard.coreference", "stability.keys.over_total.coreference", "stability.keys.jaccard.competing",
+    "coreference.candidates.top1", "coreference.candidates.minus_recency", "coreference.candidates.best",
+    "coreference.candidates.over30", "stability.candidates.jaccard.coreference",
+    "stability.candidates.over_total.coreference", "stability.candidates.jaccard.competing",
+    "induction.max",
+)  # fmt: skip
+"""Quantities of the first table and of the comparison; the parquet files have all."""
+SUITES = ("prompts", "coreference")
+COPIES = 0.5
+"""A head with this induction score looks back at what came after its token last time in half of its attention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LfaReport(Report):
+    """What the page tells of."""
+
+    settings: Settings
+    documents: dict[str, Any]
+
+
+def page(report: LfaReport) -> str:
+    """The page, in Markdown."""
+    parts = [
+        _head(report), _runs(report), _architectures(report), _comparisons(report), _suppression(report),
+        _claims(report), _undefined(report),
+    ]  # fmt: skip
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(report: LfaReport) -> str:
+    """What was run and how much of it, what the models cannot do yet, which claims are not judged, and the counts."""
+    seeds = seeds_by_preset(report.tables["runs"])
+    have = ", ".join(f"{p} (seed {', '.join(map(str, s))})" for p, s in seeds.items() if s)
+    absent = [p for p, s in seeds.items() if not s]
+    one = [p for p, s in seeds.items() if len(s) == 1]
+    conditions = report.runs[0].conditions
+    data = report.runs[0].config["data"]
+    own = "the runs' own validation documents"
+    where = own if report.documents["own"] else "not the documents the runs were validated on"
+    lines = [
+        "# The four architectures of LFA, over training seeds",
+        LEAD.format(CARD),
+        f"- Runs: {have}; {dose(report.runs)} ({conditions['steps']:,} steps on `{data['data']}`)."
+        + (f" No run of {', '.join(absent)}." if absent else "")
+        + (f" One seed only, so no interval: {', '.join(one)}." if one else ""),
+        f"- {_copying(report)}",
+        *(f"- {line}" for line in _not_judged(report)),
+        f"- Claims of the paper, {len(report.tables['claims'])} in all: {summary(report.tables['claims'])}",
+        f"- Models: scale {conditions['scale']} ({shape(conditions)}). The paper's: \u201c{SETUP}\u201d",
+        f"- Loss: {report.documents['documents']:,} documents ({where}), each cut to the context, "
+        f"{report.documents['cut']} of them longer.",
+        made_by(report.about),
+        files_line(report.files),
+    ]  # fmt: skip
+    return "\n\n".join([lines[0], lines[1], "\n".join(lines[2:]), *pictures(report.files)])
+
+
+def _copying(report: LfaReport) -> str:
+    """Whether any model copies: what is said of heads that look back for words depends on it."""
+    found = report.tables["runs"]
+    scores = found[found["quantity"] == "induction.max"].set_index(["preset", "seed"])["value"]
+    even = found.loc[found["quantity"] == "induction.even", "value"].mean()
+    copying = [f"{preset} seed {seed}" for preset, seed in scores[scores >= COPIES].index]
+    scale = f"even attention has {even:.3f}, a head that copies is near 1"
+    if copying:
+        return f"Copying: {', '.join(copying)} have a head with an induction score of {COPIES:g} or more ({scale})."
+    return (
+        f"No model here copies yet: the largest induction score of any head is {scores.max():.3f} ({scale}). A model "
+        "that does not look back for words cannot show how an architecture does so."
+    )
+
+
+def _not_judged(report: LfaReport) -> list[str]:
+    """The claims that are not judged, by reason, and how the confounded ones can be."""
+    found = report.tables["claims"]
+    lines = []
+    for kind, rest in (("withdrawn", "; judged when it is measured again"), ("confounded", "")):
+        mine = found[found["direction"].str.startswith(f"{kind}: ")]
+        if mine.empty:
+            continue
+        why = "; ".join(dict.fromkeys(text.removeprefix(f"{kind}: ") for text in mine["direction"])) + rest
+        named = [
+            f"{claim} in " + ", ".join(f"`{quantity}`" for quantity in rows["quantity"])
+            for claim, rows in mine.groupby("claim", sort=False)
+        ]
+        how = "Withdrawn" if kind == "withdrawn" else "Withdrawn as confounded"
+        lines.append(f"{how}, {len(mine)} claim{'s' * (len(mine) > 1)} ({why}): {'; '.join(named)}.")
+    if (found["direction"].str.startswith("confounded: ")).any():
+        control = f"python -m models.train {CONTROL} --set positions=rope --set norm=channel"
+        lines.append(
+            f"Whether the architecture or the positions and the norm make these differences, a {CONTROL} with RoPE and "
+            f"CLN would say: `{control}`, trained as the other runs; given beside them it is the control."
+        )
+    return lines
+
+
+def _runs(report: LfaReport) -> str:
+    rows = []
+    quantities = report.tables["runs"].set_index(["preset", "seed", "quantity"])
+    for run in report.runs:
+        loss, size = (quantities.loc[run.arm, run.seed, q] for q in ("loss", "parameters"))
+        most = quantities.loc[run.arm, run.seed, "pds.max"]
+        commit = str(run.manifest.get("commit", "unknown"))
+        rows.append([
+            run.arm, run.seed, number(size["value"], "parameters"), f"{loss['value']:.4f}",
+            f"{loss['ci_low']:.4f} … {loss['ci_high']:.4f}", int(loss["n"]), f"{most['value']:.3f} {most['detail']}",
+            f"{run.manifest.get('wall_seconds', float('nan')) / 60:.0f}", commit[:12],
+        ])  # fmt: skip
+    columns = ("preset", "seed", "parameters", "loss, nats/token", "95 % over documents", "documents", "largest PDS",
+               "training, min", "trained at commit")  # fmt: skip
+    commands = "\n".join(run.command for run in report.runs)
+    return f"## Runs\n\n{table(columns, rows)}\n\n```\n{commands}\n{report.about['argv']}\n```"
+
+
+def _architectures(report: LfaReport) -> str:
+    found = report.tables["architectures"].set_index(["quantity", "preset"])
+    presets = in_order(r.arm for r in report.runs)
+    rows = []
+    for quantity in (q for q in MAIN if q in found.index.get_level_values(0)):
+        cells = []
+        for preset in presets:
+            one = found.loc[quantity, preset]
+            text = number(one["mean"], one["unit"])
+            if one["ci_low"] == one["ci_low"]:
+                text += f" ({interval(one['ci_low'], one['ci_high'], one['unit'])})"
+            if one["n"] != len([r for r in report.runs if r.arm == preset]):
+                text += f", {one['n']} seeds"
+            cells.append(text + (f"; paper {one['printed']}" if one["printed"] else ""))
+        rows.append([f"`{quantity}`", found.loc[quantity].iloc[0]["unit"], *cells])
+    suites = report.tables["runs"][report.tables["runs"]["family"] == "suites"]
+    rules = suites.groupby("quantity", sort=False)["value"].mean()
+    named = {p: {n.removeprefix(f"{p}."): v for n, v in rules.items() if n.startswith(p)} for p in SUITES}
+    beside = ", ".join(f"{name} {value:.3f}" for name, value in named["coreference"].items())
+    prompts = ", ".join(f"{name} {value:.0f}" for name, value in named["prompts"].items())
+    text = (
+        "Mean over seeds with its 95 % t interval (units are seeds), beside what the paper prints. `top1` is the best "
+        "head of one half of the cases scored on the other half; `best` is chosen and scored on all cases, as in the "
+        "paper, and so partly luck. Top-1 and stability are over all keys, as in the paper's Eq. 5 and 6; among the "
+        "candidates alone, which stand below, a head that looks at neither is right in about half of the cases.\n\n"
+        f"Rules without meaning, on the same cases: {beside}. Prompts read: {prompts}. `induction.max` is the largest "
+        "induction score on repeated random tokens."
+    )
+    return f"## Architectures\n\n{text}\n\n{table(('quantity', 'unit', *presets), rows)}"
+
+
+def _comparisons(report: LfaReport) -> str:
+    found = report.tables["comparisons"]
+    if found.empty:
+        return f"## Against {CONTROL}\n\nNo other preset than {CONTROL}: nothing to compare."
+    mine = found[found["quantity"].isin(MAIN)]
+    rows = [
+        [f"`{r.quantity}`", r.preset, r.control, number(r.difference, r.unit),
+         interval(r.ci_low, r.ci_high, r.unit), number(r.p), "" if r.verdict == EXPLORED else number(r.p_holm),
+         number(r.d), r.seeds, r.verdict.split(": ")[0]]
+        for r in mine.itertuples()
+    ]  # fmt: skip
+    columns = ("quantity", "preset", "control", "difference", "95 %", "p", "p Holm", "d", "seeds", "as a claim")
+    open_ = found[(found["verdict"] == EXPLORED) & found["p"].notna()]
+    apart = int(((open_["ci_low"] > 0) | (open_["ci_high"] < 0)).sum())
+    tests = " and ".join(t for t in (PAIRED, WELCH) if (found["test"] == t).any())
+    text = (
+        f"Difference to the control over training seeds, {tests}; d is Cohen's, pooled over seeds. A contrast that is "
+        "a claim of the paper has the p, the corrected p and the verdict of the claim (below; undefined where it is "
+        "not judged). All others are exploratory: their p is not corrected, they are described and not tested. In "
+        f"`comparisons.parquet` there are {len(open_)} such intervals, many of them of the same measurements; {apart} "
+        f"lie on one side of 0, and {len(open_) / 20:.0f} would by chance alone if nothing differed. "
+        + _parts(found, report)
+    )
+    return f"## Against {CONTROL}\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _parts(found: Any, report: LfaReport) -> str:
+    """In what the arms of the table differ besides their architecture."""
+    arms, pairs = Arms(report.runs), found.drop_duplicates(["preset", "control"])
+    mixed = [text for r in pairs.itertuples() if (text := arms.confounded(r.control, r.preset))]
+    return f"Not of the architecture alone: {'; '.join(mixed)}." if mixed else ""
+
+
+def _suppression(report: LfaReport) -> str:
+    found = report.tables["architectures"]
+    found = found[found["quantity"].str.startswith("suppress.") & found["preset"].isin([r.arm for r in report.runs])]
+    controls, rows = report.tables["controls"], []
+    each = found.set_index(["quantity", "preset"])
+    for quantity in [q for q in found["quantity"].unique() if len(q.split(".")) == 3]:
+        _, selection, measure = quantity.split(".")
+        for preset in dict.fromkeys(found["preset"]):
+            one, above, d, d_z = (each.loc[quantity + part, preset] for part in ("", ".above_random", ".d", ".d_z"))
+            same = (controls[["preset", "selection", "measure"]] == [preset, selection, measure]).all(axis=1)
+            beside = [number(controls.loc[same, name].mean()) for name in ("bottom", "random")]
+            rows.append([
+                selection, measure, preset, number(one["mean"]), interval(one["ci_low"], one["ci_high"]), *beside,
+                interval(above["ci_low"], above["ci_high"]), number(d["mean"]), number(d_z["mean"]), one["n"],
+            ])  # fmt: skip
+    s = report.settings
+    text = (
+        f"Outputs of the heads with the largest PDS times {HARD:g} (LFA App. D); `over` are all heads over {FIXED:g} "
+        f"(Table 5). Beside them the heads with the smallest PDS, and up to {s.draws} random sets of as many other "
+        f"heads; loss on {s.documents} documents. Means and intervals are over the seeds in which the cell is defined. "
+        "d is Cohen's, pooled, d_z that of the differences; control of both: the same prompts, nothing suppressed."
+    )
+    columns = (
+        "heads",
+        "measure",
+        "preset",
+        "change",
+        "95 %",
+        "bottom-k",
+        "random",
+        "change − random, 95 %",
+        "d",
+        "d_z",
+    )
+    return f"## Suppression of position heads\n\n{text}\n\n{table((*columns, 'seeds'), rows)}"
+
+
+def _claims(report: LfaReport) -> str:
+    found = report.tables["claims"]
+    rows = [
+        [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
+         number(r.smallest), number(r.p), number(r.p_holm), r.direction, r.alone, r.size]
+        for r in found.itertuples()
+    ]  # fmt: skip
+    columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "smallest", "p", "p Holm",
+               "direction", "alone", "size")  # fmt: skip
+    tests = " and ".join(t for t in (PAIRED, WELCH) if (found["test"] == t).any())
+    text = (
+        f"{rule('training seeds', '0 or the limit')} Two arms are compared {tests or 'by nothing: there is no pair'}. "
+        "Claims that are not judged have no p and are not among the tests. Size: where the printed difference lies; "
+        "there is none of a claim that is opposite or not judged."
+    )
+    return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _undefined(report: LfaReport) -> str:
+    """Every reason for a missing value, with its cells, without those that are one number per run."""
+
+    found = report.tables["runs"]
+    lost: dict[str, list[str]] = {}
+    for r in found[found["value"].isna()].itertuples():
+        lost.setdefault(reasons(r.undefined)["value"], []).append(f"{r.preset} seed {r.seed} `{r.quantity}`")
+    more = {why: f" and {len(cells) - 1} more" if cells[1:] else "" for why, cells in lost.items()}
+    lines = [f"- {why}: {cells[0]}{more[why]}" for why, cells in lost.items()]
+    lines = lines or ["Every quantity has a value in every run."]
+    return "## Undefined\n\n" + "\n".join(lines) + f"\n\nA quantity of one run without an interval is {ONE_PER_RUN}."
+
+
+def write(report: LfaReport, figure: Any, folder: Path, static: str, html: bool) -> None:
+    """Tables, figures and README.md."""
+
+    about = {**report.about, "data": report.documents, "settings": vars(report.settings)}
+    write_page(
+        lambda files: page(replace(report, files=files)), report.tables, UNITS, about, folder, figure, static, html,
+        report.runs,
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""The report of `papers.lfa`: runs measured or read again, architectures compared, claims judged."""
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from streamscope.models.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from streamscope.papers.comparison.runs import Run
+    from streamscope.papers.lfa.page import LfaReport
+    from streamscope.papers.lfa.rows import Settings
+
+    Source = tuple[list[Run], dict[str, pd.DataFrame], Settings, dict[str, Any], dict[str, Any]]
+    """Runs, their tables, the settings and the documents of the measurement, and who made it."""
+
+from streamscope.models.provenance import provenance
+from streamscope.papers.comparison.report import reopen
+from streamscope.papers.comparison.runs import typed
+from streamscope.papers.comparison.verdicts import summary
+from streamscope.papers.lfa.claims import claims
+from streamscope.papers.lfa.figure import figure
+from streamscope.papers.lfa.options import Options
+from streamscope.papers.lfa.page import MAIN, LfaReport
+from streamscope.papers.lfa.rows import Settings
+from streamscope.papers.lfa.runs import CONTROL, TABLES, Arms, in_arms, measure_all, open_runs
+from streamscope.papers.lfa.seeds import DERIVED, architectures, comparisons, renamed, with_reference
+from streamscope.probes.command import INTERVAL, progress_bar, show
+from streamscope.probes.undefined import legend, note, reasons
+
+WIDEST = 48
+"""Characters of a verdict on the screen; README.md and claims.parquet have all."""
+
+
+def report_of(options: Options) -> tuple[LfaReport, Any]:
+    """Measure or read again, compare, judge; the report without its list of files, and the figure."""
+
+    runs, measured, settings, documents, about = _reread(options) if options.tables else _measure(options)
+    arms = Arms(runs)
+    quantities = with_reference(measured["quantities"], measured["heads"])
+    judged = claims(quantities, arms)
+    tables = {
+        "runs": quantities, "architectures": architectures(quantities),
+        "comparisons": comparisons(quantities, judged, arms), "claims": judged,
+        **{name: table for name, table in measured.items() if name != "quantities"},
+    }  # fmt: skip
+    report = LfaReport(runs=runs, tables=tables, settings=settings, documents=documents, about=about)
+    others = dict.fromkeys(arms.confounded(arms.pair(CONTROL, run.arm)[0], run.arm) for run in runs)
+    return report, figure(quantities, tables["architectures"], [text for text in others if text])
+
+
+def _measure(options: Options) -> "Source":
+    """The runs, measured where they were not."""
+
+    runs = open_runs(options.runs)
+    settings = Settings(
+        k=tuple(dict.fromkeys(options.k)), draws=options.draws, seed=options.seed, documents=options.documents,
+        batch_size=options.batch_size, resamples=options.resamples,
+    )  # fmt: skip
+    measured = measure_all(runs, options.data, settings, progress_bar, options.device)
+    leave_out = ("data",) if measured.documents["own"] else ()
+    about = {**provenance(measured.device), "argv": typed("papers.lfa", options, runs, leave_out)}
+    return runs, measured.tables, settings, measured.documents, about
+
+
+def _reread(options: Options) -> "Source":
+    """What an earlier comparison measured, from its tables; names of older tables are made today's."""
+
+    given = [f.name for f in fields(Settings) if getattr(options, f.name) != getattr(Options(), f.name)]
+    if given or options.data is not None:
+        name = (given or ["data"])[0].replace("_", "-")
+        raise InputError(f"--{name} is for measuring, and --tables measures nothing; leave it out")
+    assert options.tables is not None
+    runs, tables, about = reopen(options.tables, "papers.lfa")
+    if missing := [name for name in ("runs", *TABLES[1:]) if name not in tables]:
+        raise InputError(f"--tables {options.tables} lacks {missing[0]}.parquet; restore it")
+    tables["quantities"] = renamed(tables["runs"][~tables["runs"]["quantity"].isin(DERIVED)], tables["heads"])
+    settings = Settings(**{**about["settings"], "k": tuple(about["settings"]["k"])})
+    return in_arms(runs), {name: tables[name] for name in TABLES}, settings, about["data"], about
+
+
+def print_report(report: LfaReport) -> None:
+    """Architectures beside the paper, the comparison, and the claims with their verdicts."""
+
+    tables = report.tables
+    have = set(tables["runs"]["preset"])
+    main = tables["architectures"]
+    main = main[main["quantity"].isin(MAIN) & main["preset"].isin(have)]
+    title = f"{len(report.runs)} runs: mean over seeds"
+    show(main, title, ("quantity", "preset", "mean", "sd", INTERVAL, "printed", "n"))
+    against = tables["comparisons"]
+    if len(against):
+        chosen = against[against["quantity"].isin(MAIN)]
+        show(
+            chosen, "against std-t over seeds", ("quantity", "preset", "control", "difference", INTERVAL, "p", "p_holm")
+        )
+    columns = ("claim", "quantity", "difference", INTERVAL, "p_holm", "direction", "size")
+    short = tables["claims"].assign(direction=tables["claims"]["direction"].str.slice(0, WIDEST))
+    show(short, "claims of the paper, intervals over seeds", columns, 4)
+    print(summary(tables["claims"]))
+    if lines := legend(_values(tables["runs"])):
+        print(lines)
+
+
+def _values(quantities: "pd.DataFrame") -> "pd.DataFrame":
+    """The rows without a value, their reasons alone."""
+
+    lost = quantities[quantities["value"].isna()]
+    return lost.assign(undefined=[note({"value": reasons(text)["value"]}) for text in lost["undefined"]])

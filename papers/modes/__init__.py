@@ -1,0 +1,35 @@
+"""Paper PLS: computational modes with and without per-layer supervision, over pairs of training seeds.
+
+    python -m papers.modes runs/tinystories/pls-{0,1,2} runs/tinystories/c2-{0,1,2} --out results/pls_modes
+    python -m papers.modes --tables results/pls_modes --out results/pls_modes
+
+Takes finished runs of pls and c2, each seed of both, that differ in the supervision only. Per run: features of
+validation tokens, clustered as in App. C.4 (455-D, HDBSCAN) and §4.1 (163-D, k-means); clusters, coverage, processing
+depth; agreement with clusters of raw activations, and of both with token identity. Over pairs of seeds: means and
+differences with intervals beside what the paper prints. Per claim of the paper: whether it holds here, by a rule.
+--tables judges the claims of an earlier comparison again and writes its page, from its tables alone.
+"""
+
+from collections.abc import Sequence
+
+from streamscope.models.cli import parse
+from streamscope.models.errors import InputError
+from streamscope.papers.modes.options import LEAST, Options
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, print, write."""
+    options = parse(Options, argv, __doc__)
+    if min(options.tokens, options.kmeans_tokens) < LEAST:
+        raise InputError(f"--tokens, --kmeans-tokens: at least {LEAST}")
+    options.check_out()
+
+    from streamscope.papers.modes.figure import figure
+    from streamscope.papers.modes.page import show, write
+    from streamscope.papers.modes.report import again, measure
+    from streamscope.papers.pls.runs import open_runs
+
+    report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
+    show(report)
+    if options.out is not None:
+        write(report, figure(report.tables), options.out, options.static, options.html)

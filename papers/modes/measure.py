@@ -1,0 +1,138 @@
+"""Computational modes of one run: its features clustered, beside clusters of raw activations of the same tokens.
+
+    hdbscan.*         455-D features of `tokens` tokens, 30 principal components, HDBSCAN (10, 1) (PLS C.4)
+    kmeans.*          163-D features of `kmeans_tokens` tokens, ten clusters (PLS §4.1)
+    clusters, largest, coverage    number, tokens of the largest, share of tokens in any
+    variance          share of the variance that the principal components hold
+    sd, sd_dealt      σ(k*) within clusters, mean over tokens; the same of tokens dealt at random into them
+    flat              share of clusters with σ(k*) = 0
+    ari, ami          agreement with clusters of raw [x_t; x_e] after the last layer, by the same pipeline; of HDBSCAN
+                      all tokens, noise as a cluster, and `_clustered`: tokens in clusters of both
+    identity, identity_raw         AMI of either clusters with the token ids, over the tokens in clusters of both
+    identity_gap      identity_raw − identity: how much more the raw clusters are about which token it is
+    depth.early, …    shares of tokens by the layer where their prediction settles (`papers.pls.depth`)
+
+The columns that are not 0 at the stable layer only say k* itself, so that σ(k*) = 0 within clusters is partly by
+construction: it is what the features hold, beside what the model does.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from streamscope.features.agreement import adjusted_mutual_information
+from streamscope.features.cluster_checks import agreement_table, raw_rows
+from streamscope.features.cluster_tables import cluster_table, depth_spread, share
+from streamscope.features.extract import extract, raw_path, stream_names
+from streamscope.features.modes import ComputationalModes
+from streamscope.features.reader import FeatureReader
+from streamscope.features.schema import FeatureOptions, Tier
+from streamscope.features.store import Features, read_features
+from streamscope.models.text.shards import TokenShards
+from streamscope.papers.comparison.rows import Progress, Rows
+from streamscope.papers.pls.depth import shares_of_depth
+from streamscope.probes.undefined import reasons
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How much is measured."""
+
+    tokens: int = 50_453
+    kmeans_tokens: int = 10_000
+    resamples: int = 1000
+    seed: int = 0
+
+
+def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: Progress) -> dict[str, pd.DataFrame]:
+    """Tables of one run: quantities, agreement, depth, clusters. Raises `InputError` as `features.extract` does."""
+    rows, tables = Rows(), {}
+    found, raw = _extracted(model, shards, "topk", settings.tokens, progress)
+    tables["depth"] = shares_of_depth(rows, found, model.config.n_layers)
+    labels, theirs, modes = _clustered("hdbscan", found, raw, settings, progress)
+    tables["clusters"] = _shape(rows, found, labels, modes, model.config.n_layers)
+    parts = [_agreement(rows, "hdbscan", found, labels, theirs, settings)]
+    found, raw = _extracted(model, shards, "structural", settings.kmeans_tokens, progress)
+    labels, theirs, _ = _clustered("kmeans", found, raw, settings, progress)
+    parts.append(_agreement(rows, "kmeans", found, labels, theirs, settings))
+    tables["agreement"] = pd.concat(parts, ignore_index=True)
+    return {"quantities": pd.DataFrame(rows.rows), **tables}
+
+
+def _extracted(
+    model: Any, shards: TokenShards, tier: Tier, tokens: int, progress: Progress
+) -> tuple[Features, np.ndarray]:
+    """The features of the first tokens, and the raw activations of the last layer's streams."""
+
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "features.parquet"
+        reader = FeatureReader(model, FeatureOptions(tier=tier), stream_names(model))
+        extract(reader, shards, out, model={}, max_tokens=tokens, progress=progress(f"{tier} features"))
+        found = read_features(out)
+        return found, raw_rows(raw_path(out), found)
+
+
+def _clustered(
+    method: Literal["hdbscan", "kmeans"], found: Features, raw: np.ndarray, settings: Settings, progress: Progress
+) -> tuple[np.ndarray, np.ndarray, ComputationalModes]:
+    """Labels of the tokens by their features and by their raw activations, and the fit of the features."""
+
+    names = [column.name for column in found.columns if not column.constant]
+    x = found.table[names]
+    x = x.loc[:, x.min() != x.max()]
+    modes = ComputationalModes(method, seed=settings.seed)
+    labels = modes.fit(x, progress=progress(f"{method} of features")).labels_
+    theirs = ComputationalModes(method, seed=settings.seed).fit(raw, progress=progress(f"{method} of raw")).labels_
+    return labels, theirs, modes
+
+
+def _shape(rows: Rows, found: Features, labels: np.ndarray, modes: ComputationalModes, n_layers: int) -> pd.DataFrame:
+    """Number, size and depth of the clusters; the table of `features.cluster`."""
+
+    one = found.table[["document", "k_star"]].assign(cluster=labels, probability=modes.probabilities_)
+    one["k_star"] = one["k_star"].astype(int)
+    n = len(one)
+    clusters = cluster_table(one, np.zeros(n, int), n_layers).drop(columns="distinct")
+    rows.add("hdbscan.clusters", "clusters", "clusters", len(clusters), n=n)
+    covered = share(labels >= 0, one["document"].to_numpy())
+    interval = (covered["ci_low"], covered["ci_high"])
+    rows.add("hdbscan.coverage", "clusters", "share of tokens", covered["share"], interval=interval, n=n)
+    explained = float(modes.explained_variance_ratio_.sum())
+    rows.add("hdbscan.variance", "clusters", "share of variance", explained, n=modes.n_distinct_)
+    why = "" if len(clusters) else "no cluster"
+    spread = depth_spread(one) if len(clusters) else dict.fromkeys(("sd", "dealt", "without"), np.nan)
+    largest = float(clusters["n"].max()) if len(clusters) else np.nan
+    rows.add("hdbscan.largest", "clusters", "tokens", largest, n=n, why=why)
+    rows.add("hdbscan.sd", "depth of clusters", "layers", spread["sd"], n=n, why=why)
+    rows.add("hdbscan.sd_dealt", "depth of clusters", "layers", spread["dealt"], n=n, why=why)
+    rows.add("hdbscan.flat", "depth of clusters", "share of clusters", spread["without"], n=len(clusters), why=why)
+    return clusters
+
+
+def _agreement(
+    rows: Rows, method: str, found: Features, labels: np.ndarray, raw: np.ndarray, settings: Settings
+) -> pd.DataFrame:
+    """ARI and AMI with the raw clusters, and AMI of both with the token ids."""
+
+    documents = found.table["document"].to_numpy()
+    table = agreement_table(labels, raw, documents, resamples=settings.resamples, seed=settings.seed)
+    if method == "kmeans":
+        table = table[table["tokens"].str.startswith("all")].assign(tokens="all")
+    for r in table.to_dict("records"):
+        name = f"{method}.{r['measure'].lower()}" + ("_clustered" if r["tokens"].startswith("in") else "")
+        why = reasons(r["undefined"]).get("value", "")
+        interval = (r["ci_low"], r["ci_high"])
+        rows.add(name, "agreement", r["measure"], r["value"], interval=interval, n=r["n"], why=why)
+    both = (labels >= 0) & (raw >= 0)
+    ids = found.table["token_id"].to_numpy()[both]
+    values, why = [np.nan] * 2, "fewer than two tokens in clusters of both"
+    if both.sum() > 1:
+        values, why = [adjusted_mutual_information(one[both], ids) for one in (labels, raw)], ""
+    for name, value in zip(("identity", "identity_raw"), values, strict=True):
+        rows.add(f"{method}.{name}", "agreement", "AMI", value, n=int(both.sum()), why=why)
+    rows.add(f"{method}.identity_gap", "agreement", "AMI", values[1] - values[0], n=int(both.sum()), why=why)
+    return table.assign(method=method)

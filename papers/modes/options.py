@@ -1,0 +1,24 @@
+"""What `python -m papers.modes` can be told."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from streamscope.models.bounds import Bounds, Count, Seed
+from streamscope.papers.comparison.options import PageOptions
+
+LEAST = 1000
+"""Tokens below which clusters of ten say nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """Arguments of `python -m papers.modes`."""
+
+    tokens: Count = 50_453
+    """Validation tokens for HDBSCAN, as many as in the paper."""
+    kmeans_tokens: Count = 10_000
+    """Validation tokens for k-means, as many as in the paper."""
+    resamples: Annotated[int, Bounds(low=100)] = 1000
+    """Of the bootstrap over documents."""
+    seed: Seed = 0
+    """Of k-means and the resamples."""

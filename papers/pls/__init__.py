@@ -1,0 +1,39 @@
+"""Paper PLS: per-layer supervision against the same model without it (C2), over pairs of training seeds.
+
+    python -m papers.pls runs/tinystories/pls-{0,1,2} runs/tinystories/c2-{0,1,2} --out results/pls_tinystories
+    python -m papers.pls runs/pls-0 runs/c2-0 --groups found --tasks capitalization gender winograd
+    python -m papers.pls --tables results/pls_tinystories --out results/pls_tinystories
+
+Takes finished runs of pls and c2, each seed of both, that differ in the supervision only. Per run: the effect of
+ablating groups of heads on tasks and its spread between cases (Table 2, Fig. 4b), control curves (Fig. 3), task × group
+matrix and diagonality (Fig. 4a), direct against total effect (Hydra), the depth
+at which predictions settle (Table 1). Per pair of a seed: ratios with bootstrap
+intervals over cases; over pairs: intervals whose units are training seeds. Per claim of the paper: whether it holds
+here, by a rule, for the paper's heads and for those that attention names in each model: no claim is judged of a task
+that the models cannot do, or of heads whose roles are not above shuffled ones. --tables judges the claims of an earlier
+comparison again and writes its page, from its tables alone.
+"""
+
+from collections.abc import Sequence
+
+from streamscope.models.cli import parse
+from streamscope.models.errors import InputError
+from streamscope.papers.pls.options import Options
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, print, write."""
+    options = parse(Options, argv, __doc__)
+    if options.draws < 0 or options.seed < 0 or options.tokens < 1:
+        raise InputError("--draws and --seed: 0 or more; --tokens: at least 1")
+    options.check_out()
+
+    from streamscope.papers.pls.figure import figure
+    from streamscope.papers.pls.page import show, write
+    from streamscope.papers.pls.report import again, measure
+    from streamscope.papers.pls.runs import open_runs
+
+    report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
+    show(report)
+    if options.out is not None:
+        write(report, figure(report.tables), options.out, options.static, options.html)

@@ -1,0 +1,7 @@
+"""`python -m papers.pls`."""
+
+from streamscope.models.cli import command
+from streamscope.papers.pls import main
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,154 @@
+"""Which claims of PLS can be judged at all: the models must do the task, and found heads must have their roles.
+
+A model does a task when, over its training seeds,
+
+    log-odds     the 95 % interval of the mean log-odds of answer over foil lies above 0, where both are as probable
+                 (every case has a partner with answer and foil exchanged, but for 16 of the 64 of capitalization)
+    P(answer)    for claims in probability: its mean is moreover at least `LEAST`, 1 %. That is twice the smallest
+                 effect of interest (half a point): under it, heads whose loss halves P(answer) would do nothing of
+                 interest
+
+Where seeds leave no interval, the mean itself has to be above 0. A claim about a task that a model of it cannot do is
+no evidence for or against anything; it gets that as its verdict.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.interventions.task_matrix import OWN
+from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
+from streamscope.papers.comparison.seeds import NAN, estimate, seeds_of
+from streamscope.papers.comparison.verdicts import CANNOT, NEGLIGIBLE
+from streamscope.papers.pls.printed import Ratio
+from streamscope.papers.pls.runs import PRESETS
+from streamscope.probes.undefined import note
+
+LEAST = 0.01
+"""The smallest P(answer) of a model that does a task."""
+NO_HEAD = "no such head"
+UNSHUFFLED = "withdrawn: these found heads were not held against shuffled roles"
+UNITS = {
+    **dict.fromkeys(("probability", "probability_low", "probability_high"), "probability of the answer"),
+    **dict.fromkeys(("log_odds", "log_odds_low", "log_odds_high"), "nats, answer against foil"),
+    **dict.fromkeys(("right", "right_low", "right_high"), "share of cases with log-odds above 0"),
+    "n": "cases, in `competence` training seeds",
+}
+MEASURED = ("probability", "log_odds", "right")
+Claim = Ratio | Order | Bound
+
+
+def of_effects(effects: pd.DataFrame) -> pd.DataFrame:
+    """`baselines` from the tables of an earlier comparison, which kept means only."""
+    lost = "not kept when these tables were made"
+    rows = []
+    for (preset, seed, task), one in effects.groupby(["preset", "seed", "task"], sort=False):
+        mean = one.groupby("measure")["baseline"].first()
+        row: dict[str, Any] = {"preset": preset, "seed": seed, "task": task, "rule": one["rule"].iloc[0]}
+        row |= {"n": int(one["n"].iloc[0]), "clusters": int(one["clusters"].iloc[0])}
+        for name in MEASURED:
+            row |= {name: mean.get(name, NAN), f"{name}_low": NAN, f"{name}_high": NAN}
+        rows.append({**row, "undefined": note({k: lost for k, x in row.items() if x != x})})
+    return pd.DataFrame(rows)
+
+
+def competence(baselines: pd.DataFrame) -> pd.DataFrame:
+    """One row per preset and task: means over seeds with 95 % intervals, and why the model cannot do it.
+
+    `cannot_log_odds` is for claims in log-odds, `cannot` for those in probability; "" where it can.
+    """
+    rows = []
+    for (preset, task), one in baselines.groupby(["preset", "task"], sort=False):
+        row: dict[str, Any] = {"preset": preset, "task": task, "n": len(one)}
+        why: dict[str, str] = {}
+        for name in MEASURED:
+            values = one[name].dropna().to_numpy(float)
+            lost = {"mean": NAN, "ci_low": NAN, "ci_high": NAN}
+            nothing = {**lost, "why": dict.fromkeys(lost, "not measured")}
+            found: dict[str, Any] = estimate(values) if len(values) else nothing
+            row |= {name: found["mean"], f"{name}_low": found["ci_low"], f"{name}_high": found["ci_high"]}
+            ends = {"mean": name, "ci_low": f"{name}_low", "ci_high": f"{name}_high"}
+            why |= {ends[k]: text for k, text in found["why"].items() if k in ends}
+        low, p = row["log_odds_low"], row["probability"]
+        chance = (row["log_odds"] if low != low else low) <= 0
+        width = "" if low != low else f" ({low:+.3f} … {row['log_odds_high']:+.3f})"
+        at_chance = f"log-odds {row['log_odds']:+.3f}{width} of {preset}, not above 0" if chance else ""
+        rare = f"P(answer) {100 * p:.2g} % of {preset}, under {100 * LEAST:g} %" if p < LEAST else ""
+        row |= {"cannot_log_odds": at_chance, "cannot": at_chance or rare, "undefined": note(why)}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def unfit(quantities: pd.DataFrame, able: pd.DataFrame, roles: pd.DataFrame | None) -> Callable[[Claim], str]:
+    """Claim -> why it cannot be judged on these runs, the text of its verdict; "" where it can.
+
+    `able` is the table of `competence`, `roles` that of `head_groups.measure.roles` by preset and seed, None where
+    nobody held the found heads against shuffled roles.
+    """
+    cannot = able.set_index(["task", "preset"])
+    measured = set(quantities["quantity"])
+
+    def why(claim: Claim) -> str:
+        if claim.quantity not in measured or claim.quantity.startswith("depth."):
+            return ""
+        presets = _presets(claim)
+        if text := _roleless(claim.quantity, presets, roles):
+            return text
+        column = "cannot_log_odds" if _in_log_odds(claim.quantity) else "cannot"
+        for task in _tasks(claim.quantity, list(dict.fromkeys(able["task"]))):
+            texts = [str(cannot.loc[(task, preset), column]) for preset in presets if (task, preset) in cannot.index]
+            if any(texts):
+                return f"{CANNOT}: {task}: {', '.join(filter(None, texts))}"
+        return _flat_curve(claim, quantities)
+
+    return why
+
+
+def _presets(claim: Claim) -> tuple[str, ...]:
+    if isinstance(claim, Bound):
+        return (claim.preset,)
+    return PRESETS if isinstance(claim, Ratio) else (claim.more, claim.less)
+
+
+def _in_log_odds(quantity: str) -> bool:
+    kind = quantity.split(".")[0]
+    return kind == "kept" or kind.endswith("_odds")
+
+
+def _tasks(quantity: str, measured: list[str]) -> list[str]:
+    """The tasks that a quantity is about: its own, or all with groups of their own where it compares tasks."""
+    task = quantity.split(".")[1]
+    if quantity.split(".")[0].removesuffix("_odds") in ("own", "smear", "diagonality"):
+        return [name for name in measured if name in OWN]
+    return [task] if task in measured else []
+
+
+def _roleless(quantity: str, presets: tuple[str, ...], roles: pd.DataFrame | None) -> str:
+    """Why the found heads of a quantity are none; "" for the paper's heads and where every run has them."""
+    if not re.search(r"\.found\b", quantity):
+        return ""
+    if roles is None:
+        return UNSHUFFLED
+    groups = re.findall(r"entity|anchor|semantic", quantity) or sorted(set(OWN.values()))
+    for preset in presets:
+        for group in groups:
+            mine = roles[(roles["preset"] == preset) & (roles["group"] == group)]
+            has = mine.groupby("seed")["above_shuffled"].all()
+            if not has.all():
+                lacking = f"{(~has).sum()} of {len(has)} runs"
+                return f"{NO_HEAD}: {group} heads of {preset} are not above shuffled roles in {lacking}"
+    return ""
+
+
+def _flat_curve(claim: Claim, quantities: pd.DataFrame) -> str:
+    """A curve that spans nothing of interest has no shape to speak of."""
+    kind, _, rest = claim.quantity.partition(".")
+    if kind != "monotonicity" or not isinstance(claim, Bound):
+        return ""
+    spans, _ = seeds_of(quantities, f"range.{rest}", claim.preset)
+    if not len(spans) or not np.mean(spans) < SMALLEST["probability"]:
+        return ""
+    return f"{NEGLIGIBLE}: the curve spans only {100 * np.mean(spans):.2g} points of P(answer)"

@@ -1,0 +1,209 @@
+"""What is measured on one run of PLS' comparison, with the instruments of `interventions`.
+
+    effect.T.G        mean Δ P(answer) over the cases of task T without the heads of group G (Table 2)
+    spread.T.G        its standard deviation between cases (§5.2, Fig. 4b)
+    range.T.G         control range of P(answer) over the scales (Fig. 3); monotonicity.T.G: |Spearman's ρ| of the mean
+                      curve; rising.T.G: ρ within a case, mean over cases, 1 where every case rises with the scale
+    own.T.G           |effect| of the group on its own task minus that on the tasks with other own groups (§5.3)
+    smear.G           |effect| of the group on gender minus that on capitalization (§5.3, the control)
+    diagonality.named, .found      own cells minus others of the matrix task × group (Fig. 4a)
+    depth.early, …    shares of tokens by the layer where their prediction settles (`papers.pls.depth`)
+    kept.T.G          share of the direct effect that is left in the total (`hydra_tables.kept`)
+
+`effect_odds`, `spread_odds`, `range_odds`, `monotonicity_odds`, … are the same of the log-odds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from streamscope.interventions.controls import plan
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.groups import Group, HeadFinder
+from streamscope.interventions.head_curves import Curve, curves, levels, summaries
+from streamscope.interventions.hydra_tables import decompose, kept, summary
+from streamscope.interventions.selection import every_head
+from streamscope.interventions.task_effects import Effects, ablate_tasks, observe_task
+from streamscope.interventions.task_matrix import OWN, diagonality_rows
+from streamscope.models.errors import InputError
+from streamscope.models.text.shards import TokenShards
+from streamscope.papers.comparison.rows import Progress, Rows
+from streamscope.papers.pls.depth import measure_depth
+from streamscope.probes.prompts.alignment import check_tokenizer
+from streamscope.probes.prompts.tasks import Task, load_tasks
+from streamscope.probes.stats.means import estimate, hits
+from streamscope.probes.undefined import note, reasons
+
+SUFFIX = {"probability": "", "log_odds": "_odds"}
+UNIT = {"probability": "probability", "log_odds": "nats"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is measured, and how much of it."""
+
+    tasks: tuple[str, ...] = ("capitalization", "gender", "winograd")
+    groups: tuple[str, ...] = ("entity", "anchor", "semantic", "found")
+    steered: tuple[str, ...] = ("capitalization",)
+    scales: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+    tokens: int = 10_000
+    draws: int = 19
+    seed: int = 0
+
+    @property
+    def within(self) -> tuple[float, float]:
+        """The scales that ranges are taken over: all."""
+        return min(self.scales), max(self.scales)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: its quantities, the tables behind them, and what pairs of runs are compared by."""
+
+    tables: dict[str, pd.DataFrame]
+    """quantities, baselines, effects, cases, curves, hydra, diagonality, depth, heads, roles"""
+    effects: Effects
+    curves: list[Curve]
+    left_out: dict[str, str]
+    """Task -> counts of its cases, and what was left out."""
+
+
+def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: Progress) -> Measured:
+    """Every table of one run; `shards` are the documents whose tokens have a depth.
+
+    Raises `InputError` for a group of heads that the model does not have and for a task that cannot be scored.
+    """
+
+    tokenizer = check_tokenizer(model)
+    tasks = _kinds(load_tasks(settings.tasks, tokenizer, model.config.n_ctx))
+    finder = HeadFinder(model, tokenizer)
+    groups = finder.groups(settings.groups)
+    rows = Rows()
+    limits: dict[str, Any] = {"draws": settings.draws, "seed": settings.seed}
+    effects = ablate_tasks(model, tasks, groups, **limits, progress=progress("ablation"))
+    _ablation(rows, effects)
+    matrix = _routing(rows, effects, [g.name for g in groups], settings.seed)
+    curves = _steering(rows, model, [t for t in tasks if t.name in settings.steered], groups, settings, progress)
+    hydra = _hydra(rows, model, tasks, groups, progress)
+    found = any(g.name.startswith("found-") for g in groups)
+    depth = measure_depth(rows, model, shards, settings.tokens, progress)
+    tables = {
+        "quantities": pd.DataFrame(rows.rows), "baselines": _unedited(model, tasks, progress),
+        "effects": effects.table, "cases": effects.rows(), "hydra": hydra, "curves": _levels(curves),
+        "diagonality": matrix, "depth": depth, "roles": finder.roles if found else pd.DataFrame(),
+        "heads": pd.DataFrame([{"group": g.name, "heads": g.label} for g in groups]),
+    }  # fmt: skip
+    return Measured(tables, effects, curves, {task.name: task.title for task in tasks})
+
+
+def _kinds(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks under the names that claims know: the paper's sizes, capitalization-8, count as capitalization.
+
+    Raises `InputError` for two of one kind.
+    """
+    kinds = [task.name.split("-")[0] if task.name.split("-")[0] in OWN else task.name for task in tasks]
+    if len(set(kinds)) < len(kinds):
+        twice = next(kind for kind in kinds if kinds.count(kind) > 1)
+        raise InputError(f"--tasks: two of them are {twice}; give one, the claims are about it")
+    return [replace(task, name=kind) for task, kind in zip(tasks, kinds, strict=True)]
+
+
+def _unedited(model: Any, tasks: Sequence[Task], progress: Progress) -> pd.DataFrame:
+    """Of every task: P(answer), the log-odds of answer against foil, and the share of cases where these are above 0."""
+
+    table = []
+    for task in tasks:
+        seen = observe_task(model, task, [], progress=progress(f"{task.name}, unedited"))
+        clusters = task.cases["cluster"]
+        row: dict[str, Any] = {"task": task.name, "rule": task.rule, "n": len(clusters)}
+        why: dict[str, str] = {}
+        for measure in SUFFIX:
+            one = estimate(seen[measure].under(None), clusters)
+            row |= {"clusters": one["clusters"], measure: one["mean"]}
+            row |= {f"{measure}_low": one["ci_low"], f"{measure}_high": one["ci_high"]}
+            given = reasons(one["undefined"])
+            why |= {f"{measure}_{end}": given[f"ci_{end}"] for end in ("low", "high") if f"ci_{end}" in given}
+        share = hits(seen["log_odds"].under(None) > 0, clusters)
+        row |= {"right": share["share"], "right_low": share["ci_low"], "right_high": share["ci_high"]}
+        why |= dict.fromkeys(("right_low", "right_high"), share["why"]) if share["why"] else {}
+        table.append({**row, "undefined": note(why)})
+    return pd.DataFrame(table)
+
+
+def _ablation(rows: Rows, effects: Effects) -> None:
+    """Mean and spread of Δ; `detail` names the heads."""
+
+    for r in effects.table.itertuples():
+        name, unit = f"{r.task}.{r.group}", UNIT[str(r.measure)]
+        why = reasons(r.undefined).get("ci_low", "")
+        limits = (r.ci_low, r.ci_high)
+        end = SUFFIX[str(r.measure)]
+        rows.add(f"effect{end}.{name}", "effect", unit, r.difference, sd=r.sd, interval=limits, n=r.n,
+                 detail=r.heads, why=why)  # fmt: skip
+        rows.add(f"spread{end}.{name}", "spread", unit, r.sd, n=r.n, detail=r.heads)
+
+
+def _routing(rows: Rows, effects: Effects, groups: Sequence[str], seed: int) -> pd.DataFrame:
+    """Do tasks lean on their own heads? Returns the diagonality of each measure, of named and of found heads."""
+
+    parts = []
+    for reading, prefix in (("named", ""), ("found", "found-")):
+        own = {t: prefix + OWN[t] for t in effects.cases if t in OWN and prefix + OWN[t] in groups}
+        if not own:
+            continue
+        for row in diagonality_rows(effects, own, seed=seed):
+            parts.append({"heads": reading, **row})
+            end, unit = SUFFIX[row["measure"]], UNIT[row["measure"]]
+            value = row["diagonality"]
+            rows.add(f"diagonality{end}.{reading}", "routing", unit, value, detail=row["tasks"],
+                     why="" if value == value else "fewer than two groups are some task's own")  # fmt: skip
+        size = {(t, g): abs(float(x.mean())) for (m, t, g), x in effects.changes.items() if m == "probability"}
+        for task, group in own.items() if len(set(own.values())) > 1 else ():
+            others = [size[t, group] for t, g in own.items() if g != group]
+            rows.add(f"own.{task}.{group}", "routing", "probability", size[task, group] - sum(others) / len(others))
+        if {"gender", "capitalization"} <= set(own):
+            group = own["capitalization"]
+            rows.add(f"smear.{group}", "routing", "probability", size["gender", group] - size["capitalization", group])
+    return pd.DataFrame(parts)
+
+
+def _steering(
+    rows: Rows, model: Any, tasks: Sequence[Task], groups: Sequence[Group], settings: Settings, progress: Progress
+) -> list[Curve]:
+    """Control range and monotonicity of every group on the steered tasks."""
+
+    sweep = plan([g.heads for g in groups], settings.scales, every_head(model), scale_heads, draws=0)
+    found = []
+    for task in tasks:
+        found += curves(observe_task(model, task, sweep.edits, progress=progress("steering")), task.name, groups, sweep)
+    for r in summaries(found, settings.within).itertuples() if found else ():
+        name, end, why = f"{r.task}.{r.group}", SUFFIX[str(r.measure)], reasons(r.undefined)
+        rows.add(f"range{end}.{name}", "steering", UNIT[str(r.measure)], r.range, interval=(r.range_low, r.range_high),
+                 n=r.n + r.flat, detail=r.heads, why=why.get("range_low", ""))  # fmt: skip
+        rows.add(f"monotonicity{end}.{name}", "steering", "|Spearman's ρ|", abs(r.spearman_curve), n=r.n,
+                 why=why.get("spearman_curve", "the mean over cases does not move"))  # fmt: skip
+        rows.add(f"rising{end}.{name}", "steering", "Spearman's ρ", r.spearman, n=r.n,
+                 interval=(r.spearman_low, r.spearman_high), detail=f"{r.flat} cases do not move",
+                 why=why.get("spearman", why.get("spearman_low", "")))  # fmt: skip
+    return found
+
+
+def _levels(curves: list[Curve]) -> pd.DataFrame:
+
+    return levels(curves) if curves else pd.DataFrame()
+
+
+def _hydra(rows: Rows, model: Any, tasks: Sequence[Task], groups: Sequence[Group], progress: Progress) -> pd.DataFrame:
+    """Direct effect, compensation and total of every group, on the tasks scored by a token."""
+
+    parts = []
+    for task in (t for t in tasks if t.rule == "token"):
+        found = decompose(model, task, groups, progress=progress(f"direct effects, {task.name}"))
+        parts.append(summary(task, groups, found))
+        for group, one in zip(groups, found, strict=True):
+            value = kept(one)
+            rows.add(f"kept.{task.name}.{group.name}", "hydra", "share of the direct effect", value, n=len(one.direct),
+                     detail=group.label, why="" if value == value else "no direct effect in any case")  # fmt: skip
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

@@ -1,0 +1,21 @@
+"""What `python -m papers.pls` can be told."""
+
+from dataclasses import dataclass
+
+from streamscope.papers.comparison.options import PageOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """Arguments of `python -m papers.pls`."""
+
+    tasks: tuple[str, ...] = ("capitalization", "gender", "winograd")
+    """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
+    groups: tuple[str, ...] = ("entity", "anchor", "semantic", "found")
+    """entity, anchor, semantic (the paper's heads), found (by each model's attention), heads as L5.H4+L5.H5."""
+    tokens: int = 10_000
+    """Validation tokens whose processing depth is read, as many as in the paper."""
+    draws: int = 19
+    """Random groups of as many heads beside every ablation; 0: none."""
+    seed: int = 0
+    """Of the random groups and the permutations."""

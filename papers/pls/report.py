@@ -1,0 +1,70 @@
+"""The report of `papers.pls`: every run measured, seeds summarised, claims judged; or an earlier one judged again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from streamscope.models.provenance import pick_device, provenance
+from streamscope.papers.comparison.report import Report, each_model, reopen, stack
+from streamscope.papers.comparison.runs import Run, typed
+from streamscope.papers.losses import against, losses
+from streamscope.papers.pls.competence import competence, of_effects, unfit
+from streamscope.papers.pls.depth import with_second_peak
+from streamscope.papers.pls.measure import Measured, Settings, measure_run
+from streamscope.papers.pls.options import Options
+from streamscope.papers.pls.runs import CONTROL
+from streamscope.papers.pls.seeds import claims, comparisons, pairs, presets
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlsReport(Report):
+    """What the page tells of."""
+
+    settings: Settings
+    left_out: dict[str, str]
+    """Task -> its cases, and what was left out."""
+
+
+def measure(options: Options, runs: list[Run]) -> PlsReport:
+    """Every table, of the runs, of the pairs, and over seeds."""
+
+    settings = Settings(
+        tasks=options.tasks, groups=options.groups, tokens=options.tokens, draws=options.draws, seed=options.seed
+    )
+    device = pick_device(options.device)
+    measured: dict[tuple[str, int], Measured] = {
+        (run.preset, run.seed): measure_run(model, shards, settings, progress)
+        for run, model, shards, progress in each_model(runs, device)
+    }
+    tables = stack((*key, one.tables) for key, one in measured.items())
+    tables |= pairs(measured, settings.within)
+    tables |= {"runs": tables.pop("quantities"), "losses": losses(runs)}
+    tables["loss"] = against(tables["losses"], CONTROL, {})
+    tables = judged(tables)
+    about = {**provenance(device), "argv": typed("papers.pls", options, runs)}
+    left_out = next(iter(measured.values())).left_out
+    return PlsReport(runs=runs, tables=tables, settings=settings, left_out=left_out, about=about)
+
+
+def judged(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The tables with what follows from the quantities of the runs: means, differences, competence, verdicts."""
+
+    quantities = with_second_peak(tables["runs"], tables["depth"])
+    baselines = tables["baselines"] if "baselines" in tables else of_effects(tables["effects"])
+    able = competence(baselines)
+    return {
+        **tables, "baselines": baselines, "competence": able, "runs": quantities, "presets": presets(quantities),
+        "comparisons": comparisons(quantities),
+        "claims": claims(quantities, unfit=unfit(quantities, able, tables.get("roles"))),
+    }  # fmt: skip
+
+
+def again(folder: Path) -> PlsReport:
+    """The report of an earlier comparison, judged anew from its tables; ratios and leverage of pairs as they were."""
+
+    runs, tables, about = reopen(folder, "papers.pls")
+    given: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in about["settings"].items()}
+    tables = dict(sorted(judged(tables).items()))
+    return PlsReport(runs=runs, tables=tables, settings=Settings(**given), left_out=about["cases"], about=about)

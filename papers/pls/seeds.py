@@ -1,0 +1,184 @@
+"""From runs to PLS against C2: pairs of one training seed are the units.
+
+Effects, spreads and control ranges are compared as the paper does, by the factor |PLS| / |C2| of a pair, averaged
+geometrically over pairs; all else by the difference. A factor of sizes near 0 is noise over noise: it has the interval
+over seeds for that, the bootstrap interval over cases of every pair (`pairs`), and `alike`, the pairs of one sign.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.interventions.head_curves import leverage
+from streamscope.interventions.model_ratios import compare_models
+from streamscope.interventions.observe import SMALLEST
+from streamscope.papers.comparison.printed import Bound, Order, Printed, smallest
+from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
+from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+from streamscope.papers.pls.measure import Measured
+from streamscope.papers.pls.printed import CLAIMS, SECOND_PEAK, Ratio, factor, printed
+from streamscope.papers.pls.runs import CONTROL, PRESETS, RUN
+from streamscope.probes.stats.means import with_holm
+from streamscope.probes.undefined import note
+
+FACTORS = ("effect", "spread", "range")
+FACTOR = "factor"
+"""The unit of a ratio."""
+Lookup = Callable[[str, str], Printed | None]
+"""(preset, quantity) -> what the paper prints of it."""
+
+
+def of_sizes(quantities: pd.DataFrame, quantity: str) -> dict[str, Any]:
+    """|PLS| / |C2| over the pairs; sizes that rounding could make are none (`interventions.observe.SMALLEST`)."""
+    measure = "log_odds" if quantity.split(".")[0].endswith("_odds") else "probability"
+    return paired(quantities, quantity, RUN, CONTROL, ratio=True, resolution=SMALLEST[measure])
+
+
+def is_factor(quantity: str) -> bool:
+    """Whether PLS is compared with C2 by a factor of sizes."""
+    return quantity.split(".")[0].removesuffix("_odds") in FACTORS
+
+
+def presets(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataFrame:
+    """One row per quantity and preset: n seeds, mean, sd, 95 % t interval over seeds, beside what the paper prints.
+
+    Intervals of shares, spreads and ranges end where these do (NaN stays NaN).
+    """
+    rows = []
+    for quantity, family, unit in _quantities(quantities):
+        for preset in PRESETS:
+            values, left_out = seeds_of(quantities, quantity, preset)
+            if len(values):
+                row = estimate(values)
+                why = row.pop("why")
+                low, high = _possible(quantity, unit)
+                row |= {"ci_low": np.maximum(row["ci_low"], low), "ci_high": np.minimum(row["ci_high"], high)}
+            else:
+                row = {"n": 0, **dict.fromkeys(("mean", "sd", "ci_low", "ci_high"), NAN)}
+                why = dict.fromkeys(("mean", "sd", "ci_low", "ci_high"), nothing(quantities, quantity, preset))
+            paper = printed(preset, quantity)
+            beside = {"paper": paper.value, "printed": paper.text, "where": paper.where} if paper else _UNPRINTED
+            why |= {} if paper else {"paper": "the paper prints none"}
+            key = {"quantity": quantity, "family": family, "unit": unit, "preset": preset}
+            rows.append({**key, **row, **beside, "left_out": ", ".join(left_out), "undefined": note(why)})
+    return pd.DataFrame(rows)
+
+
+def _possible(quantity: str, unit: str) -> tuple[float, float]:
+    """What a quantity can be at all, where intervals end: a share from 0 to 1, a spread or a range from 0."""
+    if unit.startswith("share of") and quantity != SECOND_PEAK:
+        return 0.0, 1.0
+    return 0.0 if quantity.startswith(("spread", "range")) else -np.inf, np.inf
+
+
+_UNPRINTED: dict[str, Any] = {"paper": NAN, "printed": "", "where": ""}
+
+
+def comparisons(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataFrame:
+    """One row per quantity: PLS against C2 over the pairs, `kind` factor or difference, p, Holm in its family."""
+
+    rows = []
+    for quantity, family, unit in _quantities(quantities):
+        ratio = is_factor(quantity)
+        found = of_sizes(quantities, quantity) if ratio else paired(quantities, quantity, RUN, CONTROL)
+        paper = factor(quantity)
+        if not ratio:
+            two = [printed(preset, quantity) for preset in PRESETS]
+            paper = two[0].value - two[1].value if two[0] and two[1] else NAN
+        why = {{"mean": "value"}.get(name, name): text for name, text in found["why"].items()}
+        why |= {"paper": "the paper prints none"} if paper != paper else {}
+        rows.append(
+            {
+                "quantity": quantity, "family": family, "kind": "factor" if ratio else "difference",
+                "unit": FACTOR if ratio else unit, "value": found["mean"], "ci_low": found["ci_low"],
+                "ci_high": found["ci_high"], "p": found["p"], "n": found["n"],
+                "alike": f"{found['alike']} of {found['n']}" if ratio else "", "paper": paper,
+                "left_out": found["left_out"], "undefined": note(why),
+            }
+        )  # fmt: skip
+    parts = [with_holm(one) for _, one in pd.DataFrame(rows).groupby("family", sort=False)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _quantities(table: pd.DataFrame) -> Any:
+    """(quantity, family, unit), each once, in order of appearance."""
+    return table.drop_duplicates("quantity")[["quantity", "family", "unit"]].itertuples(index=False)
+
+
+def pairs(measured: Mapping[tuple[str, int], Measured], within: tuple[float, float]) -> dict[str, pd.DataFrame]:
+    """`ratios` (sds and means of Δ) and `leverage` of every pair, with bootstrap intervals over cases.
+
+    `measured` is by (preset, seed). Heads of found groups are each model's own.
+    """
+
+    ratios, levers = [], []
+    for seed in sorted({seed for _, seed in measured}):
+        run, control = measured[RUN, seed], measured[CONTROL, seed]
+        ratios.append(compare_models(run.effects, control.effects, resamples=2000).assign(seed=seed))
+        levers.append(leverage(run.curves, control.curves, within).assign(seed=seed))
+    return {"ratios": pd.concat(ratios, ignore_index=True), "leverage": pd.concat(levers, ignore_index=True)}
+
+
+# ---- claims ------------------------------------------------------------------------------------
+
+
+def claims(
+    quantities: pd.DataFrame,
+    of: Sequence[Ratio | Order | Bound] = CLAIMS,
+    printed: Lookup = printed,
+    unfit: Callable[[Any], str] = lambda claim: "",
+) -> pd.DataFrame:
+    """One row per claim of the paper: printed, measured with its interval over seeds, Holm over all, verdicts.
+
+    `unfit` says of a claim why it cannot be judged ("" where it can): its verdict then, and no test of the family.
+    `kind` is factor (`difference` and the ends are factors, 1 is no difference), difference or limit.
+    """
+    units = dict(zip(quantities["quantity"], quantities["unit"], strict=True))
+    rows = []
+    for claim in of:
+        if isinstance(claim, Ratio):
+            row = _factor(claim, quantities)
+        elif isinstance(claim, Order):
+            row = _order(claim, quantities, printed)
+        else:
+            assert isinstance(claim, Bound)
+            row = {**bound_row(claim, quantities), "kind": "limit"}
+        heads = "found" if ".found" in claim.quantity else "all" if claim.quantity.startswith("depth") else "named"
+        unit = FACTOR if row["kind"] == "factor" else units.get(claim.quantity, "")
+        rows.append({"heads": heads, "alike": "", **row, "unit": unit})
+    table = with_verdicts(rows, {i: why for i, claim in enumerate(of) if (why := unfit(claim))})
+    factors = table["kind"] == "factor"
+    table.loc[factors, _IN_LOGARITHMS] = np.exp(table.loc[factors, _IN_LOGARITHMS])
+    return table
+
+
+_IN_LOGARITHMS = ["paper", "difference", "ci_low", "ci_high", "smallest"]
+"""Columns of a factor that are judged as logarithms, whose 0 is no difference, and shown as factors."""
+SMALLEST_FACTOR = 1.1
+"""The smallest factor of interest, ours: sizes that differ by less than a tenth count as the same."""
+
+
+def _order(claim: Order, quantities: pd.DataFrame, printed: Lookup) -> dict[str, Any]:
+    two = [printed(preset, claim.quantity) for preset in (claim.more, claim.less)]
+    row = {
+        "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where,
+        "paper": two[0].value - two[1].value if two[0] and two[1] else NAN,
+        "printed": f"{two[0].text} against {two[1].text}" if two[0] and two[1] else "",
+        "smallest": smallest(claim, quantities),
+    }  # fmt: skip
+    found = paired(quantities, claim.quantity, claim.more, claim.less)
+    return {**pairs_row(row, found), "kind": "difference"}
+
+
+def _factor(claim: Ratio, quantities: pd.DataFrame) -> dict[str, Any]:
+    """The claim about a factor of sizes, in logarithms."""
+    row = {
+        "claim": f"|{RUN}| > |{CONTROL}|", "quantity": claim.quantity, "where": claim.where,
+        "paper": np.log(factor(claim.quantity)), "printed": f"{claim.text} ×", "smallest": np.log(SMALLEST_FACTOR),
+    }  # fmt: skip
+    found = of_sizes(quantities, claim.quantity)
+    logs = {name: float(np.log(found[name])) for name in ("mean", "ci_low", "ci_high")}
+    alike = f"{found['alike']} of {found['n']}"
+    return {**pairs_row(row, {**found, **logs}), "kind": "factor", "alike": alike}

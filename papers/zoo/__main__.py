@@ -1,0 +1,7 @@
+"""`python -m papers.zoo`."""
+
+from streamscope.models.cli import command
+from streamscope.papers.zoo import main
+
+if __name__ == "__main__":
+    command(main)
