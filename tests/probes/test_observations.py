@@ -15,9 +15,12 @@ from streamscope.probes.observations import (
     Observations,
     bootstrap,
     compare,
+    each,
     estimate,
     estimate_all,
+    head_cells,
     over_seeds,
+    ranks,
 )
 from streamscope.probes.stats.comparisons import compare as compare_cases
 from streamscope.probes.stats.effect_sizes import cohens_d, d_interval, d_of_totals
@@ -310,3 +313,139 @@ def test_a_bootstrap_says_why_there_is_no_interval() -> None:
     assert why["value"] == "no unit is in all cells of this contrast"
     with pytest.raises(InputError, match="no cells"):
         bootstrap(block(x), [0, 5], mean)
+
+
+# ---- what a changed line would break (found by `make mutants`) -------------------------------------
+
+
+def test_cells_are_found_by_their_keys_and_units_chosen() -> None:
+    one = block(np.arange(8.0).reshape(4, 2), head=["A", "A", "B", "B"], scale=[0.0, 1.0, 0.0, 0.0])
+    assert [one.cell(head="A", scale=0.0), one.cell(head="A", scale=1.0)] == [0, 1] and type(one.cell(scale=1.0)) is int
+    for keys, line in (
+        ({"head": "B"}, "2 cells have head=B"),
+        ({"head": "B", "scale": 0.0}, "2 cells have head=B, scale=0.0"),
+        ({"head": "C"}, "0 cells have head=C"),
+    ):
+        with pytest.raises(InputError, match=f"^{line}$"):
+            one.cell(**keys)
+    last = one.at([1])
+    assert last.units.to_dict("list") == {"unit": ["u1"], "cluster": ["u1"]} and last.units.index.tolist() == [0]
+    assert last.total.tolist() == [[1.0], [3.0], [5.0], [7.0]] and last.sizes.shape == (4, 1)
+    assert one.at(np.array([True, False])).units["unit"].tolist() == ["u0"]
+
+
+def test_the_long_form_by_hand() -> None:
+    y = np.array([[2.0, np.nan], [6.0, 9.0]])
+    one = replace(
+        block(y, np.array([[1.0, 1.0], [2.0, 3.0]]), ["c", "d"], head=["A", "B"]),
+        measure=Measure(name="m", unit="%", resolution=0.0, factor=100.0, shift=-1.0),
+    )
+    assert one.frame().to_dict("list") == {
+        "head": ["A", "B", "B"], "unit": ["u0", "u0", "u1"], "cluster": ["c", "c", "d"], "total": [2.0, 6.0, 9.0],
+        "size": [1.0, 2.0, 3.0], "value": [199.0, 299.0, 299.0],
+    }  # fmt: skip
+
+
+def test_heads_are_cells_and_each_cell_a_contrast() -> None:
+    class Model:
+        class cfg:
+            n_layers, n_heads = 2, 3
+
+    cells = head_cells(Model())
+    assert cells["head"].tolist() == ["L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2"]
+    assert cells["layer"].tolist() == [0, 0, 0, 1, 1, 1] and cells["index"].tolist() == [0, 1, 2] * 2
+    some = each("score", cells, null=None, family="f")
+    assert [c.weights for c in some] == [{i: 1.0} for i in range(6)]
+    assert some[4].labels == {"head": "L1H1", "layer": 1, "index": 1}
+    assert {(c.quantity, c.null, c.family) for c in some} == {("score", None, "f")}
+
+
+def test_some_of_the_estimates_keep_their_reasons() -> None:
+    y = np.random.default_rng(8).normal(0, 1, (3, 9))
+    rows = [
+        Contrast(quantity=q, weights={i: 1.0}, labels=labels, missing=gone)
+        for i, (q, labels, gone) in enumerate(
+            [("a", {"head": "A"}, ""), ("b", {"head": "A", "scale": 1}, "no way"), ("a", {"head": "B"}, "not here")]
+        )
+    ]
+    found = estimate(block(y), rows)
+    one = found.where(quantity="a")
+    assert one.contrasts == (rows[0], rows[2]) and one.frame.index.tolist() == [0, 1]
+    assert one.frame["value"].tolist()[0] == found.frame["value"][0] and one.frame["head"].tolist() == ["A", "B"]
+    assert {at for at, _ in one.reasons} == {1} and set(one.reasons.values()) == {"not here"}
+    assert one.reasons.keys() == {(1, name) for name in ("value", "sd", "low", "high", "p", "p_holm")}
+    both = found.where(head="A")
+    assert both.contrasts == (rows[0], rows[1]) and set(both.reasons.values()) == {"no way"}
+    assert found.where(head="A", scale=1).contrasts == (rows[1],)
+    assert found.where(quantity="b", head="B").frame.empty
+
+
+def test_controls_of_other_cells_or_measures_are_refused_and_two_units_suffice() -> None:
+    one = block(np.random.default_rng(9).normal(0, 1, (2, 6)))
+    w = [Contrast(quantity="q", weights={0: 1.0})]
+    line = "a run and its control need the same cells of one measure, 'loss' has others"
+    for other in (
+        replace(one, measure=replace(NATS, unit="bits")),
+        replace(one, cells=pd.DataFrame({"cell": [0, 2]})),
+    ):
+        with pytest.raises(InputError, match=f"^{line}$"):
+            compare(one, other, w)
+    assert (compare(one, one.at([0, 3]), w).frame["n"] == 2).all()
+    with pytest.raises(InputError, match="^loss: 1 units are in the run and in its control, two are needed$"):
+        compare(one, one.at([3]), w)
+
+
+def test_what_a_bootstrap_gives_where_it_gives_nothing() -> None:
+    def mean(y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray((y.sum(axis) / n.sum(axis))[0])
+
+    def same_row(row: dict[str, float], expected: dict[str, float]) -> bool:
+        return row.keys() == expected.keys() and all(
+            row[k] == v or (np.isnan(row[k]) and np.isnan(v)) for k, v in expected.items()
+        )
+
+    nan, names = float("nan"), ("value", "low", "high")
+    row, why = bootstrap(block(np.full((1, 3), np.nan)), [0], mean)
+    assert same_row(row, {"value": nan, "low": nan, "high": nan, "n": 0, "clusters": 0})
+    assert why == dict.fromkeys(names, "no unit is in all cells of this contrast")
+    x = np.random.default_rng(10).normal(2, 1, (4, 8))
+    for bad in ([], [4], [-1], [0, 7]):
+        line = rf"loss: there are no cells \[{', '.join(map(str, bad))}\], only 0 to 3"
+        with pytest.raises(InputError, match=f"^{line}$"):
+            bootstrap(block(x), bad, mean)
+    row, why = bootstrap(block(x), [3], lambda y, n, axis: np.asarray(y.sum(axis)[0] * np.inf))
+    assert same_row(row, {"value": nan, "low": nan, "high": nan, "n": 8, "clusters": 8})
+    assert why == dict.fromkeys(names, "the statistic has no value here")
+    row, why = bootstrap(block(x), [3], mean)
+    assert not why and row["clusters"] == 8, "eight clusters are enough"
+    row, why = bootstrap(block(np.ones((1, 12))), [0], mean)
+    assert why == dict.fromkeys(("low", "high"), "the same in every independent case") and row["value"] == 1
+
+
+def test_a_bootstrap_takes_the_units_that_are_in_all_its_cells_and_its_options() -> None:
+    rng = np.random.default_rng(11)
+    x, n = rng.normal(2, 1, (3, 20)), rng.integers(1, 9, (3, 20)).astype(float)
+    x[2, 4] = np.nan
+
+    def quotient(y: np.ndarray, size: np.ndarray, axis: int = -1) -> np.ndarray:
+        return (y.sum(axis) / size.sum(axis))[0] / (y.sum(axis) / size.sum(axis))[1]
+
+    kept = np.delete(np.arange(20), 4)
+    one = block(x, n)
+    row, _ = bootstrap(one, [0, 2], quotient, resamples=300)
+    plain = [x[i, kept].sum() / n[i, kept].sum() for i in (0, 2)]
+    assert row["value"] == pytest.approx(plain[0] / plain[1], rel=1e-12) and row["n"] == 19
+    again, _ = bootstrap(one, [0, 2], quotient, lambda y, size: [y, size], resamples=300)
+    assert again == row, "the columns that are taken without any"
+    narrow, _ = bootstrap(one, [0, 2], quotient, resamples=300, confidence=0.5)
+    assert row["low"] < narrow["low"] < narrow["high"] < row["high"]
+    other, _ = bootstrap(one, [0, 2], quotient, resamples=300, seed=1)
+    assert other["low"] != row["low"] and bootstrap(one, [0, 2], quotient, resamples=300, seed=0)[0] == row
+    whole = np.random.default_rng(0).integers(0, 2, (1, 16))  # hits, whose sums are floats too
+    share, _ = bootstrap(block(whole), [0], lambda y, size, axis: (y.sum(axis) / size.sum(axis))[0], resamples=50)
+    assert share["value"] == whole.mean()
+
+
+def test_ranks_among_random_draws_by_hand() -> None:
+    assert ranks(5.0, [1.0, 2.0, 3.0]) == {"p_rank": 0.5, "p_rank_min": 0.5}
+    assert ranks(2.0, list(np.arange(39.0)))["p_rank_min"] == pytest.approx(2 / 40)
