@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,6 +76,12 @@ def add_direction(
         for layer, c in sorted(amounts.items())
         for name, index in hooks.items()
     }
+
+
+def random_direction(d: int, seed: int, draw: int) -> Tensor:
+    """A unit vector [d], uniform on the sphere, from a generator of its own."""
+    x = torch.from_numpy(np.random.default_rng([seed, draw]).standard_normal(d))
+    return (x / x.norm()).float()
 
 
 def donors(n: int, seed: int) -> Tensor:

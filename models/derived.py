@@ -12,7 +12,7 @@ from streamscope.models.errors import InputError
 def check_new(folder: Path) -> None:
     """Raise `InputError` when a run folder to write holds something already."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} is not empty: choose another --out")
+        raise InputError(f"{folder} is not empty: choose another folder")
 
 
 def parent_of(folder: Path) -> dict[str, Any]:

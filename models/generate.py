@@ -65,6 +65,23 @@ def generate(
     return rows
 
 
+def check_room(model: "StreamTransformer", prompt: str, tokens: int) -> None:
+    """Raise `InputError` where the context has no room for a prompt and that many tokens after it."""
+    room = model.config.n_ctx - len(model._text().encode(prompt))
+    if not 0 < tokens <= room:
+        raise InputError(f"--sample-tokens {tokens}: the context leaves room for 1 to {room}")
+
+
+def continuations(
+    model: "StreamTransformer", prompt: str, edits: Sequence[Edits], *, tokens: int, seed: int
+) -> list[str]:
+    """One sampled continuation per set of edits (temperature 0.8, the same seed), the prompt included."""
+    return [
+        model._text().decode(generate(model, [prompt], max_new_tokens=tokens, temperature=0.8, seed=seed, edits=e)[0])
+        for e in edits
+    ]
+
+
 def _ids(model: "StreamTransformer", prompts: str | Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
     """Prompts as lists of ids; texts get the tokenizer's BOS."""
     items: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)

@@ -47,6 +47,20 @@ def score_names(specs: str | Sequence[str]) -> set[str]:
     return {ranked[3] for ranked in found if ranked}
 
 
+def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") -> list[int]:
+    """Layers of "3" and "2-4" (inclusive), ascending, each once. Raises `InputError`, naming the option, otherwise."""
+    found: set[int] = set()
+    for spec in specs:
+        first, dash, last = spec.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise InputError(f"{option} {spec}: give layers as 3 or 2-4")
+        some = range(int(first), int(last or first) + 1)
+        if not some or some[-1] >= n_layers:
+            raise InputError(f"{option} {spec}: the model has layers 0 to {n_layers - 1}")
+        found |= set(some)
+    return sorted(found)
+
+
 def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
     every = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
     if spec == "all":

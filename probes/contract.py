@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from streamscope.models.bounds import Count, Seed, check
 from streamscope.models.errors import InputError, unknown
@@ -201,6 +201,56 @@ class Text(Data):
     def small(self) -> "Text":
         """Two beginnings."""
         return replace(self, text=("Once upon a time", "She ran to the house"))
+
+
+@dataclass(frozen=True)
+class Sets(Data):
+    """Two sets of texts, to find what tells them apart."""
+
+    a: str = "indoor"
+    """The set that directions point to: .jsonl (field text), .txt, SUITE#CATEGORY, or happy, sad, indoor, outdoor."""
+    b: str = "outdoor"
+    """The set that they point away from."""
+    template: str = "{text}"
+    """What each text stands in, for example "User: {text}\\nAssistant:"; \\n is a new line."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from streamscope.probes.prompts.sets import check_template
+
+        check_template(self.template)
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        """`probes.documents.OpenSets`."""
+        from streamscope.probes.documents import open_sets
+
+        return open_sets(self, model)
+
+
+LabelTask = Literal["antecedent", "gender", "number"]
+Grouping = Literal["story", "antecedent"]
+
+
+@dataclass(frozen=True)
+class Labels(Data):
+    """Labelled positions in stories, to learn the label from an activation."""
+
+    task: LabelTask = "antecedent"
+    """At the pronoun: which candidate it means. At the antecedent: its gender, its number."""
+    groups: Grouping = "story"
+    """What is never in training and test at once; with antecedent no word is, and there is no control task."""
+    stories: Count = 400
+    """Stories of the evaluation stream (seed 2, held-out combinations)."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        """`probes.documents.OpenLabels`."""
+        from streamscope.probes.documents import open_labels
+
+        return open_labels(self, model)
+
+    def small(self) -> "Labels":
+        """A hundred and fifty stories."""
+        return replace(self, stories=150)
 
 
 def kind_of(spec: Any) -> type[Data]:

@@ -14,8 +14,10 @@ from streamscope.models.errors import InputError
 from streamscope.models.text.shards import TokenShards, document_batches, truncated_documents
 from streamscope.models.text.stories import story
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.contract import Data, Documents, Prompts, Tasks, Text, Tokens
+from streamscope.probes.contract import Data, Documents, Labels, Prompts, Sets, Tasks, Text, Tokens
 from streamscope.probes.prompts.alignment import check_tokenizer
+from streamscope.probes.prompts.labelled import Example, story_examples
+from streamscope.probes.prompts.sets import Rows, contrast, encode
 from streamscope.probes.prompts.tasks import Task, load_tasks
 
 
@@ -258,3 +260,53 @@ def open_text(spec: Text, model: Any) -> OpenText:
     rows = [tokenizer.encode(text)[: min(spec.max_tokens, model.cfg.n_ctx)] for text in texts]
     names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
     return OpenText(rows, names, tokenizer)
+
+
+@dataclass(frozen=True)
+class OpenSets:
+    """Two sets of texts in one model's tokens, BOS first."""
+
+    kind: ClassVar[type[Data]] = Sets
+    a: Rows
+    b: Rows
+    repeated: int
+    tokenizer: Any
+
+    def title(self) -> str:
+        """The sets, and how many of their texts were left out."""
+        parts = [f"{len(self.a.tokens)} {self.a.name} against {len(self.b.tokens)} {self.b.name}"]
+        left_out = {"longer than the context": self.a.too_long + self.b.too_long, "repeated": self.repeated}
+        return ", ".join([*parts, *(f"{n} {why} left out" for why, n in left_out.items() if n)])
+
+    def about(self) -> dict[str, Any]:
+        """The sets, and how many of their texts were left out."""
+        return {"sets": self.title()}
+
+
+def open_sets(spec: Sets, model: Any) -> OpenSets:
+    """Both sets in their template. Raises `InputError` as `sets.contrast` and `sets.encode`."""
+    tokenizer, template = check_tokenizer(model), spec.template.replace("\\n", "\n")
+    sets = contrast(spec.a, spec.b)
+    one, other = (encode(some, tokenizer, model.cfg.n_ctx, template) for some in sets)
+    return OpenSets(one, other, sum(some.repeated for some in sets), tokenizer)
+
+
+@dataclass(frozen=True)
+class OpenLabels:
+    """Labelled positions, to be placed in one model's tokens."""
+
+    kind: ClassVar[type[Data]] = Labels
+    examples: list[Example]
+    title: str
+    tokenizer: Any
+
+    def about(self) -> dict[str, Any]:
+        """Which positions."""
+        return {"labels": self.title, "examples": len(self.examples)}
+
+
+def open_labels(spec: Labels, model: Any) -> OpenLabels:
+    """The labelled positions of the built-in stories."""
+    examples = story_examples(spec.task, spec.stories, groups=spec.groups)
+    title = f"{spec.task} in {spec.stories} stories, groups: {spec.groups}"
+    return OpenLabels(examples, title, check_tokenizer(model))

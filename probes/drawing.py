@@ -227,10 +227,16 @@ def _(figure: Curve, table: Table) -> go.Figure | None:
                 legendgroup=str(name),
             )  # fmt: skip
         drawn.add_scatter(
-            x=one[figure.x], y=one[figure.y], mode="lines+markers", name=str(name), legendgroup=str(name),
+            x=one[figure.x], y=one[figure.y], mode="lines+markers", name=str(name) or column.title,
+            legendgroup=str(name),
             line={"color": colour, "dash": DASHES[i % len(DASHES)]}, marker={"symbol": MARKS[i % len(MARKS)]},
-            showlegend=bool(figure.by),
+            showlegend=bool(figure.by or figure.beside),
         )  # fmt: skip
+        if figure.beside is not None and one[figure.beside].notna().any():
+            drawn.add_scatter(
+                x=one[figure.x], y=one[figure.beside], mode="lines", line={"color": colour, "width": 1, "dash": "dot"},
+                name=f"{name} {table.column(figure.beside).title}".strip(), legendgroup=str(name),
+            )  # fmt: skip
     drawn.update_layout(xaxis_title=axis(table.column(figure.x)), yaxis_title=axis(column), height=480)
     if log:
         drawn.update_xaxes(type="log")

@@ -93,6 +93,8 @@ class Curve(Figure):
     most: int = 7
     each: tuple[str, ...] = ()
     """A panel for every combination of these columns' values; the last of two or more goes across."""
+    beside: str | None = None
+    """Another column, as a dotted line without a band."""
     over_runs: bool = False
     """Several runs are places of x in one panel, and no panels of their own."""
 

@@ -34,7 +34,7 @@ from streamscope.probes.stats.estimators import (
     read_clusters,
     statistic_interval,
 )
-from streamscope.probes.stats.proportions import wilson
+from streamscope.probes.stats.proportions import score_p, wilson
 
 Reasons = dict[tuple[int, str], str]
 """(row, column) -> why that cell of a table has no value."""
@@ -60,7 +60,10 @@ class Measure:
     shift: float = 0.0
     kind: Literal["ratio", "share"] = "ratio"
     """A share counts hits (0 or 1) among units of size 1: the interval of one cell is Wilson's, never outside 0 and 1
-    (`proportions.proportion`), and there also where all or none hit."""
+    (`proportions.proportion`), and there also where all or none hit; its p is the score test's."""
+    inflation: float = 1.0
+    """Variance of an estimate over that of as many independent units, where these depend on each other beyond their
+    clusters: cross-validated hits (`cross_validation.SHARED`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,8 +256,10 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
             )
             row |= numbers
             if m.kind == "share" and w.tolist() == [1.0] and within.count > 1:
-                row["low"], row["high"] = wilson(observed.total[cells[0], at], within, confidence)
-                untested = {name: text for name, text in untested.items() if name not in ("low", "high")}
+                hits = observed.total[cells[0], at]
+                row["low"], row["high"] = wilson(hits, within, confidence, m.inflation)
+                row["p"] = np.nan if c.null is None else score_p(hits, c.null, within, confidence, m.inflation)
+                untested = {}
             asked = c.null is not None and c.tested
             row |= {} if asked else {"p": np.nan}
             why = untested if asked else {name: text for name, text in untested.items() if name != "p"}
@@ -301,7 +306,7 @@ def _contrast(
     scale = max(float(np.abs(m.factor * w[:, None] * y / n).max()), abs(row["value"]))
     if np.ptp(own) <= max(m.resolution, 8 * np.finfo(float).eps * scale):
         return row, dict.fromkeys(TESTED, SAME)
-    error = float(np.sqrt(clustered_square(w @ (m.factor * (y - ratio * n) / sums), within.shared)))
+    error = float(np.sqrt(m.inflation * clustered_square(w @ (m.factor * (y - ratio * n) / sums), within.shared)))
     share = (np.abs(w)[:, None] * n / sums).sum(0) / np.abs(w).sum()
     df = float(degrees_of_freedom(share, within.shared))
     if error == 0 or not df > 0:

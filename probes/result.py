@@ -549,9 +549,9 @@ class Result:
             blocks, contrasts = _read_observed(path.with_stem(f"{path.stem}-{OBSERVED}"), about["result"])
         arrays = {}
         if about["arrays"]:
-            from safetensors.numpy import load_file
+            from streamscope.models.tensors import read_tensors
 
-            arrays = load_file(path.with_suffix(".safetensors"))
+            arrays = {name: x.numpy() for name, x in read_tensors(path.with_suffix(".safetensors"))[0].items()}
         known = discover().get(about.get("instrument", ""))
         plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks", "arrays", "result")}
         return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)
@@ -624,9 +624,12 @@ def _write(path: Path, frame: "pd.DataFrame | LongTable", told: Mapping[bytes, b
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
-    from safetensors.numpy import save_file
+    import torch
 
-    write_atomically(path, lambda part: save_file(dict(arrays), part, {"about": json.dumps(about)}))
+    from streamscope.models.tensors import write_tensors
+
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
+    write_tensors(path, tensors, {"about": json.dumps(about)})
     return path
 
 

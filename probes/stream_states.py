@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.models.errors import InputError, unknown
 from streamscope.models.hooks import Query, run
 
 NAMED = ("token", "context")
@@ -55,6 +55,17 @@ class States:
 def stream_hooks(model: Any) -> tuple[str, ...]:
     """The streams of a model by its hooks: ("token", "context"), ("streams",), or () for a single stream."""
     return tuple(name for name in (*NAMED, PARALLEL) if f"blocks.0.hook_{name}_post" in model.hook_dict)
+
+
+def streams_of(model: Any, chosen: Sequence[str] = ()) -> tuple[str, ...]:
+    """The parallel streams of a model by name, or its single one: `chosen`, checked, or all."""
+    kinds = stream_hooks(model)
+    parallel = tuple(f"s{i}" for i in range(model.config.residual.n)) if kinds == (PARALLEL,) else ()
+    have = parallel or kinds or (RESID,)
+    for stream in chosen:
+        if stream not in have:
+            raise unknown("stream", stream, list(have))
+    return tuple(dict.fromkeys(chosen)) or have
 
 
 def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean", *, progress: Any = iter) -> States:

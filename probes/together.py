@@ -89,7 +89,7 @@ def together(results: Sequence[Result]) -> Result:
     """The tables of several runs as one each, with the column `run` in front, and `seeds` below where rows agree.
 
     Snapshots of trainings (`runs/lfa@all`) have the columns `run` and `step`, and a curve over steps; means over runs
-    are then taken at every step. Blocks are called run0-<name>, run1-<name> …, in the order of the runs
+    are then taken at every step. Blocks and arrays are called run0-<name>, run1-<name> …, in the order of the runs
     (`about["runs"]`). Long tables stay one for each, <name>-run0 …
 
     Raises `InputError` for results of other instruments or options, and for a snapshot that is there twice.
@@ -125,7 +125,8 @@ def together(results: Sequence[Result]) -> Result:
             each = [({"step": group[0].about["step"]}, one[name]) for group, one in zip(groups, means, strict=True)]
             tables[name] = _joined(each, each[0][1].title) if over else each[0][1]
     about = {**first.about, "model": names, "runs": [dict(one.about) for one in results], "no_mean": why, OVER: over}
-    whole = Result(tables, blocks, made, first.figures, {}, about)
+    arrays = {f"run{i}-{name}": x for i, one in enumerate(results) for name, x in one.arrays.items()}
+    whole = Result(tables, blocks, made, first.figures, arrays, about)
     known = discover().get(str(about.get("instrument")))
     return whole if known is None else replace(whole, tables=tables | known.relate(whole))
 

@@ -12,9 +12,8 @@ from streamscope.interventions.amplify.areas import UNIT, areas
 from streamscope.interventions.amplify.areas import contrasts as of_areas
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.reference import document_rows
-from streamscope.interventions.steering import continuations
 from streamscope.interventions.sweep import document_losses
-from streamscope.models.errors import InputError
+from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons
@@ -40,9 +39,8 @@ def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> Seen:
     cfg, alphas = model.config, how.alphas
     heads = parse_heads(how.heads or ("all",), cfg.n_layers, cfg.n_heads)
     drawn = parse_heads(how.picture, cfg.n_layers, cfg.n_heads)
-    room = cfg.n_ctx - len(model._text().encode(how.prompt))
-    if how.prompt and not 0 < how.sample_tokens <= room:
-        raise InputError(f"--sample-tokens {how.sample_tokens}: the context leaves room for 1 to {room}")
+    if how.prompt:
+        check_room(model, how.prompt, how.sample_tokens)
     opened = data[Documents]
     sweep = [amplified(model, alpha, heads) for alpha in alphas]
     found = document_losses(model, opened.shards, sweep, **opened.limits, progress=progress)

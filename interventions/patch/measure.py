@@ -22,9 +22,8 @@ from streamscope.interventions.patch.activations import (
 from streamscope.interventions.patch.attribution import attribute_pairs
 from streamscope.interventions.patch.pairs import Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.interventions.patch.paths import Edge, edges_of, every_edge, parse_senders, patch_edges
-from streamscope.interventions.steer import parse_layers
 from streamscope.models.errors import InputError
-from streamscope.models.head_spec import Head, score_names
+from streamscope.models.head_spec import Head, parse_layers, score_names
 from streamscope.probes.contract import Opened, Progress, Prompts, Seen, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
 from streamscope.probes.prompts.alignment import check_tokenizer

@@ -10,19 +10,19 @@ import pandas as pd
 from streamscope.interventions import stream_edits as e
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.reference import document_rows
-from streamscope.interventions.steer import parse_layers
-from streamscope.interventions.steering import streams_of
 from streamscope.interventions.stream_edits import Replacement
 from streamscope.interventions.streams import Streams, reference
 from streamscope.interventions.sweep import Losses, document_losses
 from streamscope.models.config import FrozenToken
 from streamscope.models.errors import InputError, unknown
+from streamscope.models.head_spec import parse_layers
 from streamscope.models.hooks import Edits
 from streamscope.models.text.shards import TokenShards, document_batches
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.probes.result import Column, Table, counts, described, key, quantity
+from streamscope.probes.stream_states import streams_of
 
 METHODS = ("zero", "random", "mean", "resample")
 DRAWN = ("random", "resample")

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 from streamscope.interventions.amplify import Amplify
-from streamscope.interventions.steering import streams_of
+from streamscope.probes.stream_states import streams_of
 from streamscope.interventions.streams.measure import ablate_streams, cells_of
 from streamscope.models.config.presets import preset
 from streamscope.models.make import build

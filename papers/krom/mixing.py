@@ -20,7 +20,7 @@ from streamscope.models.mixing import connections, idle, measure
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.losses import final_loss
 from streamscope.probes import mixing
-from streamscope.probes.direction_tables import find
+from streamscope.probes.directions.measure import find
 from streamscope.probes.mixing import AT_REST, DECAY, LEAST, MIX, final, kept_step, kind, log
 from streamscope.probes.prompts.alignment import check_tokenizer
 from streamscope.probes.prompts.sets import contrast, encode
@@ -133,7 +133,7 @@ def stream_cosines(run: Run, contrasts: Sequence[tuple[str, str]] = CONTRASTS, d
     for names in contrasts:
         rows = [encode(s, tokenizer, model.cfg.n_ctx).tokens for s in contrast(*names)]
         a, b = (stream_states(model, tokens, "mean") for tokens in rows)
-        tables.append(find(a, b, run=run.name, preset=run.preset, draws=draws).streams)
+        tables.append(find(a, b, draws=draws).streams)
     return {
         name: float(np.mean([table[name].mean() for table in tables])) for name in ("stream_cosine", "shuffled_cosine")
     }

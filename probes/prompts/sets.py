@@ -30,9 +30,10 @@ class PromptSet:
 
 @dataclass(frozen=True)
 class Rows:
-    """Token ids of a set's texts, BOS first, and how many were longer than the context and left out."""
+    """A set's texts and their token ids, BOS first, and how many were longer than the context and left out."""
 
     name: str
+    texts: list[str]
     tokens: list[list[int]]
     too_long: int
 
@@ -102,7 +103,7 @@ def encode(prompts: PromptSet, tokenizer: Any, n_ctx: int, template: str = "{tex
     check_template(template)
     before, after = template.split("{text}")
     rows: Sequence[list[int]] = tokenizer.encode_batch([before + text + after for text in prompts.texts])
-    kept = [row for row in rows if 1 < len(row) <= n_ctx]
+    kept = {text: row for text, row in zip(prompts.texts, rows, strict=True) if 1 < len(row) <= n_ctx}
     if len(kept) < LEAST:
         raise InputError(f"{prompts.name}: {len(kept)} of {len(rows)} texts fit a context of {n_ctx} tokens")
-    return Rows(prompts.name, kept, len(rows) - len(kept))
+    return Rows(prompts.name, list(kept), list(kept.values()), len(rows) - len(kept))

@@ -54,13 +54,34 @@ def proportion(hits: ArrayLike, clusters: ArrayLike | None = None, confidence: f
     return Estimate(p, float(np.sqrt(p * (1 - p))), low, high, within.count)
 
 
-def wilson(hits: np.ndarray, within: Clusters | None, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval of `proportion`, of hits (0 or 1) that are read already; None: every case is a cluster."""
+def wilson(
+    hits: np.ndarray, within: Clusters | None, confidence: float = 0.95, inflation: float = 1.0
+) -> tuple[float, float]:
+    """The interval of `proportion`, of hits (0 or 1) that are read already; None: every case is a cluster.
+
+    With `inflation` n or n* is divided by it (`observations.Measure`).
+    """
     from statsmodels.stats.proportion import proportion_confint
 
-    n = float(len(hits)) if within is None else effective_n(*within.totals(hits), confidence, within=within)
+    n = _worth(hits, within, confidence) / inflation
     low, high = proportion_confint(float(hits.mean()) * n, n, alpha=1 - confidence, method="wilson")
     return float(low), float(high)
+
+
+def score_p(
+    hits: np.ndarray, null: float, within: Clusters | None, confidence: float = 0.95, inflation: float = 1.0
+) -> float:
+    """p that the share is `null`: 2 Φ(−|p − π| / sqrt(π(1−π)/n*)), below 1 − confidence where π is outside `wilson`.
+
+    1 where π is 0 or 1.
+    """
+    error = np.sqrt(null * (1 - null) * inflation / _worth(hits, within, confidence))
+    return float(2 * stats.norm.sf(abs(float(hits.mean()) - null) / error)) if error > 0 else 1.0
+
+
+def _worth(hits: np.ndarray, within: Clusters | None, confidence: float) -> float:
+    """n, or n* of clusters."""
+    return float(len(hits)) if within is None else effective_n(*within.totals(hits), confidence, within=within)
 
 
 def effective_n(

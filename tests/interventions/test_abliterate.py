@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 
 from streamscope.interventions.abliterate import main
+from streamscope.interventions.abliterate.weights import abliterated, largest_output, project_out
 from streamscope.interventions.divergence import document_divergence, kl_rows
-from streamscope.interventions.weights import abliterated, largest_output, project_out
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
@@ -17,6 +16,7 @@ from streamscope.models.runs import main as runs
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.directions import main as directions
+from streamscope.probes.result import Result
 from tests.tiny import arguments
 
 
@@ -126,9 +126,9 @@ def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captu
     train(arguments(corpus, run, "--set", "n_ctx=64"))
     directions([str(run), "--draws", "0", "--out", str(tmp_path / "d.parquet")])
     file = str(tmp_path / "d.safetensors")
-    main([str(run), "--direction", f"{file}:1", "--dense", "--out", str(out), "--max-documents", "8"])
+    main([str(run), "--direction", f"{file}:1", "--dense", "--to", str(out), "--max-documents", "8"])
     printed = capsys.readouterr().out
-    assert "change of loss" in printed and "max |d·output|" in printed
+    assert "loss after" in printed and "max |d·output|" in printed
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["parent"]["run"] == str(run) and manifest["direction"]["layer"] == 1
     assert manifest["largest_output"]["after"]["attention"] < 1e-5
@@ -139,17 +139,17 @@ def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captu
     assert not torch.equal(new.blocks[0].attn.o.weight, load(run).blocks[0].attn.o.weight)
     assert not list(tmp_path.glob(".*.part"))
     for argv, message in (
-        (["--direction", file, "--out", str(out)], "not empty"),
-        (["--direction", str(tmp_path / "d.parquet"), "--out", str(tmp_path / "x")], "safetensors|directions|damaged"),
-        (["--direction", f"{file}:1", "--stream", "joint", "--out", str(tmp_path / "x")], "dimensions"),
-        (["--out", str(tmp_path / "x")], "--direction"),
-        (["--direction", file, "--out", str(tmp_path / "x")], "independent.*--dense"),
-        (["--direction", file, "--side", "read", "--embedding", "--out", str(tmp_path / "x")], "no such side"),
+        (["--direction", file, "--to", str(out)], "not empty"),
+        (["--direction", str(tmp_path / "d.parquet"), "--to", str(tmp_path / "x")], "safetensors|directions|damaged"),
+        (["--direction", f"{file}:1", "--stream", "joint", "--to", str(tmp_path / "x")], "dimensions"),
+        (["--direction", file, "--to", str(tmp_path / "x"), "--dense", "--control", str(run)], "without it"),
+        (["--direction", file, "--to", str(tmp_path / "x")], "independent.*--dense"),
+        (["--direction", file, "--side", "read", "--embedding", "--to", str(tmp_path / "x")], "no such side"),
     ):
         with pytest.raises(InputError, match=message):
             main([str(run), *argv])
     assert not (tmp_path / "x").exists()
-    read = ["--side", "read", "--dense", "--out", str(tmp_path / "x"), "--max-documents", "4"]
+    read = ["--side", "read", "--dense", "--to", str(tmp_path / "x"), "--max-documents", "4"]
     main([str(run), "--direction", file, *read])
     assert "--side write" in capsys.readouterr().out
-    assert len(pd.read_parquet(tmp_path / "d.parquet")) > 0
+    assert len(Result.load(tmp_path / "d.parquet").table().frame) > 0

@@ -7,16 +7,19 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.interventions.edits import add_direction
-from streamscope.interventions.steer import main, parse_layers
-from streamscope.interventions.steering import mean_norms, random_direction, steer, steering_edits, streams_of
+from streamscope.interventions.edits import add_direction, random_direction
+from streamscope.interventions.steer import Steer, main
+from streamscope.interventions.steer.measure import mean_norms, steering_edits
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
+from streamscope.models.head_spec import parse_layers
 from streamscope.models.hooks import capture, edit
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.contract import Documents
 from streamscope.probes.directions import main as directions
+from streamscope.probes.stream_states import streams_of
 from tests.tiny import arguments
 
 TOKENS = torch.randint(1, 200, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -79,12 +82,15 @@ def test_bad_edits() -> None:
 def test_the_table(tiny_run: Path) -> None:
     model = load(tiny_run)
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
-    d = random_direction(model.config.d_model, 3, 0)
     streams, last = ("context",), [model.config.n_layers - 1]
-    table = steer(model, shards, d, last, streams, (-2.0, 0.0, 2.0), None, draws=2, max_documents=6).set_index("scale")
+    own = {"direction": "1", "layers": ("1",), "raw": True, "prompt": ""}
+    how = Steer(**own, streams=streams, scale=(-2.0, 0.0, 2.0), draws=2)
+    result = how.measure(model, Documents(max_documents=6))
+    d = torch.from_numpy(result.arrays["direction"])
+    table, missing = result.table().frame.set_index("scale"), result.table().missing
     zero = table.loc[0.0]
-    assert (zero["kl"], zero["delta"], zero["shift"], zero["random_kl"]) == (0, 0, 0, 0)
-    assert "baseline" in zero["undefined"] and np.isnan(zero["kl_low"])
+    assert (zero["kl"], zero["delta"], zero["shift"], zero["random_kl"], zero["kl_above"]) == (0, 0, 0, 0, 0)
+    assert "baseline" in missing[1, "kl_low"] and np.isnan(zero["kl_low"])
     assert table.loc[2.0, "shift"] == pytest.approx(2.0, abs=1e-4), (
         "the last layer's readout moves by c d, and d is a unit"
     )
@@ -103,9 +109,11 @@ def test_the_table(tiny_run: Path) -> None:
         count += len(ids) - 1
     assert table.loc[2.0, "delta"] == pytest.approx(total / count, abs=1e-5)
     assert table.loc[2.0, "kl"] == pytest.approx(kl / count, abs=1e-5)
-    for scales, layers in (((), [0]), ((float("inf"),), [0]), ((1.0,), [9]), ((1.0,), [])):
-        with pytest.raises(InputError, match="scales|layers"):
-            steer(model, shards, d, layers, streams, scales, None)
+    alone = Steer(**own, scale=(2.0,), draws=0).measure(model, Documents(max_documents=3))
+    assert "no random" in alone.table().missing[0, "kl_above"]
+    for bad in ({"scale": ()}, {"layers": ("9",)}, {"streams": ("s0",)}, {"direction": "9"}):
+        with pytest.raises(InputError, match="scale|layers|stream"):
+            Steer(**{**own, **bad}).measure(model)
 
 
 def test_the_unit_is_the_mean_norm_of_the_readout(tiny_run: Path) -> None:
@@ -133,10 +141,10 @@ def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr().out
     assert "layers 0, 1 to s0, s2" in printed and "Once upon" in printed
     table = pd.read_parquet(out)
-    assert list(table["scale"]) == [-1, -0.5, 0, 0.5, 1] and table["sample"].str.startswith("Once upon").all()
-    assert out.with_suffix(".html").exists()
+    assert list(table["scale"]) == [-1, -0.5, 0, 0.5, 1]
+    assert pd.read_parquet(out.with_stem("steer-samples"))["sample"].str.startswith("Once upon").all()
     for argv, message in (
-        ([], "--direction"),
+        (["--direction", "nowhere"], "no file of directions"),
         (["--direction", file, "--layers", "5"], "layers 0 to 1"),
         (["--direction", file, "--stream", "joint"], "dimensions"),
         (["--direction", file, "--streams", "resid"], "s0"),

@@ -15,7 +15,9 @@ from streamscope.models.config import ModelConfig, NoPositions
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.train import main as train
-from streamscope.probes.contrast_directions import (
+from streamscope.probes.directions import Directions, main
+from streamscope.probes.directions.choice import check_direction, read_direction
+from streamscope.probes.directions.contrast import (
     auc_interval,
     concentration,
     held_out,
@@ -27,10 +29,10 @@ from streamscope.probes.contrast_directions import (
     singular_directions,
     unit,
 )
-from streamscope.probes.direction_files import check_direction, read_direction
-from streamscope.probes.direction_tables import best_layer, between, find
-from streamscope.probes.directions import main
-from streamscope.probes.prompts.sets import BUILT_IN, contrast, encode, read_set
+from streamscope.probes.directions.measure import best_layer, find, relate
+from streamscope.probes.documents import OpenSets
+from streamscope.probes.prompts.sets import BUILT_IN, Rows, contrast, encode, read_set
+from streamscope.probes.result import Result
 from streamscope.probes.stream_states import States, stream_states
 from tests.tiny import arguments
 
@@ -62,7 +64,7 @@ def texts(first: int, n: int = 60, seed: int = 0) -> list[list[int]]:
 def test_a_planted_direction_is_found(pool: str) -> None:
     model, r = planted()
     a, b = (stream_states(model, texts(first, seed=first), pool) for first in (1, 1 + WORDS))
-    found = find(a, b, run="planted", preset="planted")
+    found = find(a, b)
     assert found.vectors["resid"].shape == (2, 64)
     assert (found.vectors["resid"] @ r > (0.99 if pool == "mean" else 0.97)).all()
     assert (found.svd["resid"][:, 0] @ r > 0.95).all(), "turned to the side of a"
@@ -70,14 +72,22 @@ def test_a_planted_direction_is_found(pool: str) -> None:
     assert (table["auc"] == 1).all() and (table["auc_low"] > 0.85).all()
     assert (table["norm"] > 4 * table["shuffled_norm"]).all()
     np.testing.assert_allclose(table["norm"], 2.0, atol=0.35)
-    assert found.streams["undefined"].str.contains("one stream").all()
+    assert "one stream" in found.streams_missing[1, "stream_cosine"]
+    if pool == "mean":
+        return
+    spec = OpenSets(*(Rows("set", [f"{first} {i}" for i in range(60)], texts(first, seed=first), 0)
+                      for first in (1, 1 + WORDS)), 0, None)  # fmt: skip
+    result = Directions(pool=pool, draws=2).measure(model, spec)
+    assert result.table().frame["accuracy"].min() > 0.9 and (result.table().frame["accuracy_low"] > 0.75).all()
+    assert result.table().frame[["n", "clusters"]].to_numpy().tolist() == [[60, 30]] * 2
+    np.testing.assert_allclose(result.arrays["mean.resid"], found.vectors["resid"], atol=1e-7)
 
 
 def test_without_a_planted_direction_nothing_separates() -> None:
     model, _ = planted(size=0.0)
     rows = texts(1, n=160)
     a, b = (stream_states(model, some) for some in (rows[:80], rows[80:]))
-    table = find(a, b, run="none", preset="planted").layers
+    table = find(a, b).layers
     assert ((table["auc_low"] < 0.5) & (table["auc_high"] > 0.5)).all()
     assert (table["norm"] < 1.5 * table["shuffled_norm"]).all()
 
@@ -92,11 +102,17 @@ def test_shuffled_labels_and_other_seeds_are_at_the_random_baseline() -> None:
     for seed in range(6):
         model, _ = planted(seed=seed)
         a, b = (stream_states(model, texts(first, 20)) for first in (1, 1 + WORDS))
-        founds.append(find(a, b, run=str(seed), preset="planted", draws=0))
-    table = between(founds)
+        founds.append(find(a, b, draws=0).arrays())
+
+    def cosines(**runs: str) -> pd.DataFrame:
+        arrays = {f"run{i}-{name}": x for i, one in enumerate(founds[: len(runs)]) for name, x in one.items()}
+        about = {"runs": [{"model": model, "preset": preset} for model, preset in runs.items()]}
+        return relate(Result({}, arrays=arrays, about=about))["runs"].frame
+
+    table = cosines(**{f"s{seed}": "planted" for seed in range(6)})
     assert len(table) == 15 * 2 and set(table["kind"]) == {"seeds"}
     assert table["absolute"].mean() == pytest.approx(random_cosine(d), rel=0.5)
-    same = between([founds[0], find(a, b, run="again", preset="other", draws=0)])
+    same = cosines(a="planted", b="other")
     assert set(same["kind"]) == {"architectures"}
 
 
@@ -189,9 +205,9 @@ def test_on_a_bridge() -> None:
 
 def test_sets_with_equal_means_have_no_direction() -> None:
     x = np.random.default_rng(0).standard_normal((10, 2, 1, 6))
-    found = find(States(("resid",), x), States(("resid",), x), run="same", preset="x")
+    found = find(States(("resid",), x), States(("resid",), x))
     assert not found.vectors["resid"].any()
-    assert found.layers["auc"].isna().all() and found.layers["undefined"].str.contains("same mean").all()
+    assert found.layers["auc"].isna().all() and "same mean" in found.missing[1, "auc"]
     with pytest.raises(InputError, match="no layer"):
         best_layer(found.layers)
 
@@ -235,29 +251,28 @@ def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, caps
     out = tmp_path / "found.parquet"
     main([str(krom), str(wide), "--draws", "3", "--out", str(out)])
     printed = capsys.readouterr().out
-    assert "concentration" in printed and "mean |cosine|" in printed
+    assert "concentration" in printed and "best layer of resid by d" not in printed
     table = pd.read_parquet(out)
     assert set(table["stream"]) == {"s0", "s1", "s2", "s3", "joint", "resid", "token", "context"}
     assert len(pd.read_parquet(tmp_path / "found-runs.parquet")) == 2
     assert len(pd.read_parquet(tmp_path / "found-streams.parquet")) == 4
-    assert out.with_suffix(".html").exists()
-    direction = read_direction(f"{tmp_path / 'found-krom.safetensors'}:1", "s3", "svd")
+    assert "run1-mean.token" in Result.load(out).arrays
+    with pytest.raises(InputError, match="several runs"):
+        read_direction(str(out.with_suffix(".safetensors")))
+    main([str(krom), "--a", "happy", "--b", "sad", "--pool", "last", "--draws", "0", "--out", str(out)])
+    direction = read_direction(f"{out.with_suffix('.safetensors')}:1", "s3", "svd")
     assert direction.layer == 1 and direction.vector.norm() == pytest.approx(1)
-    assert json.loads(json.dumps(direction.about))["a"] == "indoor"
-    best = read_direction(str(tmp_path / "found-lfa.safetensors"))
-    own = table[(table["run"] == str(wide)) & (table["stream"] == "resid")]
-    assert best.layer == best_layer(own)
+    assert json.loads(json.dumps(direction.about))["options"]["pool"] == "last"
+    main([str(wide), "--draws", "3", "--out", str(out)])
+    assert "best layer of resid by d" in capsys.readouterr().out
+    best = read_direction(str(out.with_suffix(".safetensors")))
+    assert best.layer == best_layer(pd.read_parquet(out))
     for spec, message in ((":7", "layers 0 to 1"), (":first", "best or norm"), ("x", "no file of directions")):
         with pytest.raises(InputError, match=message):
-            read_direction(f"{tmp_path / 'found-lfa.safetensors'}{spec}")
+            read_direction(f"{out.with_suffix('.safetensors')}{spec}")
     with pytest.raises(InputError, match="no file of directions"):
         read_direction(str(tiny_run / "model.safetensors"))
-    capsys.readouterr()
-    model = load(wide)
-    check_direction(best, model, wide)
-    assert not capsys.readouterr().err
-    check_direction(best, model, krom)
-    assert f"was found in {wide}, not in {krom}" in capsys.readouterr().err
-    main([str(krom), "--a", "happy", "--b", "sad", "--pool", "last", "--draws", "0"])
+    assert check_direction(best, load(wide)) == ""
+    assert check_direction(best, load(krom)) == f"found in {wide}"
     with pytest.raises(InputError, match="parquet"):
         main([str(krom), "--out", "x.csv"])

@@ -15,9 +15,13 @@ from streamscope.models.hooks import Captures
 from streamscope.models.make import build
 from streamscope.models.text.stories import labelled
 from streamscope.models.text.tokenizer import Tokenizer
-from streamscope.probes.linear import Example, LinearProbe, labelled_query, main, story_examples
-from streamscope.probes.probe import measure
-from streamscope.probes.tables import read_about
+from streamscope.probes.contract import Labels
+from streamscope.probes.documents import OpenLabels
+from streamscope.probes.linear import Linear, main
+from streamscope.probes.linear import measure as linear
+from streamscope.probes.observations import estimate
+from streamscope.probes.prompts.labelled import Example, story_examples
+from streamscope.probes.result import Result, Table
 
 torch.set_num_threads(1)
 HOOK = "blocks.1.hook_resid_post"
@@ -30,12 +34,20 @@ def made(n: int = 240, words: int = 24, groups: int = 60, seed: int = 0) -> list
     return [Example(text="", start=0, end=0, label="ab"[y], group=f"g{g}", word=f"w{w}") for y, g, w in drawn]
 
 
-def read(probe: LinearProbe, examples: list[Example], x: Any, hook: str = HOOK) -> pd.DataFrame:
+def read(how: Linear, examples: list[Example], x: Any, hook: str = HOOK) -> pd.DataFrame:
     """The probe's table of activations x [N, ...], ten positions a prompt."""
-    n = len(examples)
-    query = labelled_query()(tokens=[[0] * 10] * (n // 10), positions=[range(10)] * (n // 10), examples=tuple(examples))
     rows = list(torch.as_tensor(np.asarray(x)).float().split(10))
-    return probe.read(Captures({hook: rows}, None), query)
+    return linear.read(how, Captures({hook: rows}, None), examples)
+
+
+def summary(how: Linear, table: pd.DataFrame, examples: list[Example]) -> Table:
+    seen = linear.seen_of(table, examples)
+    estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    return linear.tables(how, seen, estimates)["linear"]
+
+
+def row_of(how: Linear, examples: list[Example], x: Any) -> pd.Series:
+    return summary(how, read(how, examples, x), examples).frame.iloc[0]
 
 
 def labels_of(examples: list[Example]) -> np.ndarray:
@@ -48,26 +60,25 @@ def noise(n: int, width: int = 8, seed: int = 1) -> np.ndarray:
 
 def test_planted_label() -> None:
     """One direction of eight is the label: accuracy 1; the control, which it does not tell, near chance."""
-    examples, probe = made(), LinearProbe()
+    examples = made()
     x = noise(len(examples))
     x[:, 3] = 20 * labels_of(examples)
-    row = probe.summarize(read(probe, examples, x)).iloc[0]
+    row = row_of(Linear(), examples, x)
     assert row["accuracy"] == 1
     assert abs(row["control"] - 0.5) < 0.15
     assert row["selectivity"] == pytest.approx(1 - row["control"])
     assert row["selectivity_low"] < row["selectivity"] < row["selectivity_high"]
-    assert row["p_holm"] < 0.001
-    assert (row["layer"], row["chance"], row["majority"], row["n"], row["groups"]) == (1, 0.5, 0.5, 240, 59)
+    assert row["accuracy_p_holm"] < 0.001
+    assert (row["layer"], row["chance"], row["majority"], row["n"], row["clusters"]) == (1, 0.5, 0.5, 240, 59)
 
 
 def test_no_information_is_chance() -> None:
     """Over ten draws of noise the intervals hold chance as often as they should, and p rejects as rarely."""
     held, rejected, shares = 0, 0, []
     for seed in range(10):
-        examples, probe = made(seed=seed), LinearProbe(controls=1)
-        row = probe.summarize(read(probe, examples, noise(240, seed=100 + seed))).iloc[0]
-        held += row["ci_low"] <= 0.5 <= row["ci_high"]
-        rejected += row["p"] < 0.05
+        row = row_of(Linear(controls=1), made(seed=seed), noise(240, seed=100 + seed))
+        held += row["accuracy_low"] <= 0.5 <= row["accuracy_high"]
+        rejected += row["accuracy_p"] < 0.05
         shares.append(row["accuracy"])
     assert held >= 8 and rejected <= 2
     assert abs(np.mean(shares) - 0.5) < 0.03
@@ -79,7 +90,7 @@ def test_words_can_be_learnt_by_heart() -> None:
     of_word = {e.word: "ab"[int(e.word[1:]) % 2] for e in examples}
     examples = [Example(**{**vars(e), "label": of_word[e.word]}) for e in examples]
     x = np.eye(12)[[int(e.word[1:]) for e in examples]]
-    row = LinearProbe().summarize(read(LinearProbe(c=10.0), examples, x)).iloc[0]
+    row = row_of(Linear(c=10.0), examples, x)
     assert row["accuracy"] == 1
     assert row["control"] == 1
     assert row["selectivity"] == 0
@@ -91,26 +102,26 @@ def test_no_word_on_both_sides_no_control() -> None:
     of_word = {e.word: "ab"[int(e.word[1:]) % 2] for e in examples}
     examples = [Example(**{**vars(e), "label": of_word[e.word]}) for e in examples]
     x = np.eye(24)[[int(e.word[1:]) for e in examples]]
-    table = read(LinearProbe(), examples, x)
+    table = read(Linear(), examples, x)
     assert set(table["task"]) == {"label"}
-    row = LinearProbe().summarize(table).iloc[0]
+    found = summary(Linear(), table, examples)
+    row = found.frame.iloc[0]
     assert row["accuracy"] < 0.7
     assert np.isnan(row["control"]) and np.isnan(row["selectivity"])
-    assert "no word recurs" in row["undefined"]
+    assert "no word recurs" in found.missing[0, "selectivity"]
 
 
 def test_a_group_is_never_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every example is predicted once per task, by a probe that saw no example of its group."""
-    examples, probe = made(), LinearProbe(controls=1)
-    seen: list[tuple[Any, Any]] = []
-    original = LinearProbe._held_out
+    examples, seen = made(), list[tuple[Any, Any]]()
+    original = linear.held_out
 
-    def watched(self: LinearProbe, x: Any, y: Any, splits: Any) -> Any:
+    def watched(x: Any, y: Any, splits: Any, c: float) -> Any:
         seen.extend(splits)
-        return original(self, x, y, splits)
+        return original(x, y, splits, c)
 
-    monkeypatch.setattr(LinearProbe, "_held_out", watched)
-    table = read(probe, examples, noise(240))
+    monkeypatch.setattr(linear, "held_out", watched)
+    table = read(Linear(controls=1), examples, noise(240))
     groups = np.array([e.group for e in examples])
     for train, test in seen:
         assert not set(groups[train]) & set(groups[test])
@@ -123,7 +134,7 @@ def test_standardisation_is_inside_the_fold() -> None:
     from scipy.optimize import minimize
     from sklearn.model_selection import StratifiedGroupKFold
 
-    examples, probe = made(n=100, groups=30), LinearProbe(c=0.5, controls=1)
+    examples, probe = made(n=100, groups=30), Linear(c=0.5, controls=1)
     y = labels_of(examples)
     x = noise(100, 3) * [1, 50, 0.02] + [0, 300, 5]
     x[:, 1] += 40 * y
@@ -158,12 +169,12 @@ def test_planted_in_a_model() -> None:
         model.embed.weight.zero_()
         for letter in "xyz":
             model.embed.weight[tokenizer.encode(letter)[-1], 5] = 1
-    probe = LinearProbe(hooks=("hook_embed", "hook_pos_embed", "blocks.*.attn.hook_z"))
-    summary = probe.summarize(measure(model, probe, examples)).set_index("hook")
-    assert summary.loc["hook_embed", "accuracy"] == 1
-    assert summary.loc["hook_embed", "layer"] == -1
-    assert summary.loc["hook_pos_embed", "accuracy"] < 0.75
-    assert summary.loc["blocks.1.attn.hook_z", "layer"] == 1
+    probe = Linear(hooks=("hook_embed", "hook_pos_embed", "blocks.*.attn.hook_z"))
+    found = probe.measure(model, OpenLabels(examples, "letters", tokenizer)).table().frame.set_index("hook")
+    assert found.loc["hook_embed", "accuracy"] == 1
+    assert found.loc["hook_embed", "layer"] == -1
+    assert found.loc["hook_pos_embed", "accuracy"] < 0.75
+    assert found.loc["blocks.1.attn.hook_z", ["layer", "place"]].tolist() == [1, "blocks.*.attn.hook_z"]
 
 
 def test_plan_places_examples() -> None:
@@ -172,15 +183,15 @@ def test_plan_places_examples() -> None:
     text = "the cat sat on the mat"
     at = [(8, 11), (4, 7), (19, 22)]
     examples = [Example(text=text, start=a, end=b, label=text[a:b], group="g", word="w") for a, b in at]
-    query = LinearProbe(hooks=(HOOK,)).plan(examples, tokenizer)
-    assert len(query.tokens) == 1
-    for e, p in zip(query.examples, query.positions[0], strict=True):
+    query, kept = linear.plan(Linear(hooks=(HOOK,)), examples, tokenizer, 64)
+    assert len(query.tokens) == 1 and query.positions is not None
+    for e, p in zip(kept, query.positions[0], strict=True):
         assert tokenizer.align(text, e.start, e.end)[-1] == p
     assert len(query.tokens[0]) == max(query.positions[0]) + 1
-    short = LinearProbe(hooks=(HOOK,), max_tokens=query.positions[0][0] + 1).plan(examples, tokenizer)
-    assert [e.label for e in short.examples] == ["sat", "cat"] and short.left_out == 1
+    _, short = linear.plan(Linear(hooks=(HOOK,)), examples, tokenizer, query.positions[0][0] + 1)
+    assert [e.label for e in short] == ["sat", "cat"]
     with pytest.raises(InputError, match="none of 3"):
-        LinearProbe(max_tokens=1).plan(examples, tokenizer)
+        linear.plan(Linear(), examples, tokenizer, 1)
 
 
 def test_story_examples_are_the_ground_truth() -> None:
@@ -203,7 +214,7 @@ def test_story_examples_are_the_ground_truth() -> None:
 
 
 def test_bad_input() -> None:
-    examples, probe = made(), LinearProbe()
+    examples, probe = made(), Linear()
     with pytest.raises(InputError, match="two classes"):
         read(probe, [Example(**{**vars(e), "label": "a"}) for e in examples], noise(240))
     with pytest.raises(InputError, match="3 groups, .* too few for 5 folds"):
@@ -217,7 +228,7 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="no vector of one length"):
         read(probe, examples, noise(240), hook="blocks.0.attn.hook_pattern")
     with pytest.raises(InputError, match="at least 2"):
-        LinearProbe(folds=1)
+        Linear(folds=1)
 
 
 def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -225,11 +236,10 @@ def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) 
     main([str(tiny_run), "--stories", "150", "--folds", "3", "--controls", "1", "--out", str(out)])
     table = pd.read_parquet(out)
     assert table["hook"].tolist() == ["hook_embed", "blocks.0.hook_resid_post", HOOK]
-    assert read_about(out)["about"]["task"] == "antecedent"
-    assert out.with_suffix(".html").exists()
-    said = re.search(r"antecedent, (\d+) cases \((\d+) beyond", capsys.readouterr().out)
-    assert said is not None
+    title = Result.load(out).table().title
+    said = re.search(r"antecedent in 150 stories, groups: story, (\d+) cases \((\d+) beyond", title)
+    assert said is not None and "antecedent in 150" in capsys.readouterr().out
     kept, beyond = int(said[1]), int(said[2])
     two = [case for one in labelled(2, 150, held_out=True) for case in one.cases if len(case.candidates) == 2]
     assert 2 <= kept < beyond and kept + beyond == sum(case.cue_before for case in two)
-    assert load(tiny_run).config.n_ctx == read_about(out)["about"]["probe"]["max_tokens"]
+    assert len(Labels(stories=150).of(load(tiny_run)).examples) == kept + beyond

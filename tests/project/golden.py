@@ -54,6 +54,8 @@ COMMANDS = {
     "picture-query": "probes.picture lfa --prompt 3 --query 27",
     "steer": "interventions.steer lfa --direction {directions/out.safetensors} --max-documents 8 --draws 2 "
     "--sample-tokens 4",
+    "abliterate": "interventions.abliterate lfa --direction {directions/out.safetensors} --dense --max-documents 8 "
+    "--draws 2",
     "steer-raw": "interventions.steer kromcanon --direction {directions-one/out.safetensors}:2 --layers 2-3 "
     "--streams s0 s2 --raw --scale 0 5 --max-documents 4 --draws 0 --sample-tokens 4",
     "head_groups": "probes.head_groups lfa --n 60",
@@ -94,7 +96,8 @@ ABLATE = {
     "p_interaction": "interaction_p", "p_interaction_holm": "interaction_p_holm",
 }  # fmt: skip
 RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
-           "streams": long_names("delta"),
+           "linear": {**long_names("accuracy"), "groups": "clusters"},
+           "streams": long_names("delta"), "steer": {"documents": "n"},
            "suppress": {**long_names("delta"), "difference": "delta", "condition": "edited"},
            "suppress/asymmetry": {**long_names("asymmetry"), "difference": "asymmetry", "pairs": "n"},
            "suppress/ranking": long_names("difference"), "suppress/controls": {},
@@ -107,6 +110,14 @@ RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
                      "p_holm": "effect_p_holm"}}  # fmt: skip
 """By the command's name up to the first hyphen, or that and a table's name."""
 GONE = {
+    "directions": {
+        "run": "a column where several runs are measured", "undefined": "reasons name the new columns",
+        "run_a": "runs are called by their titles, as in every table", "run_b": "as run_a",
+    },
+    "linear": {
+        "undefined": "reasons name the new columns", "accuracy_sd": "between independent groups now, as everywhere"
+    },
+    "steer": {"undefined": "reasons name the new columns", "sample": "samples are a table of their own"},
     "streams": {"undefined": "reasons name the new columns"},
     "suppress": {
         "undefined": "reasons name the new columns", "t": "with p and its interval it says nothing new", "df": "as t",
@@ -145,8 +156,9 @@ GONE = {
     },
 }  # fmt: skip
 CONTRACT = {
-    "ablate", "amplify", "coherence", "coreference", "head_groups", "heads", "mixing_monitor", "patch", "pds",
-    "phenomena", "routing", "specialization", "sps", "streams", "suppress", "token_effects",
+    "ablate", "abliterate", "amplify", "coherence", "coreference", "directions",
+    "head_groups", "heads", "linear", "mixing_monitor", "patch", "pds", "phenomena", "routing",
+    "specialization", "sps", "steer", "streams", "suppress", "token_effects",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}

@@ -114,19 +114,36 @@ def halves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return order[: n // 2], order[n // 2 :]
 
 
-def held_out(a: np.ndarray, b: np.ndarray, seed: int = 0) -> list[Separation | None]:
-    """Per layer: the difference of means of the first halves, and how the second halves lie along it.
+class Projected(NamedTuple):
+    """Held-out prompts along the direction of the others, NaN in layers where these do not differ.
+
+    a [n_a, layers], b [n_b, layers] minus the middle between the means of the others; `of_a`, `of_b`: which prompts.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    of_a: np.ndarray
+    of_b: np.ndarray
+
+
+def projected(a: np.ndarray, b: np.ndarray, seed: int = 0) -> Projected:
+    """The difference of means of the first halves, and where the second halves lie along it.
 
     a, b [prompts, layers, D]. Sets of one size are cut alike, prompt i of both into the same half: where they are
-    counterparts, what they share would otherwise count against the direction. None where the first halves do not
-    differ.
+    counterparts, what they share would otherwise count against the direction.
     """
     (fit_a, test_a), (fit_b, test_b) = halves(len(a), seed), halves(len(b), seed)
-    directions = unit(mean_difference(a[fit_a], b[fit_b]))
-    out: list[Separation | None] = []
-    for layer, r in enumerate(directions):
-        out.append(separation(a[test_a, layer] @ r, b[test_b, layer] @ r) if r.any() else None)
-    return out
+    r = unit(mean_difference(a[fit_a], b[fit_b]))
+    middle = np.einsum("ld,ld->l", (a[fit_a].mean(0) + b[fit_b].mean(0)) / 2, r)
+    middle[~r.any(-1)] = np.nan
+    along = [np.einsum("nld,ld->nl", x, r) - middle for x in (a[test_a], b[test_b])]
+    return Projected(along[0], along[1], test_a, test_b)
+
+
+def held_out(a: np.ndarray, b: np.ndarray, seed: int = 0) -> list[Separation | None]:
+    """Per layer, how far the prompts of `projected` lie apart; None where the others do not differ."""
+    found = projected(a, b, seed)
+    return [None if np.isnan(x[0]) else separation(x, y) for x, y in zip(found.a.T, found.b.T, strict=True)]
 
 
 def shuffled(a: np.ndarray, b: np.ndarray, draws: int, seed: int = 0) -> np.ndarray:

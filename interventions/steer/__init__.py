@@ -1,0 +1,73 @@
+"""Steer a model along a direction: add c·d to its residual streams and see what its predictions become.
+
+    python -m interventions.steer runs/lfa                                 the model's own direction, indoor − outdoor
+    python -m interventions.steer runs/lfa --a happy --b sad --direction 2 --layers 2-4 --scale -3 -1 0 1 3
+    python -m probes.directions runs/kromcanon --out indoor.parquet
+    python -m interventions.steer runs/kromcanon --direction indoor.safetensors --streams s0 s2 --raw --scale 5
+
+After every block of --layers, x ← x + c·m·d at all positions, in each of --streams: d is the unit direction, m the mean
+norm of the residual stream (what the head would read) after that block over the measured documents, or 1 with --raw. So
+c = 1 adds as much as there is, once per layer. Adding to several streams adds to each: what the head reads moves by
+their sum or mean. KL(P_c ‖ P_0), loss and the shift of d·x are per token with 95 % intervals over documents. Any
+vector of that size disturbs a model: `random_kl` is the mean KL of random directions, added in the same way, and
+`kl_above` what the direction does beyond them.
+"""
+
+from typing import Any, ClassVar, Literal
+
+from streamscope.models.bounds import AnyNumber, Seed, Whole
+from streamscope.models.errors import InputError
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, Opened, Sets, instrument
+from streamscope.probes.figures import Curve
+
+
+@instrument("steer", Documents(batch_size=16), Sets())
+class Steer(Instrument):
+    """Add a direction to the residual streams, x ← x + c·m·d after some layers, and measure what predictions become.
+
+    KL(P_c ‖ P_0), change of the loss and shift of d·x per token, beside random directions of the same size (SPEC §1.8).
+    """
+
+    direction: str = "best"
+    """Between the sets, of the layer best (by d), norm or a number; or FILE[:LAYER|best|norm] of probes.directions."""
+    stream: str = "resid"
+    """Whose direction: resid, s0, token, …"""
+    method: Literal["mean", "svd"] = "mean"
+    """Difference of means, or first singular vector."""
+    layers: tuple[str, ...] = ()
+    """Layers after which to add it, as 3 or 2-4; default: the direction's own."""
+    streams: tuple[str, ...] = ()
+    """Streams to add it to: resid; token, context; s0, s1, …; default: all."""
+    scale: tuple[AnyNumber, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    """Factors c."""
+    raw: bool = False
+    """c in units of the residual stream, not in mean norms."""
+    draws: Whole = 3
+    """Random directions to compare each scale with; 0: none."""
+    prompt: str = "Once upon a time"
+    """What the samples continue; empty for no samples."""
+    sample_tokens: Whole = 40
+    """Tokens of a sample."""
+    seed: Seed = 0
+    """Of the samples and of the random directions."""
+
+    figures: ClassVar = (Curve("kl", beside="random_kl"), Curve("delta", beside="random_delta"), Curve("shift"))
+    quick: ClassVar = {"scale": (-1.0, 0.0, 1.0), "draws": 1, "sample_tokens": 2}
+    planted: ClassVar = "tests/interventions/test_steer.py::test_the_table"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.scale:
+            raise InputError("give at least one --scale")
+
+    def check(self, model: Any) -> None:
+        """Direction of a file, layers, streams, and room for the samples."""
+        self._body().check(self, model)
+
+    def settled(self, data: Opened) -> "Steer":
+        """With the layers that the direction is added after, so that a control's is added after the same."""
+        return self._body().settled(self, data)
+
+
+main = main_of(Steer, __doc__)

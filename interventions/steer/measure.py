@@ -1,0 +1,173 @@
+"""What steering along a direction does at every scale: KL, loss and projection of documents, and samples."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from streamscope.interventions.divergence import Divergence, document_divergence
+from streamscope.interventions.edits import add_direction, random_direction
+from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.reference import document_rows
+from streamscope.interventions.steer import Steer
+from streamscope.models.errors import InputError
+from streamscope.models.generate import check_room, continuations
+from streamscope.models.head_spec import parse_layers
+from streamscope.models.hooks import Edits, Query, run
+from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
+from streamscope.probes.directions.choice import check_direction, direction_of, in_model, read_direction
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
+from streamscope.probes.result import Column, Table, counts, described, key, quantity
+from streamscope.probes.stream_states import streams_of
+
+BASELINE = "scale 0 is the baseline itself"
+NO_DRAWS = "no random directions were drawn"
+CHUNK = 32
+MEASURES = {
+    "loss": Measure(name="loss", unit="nats/token", resolution=SMALLEST["loss"]),
+    "kl": Measure(name="KL(P_c ‖ P_0)", unit="nats/token", resolution=SMALLEST["loss"]),
+    "shift": Measure(name="shift of d·x", unit="units of the residual stream", resolution=1e-6),
+}
+
+
+def mean_norms(model: StreamTransformer, rows: Iterable[Sequence[int]]) -> dict[int, float]:
+    """Mean over tokens (without BOS) of ‖resid_post‖ per layer, the unit of --scale; `resid` is what the head reads."""
+    rows = [list(row) for row in rows]
+    total = np.zeros(model.config.n_layers)
+    tokens = 0
+    for start in range(0, len(rows), CHUNK):
+        some = [row for row in rows[start : start + CHUNK] if len(row) > 1]
+        if not some:
+            continue
+        tokens += sum(len(row) - 1 for row in some)
+        for name, xs in run(model, Query(tokens=some, hooks=("blocks.*.hook_resid_post",))).hooks.items():
+            total[int(name.split(".")[1])] += sum(float(x[1:].double().norm(dim=-1).sum()) for x in xs)
+    if not tokens:
+        raise InputError("a mean norm over no tokens: the documents hold BOS alone")
+    return {layer: float(value) for layer, value in enumerate(total / tokens)}
+
+
+def steering_edits(
+    direction: Tensor, layers: Sequence[int], streams: Sequence[str], scale: float, norms: Mapping[int, float] | None
+) -> Edits:
+    """Add scale · norm_ℓ · d after each layer ℓ (norm_ℓ = 1 without `norms`) to each stream; d [D] is a unit vector."""
+    amounts = {layer: scale * (norms[layer] if norms is not None else 1.0) for layer in layers}
+    return add_direction(direction, amounts, streams)
+
+
+def check(how: Steer, model: Any) -> None:
+    """Raise `InputError` for a direction, layers, streams or samples that the model cannot have."""
+    if not in_model(how.direction):
+        check_direction(read_direction(how.direction, how.stream, how.method), model)
+    parse_layers(how.layers, model.config.n_layers)
+    streams_of(model, how.streams)
+    if how.prompt:
+        check_room(model, how.prompt, how.sample_tokens)
+
+
+def settled(how: Steer, data: Opened) -> Steer:
+    """With the layers of the model's direction."""
+    return how if how.layers else replace(how, layers=(str(_direction(how, data)[0].layer),))
+
+
+def _direction(how: Steer, data: Opened) -> tuple[Any, str]:
+    return direction_of(how.direction, data, how.stream, how.method)
+
+
+def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: the unedited model, every scale, and the random directions at it; units: documents."""
+    direction, found_in = _direction(how, data)
+    layers = parse_layers(how.layers, model.config.n_layers) or [direction.layer]
+    streams, opened = streams_of(model, how.streams), data[Documents]
+    d = direction.vector.to(model.cfg.device)
+    norms = None if how.raw else mean_norms(model, document_rows(opened.batches()))
+    random = [random_direction(len(d), how.seed, i).to(d) for i in range(how.draws)]
+    scales = list(dict.fromkeys(how.scale))
+    sweep = [steering_edits(x, layers, streams, scale, norms) for x in (d, *random) for scale in scales]
+    found = document_divergence(model, opened.shards, sweep, direction=d, **opened.limits, progress=progress)
+    where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}"
+    title = f"{title_of(model)}: direction of layer {direction.layer} added after {where}; {opened.title()}"
+    seen = Seen({}, {}, arrays={"direction": direction.vector.numpy()}, extra={})
+    seen.about |= {"title": title + (f"; the direction was {found_in}" if found_in else ""), "layers": layers}
+    seen.about |= {"direction": direction.about, "streams": list(streams)}
+    seen.about["norms"] = None if norms is None else {f"L{layer}": norm for layer, norm in norms.items()}
+    add_divergence(seen, found, scales, how.draws, opened.units())
+    if how.prompt:
+        texts = continuations(model, how.prompt, sweep[: len(scales)], tokens=how.sample_tokens, seed=how.seed)
+        seen.extra["samples"] = pd.DataFrame({"scale": scales, "sample": texts})
+    return seen
+
+
+def add_divergence(seen: Seen, found: Divergence, scales: Sequence[float], draws: int, units: pd.DataFrame) -> None:
+    """Loss, KL and shift of every document: unedited, under the direction's scales, under each random direction's."""
+    n, nothing = len(scales), np.zeros((1, len(found.tokens)))
+    keys = [{"scale": scale, "draw": draw} for draw in range(-1, draws) for scale in scales]
+    cells = pd.DataFrame([{"scale": np.nan, "draw": -1}, *keys])
+    totals = {
+        "loss": np.concatenate([found.baseline[None], found.loss]),
+        "kl": np.concatenate([nothing, found.kl]),
+        "shift": np.concatenate([nothing, found.shift]),
+    }
+    for name, total in totals.items():
+        seen.blocks[name] = Observations(
+            measure=MEASURES[name], cells=cells, units=units, total=total, size=found.tokens.astype(float)
+        )
+        seen.contrasts[name] = []
+    for i, scale in enumerate(scales, 1):
+        labels, fixed = {"scale": float(scale)}, BASELINE if scale == 0 else ""
+        random = {i + n * (draw + 1): 1 / draws for draw in range(draws)}
+        missing = "" if draws else NO_DRAWS
+        beyond: dict[int, float] = {i: 1.0, **{k: -w for k, w in random.items()}}
+        of_random: dict[str, Any] = {"labels": labels, "null": None, "missing": missing}
+        seen.contrasts["loss"] += [
+            Contrast(quantity="baseline", weights={0: 1.0}, labels=labels, null=None),
+            Contrast(quantity="loss", weights={i: 1.0}, labels=labels, null=None),
+            Contrast(quantity="delta", weights={i: 1.0, 0: -1.0}, labels=labels, fixed=fixed),
+            Contrast(quantity="random_delta", weights={**random, 0: -1.0}, **of_random),
+        ]
+        seen.contrasts["kl"] += [
+            Contrast(quantity="kl", weights={i: 1.0}, labels=labels, tested=False, fixed=fixed),
+            Contrast(quantity="random_kl", weights=random, **of_random),
+            Contrast(quantity="kl_above", weights=beyond, labels=labels, missing=missing, fixed=fixed if draws else ""),
+        ]
+        seen.contrasts["shift"] += [
+            Contrast(quantity="shift", weights={i: 1.0}, labels=labels, tested=False, fixed=fixed)
+        ]
+
+
+def tables(how: Steer, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """A row for each scale, and what the model says there."""
+    title = seen.about["title"]
+    parts = [estimates[name].wide(["scale"]) for name in ("kl", "loss", "shift")]
+    frame = pd.concat([part for part, _ in parts], axis=1)
+    frame = frame.loc[:, ~frame.columns.duplicated()].assign(tokens=int(seen.blocks["loss"].sizes[0].sum()))
+    missing = {at: why for _, some in parts for at, why in some.items()}
+    unit = "units of the residual stream" if how.raw else "mean residual norms"
+    scale = key("scale", "scale", "c, how much of the direction is added", unit, "+g")
+    out = {"steer": Table(frame, (scale, *STEER), missing, title)}
+    if "samples" in seen.extra:
+        sample = Column(name="sample", title="sample", unit="text", doc="the prompt, continued at this scale")
+        out["samples"] = Table(seen.extra["samples"], (scale, sample), title=f"samples; {title}")
+    return out
+
+
+RANDOM = "mean over random directions of the same size"
+STEER = (
+    *described("kl", "KL(P_c ‖ P_0)", "nats/token", "of next-token distributions, steered from unsteered",
+               sd="documents", source="SPEC §1.8"),
+    *quantity("random_kl", "KL, random", "nats/token", RANDOM, format=".4f", tested=False),
+    *quantity("kl_above", "KL above random", "nats/token", "KL − that of random directions", sd="documents"),
+    *quantity("loss", "loss", "nats/token", "loss per token, steered", format=".4f", tested=False),
+    *quantity("baseline", "loss without", "nats/token", "loss per token, unsteered", tested=False, format=".4f",
+              shown=False),
+    *quantity("delta", "Δ loss", "nats/token", "loss − loss without", sd="documents"),
+    *quantity("random_delta", "Δ loss, random", "nats/token", RANDOM, tested=False, shown=False),
+    *described("shift", "shift of d·x", "units of the residual stream", "of d·x after the last layer, before the norm",
+               format="+.4f", sd="documents"),
+    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
+    *counts("documents", "documents"),
+)  # fmt: skip

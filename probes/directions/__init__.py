@@ -1,0 +1,56 @@
+"""Directions between two sets of prompts, in every layer and stream, and what says that they mean anything.
+
+    python -m probes.directions                                            indoor against outdoor sentences
+    python -m probes.directions runs/kromcanon --a happy --b sad --out directions.parquet
+    python -m probes.directions runs/seed0 runs/seed1 runs/seed2 --a harmful.jsonl --b harmless.jsonl
+    python -m probes.directions runs/chat --a harmful.jsonl --b harmless.jsonl --template "User: {text}\\nAssistant:"
+
+A direction is the difference of the sets' mean residual streams after a block, divided by its norm (SPEC §1.6).
+Streams are those the model has (token and context; s0, s1, … of hyper-connections), `joint` is them one after the
+other, `resid` what the head reads. auc, d and accuracy are those of a direction from half of the prompts, on the other
+half: accuracy is the share that lies on its own set's side of the middle between the means of the first half. Shuffled
+are the same numbers with labels dealt at random. Several runs of one width are compared layer by layer with the random
+baseline E|cos| = sqrt(2/(π d)), which holds for isotropic vectors; activations are not isotropic.
+
+With --out the directions lie beside the table, as .safetensors, for interventions.steer and interventions.abliterate:
+
+    mean.<stream> [L, D]   unit difference of means          svd.<stream> [L, k, D]   singular vectors
+    norm.<stream> [L]      norm of the difference            d.<stream> [L]           Cohen's d, held-out prompts
+"""
+
+from typing import ClassVar, Literal
+
+from streamscope.models.bounds import Seed, Whole
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, Sets, instrument
+from streamscope.probes.figures import Curve, HeadMap
+
+
+@instrument("directions", Sets())
+class Directions(Instrument):
+    """The direction between two sets of prompts in every layer and stream, and how well it separates others.
+
+    r = (mean_a − mean_b) / ‖·‖ of the residual streams after a block (SPEC §1.6); AUC, Cohen's d and accuracy of a
+    direction from half of the prompts on the other half; norms and cosines of streams beside shuffled labels.
+    """
+
+    pool: Literal["mean", "last"] = "mean"
+    """Mean over positions (without BOS), or the last one."""
+    draws: Whole = 20
+    """Shuffles of the labels for the controls; 0: none."""
+    seed: Seed = 0
+    """Which halves are taken, and which shuffles."""
+
+    figures: ClassVar = (
+        Curve("auc", x="layer", by="stream"),
+        Curve("norm", x="layer", by="stream", beside="shuffled_norm"),
+        Curve("accuracy", x="layer", by="stream"),
+        Curve("svd_cosine", x="layer", by="stream"),
+        HeadMap("cosine", table="layers", rows="layer", columns="other"),
+        Curve("absolute", table="runs", x="layer", by="stream", each=("run_a", "run_b")),
+    )
+    quick: ClassVar = {"draws": 2}
+    planted: ClassVar = "tests/probes/test_directions.py::test_a_planted_direction_is_found"
+
+
+main = main_of(Directions, __doc__)

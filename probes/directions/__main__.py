@@ -1,0 +1,7 @@
+"""`python -m probes.directions`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.directions import main
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,118 @@
+"""One direction for interventions: out of a file that `probes.directions` wrote, or found in the model itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from streamscope.models.disk import parse
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.tensors import read_tensors
+from streamscope.probes.contract import Opened, Sets
+from streamscope.probes.directions import Directions
+
+CHOICES = ("best", "norm")
+NO_FILE = "is no file of directions; make one with python -m probes.directions RUN --out FILE.parquet"
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A unit vector [D] of the residual stream and where it is from; `about` is JSON data."""
+
+    vector: Tensor
+    layer: int
+    about: dict[str, Any]
+
+
+def in_model(spec: str) -> bool:
+    """Whether a direction is to be found in the model, by its layer, and not in a file."""
+    return spec in CHOICES or spec.isdigit()
+
+
+def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "mean") -> tuple[Direction, str]:
+    """The direction `spec` and, where it is not the model's own, what a title should say of it.
+
+    best, norm or a LAYER: between the two sets, as the model has them now. FILE[:LAYER|best|norm]: `read_direction`.
+    Raises `InputError` for a direction that does not fit the model.
+    """
+    if not in_model(spec):
+        found = read_direction(spec, stream, method)
+        return found, check_direction(found, data.model)
+    result = Directions(draws=0).measure(data.model, data[Sets])
+    arrays = {name: torch.from_numpy(x) for name, x in result.arrays.items()}
+    found = pick(arrays, spec, result.about, stream, method, "the model")
+    check_direction(found, data.model)
+    return found, ""
+
+
+def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Direction:
+    """The direction FILE[:LAYER|best|norm] of a stream; FILE alone is FILE:best.
+
+    best is the layer with the largest d on held-out prompts, norm that with the largest difference of means (as
+    SPEC §1.8). method: mean, or svd for the first singular vector. Raises `InputError` for a file that is none, a layer
+    or stream that it lacks, and a layer without a direction.
+    """
+    name, _, which = spec.rpartition(":") if not Path(spec).is_file() else (spec, "", "best")
+    path = Path(name or spec)
+    if not path.is_file():
+        raise InputError(f"{path} {NO_FILE}")
+    tensors, meta = read_tensors(path)
+    if "run0-mean.resid" in tensors:
+        raise InputError(f"{path} holds the directions of several runs; measure those of one run alone")
+    if "about" not in meta or "mean.resid" not in tensors:
+        raise InputError(f"{path} {NO_FILE}")
+    about = parse(meta["about"], dict[str, Any], f"about of {path}")
+    return pick(tensors, which, about, stream, method, str(path))
+
+
+def pick(
+    tensors: Mapping[str, Tensor], which: str, about: Mapping[str, Any], stream: str, method: str, where: str
+) -> Direction:
+    """The direction of a layer, or of the best one by d or norm, among the arrays of `probes.directions`.
+
+    Raises `InputError`, naming `where` they are from, as `read_direction`.
+    """
+    if f"mean.{stream}" not in tensors:
+        raise unknown("stream", stream, [k.removeprefix("mean.") for k in tensors if k.startswith("mean.")])
+    layer = _layer(which, tensors, stream, where)
+    vectors = tensors[f"{method}.{stream}"]
+    vector = vectors[layer] if method == "mean" else vectors[layer, 0]
+    norm = vector.double().norm()
+    if not norm > 0:
+        raise InputError(f"{where}: the two sets do not differ in layer {layer} of {stream}; choose another layer")
+    told = {name: about.get(name) for name in ("folder", "model", "options", "data")}
+    told |= {"from": where, "layer": layer, "stream": stream, "method": method}
+    return Direction((vector.double() / norm).float(), layer, told)
+
+
+def _layer(which: str, tensors: Mapping[str, Tensor], stream: str, where: str) -> int:
+    n = len(tensors[f"mean.{stream}"])
+    if which in CHOICES:
+        score = tensors[f"{'d' if which == 'best' else 'norm'}.{stream}"]
+        if score.isnan().all():
+            raise InputError(f"{where}: no layer of {stream} separates the sets; name a layer")
+        return int(score.nan_to_num(-torch.inf).argmax())
+    if not which.isdigit():
+        raise InputError(f"{where}:{which}: give a layer from 0 to {n - 1}, best or norm")
+    if int(which) >= n:
+        raise InputError(f"{where}:{which}: it has layers 0 to {n - 1}")
+    return int(which)
+
+
+def check_direction(direction: Direction, model: Any) -> str:
+    """ "" for a direction of the model's own run, else from where it is: it fits by its width alone.
+
+    Raises `InputError` when it does not fit the model's residual stream.
+    """
+    if len(direction.vector) != model.cfg.d_model:
+        raise InputError(
+            f"a direction of {len(direction.vector)} dimensions for a residual stream of {model.cfg.d_model}; "
+            "it is of another model, or of the streams joined"
+        )
+    own, folder = getattr(model, "run", None), direction.about["folder"]
+    if own is not None and folder is not None and Path(folder).resolve() == Path(own).resolve():
+        return ""
+    return f"found in {folder or direction.about['model']}"

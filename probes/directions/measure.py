@@ -1,0 +1,265 @@
+"""From the states of two prompt sets to directions and tables: layers, streams, pairs of runs."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.models.errors import InputError
+from streamscope.probes.contract import Opened, Progress, Seen, Sets, title_of
+from streamscope.probes.directions import Directions
+from streamscope.probes.directions.contrast import (
+    Projected,
+    concentration,
+    mean_difference,
+    pair_cosines,
+    projected,
+    random_cosine,
+    separation,
+    shuffled,
+    singular_directions,
+    unit,
+)
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons
+from streamscope.probes.result import Column, Result, Table, counts, described, key
+from streamscope.probes.stream_states import RESID, States, stream_states
+
+NAN = float("nan")
+SEPARATION = ("auc", "auc_low", "auc_high", "d")
+COSINES = ("stream_cosine", "shuffled_cosine", "concentration")
+NO_DIFFERENCE = "the two sets have the same mean state here"
+NO_SHUFFLES = "no shuffles were drawn"
+ONE_STREAM = "undefined by construction, the model has one stream"
+HITS = Measure(name="accuracy on held-out prompts", unit="share of prompts", resolution=0.0, kind="share")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The directions of one model: unit `vectors` [L, D] and `svd` [L, k, D] by stream; tables and their reasons."""
+
+    vectors: dict[str, np.ndarray]
+    svd: dict[str, np.ndarray]
+    held_out: dict[str, Projected]
+    layers: pd.DataFrame
+    streams: pd.DataFrame
+    missing: Reasons = field(default_factory=dict)
+    streams_missing: Reasons = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """As `directions.choice` reads them, float32."""
+        out: dict[str, Any] = {}
+        for stream, vectors in self.vectors.items():
+            own = self.layers[self.layers["stream"] == stream]
+            out |= {f"mean.{stream}": vectors, f"svd.{stream}": self.svd[stream]}
+            out |= {f"{name}.{stream}": own[name] for name in ("norm", "d")}
+        return {name: np.ascontiguousarray(x, np.float32) for name, x in out.items()}
+
+
+def find(a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3) -> Found:
+    """Directions of every layer and stream, with their tables.
+
+    layers   layer, stream, width, norm, relative, shuffled_norm, auc …, d, n_a, n_b, svd_cosine
+    streams  layer, pairs, stream_cosine, shuffled_cosine, concentration
+
+    auc and d are those of a direction from one half of the prompts, on the other half (`contrast.projected`). `draws`
+    shuffles of the labels are the control of norm and stream_cosine; 0 leaves the controls undefined.
+    """
+    if a.streams != b.streams:
+        raise InputError("the two sets were not run on one model")
+    vectors, svd, apart, rows = {}, {}, {}, list[dict[str, Any]]()
+    missing: Reasons = {}
+    for stream in a.names:
+        x, y = a.of(stream), b.of(stream)
+        difference = mean_difference(x, y)
+        norms, vectors[stream] = np.linalg.norm(difference, axis=-1), unit(difference)
+        svd[stream] = singular_directions(x, y, k)
+        size = np.concatenate([np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1)]).mean(0)
+        control = np.linalg.norm(shuffled(x, y, draws, seed), axis=-1).mean(0) if draws else np.full(len(norms), NAN)
+        agreement = np.abs(np.einsum("ld,ld->l", svd[stream][:, 0], vectors[stream]))
+        one = projected(x, y, seed)
+        one.a[:, norms == 0] = one.b[:, norms == 0] = NAN
+        apart[stream] = one
+        for layer, (p, q) in enumerate(zip(one.a.T, one.b.T, strict=True)):
+            why = {} if draws else {"shuffled_norm": NO_SHUFFLES}
+            if np.isnan(p[0]):
+                got: dict[str, Any] = dict.fromkeys(SEPARATION, NAN) | {"n_a": 0, "n_b": 0}
+                why |= dict.fromkeys(SEPARATION, NO_DIFFERENCE)
+            else:
+                got = separation(p, q)._asdict()
+                why |= {"d": "the projections have no spread"} if np.isnan(got["d"]) else {}
+            if norms[layer] == 0:
+                why["svd_cosine"] = NO_DIFFERENCE
+            missing |= {(len(rows), name): text for name, text in why.items()}
+            rows.append(
+                {
+                    "layer": layer, "stream": stream, "width": x.shape[-1], "norm": norms[layer],
+                    "relative": norms[layer] / size[layer] if size[layer] > 0 else 0.0,
+                    "shuffled_norm": control[layer], **got,
+                    "svd_cosine": NAN if norms[layer] == 0 else agreement[layer],
+                }
+            )  # fmt: skip
+    streams, streams_missing = _streams(a, b, draws, seed)
+    return Found(vectors=vectors, svd=svd, held_out=apart, layers=pd.DataFrame(rows), streams=streams,
+                 missing=missing, streams_missing=streams_missing)  # fmt: skip
+
+
+def _streams(a: States, b: States, draws: int, seed: int) -> tuple[pd.DataFrame, Reasons]:
+    """How alike the streams' directions are, per layer."""
+    n_layers, n = a.values.shape[1], len(a.parallel)
+    frame = pd.DataFrame({"layer": range(n_layers), "pairs": n * (n - 1) // 2, **dict.fromkeys(COSINES, NAN)})
+    if n < 2:
+        return frame, {(layer, name): ONE_STREAM for layer in range(n_layers) for name in COSINES}
+    x, y = a.values[:, :, :n], b.values[:, :, :n]
+    difference = mean_difference(x, y)  # [L, N, D]
+    frame["concentration"] = concentration(np.linalg.norm(difference, axis=-1))
+    frame["stream_cosine"] = pair_cosines(unit(difference))
+    if draws:
+        frame["shuffled_cosine"] = np.mean([pair_cosines(unit(c)) for c in shuffled(x, y, draws, seed)], axis=0)
+    missing = {} if draws else {(layer, "shuffled_cosine"): NO_SHUFFLES for layer in range(n_layers)}
+    for layer in np.flatnonzero(~difference.any(-1).all(-1)):  # where the sets do not differ there is no direction
+        frame.loc[layer, ["stream_cosine", "shuffled_cosine"]] = NAN
+        missing |= dict.fromkeys(
+            ((int(layer), "stream_cosine"), (int(layer), "shuffled_cosine")), NO_DIFFERENCE + ", in a stream"
+        )
+    return frame, missing
+
+
+def best_layer(layers: pd.DataFrame, by: str = "d", stream: str = RESID) -> int:
+    """The layer with the largest `by` (d on held-out prompts, or norm) in a stream. Raises `InputError` without any."""
+    values = layers[layers["stream"] == stream].set_index("layer")[by].dropna()
+    if values.empty:
+        raise InputError(f"no layer has a defined {by} in the stream {stream!r}")
+    return int(values.idxmax())
+
+
+# ---- the instrument ----------------------------------------------------------------------------
+
+
+def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: layer and stream; units: held-out prompts, 1 for one on its own set's side of the middle."""
+    sets = data[Sets]
+    a, b = (stream_states(model, rows.tokens, how.pool, progress=progress) for rows in (sets.a, sets.b))
+    found = find(a, b, draws=how.draws, seed=how.seed)
+    pool = "mean over positions" if how.pool == "mean" else "last position"
+    folder, config = getattr(model, "run", None), getattr(model, "config", None)
+    about = {
+        "title": f"{title_of(model)}: {sets.title()}; {pool}", "preset": getattr(config, "name", type(model).__name__),
+        "folder": None if folder is None else str(folder),
+    }  # fmt: skip
+    block = hits(found, sets.a.texts, sets.b.texts)
+    contrasts = [
+        Contrast(quantity="accuracy", weights={i: 1.0}, labels=labels, tested=False,
+                 missing=NO_DIFFERENCE if np.isnan(block.total[i]).all() else "")
+        for i, labels in enumerate(block.cells.to_dict("records"))
+    ]  # fmt: skip
+    return Seen({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
+
+
+def hits(found: Found, a: Sequence[str], b: Sequence[str]) -> Observations:
+    """Which held-out prompts lie on their own set's side; prompts of one line of two sets of one size go together."""
+    one = found.held_out[RESID]
+    told = [f"a: {a[i]}" for i in one.of_a] + [f"b: {b[i]}" for i in one.of_b]
+    names = [hashlib.sha1(text.encode()).hexdigest()[:10] for text in told]
+    lines = [*one.of_a, *one.of_b] if len(a) == len(b) else range(len(names))
+    total = [
+        np.where(np.isnan(along), NAN, along > 0)
+        for p in found.held_out.values()
+        for along in np.concatenate([p.a, -p.b]).T
+    ]
+    units = pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]})
+    return Observations(
+        measure=HITS, cells=found.layers[["layer", "stream"]], units=units, total=np.stack(total), size=1.0
+    )
+
+
+def tables(how: Directions, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """Layers and streams; how alike the readout's directions of the layers are; how alike the streams'."""
+    found, title = seen.extra, seen.about["title"]
+    accuracy, missing = estimates["accuracy"].wide(["layer", "stream"])
+    frame = found.layers.merge(accuracy, on=["layer", "stream"], how="left", validate="1:1")
+    some = frame.loc[frame["stream"] == RESID, "d"].notna().any()
+    best = f"; best layer of resid by d {best_layer(frame)}, by norm {best_layer(frame, 'norm')}" if some else ""
+    out = {"directions": Table(frame, DIRECTIONS, {**missing, **found.missing}, f"directions; {title}{best}")}
+    out["streams"] = Table(found.streams, STREAMS, found.streams_missing, f"directions of the streams; {title}")
+    r = found.vectors[RESID]
+    layer, other = np.indices((len(r), len(r))).reshape(2, -1)
+    cosines = pd.DataFrame({"layer": layer, "other": other, "cosine": (r @ r.T).ravel()})
+    cosines = cosines[(layer < other) & r.any(-1)[layer] & r.any(-1)[other]].reset_index(drop=True)
+    said = f"cosines of the readout's directions of two layers; {title}"
+    out["layers"] = Table(cosines, LAYERS, title=said, by="cosine", most=10)
+    return out
+
+
+def relate(whole: Result) -> dict[str, Table]:
+    """Cosines of the same layer and stream in two runs of equal width, beside the random baseline.
+
+    run_a, run_b, kind ("seeds" of one preset, or "architectures"), layer, stream, width, cosine, absolute, random. Runs
+    of unequal widths have no common directions and no rows; layers and streams that only one has are left out.
+    """
+    rows = []
+    for (i, one), (j, other) in combinations(enumerate(whole.about["runs"]), 2):
+        names = {"run_a": one["model"], "run_b": other["model"]}
+        names["kind"] = "seeds" if one["preset"] == other["preset"] else "architectures"
+        streams = [name.partition("-mean.")[2] for name in whole.arrays if name.startswith(f"run{i}-mean.")]
+        for stream in streams:
+            x, y = (np.asarray(whole.arrays.get(f"run{k}-mean.{stream}", np.empty(0)), float) for k in (i, j))
+            if x.shape[-1] != y.shape[-1]:
+                continue
+            for layer, (r, q) in enumerate(zip(x, y, strict=False)):
+                if r.any() and q.any():
+                    where = {"layer": layer, "stream": stream, "width": len(r)}
+                    cosine = float(r @ q)
+                    also = {"cosine": cosine, "absolute": abs(cosine), "random": random_cosine(len(r))}
+                    rows.append({**names, **where, **also})
+    if not rows:
+        return {}
+    return {"runs": Table(pd.DataFrame(rows), RUNS, title="cosines of two runs' directions", by="absolute", most=20)}
+
+
+LAYER = key("layer", "layer", "after which", "layer", "d")
+STREAM = key("stream", "stream", "residual stream; joint: all one after the other, resid: what the head reads")
+WIDTH = Column(name="width", title="width", unit="dimensions", format="d", shown=False, doc="of the direction")
+OF_HELD_OUT = "of held-out prompts along the direction of the others"
+DIRECTIONS = (
+    LAYER, STREAM, WIDTH,
+    Column(name="norm", title="norm", unit="units of the residual stream", format=".3f", source="SPEC §1.6",
+           doc="norm of the difference of the sets' means"),
+    Column(name="shuffled_norm", title="norm, shuffled", unit="units of the residual stream", format=".3f",
+           doc="norm, mean over shuffled labels"),
+    Column(name="relative", title="relative", unit="norm / mean norm of the prompts' states", format=".3f",
+           doc="norm as a share of the states'"),
+    *described("auc", "auc", "P(a > b)", f"{OF_HELD_OUT}; Newcombe's interval", format=".3f"),
+    Column(name="d", title="d", unit="pooled standard deviations", format=".3f", doc=f"Cohen's d {OF_HELD_OUT}"),
+    *described("accuracy", "accuracy", "share of held-out prompts", "on their own set's side of the middle between the "
+               "means of the others", format=".3f", sd="lines"),
+    Column(name="svd_cosine", title="svd", unit="|cosine|", format=".3f",
+           doc="of the difference of means and the first singular vector"),
+    Column(name="n_a", title="n of a", unit="prompts", format="d", shown=False, doc="held out of set a"),
+    Column(name="n_b", title="n of b", unit="prompts", format="d", shown=False, doc="held out of set b"),
+    *counts("held-out prompts", "lines of the two sets"),
+)  # fmt: skip
+STREAMS = (
+    LAYER,
+    Column(name="pairs", title="pairs", unit="pairs of streams", format="d", shown=False, doc="of parallel streams"),
+    Column(name="stream_cosine", title="cosine", unit="cosine", format="+.4f", source="SPEC §1.6",
+           doc="of two streams' directions, mean over pairs"),
+    Column(name="shuffled_cosine", title="cosine, shuffled", unit="cosine", format="+.4f",
+           doc="as cosine, mean over shuffled labels"),
+    Column(name="concentration", title="concentration", unit="1 − entropy / ln streams", format=".4f",
+           doc="of the norms' shares: 0 even, 1 all in one stream", source="SPEC §1.6"),
+)  # fmt: skip
+LAYERS = (
+    LAYER, key("other", "other", "the other layer", "layer", "d"),
+    Column(name="cosine", title="cosine", unit="cosine", format="+.3f", doc="of the readout's directions"),
+)  # fmt: skip
+RUNS = (
+    key("run_a", "run", "the first"), key("run_b", "other run", "the second"),
+    key("kind", "kind", "seeds of one preset, or architectures"), LAYER, STREAM, WIDTH,
+    Column(name="cosine", title="cosine", unit="cosine", format="+.4f", doc="of the two runs' directions", shown=False),
+    Column(name="absolute", title="|cosine|", unit="|cosine|", format=".4f", doc="of the two runs' directions"),
+    Column(name="random", title="random", unit="E|cosine|", format=".4f", doc="of random directions: sqrt(2/(π d))"),
+)  # fmt: skip

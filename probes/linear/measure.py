@@ -1,0 +1,177 @@
+"""Cross-validated probes: labelled positions as units, hooks with the task and its controls as cells."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedGroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import Captures, Query, run
+from streamscope.probes.contract import Labels, Opened, Progress, Seen, title_of
+from streamscope.probes.linear import Linear
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
+from streamscope.probes.prompts.labelled import Example
+from streamscope.probes.result import Column, Table, counts, key, quantity
+from streamscope.probes.stats.cross_validation import SHARED, dealt
+
+NOTHING = "no word recurs across groups"
+HITS = Measure(name="accuracy", unit="share of cases", resolution=0.0, kind="share", inflation=SHARED)
+GAINS = Measure(name="selectivity", unit="share of cases", resolution=0.0, inflation=SHARED)
+
+
+def plan(how: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: int) -> tuple[Query, list[Example]]:
+    """Each text once, up to its last labelled position; and the examples within the context, in the query's order.
+
+    Raises `InputError` for a span without tokens and when no example lies within the context.
+    """
+    by_text: dict[str, list[Example]] = {}
+    for example in examples:
+        by_text.setdefault(example.text, []).append(example)
+    tokens, positions, kept = [], [], list[Example]()
+    for text, some in by_text.items():
+        at = [tokenizer.align(text, e.start, e.end)[-1] for e in some]
+        inside = [i for i, p in enumerate(at) if p < n_ctx]
+        if inside:
+            positions.append([at[i] for i in inside])
+            kept += [some[i] for i in inside]
+            tokens.append(tokenizer.encode(text)[: max(positions[-1]) + 1])
+    if not kept:
+        raise InputError(f"none of {len(examples)} examples lies within {n_ctx} tokens; give others")
+    return Query(tokens=tokens, positions=positions, hooks=how.hooks), kept
+
+
+def read(how: Linear, captures: Captures, examples: Sequence[Example], progress: Progress = iter) -> pd.DataFrame:
+    """One row per hook, task (label or control), draw of the control, and example, when it was held out.
+
+    Columns `layer` (−1 outside the blocks), `group`, `label` (the task's own), `predicted`, `correct`.
+    Raises `InputError` for activations without one vector per position or with NaN, fewer than two classes,
+    fewer groups than folds.
+    """
+    told = pd.DataFrame([(e.label, e.group, e.word) for e in examples], columns=["y", "group", "word"])
+    groups, _ = pd.factorize(told["group"])
+    words, types = pd.factorize(told["word"])
+    names, y = np.unique(told["y"].to_numpy(str), return_inverse=True)
+    if len(names) < 2:
+        raise InputError(f"{len(y)} examples, all labelled {names.tolist()}: a probe needs two classes")
+    rarest, found = np.bincount(y).min(), groups.max() + 1
+    if min(rarest, found) < how.folds:
+        raise InputError(f"{found} groups, {rarest} examples of the rarest label: too few for {how.folds} folds")
+    folds = StratifiedGroupKFold(how.folds, shuffle=True, random_state=how.seed)
+    splits = [(train, test) for train, test in folds.split(y[:, None], y, groups) if len(test)]
+    rng = np.random.default_rng(how.seed)
+    tasks = [("label", 0, y)]
+    if len(set(zip(words, groups, strict=True))) > len(types):  # some word is in two groups
+        tasks += [("control", draw, dealt(words, y, rng)) for draw in range(how.controls)]
+    parts = []
+    for hook in progress(list(captures.hooks)):
+        x = features(hook, captures.hooks[hook])
+        where = {"hook": hook, "layer": int(hook.split(".")[1]) if hook.startswith("blocks.") else -1}
+        for task, draw, truth in tasks:
+            predicted = held_out(x, truth, splits, how.c)
+            case = {"task": task, "draw": draw, "example": told.index, "group": told["group"]}
+            said = {"label": names[truth], "predicted": names[predicted], "correct": predicted == truth}
+            parts.append(pd.DataFrame(where | case | said))
+    return pd.concat(parts, ignore_index=True)
+
+
+def held_out(x: np.ndarray, y: np.ndarray, splits: Sequence[tuple[Any, Any]], c: float) -> np.ndarray:
+    """Predictions [N] of each example by the probe that was trained on the other folds."""
+    predicted = y.copy()
+    for train, test in splits:
+        if len(set(y[train])) > 1:  # a control task of few words may have a single label
+            probe = make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=2000))
+            predicted[test] = probe.fit(x[train], y[train]).predict(x[test])
+        else:
+            predicted[test] = y[train][0]
+    return predicted
+
+
+def features(hook: str, rows: Sequence[Any]) -> np.ndarray:
+    """x [N, F] from one tensor [positions, ...] per prompt."""
+    widths = {tuple(row.shape[1:]) for row in rows}
+    if len(widths) > 1 or not next(iter(widths)) or hook.endswith(("hook_pattern", "hook_attn_scores")):
+        raise InputError(f"{hook} has no vector of one length at every position; probe a stream, hook_z or hook_post")
+    x = np.concatenate([row.detach().float().cpu().numpy().reshape(len(row), -1) for row in rows]).astype(float)
+    if not np.isfinite(x).all():
+        raise InputError(f"{hook}: {int((~np.isfinite(x)).any(1).sum())} of {len(x)} activations are not finite")
+    return x
+
+
+# ---- cells and contrasts -----------------------------------------------------------------------
+
+
+def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: hooks, and their control tasks; units: labelled positions, hit or not when they were held out."""
+    opened = data[Labels]
+    query, kept = plan(how, opened.examples, opened.tokenizer, model.cfg.n_ctx)
+    seen = seen_of(read(how, run(model, query), kept, progress), kept)
+    beyond = f" ({len(opened.examples) - len(kept)} beyond the context)"
+    seen.about["title"] = f"{title_of(model)}: {opened.title}, {len(kept)} cases{beyond}"
+    return seen
+
+
+def seen_of(table: pd.DataFrame, examples: Sequence[Example]) -> Seen:
+    """Observations of `read`: hits of the task; hits of the task and of its control tasks, a mean over draws."""
+    hooks = table.drop_duplicates("hook")[["hook", "layer"]].reset_index(drop=True)
+    wide = table.pivot_table(index="example", columns=["task", "hook"], values="correct", aggfunc="mean", sort=False)
+    n, names = len(hooks), [f"{e.text}|{e.start}|{e.end}" for e in examples]
+    total = wide["label"][hooks["hook"]].to_numpy(float).T
+    # the group is a word or a story; an example that is there twice has a number
+    told = pd.Series([hashlib.sha1(name.encode()).hexdigest()[:10] for name in names])
+    again = told.groupby(told).cumcount()
+    units = pd.DataFrame({"unit": [f"{a}:{b}" if b else a for a, b in zip(told, again, strict=True)]})
+    units["cluster"] = [e.group for e in examples]
+    shares = pd.Series([e.label for e in examples]).value_counts(normalize=True)
+    majority, controlled = float(shares.max()), "control" in wide
+    blocks = {"accuracy": Observations(measure=HITS, cells=hooks, units=units, total=total, size=1.0)}
+    both = pd.concat([hooks.assign(task="label"), hooks.assign(task="control")], ignore_index=True)
+    control = wide["control"][hooks["hook"]].to_numpy(float).T if controlled else np.full_like(total, np.nan)
+    blocks["selectivity"] = Observations(
+        measure=GAINS, cells=both, units=units, total=np.concatenate([total, control]), size=1.0
+    )
+    at, missing = hooks.to_dict("records"), "" if controlled else NOTHING
+    contrasts = {
+        "accuracy": [
+            Contrast(quantity="accuracy", weights={i: 1.0}, labels=one, null=majority) for i, one in enumerate(at)
+        ],
+        "selectivity": [
+            made
+            for i, one in enumerate(at)
+            for made in (
+                Contrast(quantity="control", weights={n + i: 1.0}, labels=one, null=None, missing=missing),
+                Contrast(quantity="selectivity", weights={i: 1.0, n + i: -1.0}, labels=one, missing=missing),
+            )
+        ],
+    }
+    return Seen(blocks, contrasts, extra={"chance": 1 / len(shares), "majority": majority})
+
+
+def tables(how: Linear, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """A row for each hook."""
+    frame, missing = estimates["accuracy"].wide(["hook", "layer"])
+    gains, why = estimates["selectivity"].wide(["hook", "layer"])
+    frame = frame.join(gains.drop(columns=["hook", "layer", "n", "clusters"])).assign(**seen.extra)
+    frame.insert(2, "place", ["*".join(hook.split(str(layer), 1)) if layer >= 0 else hook
+                              for hook, layer in zip(frame["hook"], frame["layer"], strict=True)])  # fmt: skip
+    return {"linear": Table(frame, LINEAR, {**missing, **why}, seen.about.get("title", "linear probes"))}
+
+
+SHARE = "share of held-out cases"
+LINEAR = (
+    key("hook", "hook", "the activation"),
+    Column(name="layer", title="layer", unit="layer", format="d", doc="−1 outside the blocks", shown=False),
+    Column(name="place", title="place", unit="name", doc="the hook, with * for its layer", shown=False),
+    *quantity("accuracy", "accuracy", SHARE, "predicted as labelled; p against majority", format=".3f", sd="groups"),
+    Column(name="chance", title="chance", unit=SHARE, format=".3f", doc="1 / classes"),
+    Column(name="majority", title="majority", unit=SHARE, format=".3f", doc="of the commonest label"),
+    *quantity("control", "control", SHARE, "accuracy where words have labels at random", format=".3f", tested=False),
+    *quantity("selectivity", "selectivity", SHARE, "accuracy − control", format="+.3f", sd="groups",
+              source="Hewitt & Liang 2019"),
+    *counts("cases", "groups"),
+)  # fmt: skip
