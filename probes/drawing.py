@@ -157,16 +157,17 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             texttemplate="%{text}" if figure.text else f"%{{z:{digits}}}" if grid.size <= MOST_NUMBERS else None,
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
             colorscale="RdBu_r" if signed else "Blues", zmin=-limit if signed else 0.0, zmax=limit,
-            colorbar={"title": column.unit.split(",")[0], "thickness": 14},
+            colorbar={"title": {"text": column.unit.split(",")[0], "side": "right"}, "thickness": 14},
         )
     )  # fmt: skip
-    if figure.names is not None:
-        told = frame.drop_duplicates(axes[1]).set_index(axes[1])[figure.names]
-        drawn.update_xaxes(
-            tickvals=list(range(len(grid.columns))), ticktext=[told[c] for c in grid.columns], tickangle=-40
-        )
+    for at, called, values in ((axes[1], figure.names, grid.columns), (axes[0], figure.row_names, grid.index)):
+        if called is not None:
+            told = frame.drop_duplicates(at).set_index(at)[called]
+            ticks = {"tickvals": list(range(len(values))), "ticktext": [told[value] for value in values]}
+            drawn.update_xaxes(**ticks, tickangle=-40) if at == axes[1] else drawn.update_yaxes(**ticks)
+    row = max(22, min(70, 900 // len(grid)))
     drawn.update_layout(
-        xaxis_title={"index": "head"}.get(axes[1], axes[1]), yaxis_title=axes[0], height=max(320, 70 * len(grid) + 120)
+        xaxis_title={"index": "head"}.get(axes[1], axes[1]), yaxis_title=axes[0], height=max(320, row * len(grid) + 120)
     )
     drawn.update_yaxes(autorange="reversed")
     return drawn

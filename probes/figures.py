@@ -49,6 +49,8 @@ class HeadMap(Figure):
     """The column that stands in the cells, instead of the value."""
     names: str | None = None
     """The column that names the columns of the map."""
+    row_names: str | None = None
+    """The column that names its rows."""
     over_runs: bool = False
     """Several runs are one map, and no panels of their own."""
 

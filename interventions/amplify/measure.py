@@ -17,7 +17,7 @@ from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons
-from streamscope.probes.picture import picture
+from streamscope.probes.picture.measure import picture
 from streamscope.probes.result import Column, Table, counts, described, key, quantity
 
 BASELINE = "alpha 1 is the baseline itself"

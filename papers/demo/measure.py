@@ -199,13 +199,12 @@ def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
     """Attention from the pronoun of a pair that did not take part in choosing the head."""
     from streamscope.models.head_spec import parse_heads
     from streamscope.probes.attention import choose
-    from streamscope.probes.picture import Picture
-    from streamscope.probes.probe import measure
+    from streamscope.probes.picture.measure import picture
 
     heads = parse_heads(found.head.replace("H", ".H"), model.config.n_layers, model.config.n_heads)
-    probe = Picture(heads=tuple(heads), n_ctx=model.config.n_ctx)
     place = {prompt.id: i for i, prompt in enumerate(aligned.prompts)}
-    found.rows = [measure(model, probe, choose(aligned, [place[name]])) for name in found.pair]
+    both = [choose(aligned, [place[name]]) for name in found.pair]
+    found.rows = [picture(model, one, heads, int(one.queries[0])) for one in both]
 
 
 def _meaning(model: Any, aligned: "Aligned", found: Found) -> None:

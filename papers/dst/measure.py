@@ -18,7 +18,6 @@ import pandas as pd
 import torch
 
 from streamscope.interventions.amplify import Amplify
-from streamscope.probes.stream_states import streams_of
 from streamscope.interventions.streams.measure import ablate_streams, cells_of
 from streamscope.models.config.presets import preset
 from streamscope.models.make import build
@@ -28,6 +27,7 @@ from streamscope.papers.comparison.rows import Progress, Rows
 from streamscope.papers.dst.printed import CONTROL, PLACES, TABLE4_PRESET
 from streamscope.probes.contract import Documents
 from streamscope.probes.documents import OpenDocuments
+from streamscope.probes.stream_states import streams_of
 from streamscope.probes.undefined import reasons
 
 METHODS = ("zero", "random", "mean", "resample")

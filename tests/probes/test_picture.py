@@ -12,10 +12,12 @@ from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
 from streamscope.probes.attention import choose
-from streamscope.probes.picture import UNITS, Picture, main, picture, plot
-from streamscope.probes.picture_plot import LONGEST, shown
+from streamscope.probes.contract import Text
+from streamscope.probes.documents import given_prompts
+from streamscope.probes.picture import Picture, main
+from streamscope.probes.picture.measure import LONGEST, axis_label, picture, summary
 from streamscope.probes.prompts.alignment import Aligned, align
-from streamscope.probes.tables import read_about
+from streamscope.probes.result import Result
 from tests.probes import planted
 
 torch.set_num_threads(1)
@@ -74,12 +76,11 @@ def test_roles_of_a_prompt(net: Any, prompt: Aligned) -> None:
     assert set(table["query"]) == {11} == set(prompt.queries)
     roles = table[table["head"] == "L0H0"].set_index("key")["role"]
     assert roles[roles != ""].to_dict() == {KEY: "target", BOX: "distractor", 11: "query"}
-    probe = Picture(heads=(Head(0, 0),))
-    summary = probe.summarize(table).set_index("head")
-    assert summary.loc["L0H3", ["looks_at", "token"]].tolist() == [KEY, "key"]
-    assert summary.loc["L0H3", ["attention", "to_target", "to_distractor"]].tolist() == pytest.approx([0.8, 0.8, 0.2])
-    assert summary.loc["L0H4", ["to_bos", "to_query"]].tolist() == pytest.approx([1 / 12, 1 / 12])
-    early = probe.summarize(picture(net, prompt, "all", 5)).set_index("head")
+    looks = summary(table).set_index("head")
+    assert looks.loc["L0H3", ["looks_at", "token"]].tolist() == [KEY, "key"]
+    assert looks.loc["L0H3", ["attention", "to_target", "to_distractor"]].tolist() == pytest.approx([0.8, 0.8, 0.2])
+    assert looks.loc["L0H4", ["to_bos", "to_query"]].tolist() == pytest.approx([1 / 12, 1 / 12])
+    early = summary(picture(net, prompt, "all", 5)).set_index("head")
     assert early.loc["L0H4", "to_target"] == pytest.approx(1 / 6) and "to_distractor" not in early
 
 
@@ -119,62 +120,54 @@ def test_bad_input(net: Any, prompt: Aligned) -> None:
         picture(build("std-t", "tiny"), TEXT)
 
 
-def test_rows_show_heads_marks_and_tokens(net: Any, prompt: Aligned) -> None:
-    figure = plot(picture(net, prompt), "title")
+def test_rows_show_heads_roles_and_tokens(net: Any) -> None:
+    figure = Picture(prompt=0).measure(net, given_prompts(planted.suite(), net, net.tokenizer)).figure()
     assert np.asarray(figure.data[0].z).shape == (5, 12)
     assert np.asarray(figure.data[0].z)[3][[KEY, BOX]] == pytest.approx([0.8, 0.2], abs=1e-5)
-    assert figure.data[0].text[3][KEY] == ".80" and figure.data[0].text[4][0] == ""
-    assert figure.layout.yaxis.ticktext == tuple(f"L0H{h}" for h in range(5))
     ticks = figure.layout.xaxis.ticktext
-    assert ticks[0] == "BOS" and ticks[1] == "Tim" and ">key</span>" in ticks[KEY] and ">box</span>" in ticks[BOX]
-    assert ticks[KEY].split(">")[1] != ticks[BOX].split(">")[1]
-    frames = {(s.x0, s.x1) for s in figure.layout.shapes}
-    assert frames == {(KEY - 0.5, KEY + 0.5), (BOX - 0.5, BOX + 0.5), (10.5, 11.5)}
-    assert [a.text for a in figure.layout.annotations] == ["target", "distractor", "query"]
+    assert (ticks[0], ticks[1], ticks[KEY], ticks[BOX]) == (
+        "BOS",
+        "Tim",
+        "<b>key</b> (target)",
+        "<b>box</b> (distractor)",
+    )
+    assert list(figure.data[0].y) == [f"L0H{h}" for h in range(5)]
 
 
-def test_maps_leave_the_unseen_half_blank(net: Any, prompt: Aligned) -> None:
-    figure = plot(picture(net, prompt, ["L0.H1", "L0.H4"]), "title")
+def test_maps_leave_the_unseen_half_blank(net: Any) -> None:
+    result = Picture(heads=("L0.H1", "L0.H4")).measure(net, Text((TEXT,)))
+    figure = result.figure()
     assert len(figure.data) == 2
     grid = np.asarray(figure.data[1].z, float)
     assert grid.shape == (16, 16)
     assert np.isnan(grid[np.triu_indices(16, 1)]).all() and np.isfinite(grid[np.tril_indices(16)]).all()
     assert grid[9, 9] == pytest.approx(1 / 10)
-    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]
+    assert figure.layout.yaxis.autorange == "reversed"
     assert figure.layout.xaxis.ticktext == figure.layout.yaxis.ticktext
-    assert len([a for a in figure.layout.annotations if a.text == "target"]) == 2
+    assert len(result.table("looks").frame) == 2 * 16
+    cut = Picture(query="key").measure(net, Text((TEXT, "a key"), max_tokens=6)).table().frame
+    assert cut.groupby("prompt")["query"].first().tolist() == [4, 2]
 
 
 def test_tokens_are_readable() -> None:
-    assert shown(" bag", 3) == "·bag"
-    assert shown("\n<b>", 3) == "⏎&lt;b&gt;"
-    assert shown("<|endoftext|>", 0) == "BOS"
-    assert len(shown("x" * 40, 3)) == LONGEST
-
-
-def test_forty_tokens_stay_apart(net: Any) -> None:
-    """Each token has at least the height of its 12-pixel text across its slanted label."""
-    figure = plot(picture(net, "a key " * 15), "title")
-    room = figure.layout.width - figure.layout.margin.l - figure.layout.margin.r
-    assert room / 31 >= 15
-    table = picture(build("std-t", "tiny", n_ctx=64, d_vocab=26, tokenizer=planted.tokenizer()), "a key " * 20)
-    figure = plot(table, "title")
-    assert (figure.layout.width - figure.layout.margin.l - figure.layout.margin.r) / 41 >= 15
+    assert axis_label(" bag", 3) == "·bag"
+    assert axis_label("\n<b>", 3, "target") == "<b>⏎&lt;b&gt;</b> (target)"
+    assert axis_label("<|endoftext|>", 0) == "BOS"
+    assert len(axis_label("x" * 40, 3)) == LONGEST
 
 
 def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "picture.parquet"
     text = "the cat and the dog sat then it"
     main([str(tiny_run), "--text", text, "--query", "sat", "--out", str(out)])
-    table, about = pd.read_parquet(out), read_about(out)
+    table = pd.read_parquet(out)
     assert table["head"].nunique() == 8 and table["query"].nunique() == 1
-    assert about["units"] == UNITS and about["about"]["text"] == text
-    assert "plotly" in out.with_suffix(".html").read_text()
-    assert "looks_at" in capsys.readouterr().out
+    assert text in Result.load(out).table("looks").title
+    assert "looks at" in capsys.readouterr().out
     main([str(tiny_run), "--text", text, "--heads", "L0.H1", "top2:induction", "--out", str(out)])
     table = pd.read_parquet(out)
     assert 2 <= table["head"].nunique() <= 3 and table["query"].nunique() == len(table["key"].unique())
-    assert "from every token" in capsys.readouterr().out
+    assert len(pd.read_parquet(out.with_stem("picture-looks"))) == table["head"].nunique() * table["query"].nunique()
 
 
 def test_command_on_a_suite(tiny_run: Path, tmp_path: Path) -> None:
@@ -203,3 +196,5 @@ def test_command_on_a_suite(tiny_run: Path, tmp_path: Path) -> None:
         main([str(tiny_run), "--text", "the cat", "--prompt", "0"])
     with pytest.raises(InputError, match="unknown head score 'foo'"):
         main([str(tiny_run), "--heads", "top3:foo"])
+    with pytest.raises(InputError, match="name both"):
+        main([str(tiny_run), "--text", "the cat", "--control", str(tiny_run)])

@@ -157,7 +157,7 @@ GONE = {
 }  # fmt: skip
 CONTRACT = {
     "ablate", "abliterate", "amplify", "coherence", "coreference", "directions",
-    "head_groups", "heads", "linear", "mixing_monitor", "patch", "pds", "phenomena", "routing",
+    "head_groups", "heads", "linear", "mixing_monitor", "patch", "pds", "phenomena", "picture", "routing",
     "specialization", "sps", "steer", "streams", "suppress", "token_effects",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""

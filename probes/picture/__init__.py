@@ -1,0 +1,59 @@
+"""The attention picture of one prompt: which token looks at which, in the heads you choose or from one word in all.
+
+    python -m probes.picture runs/lfa --text "Leo found a bag and a chisel. He used it"
+    python -m probes.picture runs/lfa --text "Leo found a bag and a chisel. He used it" --query used
+    python -m probes.picture runs/lfa --text "Leo found a bag and a chisel. He used it" --heads L2.H3 top3:induction
+    python -m probes.picture runs/lfa --suite competing --prompt 3 --heads top3:pds --figure picture.html
+
+Weights are A_h[q, k] of `hook_pattern`, shares of attention: the row of a query sums to 1 over the keys k ≤ q it can
+see. Without --heads, or with --query, every row of the picture is a head and all look from one token: that of --query,
+else the prompt's own query (the pronoun), else the last token. With --heads alone each head is a map, query × key. One
+prompt is one observation: nothing here has an interval, `probes.heads` and `probes.coreference` have.
+"""
+
+from typing import ClassVar
+
+from streamscope.models.bounds import AnyInt
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.head_spec import score_names
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, Opened, Prompts, Text, instrument
+from streamscope.probes.figures import HeadMap
+
+SCORES = ("pds", "previous", "first", "duplicate", "induction")
+"""What --heads ranks by: `probes.pds` on the suite, `probes.heads` on random sequences."""
+
+
+@instrument("picture", Text(max_tokens=128), Prompts())
+class Picture(Instrument):
+    """Which token looks at which in one prompt: attention of every head from one token, or maps of chosen heads.
+
+    A_h[q, k] of `hook_pattern`, shares of the query's attention. One prompt is one observation, without an interval.
+    """
+
+    prompt: AnyInt | str | None = None
+    """Which prompt of the suite: its place, from 0, or its id. Default: the first, where no text is given."""
+    heads: tuple[str, ...] = ()
+    """L2.H3, L2.*, all, top3:SCORE of pds (ranked on the suite), induction, previous, first, duplicate. Default:
+    all heads, from one token."""
+    query: AnyInt | str | None = None
+    """The token to look from: a word of the text, or a position (0 is BOS)."""
+
+    figures: ClassVar = (
+        HeadMap("attention", table="attention", each=("prompt",), rows="head", columns="key", names="label"),
+        HeadMap("attention", table="maps", each=("prompt", "head"), rows="query", columns="key", names="label",
+                row_names="query_label"),
+    )  # fmt: skip
+    planted: ClassVar = "tests/probes/test_picture.py::test_every_head_from_the_last_token"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if strange := sorted(score_names(self.heads) - set(SCORES)):
+            raise unknown("head score", strange[0], list(SCORES))
+
+    def settled(self, data: Opened) -> "Picture":
+        """There is nothing to compare with a control."""
+        raise InputError("--control: one prompt is one observation; to see two models beside each other, name both")
+
+
+main = main_of(Picture, __doc__)

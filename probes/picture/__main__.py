@@ -1,0 +1,7 @@
+"""`python -m probes.picture`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.picture import main
+
+if __name__ == "__main__":
+    command(main)

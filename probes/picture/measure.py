@@ -1,0 +1,245 @@
+"""Attention of one prompt: from tokens and roles to a row per head, query and key."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.head_spec import Head, parse_heads, score_names
+from streamscope.models.hooks import Edits, Query, run
+from streamscope.probes.attention import choose
+from streamscope.probes.contract import Opened, Progress, Prompts, Seen, Text, title_of
+from streamscope.probes.heads import Heads
+from streamscope.probes.heads.measure import summary as by_position
+from streamscope.probes.logit_lens.measure import visible
+from streamscope.probes.observations import Estimates
+from streamscope.probes.pds.measure import summary as by_pds
+from streamscope.probes.picture import Picture
+from streamscope.probes.probe import measure
+from streamscope.probes.prompts.alignment import Aligned, check_tokenizer
+from streamscope.probes.result import HEAD, Column, Table, key
+
+HOOK = "blocks.{}.attn.hook_pattern"
+LONGEST = 14
+"""Characters of a token on an axis."""
+ROW = ["head", "layer", "index", "query", "query_token"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A prompt in tokens: ids and their places in the text, BOS first; role of positions, "query" among them."""
+
+    text: str
+    ids: Sequence[int]
+    spans: Sequence[tuple[int, int]]
+    roles: Mapping[int, str]
+
+    def position(self, query: str | int | None) -> int:
+        """The token to look from: a word (its last token), a position; None: the prompt's own query, or the last.
+
+        Raises `InputError` for what is not in the text, or there several times.
+        """
+        if query is None:
+            return max((p for p, role in self.roles.items() if role == "query"), default=len(self.ids) - 1)
+        if isinstance(query, int):
+            if not 0 <= query < len(self.ids):
+                raise InputError(f"query {query}: the tokens of the text are 0 (BOS) to {len(self.ids) - 1}")
+            return query
+        word = query.strip()
+        edges = [r"(?<!\w)" if word[:1].isalnum() else "", r"(?!\w)" if word[-1:].isalnum() else ""]
+        found = [m.span() for m in re.finditer(edges[0] + re.escape(word) + edges[1], self.text)] if word else []
+        at = [[i for i, span in enumerate(self.spans) if max(a, span[0]) < min(b, span[1])] for a, b in found]
+        last = [max(tokens) for tokens in at if tokens]
+        if not last:
+            raise InputError(f"the query {query!r} is no word of {self.text!r}; give one, or the position of a token")
+        if len(last) > 1:
+            raise InputError(
+                f"the query {query!r} is {len(last)} times in the text, at tokens {', '.join(map(str, last))}; "
+                f"give the one you mean, as --query {last[-1]}"
+            )
+        return last[0]
+
+
+def shown(prompt: str | Aligned, tokenizer: Any, n_ctx: int, most: int | None = None) -> Shown:
+    """A text, or an `Aligned` of one prompt with its roles; of a text at most so many tokens.
+
+    Raises `InputError` for no text, more than one prompt, and a text longer than the context.
+    """
+    if not isinstance(prompt, str) and len(prompt.prompts) != 1:
+        raise InputError(f"a picture shows one prompt, not {len(prompt.prompts)}; choose one (attention.choose)")
+    text, at = (prompt, {}) if isinstance(prompt, str) else (prompt.prompts[0].text, prompt.positions[0])
+    if not text.strip():
+        raise InputError("there is no text to look at; give one with words")
+    ids, spans = tokenizer.spans(text)
+    ids, spans = ids[:most], spans[:most]
+    if len(ids) > n_ctx:
+        raise InputError(f"the text has {len(ids)} tokens with BOS, the context holds {n_ctx}; shorten it")
+    return Shown(text, ids, spans, {p: role for role, where in at.items() for p in where})
+
+
+def attention(
+    model: Any, prompt: Shown, heads: Sequence[Head], queries: Sequence[int], tokenizer: Any, edits: Edits | None = None
+) -> pd.DataFrame:
+    """One row per head, query and key ≤ query.
+
+    Columns: head, layer, index; query and key, positions with BOS at 0; their tokens; attention; role of the key.
+    """
+    if not heads:
+        raise InputError("a picture needs at least one head; write L2.H3, L2.*, all or top3:pds")
+    hooks = tuple(HOOK.format(layer) for layer in sorted({head.layer for head in heads}))
+    seen = run(model, Query(tokens=[list(prompt.ids)], hooks=hooks, positions=[list(queries)]), edits).hooks
+    pieces = np.array(tokenizer.pieces(prompt.ids), dtype=object)
+    roles = np.array([prompt.roles.get(p, "") for p in range(len(pieces))], dtype=object)
+    row, at, to = np.array([(i, q, k) for i, q in enumerate(queries) for k in range(q + 1)]).T
+    parts = []
+    for head in heads:
+        weights = seen[HOOK.format(head.layer)][0][head.head].double().cpu().numpy()
+        if not np.isfinite(weights).all():
+            raise InputError(f"attention of {head.label} is not finite on this prompt")
+        where = {"head": head.label, "layer": head.layer, "index": head.head}
+        tokens = {"query": at, "query_token": pieces[at], "key": to, "key_token": pieces[to]}
+        parts.append(pd.DataFrame({**where, **tokens, "attention": weights[row, to], "role": roles[to]}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def picture(
+    model: Any,
+    prompt: str | Aligned,
+    heads: str | Sequence[str] | Sequence[Head] | None = None,
+    query: str | int | None = None,
+    *,
+    tokenizer: Any = None,
+    edits: Edits | None = None,
+) -> pd.DataFrame:
+    """`attention` of a text, or of an `Aligned` of one prompt.
+
+    heads: `Head`s, or what the head grammar knows without scores (`models.head_spec`); None for all. With a query (a
+    word or a position), or without heads, attention from that one token; with heads alone, from every token. Runs under
+    `edits` if given. Raises `InputError` as `shown`, `Shown.position` and `parse_heads`.
+    """
+    tokenizer = check_tokenizer(model, tokenizer)
+    chosen = heads if heads is not None else "all"
+    if isinstance(chosen, str) or not all(isinstance(head, Head) for head in chosen):
+        chosen = parse_heads(chosen, model.cfg.n_layers, model.cfg.n_heads)  # type: ignore[arg-type]
+    one = shown(prompt, tokenizer, model.cfg.n_ctx)
+    every = heads is not None and query is None
+    queries = range(len(one.ids)) if every else [one.position(query)]
+    return attention(model, one, chosen, queries, tokenizer, edits)  # type: ignore[arg-type]
+
+
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per head and query: the key with most attention, and the attention to BOS and to each role, summed over
+    its tokens."""
+    same = [*(["prompt"] if "prompt" in table else []), *ROW]
+    best = table.loc[table.groupby(same, sort=False)["attention"].idxmax()]
+    best = best.rename(columns={"key": "looks_at", "key_token": "token"})[[*same, "looks_at", "token", "attention"]]
+    found = best.set_index(same)
+    found["to_bos"] = table[table["key"] == 0].set_index(same)["attention"]
+    for role in [r for r in dict.fromkeys(table["role"]) if r]:
+        to = table[table["role"] == role].groupby(same, sort=False)["attention"].sum()
+        found[f"to_{role}"] = to.reindex(found.index, fill_value=0.0)
+    return found.reset_index()
+
+
+# ---- the instrument ----------------------------------------------------------------------------
+
+
+def observe(how: Picture, model: Any, data: Opened, progress: Progress) -> Seen:
+    """The attention of a prompt of the suite, or of the texts where any are given."""
+    tokenizer, cfg = check_tokenizer(model), model.cfg
+    spec = data.specs[Text]
+    texts = spec.text if isinstance(spec, Text) else [tokenizer.decode(row[1:]) for row in spec.rows]
+    if texts and how.prompt is not None:
+        raise InputError("--prompt chooses a prompt of the suite, --text gives your own; leave one out")
+    scores = {name: _scores(model, tokenizer, name, data) for name in score_names(how.heads)}
+    heads = parse_heads(how.heads or ("all",), cfg.n_layers, cfg.n_heads, scores)
+    most = spec.max_tokens if isinstance(spec, Text) else None
+    prompts = [shown(text, tokenizer, cfg.n_ctx, most) for text in texts]
+    prompts = prompts or [shown(_prompt(data[Prompts], how.prompt), tokenizer, cfg.n_ctx)]
+    every, parts = bool(how.heads) and how.query is None, []
+    for i, one in enumerate(progress(prompts)):
+        queries = range(len(one.ids)) if every else [one.position(how.query)]
+        parts.append(attention(model, one, heads, queries, tokenizer).assign(prompt=i))
+    said = " | ".join(repr(one.text if len(one.text) <= 100 else one.text[:99] + "…") for one in prompts)
+    return Seen({}, {}, {"title": f"{title_of(model)}: {said}", "every": every}, extra=pd.concat(parts))
+
+
+def _prompt(opened: Any, which: int | str | None) -> Aligned:
+    """The prompt of the suite by place or id."""
+    aligned, suite = opened.aligned, opened.suite
+    known = [p.id for p in (aligned if suite is None else suite).prompts]
+    if isinstance(which, int) and not 0 <= which < len(known):
+        raise InputError(f"--prompt {which}: the suite has the prompts 0 to {len(known) - 1}")
+    name = which if isinstance(which, str) else known[which or 0]
+    if name not in known:
+        raise unknown("prompt of the suite", name, known)
+    if name in (reasons := dict(aligned.filtered)):
+        raise InputError(f"prompt {name!r} cannot be aligned with this model: {reasons[name]}; choose another")
+    return choose(aligned, [[p.id for p in aligned.prompts].index(name)])
+
+
+def _scores(model: Any, tokenizer: Any, name: str, data: Opened) -> dict[Head, float]:
+    """PDS on the suite, or a score by position on random sequences (`probes.heads`)."""
+    if name == "pds":
+        found = by_pds(model, data[Prompts].aligned, tokenizer).rename(columns={"pds": "mean"})
+    else:
+        by_place = Heads(length=min(24, (model.cfg.n_ctx - 1) // 2))
+        found = by_position(measure(model, by_place, [], tokenizer=tokenizer))
+        found = found[found["score"] == name]
+    rows = zip(found["layer"], found["index"], found["mean"], strict=True)
+    return {Head(int(layer), int(index)): float(value) for layer, index, value in rows}
+
+
+def axis_label(piece: str, position: int, role: str = "") -> str:
+    """A token's text on an axis: spaces visible, HTML escaped, cut to `LONGEST` characters, with its role."""
+    text = visible(piece.replace(" ", "·"), LONGEST) if position else "BOS"
+    return f"<b>{text}</b> ({role})" if role else text
+
+
+def tables(how: Picture, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """Every weight; of each head and query the key with most attention."""
+    title, frame = seen.about["title"], seen.extra.reset_index(drop=True)
+    to = zip(frame["key_token"], frame["key"], frame["role"], strict=True)
+    frame["label"] = [axis_label(piece, at, role) for piece, at, role in to]
+    looks = zip(frame["query_token"], frame["query"], strict=True)
+    frame["query_label"] = [axis_label(piece, at) for piece, at in looks]
+    name = "maps" if seen.about["every"] else "attention"
+    best = summary(frame)
+    roles = [c for c in best if c.startswith("to_") and c != "to_bos"]
+    to_roles = tuple(
+        Column(name=c, title=f"to {c[3:]}", unit=SHARE, format=".3f", doc=f"attention to the tokens of the {c[3:]}")
+        for c in roles
+    )
+    of = ("prompt", "head") if name == "maps" else ("prompt",)
+    return {
+        name: Table(frame, ATTENTION, {}, f"attention; {title}", "attention", 10, of),
+        "looks": Table(best, (*LOOKS, *to_roles), title=f"the key with most attention; {title}"),
+    }
+
+
+SHARE = "share of the query's attention"
+PROMPT = key("prompt", "prompt", "its place among the texts", "place", "d")
+QUERY = (
+    Column(name="query", title="query", unit="position in tokens", format="d", doc="that looks; BOS is 0"),
+    key("query_token", "query's text", "of the position that looks", "text"),
+)
+ATTENTION = (
+    PROMPT, *HEAD, *QUERY,
+    Column(name="key", title="key", unit="position in tokens", format="d", doc="that is looked at; BOS is 0"),
+    key("key_token", "key's text", "of the position that is looked at", "text"),
+    Column(name="attention", title="attention", unit=SHARE, format=".3f", doc="A[q, k]"),
+    Column(name="role", title="role", unit="name", doc="of the key in the prompt, empty for none"),
+    Column(name="label", title="key", unit="text", doc="of the key, with its role, as on an axis", shown=False),
+    Column(name="query_label", title="query", unit="text", doc="of the query, as on an axis", shown=False),
+)  # fmt: skip
+LOOKS = (
+    PROMPT, *HEAD, *QUERY,
+    Column(name="looks_at", title="looks at", unit="position in tokens", format="d", doc="key with most attention"),
+    key("token", "its text", "of the key with most attention", "text"),
+    Column(name="attention", title="attention", unit=SHARE, format=".3f", doc="of that key"),
+    Column(name="to_bos", title="to BOS", unit=SHARE, format=".3f", doc="attention to BOS"),
+)  # fmt: skip
