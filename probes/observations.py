@@ -354,7 +354,7 @@ def compare(
     k = len(run.cells)
     both = Observations(
         measure=run.measure,
-        cells=pd.concat([run.cells.assign(model=name) for name in ("run", "control")], ignore_index=True),
+        cells=pd.concat([run.cells] * 2),
         units=mine.units,
         total=np.concatenate([mine.total, theirs.total]),
         size=np.concatenate([mine.sizes, theirs.sizes]),

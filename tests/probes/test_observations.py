@@ -449,3 +449,24 @@ def test_a_bootstrap_takes_the_units_that_are_in_all_its_cells_and_its_options()
 def test_ranks_among_random_draws_by_hand() -> None:
     assert ranks(5.0, [1.0, 2.0, 3.0]) == {"p_rank": 0.5, "p_rank_min": 0.5}
     assert ranks(2.0, list(np.arange(39.0)))["p_rank_min"] == pytest.approx(2 / 40)
+
+
+def test_a_comparison_describes_run_and_control_and_tests_their_difference() -> None:
+    one = block(np.random.default_rng(12).normal(1, 1, (2, 12)))
+    other = replace(one, total=one.total + np.random.default_rng(13).normal(0.5, 0.1, (2, 12)))
+    w = [
+        Contrast(quantity="half", weights={0: 1.0}, null=0.5, labels={"k": 0}),
+        Contrast(quantity="same", weights={0: 1.0, 1: -1.0}, labels={"k": 0}, fixed="known before"),
+        Contrast(quantity="share", weights={1: 1.0}, labels={"k": 0}, tested=False),
+    ]
+    found = compare(other, one, w)
+    by = {c.quantity: c for c in found.contrasts}
+    assert list(by) == [f"{q}_{what}" for q in ("half", "same", "share") for what in ("run", "control", "difference")]
+    for q in ("half", "same", "share"):
+        assert by[f"{q}_run"].null is by[f"{q}_control"].null is None and by[f"{q}_run"].fixed == ""
+        assert by[f"{q}_control"].fixed == "" and by[f"{q}_difference"].null == 0.0 and by[f"{q}_difference"].tested
+    assert by["same_difference"].fixed == "known before", "what is known of both is known of their difference"
+    frame = found.frame.set_index("quantity")
+    assert frame.loc["half_difference", "p"] == pytest.approx(stats.ttest_rel(other.total[0], one.total[0]).pvalue)
+    assert np.isfinite(frame.loc[["same_run", "same_control", "share_difference"], "low"]).all()
+    assert np.isnan(frame.loc["half_run", "p"]) and np.isnan(frame.loc["half_control", "p"])
