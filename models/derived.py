@@ -1,12 +1,17 @@
 """Run folders made from other runs without training: whole or not at all, with their parent in the manifest."""
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+from streamscope.models.checkpoint import read_manifest, run_label
+from streamscope.models.disk import Config, read_json, write_text
 from streamscope.models.errors import InputError
+from streamscope.models.provenance import provenance
+from streamscope.models.tensors import FORMAT, save, sha256
 
 
 def check_new(folder: Path) -> None:
@@ -17,8 +22,6 @@ def check_new(folder: Path) -> None:
 
 def parent_of(folder: Path) -> dict[str, Any]:
     """What a derived run says about its parent: folder, sha256 of the weights, preset and step where it has them."""
-    from streamscope.models.checkpoint import read_manifest, run_label
-    from streamscope.models.tensors import sha256
 
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     name = folder.name if run_label(folder) == "bundled" else str(folder)
@@ -31,8 +34,6 @@ def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     So that `evaluation_shards` finds the validation data of the run that was trained.
     """
-    from streamscope.models.checkpoint import read_manifest
-    from streamscope.models.disk import Config, read_json
 
     manifest = read_manifest(parent) if (parent / "manifest.json").is_file() else {}
     config = read_json(parent / "config.json", Config)
@@ -47,11 +48,6 @@ def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens
     metrics.jsonl gets one evaluation row: `loss` in nats per token over `tokens` tokens. `about` and the parent go into
     the manifest. Raises `InputError` for a folder that is not empty or cannot be written.
     """
-    import math
-
-    from streamscope.models.disk import write_text
-    from streamscope.models.provenance import provenance
-    from streamscope.models.tensors import FORMAT, save
 
     check_new(folder)
     config, manifest = inherited(parent)

@@ -8,6 +8,11 @@ in the FLOPs. Attention counts all n keys (4 n D per layer); the causal half is 
 
 from typing import TYPE_CHECKING
 
+from streamscope.models.layers.attention import HeadGate
+from streamscope.models.layers.hdpl import HdplProjection
+from streamscope.models.layers.hyper_mixing import HyperConnection
+from streamscope.models.layers.projections import Projection
+
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer
 
@@ -28,9 +33,6 @@ def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[st
 
     Projections, scores and A V, the head (2 D V), gates, hyper-connections.
     """
-    from streamscope.models.layers.attention import HeadGate
-    from streamscope.models.layers.hyper_mixing import HyperConnection
-    from streamscope.models.layers.projections import Projection
 
     c = model.config
     n = n or c.n_ctx
@@ -47,8 +49,6 @@ def training_flops_per_token(model: "StreamTransformer", n: int | None = None) -
     The head counts once for every supervised layer; HDPL's log σ² is computed in training alone; the constant
     permutation matrices of mHC-lite need no gradient.
     """
-    from streamscope.models.layers.hdpl import HdplProjection
-    from streamscope.models.layers.hyper_mixing import HyperConnection
 
     c = model.config
     out = {part: 3 * flops for part, flops in flops_per_token(model, n).items()}

@@ -12,7 +12,7 @@ from transformer_lens.utilities import Slice
 
 from streamscope.models.config import Hyper, LayerNorm, ModelConfig, RMSNorm
 from streamscope.models.errors import InputError, unknown
-from streamscope.models.hooks import ObservePoint, OnDemand
+from streamscope.models.hooks import ObservePoint, OnDemand, capture, match, time_axes
 
 if TYPE_CHECKING:
     from streamscope.models.text.tokenizer import Tokenizer
@@ -115,7 +115,6 @@ class LensMixin:
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
         """(output, ActivationCache); every hook of the table is in the cache unless `names_filter` chooses."""
-        from streamscope.models.hooks import match, time_axes
 
         chosen = kwargs.get("names_filter")
         if isinstance(chosen, str | list | tuple):  # exact names or patterns; TransformerLens would cache nothing
@@ -169,7 +168,6 @@ class LensMixin:
     @torch.no_grad()
     def patterns(self, tokens: Int[Tensor, "B T"], layers: Sequence[int] | None = None) -> Float[Tensor, "B l H T T"]:
         """Attention weights of the chosen layers."""
-        from streamscope.models.hooks import capture
 
         chosen = range(self.config.n_layers) if layers is None else layers
         names = [f"blocks.{layer}.attn.hook_pattern" for layer in chosen]

@@ -20,7 +20,9 @@ from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
 from streamscope.models import readout
+from streamscope.models.config.serialization import to_dict
 from streamscope.models.errors import InputError, unknown
+from streamscope.models.generate import generate
 from streamscope.models.hooks import tap
 from streamscope.models.layers import hyper  # noqa: F401  (registers its topologies)
 from streamscope.models.layers.hdpl import HdplProjection, take_penalties
@@ -30,6 +32,7 @@ from streamscope.models.layers.positions import PositionTable
 from streamscope.models.layers.registry import module_for
 from streamscope.models.layers.residual import State, Topology
 from streamscope.models.lens import LensMixin
+from streamscope.models.tensors import save
 from streamscope.models.text.tokenizer import Tokenizer
 
 BlockCall = Callable[[State], State]
@@ -219,7 +222,6 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
         Defaults and errors are those of `models.generate.generate`; the same seed gives the same text.
         """
-        from streamscope.models.generate import generate
 
         return generate(self, prompts, **options)
 
@@ -302,13 +304,11 @@ class StreamTransformer(LensMixin, HookedRootModule):
 
     def save(self, folder: str | Path) -> None:
         """Write config.json, model.safetensors and tokenizer.json, for `models.load`."""
-        from streamscope.models.tensors import save
 
         save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON data."""
-        from streamscope.models.config.serialization import to_dict
 
         return to_dict(self.config)
 

@@ -14,10 +14,13 @@ from streamscope.models.errors import InputError
 from streamscope.models.text.shards import TokenShards, document_batches, truncated_documents
 from streamscope.models.text.stories import story
 from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.attention import align_once
 from streamscope.probes.contract import Data, Documents, Labels, Prompts, Sets, Tasks, Text, Tokens
+from streamscope.probes.prompts import align, load_suite
 from streamscope.probes.prompts.alignment import check_tokenizer
 from streamscope.probes.prompts.labelled import Example, story_examples
 from streamscope.probes.prompts.sets import Rows, contrast, encode
+from streamscope.probes.prompts.suite import Suite, population
 from streamscope.probes.prompts.tasks import Task, load_tasks
 
 
@@ -167,7 +170,6 @@ class OpenPrompts:
 
     def title(self) -> str:
         """Which prompts, what was left out, and for what an interval over them holds."""
-        from streamscope.probes.prompts.suite import population
 
         kept = len(self.aligned.prompts)
         out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
@@ -191,7 +193,6 @@ class OpenPrompts:
 
 def open_prompts(spec: Any, model: Any) -> OpenPrompts:
     """The suite aligned with the model's tokenizer and context; `InputError` where no prompt is left."""
-    from streamscope.probes.prompts import align, load_suite
 
     suite, tokenizer = load_suite(spec.suite, n=spec.n, seed=spec.suite_seed), check_tokenizer(model)
     return OpenPrompts(align(suite, tokenizer, model.cfg.n_ctx), tokenizer, suite)
@@ -199,8 +200,6 @@ def open_prompts(spec: Any, model: Any) -> OpenPrompts:
 
 def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompts:
     """A `Suite`, or what is `Aligned` already, opened for a model of ours or a bridge with this tokenizer."""
-    from streamscope.probes.attention import align_once
-    from streamscope.probes.prompts.suite import Suite
 
     tokenizer = check_tokenizer(model, tokenizer)
     return OpenPrompts(align_once(prompts, tokenizer), tokenizer, prompts if isinstance(prompts, Suite) else None)

@@ -17,15 +17,19 @@ the run's decay, schedule and storage make of the initial bias without any gradi
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
 
 from streamscope.models.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from torch import Tensor
-
-    from streamscope.models.mixing import Row
+from streamscope.models.layers.hyper_mixing import DTYPES
+from streamscope.models.mixing import METRICS, Row, connections, distance, gates, has_mixing, measure
+from streamscope.models.tensors import read_tensors
+from streamscope.models.training.optim import lr_factor
+from streamscope.models.training.run import read_metrics
+from streamscope.probes.undefined import note
 
 KEYS = ["module", "metric", "part"]
 MIX, DECAY, AT_REST = "mix", "no more than decay alone", "still"
@@ -35,33 +39,28 @@ NONE = "{} has no mixing matrices: {}. Hyper-connections (kromhc, kromcanon, any
 head gates (pls, c2) and Kronecker projections (dst-kron) have some"
 
 
-def log(folder: Path) -> "pd.DataFrame":
+def log(folder: Path) -> pd.DataFrame:
     """The mixing rows of metrics.jsonl: step, module, metric, part, value (NaN where undefined), why.
 
     No rows for a run trained before the monitor, or without a metrics.jsonl. Raises `InputError` for a torn file.
     """
-    from streamscope.models.training.run import read_metrics
 
     rows = [r for r in read_metrics(folder) if r["kind"] == "mixing"] if (folder / "metrics.jsonl").is_file() else []
     return _frame(rows, ["step", *KEYS, "value", "why"])
 
 
-def _frame(rows: "Sequence[Row]", columns: list[str]) -> "pd.DataFrame":
-    import pandas as pd
+def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
 
     found = pd.DataFrame([{**row, "why": row.get("undefined", "")} for row in rows], columns=columns)
     return found.astype({"value": float})
 
 
-def final(model: Any, logged: "pd.DataFrame", step: int) -> "pd.DataFrame":
+def final(model: Any, logged: pd.DataFrame, step: int) -> pd.DataFrame:
     """Every metric at the weights of `step`: static ones from `model`, the others from the log of that step.
 
     Columns module, metric, part, value, why. What needs tokens and was not logged at `step` is undefined, with the
     reason. Raises `InputError` for a model without anything that mixes.
     """
-    import pandas as pd
-
-    from streamscope.models.mixing import connections, gates, has_mixing, measure
 
     if not has_mixing(model):
         raise InputError(NONE.format(model.config.name, "one residual stream, no gate, no routing"))
@@ -93,14 +92,11 @@ def streams(kinds: Sequence[str]) -> str:
     return next(name for name, n in counts.items() if n) if len(named) == 1 else f"{', '.join(named)} of {len(kinds)}"
 
 
-def without_gradient(b: "Tensor", training: Mapping[str, Any], steps: int, until: int | None = None) -> "Tensor":
+def without_gradient(b: Tensor, training: Mapping[str, Any], steps: int, until: int | None = None) -> Tensor:
     """Logits `b` after `until` of a run's `steps` with gradients of zero: its decay, schedule and storage alone.
 
     `b` has the storage of the run (its dtype). By hand, in exact arithmetic: b ← b (1 − η_t λ).
     """
-    import torch
-
-    from streamscope.models.training.optim import lr_factor
 
     t = training
     p = torch.nn.Parameter(b.detach().clone())
@@ -119,8 +115,6 @@ def distances_without_gradient(
     model: Any, training: Mapping[str, Any], steps: int, until: int | None = None
 ) -> dict[str, float]:
     """‖H_res − I‖_F that `without_gradient` gives each connection of a model, by its name."""
-    from streamscope.models.layers.hyper_mixing import DTYPES
-    from streamscope.models.mixing import connections, distance
 
     found = {n: m for n, m in connections(model).items() if "res" in m.b}
     if not found:
@@ -131,16 +125,12 @@ def distances_without_gradient(
     return dict.fromkeys(found, rest)
 
 
-def by_module(rows: "pd.DataFrame") -> "pd.DataFrame":
+def by_module(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per module and part, one column per metric; a metric of the whole module stands in each of its parts.
 
     A cell that a module could have but has no value for says why in `undefined`; a metric that is none of a module's
     kind is undefined as "not of this module".
     """
-    import pandas as pd
-
-    from streamscope.models.mixing import METRICS
-    from streamscope.probes.undefined import note
 
     metrics = [m for m in METRICS if m in set(rows["metric"])]
     out = []
@@ -160,7 +150,6 @@ def by_module(rows: "pd.DataFrame") -> "pd.DataFrame":
 
 def kept_step(folder: Path) -> int:
     """The step whose weights model.safetensors holds; −1 where the file does not say."""
-    from streamscope.models.tensors import read_tensors
 
     return int(read_tensors(folder / "model.safetensors")[1].get("step", -1))
 

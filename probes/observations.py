@@ -34,6 +34,7 @@ from streamscope.probes.stats.estimators import (
     read_clusters,
     statistic_interval,
 )
+from streamscope.probes.stats.permutations import rank_among
 from streamscope.probes.stats.proportions import score_p, wilson
 
 Reasons = dict[tuple[int, str], str]
@@ -444,7 +445,6 @@ def bootstrap(
 
 def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:
     """p_rank and the smallest it can be: how extreme a value is among those of random draws (`permutations`)."""
-    from streamscope.probes.stats.permutations import rank_among
 
     found = rank_among(value, np.asarray(drawn, float))
     return {"p_rank": found.p, "p_rank_min": found.p_min}

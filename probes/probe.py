@@ -11,25 +11,23 @@ A probe is a frozen dataclass whose fields are its options, with four methods:
 No probe knows an architecture's name; all run on our models and on a TransformerLens bridge.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+import pandas as pd
 
 from streamscope.models.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from streamscope.models.hooks import Captures, Edits, Query
-    from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.models.hooks import Captures, Edits, Query, run
+from streamscope.models.text.tokenizer import Tokenizer
 
 
 @runtime_checkable
 class Reader(Protocol):
     """What `measure` needs of a probe."""
 
-    def plan(self, prompts: Any, tokenizer: "Tokenizer") -> "Query":
+    def plan(self, prompts: Any, tokenizer: Tokenizer) -> Query:
         """What to run. `prompts` is a suite, or whatever the probe says it takes."""
 
-    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
+    def read(self, captures: Captures, query: Query) -> pd.DataFrame:
         """One row per observation."""
 
 
@@ -37,21 +35,20 @@ class Reader(Protocol):
 class Probe(Reader, Protocol):
     """A reader that sums up and plots its own tables."""
 
-    def summarize(self, table: "pd.DataFrame") -> "pd.DataFrame":
+    def summarize(self, table: pd.DataFrame) -> pd.DataFrame:
         """Estimates."""
 
-    def plot(self, table: "pd.DataFrame") -> Any:
+    def plot(self, table: pd.DataFrame) -> Any:
         """A plotly figure of a table."""
 
 
 def measure(
-    model: Any, probe: Reader, prompts: Any, *, edits: "Edits | None" = None, tokenizer: "Tokenizer | None" = None
-) -> "pd.DataFrame":
+    model: Any, probe: Reader, prompts: Any, *, edits: Edits | None = None, tokenizer: Tokenizer | None = None
+) -> pd.DataFrame:
     """Run a probe on a model, under `edits` if given, and return its table of observations.
 
     Raises `InputError` without a tokenizer, and when an observation is not a number.
     """
-    from streamscope.models.hooks import run
 
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
     if tokenizer is None:

@@ -2,15 +2,15 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamscope.models.bounds import Count, Seed
+from streamscope.models.checkpoint import run_folder
+from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.command import RunOptions, Tables, check_options, open_run, show, write_results
-
-if TYPE_CHECKING:
-    from streamscope.models.text.tokenizer import Tokenizer
-    from streamscope.probes.prompts.alignment import Aligned
-    from streamscope.probes.prompts.suite import Suite
+from streamscope.probes.prompts import align, check_tokenizer, load_suite
+from streamscope.probes.prompts.alignment import Aligned
+from streamscope.probes.prompts.suite import Suite, population
 
 __all__ = ["ProbeOptions", "Session", "check_options", "open_run", "open_session", "show", "write", "write_results"]
 
@@ -33,14 +33,13 @@ class Session:
 
     name: str
     model: Any
-    tokenizer: "Tokenizer"
-    suite: "Suite"
-    aligned: "Aligned"
+    tokenizer: Tokenizer
+    suite: Suite
+    aligned: Aligned
 
     @property
     def title(self) -> str:
         """What was measured on what, and what was left out."""
-        from streamscope.probes.prompts.suite import population
 
         kept, all_of = len(self.aligned.prompts), len(self.suite.prompts)
         out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
@@ -51,8 +50,6 @@ class Session:
 
 def open_session(options: ProbeOptions, run: str | None = None) -> Session:
     """Load a run (default: that of the options) and align the suite with its tokenizer and context."""
-    from streamscope.models.checkpoint import run_folder
-    from streamscope.probes.prompts import align, check_tokenizer, load_suite
 
     run_folder(options.run if run is None else run)
     suite = load_suite(options.suite, n=options.n, seed=options.seed)

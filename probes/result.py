@@ -25,17 +25,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
 
 from streamscope.models.disk import check_writable, write_atomically
 from streamscope.models.errors import InputError, unknown
+from streamscope.models.tensors import read_tensors, write_tensors
+from streamscope.probes.contract import discover
 from streamscope.probes.figures import OVER, over_steps, write_figure
 from streamscope.probes.observations import Contrast, Measure, Observations, Reasons
 from streamscope.probes.undefined import COLUMN as UNDEFINED
 from streamscope.probes.undefined import note
 from streamscope.probes.undefined import reasons as read_reasons
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FORMAT = 2
 """Of the files written by `Result.save`."""
@@ -265,9 +270,6 @@ class Table:
 
     def print(self, console: Any = None) -> None:
         """On the terminal. Names fold where it is narrow; numbers are never cut."""
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.table import Table as Grid
 
         columns, rows = self.cells()
         grid, needed = Grid(title=escape(self.caption()), title_justify="left"), 1
@@ -328,7 +330,6 @@ class LongTable(Table):
 
         Raises `InputError` as `Table`.
         """
-        import pyarrow.parquet as pq
 
         self.__dict__.update(files=tuple(files), columns=columns, title=title, most=most, missing={}, by="", per=())
         if folder is not None:
@@ -340,13 +341,12 @@ class LongTable(Table):
 
     @classmethod
     def of(
-        cls, batches: "Iterable[pa.Table | pd.DataFrame]", columns: tuple[Column, ...], title: str = ""
+        cls, batches: Iterable[pa.Table | pd.DataFrame], columns: tuple[Column, ...], title: str = ""
     ) -> "LongTable":
         """The rows of the batches, one after the other, in a temporary file that goes with the table.
 
         Raises `InputError` without a batch, and as `Table`.
         """
-        import pyarrow as pa
 
         folder = Path(tempfile.mkdtemp(prefix="streamscope-"))
         path = folder / "rows.parquet"
@@ -359,13 +359,11 @@ class LongTable(Table):
             raise
 
     def __len__(self) -> int:
-        import pyarrow.parquet as pq
 
         return sum(pq.read_metadata(path).num_rows for path in self.files)
 
-    def batches(self, columns: Sequence[str] | None = None) -> "Iterator[pa.Table]":
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows, a row group of a file at a time; all columns without `columns`."""
-        import pyarrow.parquet as pq
 
         for path in self.files:
             with pq.ParquetFile(path) as file:
@@ -397,12 +395,11 @@ class LongTable(Table):
         return self.head(self.most).title
 
 
-def write_batches(path: Path, batches: "Iterable[pa.Table]", told: Mapping[bytes, bytes]) -> None:
+def write_batches(path: Path, batches: Iterable[pa.Table], told: Mapping[bytes, bytes]) -> None:
     """Parquet of the batches one after the other, a row group for each, under its name when it is complete.
 
     Raises `InputError` without a batch.
     """
-    import pyarrow.parquet as pq
 
     def write(part: Path) -> None:
         writer: Any = None
@@ -534,7 +531,6 @@ class Result:
 
     @classmethod
     def _load(cls, path: Path) -> "Result":
-        from streamscope.probes.contract import discover
 
         meta = _meta(path)
         if meta.get("about", {}).get("format") != FORMAT:
@@ -549,8 +545,6 @@ class Result:
             blocks, contrasts = _read_observed(path.with_stem(f"{path.stem}-{OBSERVED}"), about["result"])
         arrays = {}
         if about["arrays"]:
-            from streamscope.models.tensors import read_tensors
-
             arrays = {name: x.numpy() for name, x in read_tensors(path.with_suffix(".safetensors"))[0].items()}
         known = discover().get(about.get("instrument", ""))
         plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks", "arrays", "result")}
@@ -610,10 +604,8 @@ def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
         raise InputError(f"{path} belongs to another result than the main table beside it; measure it again")
 
 
-def _write(path: Path, frame: "pd.DataFrame | LongTable", told: Mapping[bytes, bytes]) -> None:
+def _write(path: Path, frame: pd.DataFrame | LongTable, told: Mapping[bytes, bytes]) -> None:
     """Parquet with schema metadata, under its name when it is complete."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if isinstance(frame, LongTable):
         write_batches(path, frame.batches(), told)
@@ -624,9 +616,6 @@ def _write(path: Path, frame: "pd.DataFrame | LongTable", told: Mapping[bytes, b
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
-    import torch
-
-    from streamscope.models.tensors import write_tensors
 
     tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
     write_tensors(path, tensors, {"about": json.dumps(about)})
@@ -635,8 +624,6 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[s
 
 def _meta(path: Path) -> dict[str, Any]:
     """The JSON of a parquet file's schema metadata. Raises `InputError` for a missing, foreign or damaged file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if not path.is_file():
         raise InputError(f"there is no file {path}")

@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
 
 from streamscope.models.disk import parse, write_atomically
 from streamscope.models.errors import InputError
@@ -22,8 +26,6 @@ def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], ab
 
     Raises `InputError` for a unit of a column that does not exist and for a path that cannot be written.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     strange = sorted(set(units) - set(table.columns))
     if strange:
@@ -35,7 +37,6 @@ def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], ab
 
 def read_about(path: Path) -> dict[str, Any]:
     """The `about` and `units` of a table written here; `InputError` for a file that is no parquet or is damaged."""
-    import pyarrow.parquet as pq
 
     try:
         meta = pq.read_schema(path).metadata or {}
@@ -55,8 +56,6 @@ def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
 
     Where it is narrow, names and long words are folded; numbers are never cut, a table of many is wider than it.
     """
-    from rich.console import Console
-    from rich.table import Table
 
     grid = Table(title=title, title_justify="left")
     needed = 1

@@ -102,7 +102,6 @@ def _read_jsonl(path: Path, text_field: str) -> Iterator[str]:
 
 
 def _read_parquet(path: Path, text_field: str) -> Iterator[str]:
-    import pyarrow
     import pyarrow.parquet
 
     try:

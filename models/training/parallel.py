@@ -16,6 +16,7 @@ gloo for those in memory, among them the stop signal, so that asking whether to 
 
 import base64
 import contextlib
+import copy
 import datetime
 import inspect
 import json
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from streamscope.models.disk import Config, State, read_json, write_text
 from streamscope.models.errors import InputError
@@ -99,7 +101,6 @@ class Ranks:
         wrapped = _Loss(model, blocks)
         if self.sharded:
             return self._shard(wrapped)
-        from torch.nn.parallel import DistributedDataParallel
 
         device = next(model.parameters()).device
         known = inspect.signature(DistributedDataParallel).parameters
@@ -110,7 +111,6 @@ class Ranks:
         return ddp
 
     def _shard(self, wrapped: "_Loss") -> Callable[[Tensor, Tensor], Any]:
-        import copy
 
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard

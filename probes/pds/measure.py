@@ -1,6 +1,7 @@
 """PDS: from the patterns of minimal pairs to cells × pairs, and to a row per head."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,9 +29,6 @@ from streamscope.probes.prompts.alignment import Aligned, require_pairs
 from streamscope.probes.prompts.suite import Suite
 from streamscope.probes.result import HEAD, Column, Table, counts, key, quantity
 from streamscope.probes.stats.effect_sizes import cohens_d
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 UNIT = "attention"
 ORDERS = ("first", "last", "moved")
@@ -117,7 +115,7 @@ def rule_of(how: Pds) -> str:
     return f"μ+σ of {how.reference or own}" if how.reference or own else "fixed"
 
 
-def tables(how: Pds, seen: Seen, estimates: "Mapping[str, Estimates]") -> dict[str, Table]:
+def tables(how: Pds, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: a row per head; layers: how many of a layer's heads are over the threshold (LFA Table 4, Figure 1)."""
     frame, missing = estimates["heads"].wide(KEYS)
     frame.insert(len(KEYS), "pds", frame["moved"] if how.per_pair else frame["difference"].abs())

@@ -19,20 +19,18 @@ A case that cannot be scored is filtered and counted with its reason.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from streamscope.models.errors import InputError
+from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.prompts import load_suite
 from streamscope.probes.prompts.loaders import SentencePair, SentencePairs
 from streamscope.probes.prompts.sentence_pairs import PAIRS
 from streamscope.probes.prompts.suite import Prompt, Suite, unit_of, units
 from streamscope.probes.stats.estimators import read_clusters
-
-if TYPE_CHECKING:
-    from streamscope.models.text.tokenizer import Tokenizer
 
 Rule = Literal["token", "sentence"]
 Filtered = list[tuple[str, str]]
@@ -96,7 +94,7 @@ class Task:
         return text + "".join(f", {k} left out: {why}" for why, k in Counter(w for _, w in self.filtered).items())
 
 
-def load_task(name: str, tokenizer: "Tokenizer", n_ctx: int | None = None) -> Task:
+def load_task(name: str, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
     """A bundled suite, a JSONL file, FORMAT:PATH of prompts with continuations, or winobias, wsc273, blimp:PATH.
 
     Raises `InputError` for an unknown name, a file of another format, and when no case can be scored.
@@ -107,7 +105,7 @@ def load_task(name: str, tokenizer: "Tokenizer", n_ctx: int | None = None) -> Ta
     return token_task(load_suite(name), tokenizer, n_ctx)
 
 
-def load_tasks(names: Sequence[str], tokenizer: "Tokenizer", n_ctx: int | None = None) -> list[Task]:
+def load_tasks(names: Sequence[str], tokenizer: Tokenizer, n_ctx: int | None = None) -> list[Task]:
     """`load_task` of each name, once; `InputError` for none and for two tasks of one name."""
     if not names:
         raise InputError("give at least one task, as capitalization")
@@ -118,7 +116,7 @@ def load_tasks(names: Sequence[str], tokenizer: "Tokenizer", n_ctx: int | None =
     return tasks
 
 
-def token_task(suite: Suite, tokenizer: "Tokenizer", n_ctx: int | None = None) -> Task:
+def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
     """The rule "token" over the prompts of a suite."""
     texts = [(p.text, p.text + str(p.coherent), p.text + str(p.incoherent)) for p in suite.prompts]
     rows = tokenizer.encode_batch([text for three in texts for text in three])
@@ -168,7 +166,7 @@ def _unfit(
     return LONG if n_ctx is not None and n > n_ctx else None
 
 
-def sentence_task(pairs: SentencePairs, tokenizer: "Tokenizer", n_ctx: int | None = None) -> Task:
+def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
     """The rule "sentence" over pairs of sentences."""
     rows = tokenizer.encode_batch([text for p in pairs.pairs for text in (p.good, p.bad)])
     kept: list[SentencePair] = []

@@ -2,10 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from streamscope.probes.prompts.suite import Prompt
+from streamscope.probes.prompts.suite import Prompt
 
 CLASSES = ("entity", "anchor", "semantic")
 
@@ -26,7 +24,7 @@ FUNCTION = _words(
 )
 
 
-def token_classes(prompt: "Prompt", spans: Sequence[tuple[int, int]]) -> list[str]:
+def token_classes(prompt: Prompt, spans: Sequence[tuple[int, int]]) -> list[str]:
     """The class of every token, "" for none; a token belongs to the first word it overlaps, BOS to none."""
     mentions = {prompt.text[slice(*span)].lower() for role, span in prompt.roles.items() if role != "query"}
     words = []

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
+from statsmodels.stats.proportion import proportion_confint
 
 from streamscope.models.errors import InputError
 from streamscope.probes.stats.estimators import (
@@ -50,7 +51,6 @@ def cross_validated_share(hits: ArrayLike, groups: ArrayLike, against: float) ->
 
     Raises `InputError` for values that are not finite and fewer than two groups.
     """
-    from statsmodels.stats.proportion import proportion_confint
 
     x = finite(hits, "hits", 2)
     totals, counts = cluster_totals(x, cluster_codes(groups, len(x)))

@@ -18,6 +18,7 @@ nearly cancel; so the variance is the largest of the two and of those clustered 
 interval than clustering by words, or by pairs, would give.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -364,7 +365,6 @@ def statistic_interval(
 
 def _scipy_bootstrap(*args: Any, **options: Any) -> Any:
     """scipy's bootstrap; a statistic without variation is NaN in the answer and no warning."""
-    import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)

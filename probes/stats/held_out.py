@@ -4,18 +4,20 @@ Reads the table of `probes.coreference`: columns cluster, relation, layer, index
 one column of booleans per rule.
 """
 
-from typing import TYPE_CHECKING
+import numpy as np
+import pandas as pd
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from streamscope.models.errors import InputError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
+from streamscope.probes.prompts.suite import unit_of
+from streamscope.probes.stats.estimators import read_clusters
+from streamscope.probes.stats.proportions import paired_proportions
 
 RULES = ("recency", "first_mention", "longest")
 
 
-def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
+def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     """The best head of one half of the cases, scored on the other half, both ways, against the rules without meaning.
 
     Independent cases (pairs, texts) are split in halves at random (`halves`: where cases share nouns the halves share
@@ -26,11 +28,6 @@ def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
 
     Raises `InputError` for fewer than four independent cases.
     """
-    import numpy as np
-    import pandas as pd
-
-    from streamscope.probes.stats.estimators import read_clusters
-    from streamscope.probes.stats.proportions import paired_proportions
 
     side, apart = halves(table, seed)
     chosen, parts = [], []
@@ -55,14 +52,14 @@ def held_out(table: "pd.DataFrame", *, seed: int = 0) -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-def best_head(table: "pd.DataFrame") -> tuple[int, int, str]:
+def best_head(table: pd.DataFrame) -> tuple[int, int, str]:
     """(layer, index, name) of the head with the largest Top-1, then the largest mean attention."""
     scores = table.groupby(["layer", "index", "head"])[["hit", "attention"]].mean()
     layer, index, name = scores.sort_values(["hit", "attention"], ascending=False, kind="stable").index[0]
     return int(layer), int(index), str(name)
 
 
-def halves(table: "pd.DataFrame", seed: int) -> "tuple[np.ndarray, str]":
+def halves(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
     """(half 0 or 1 of every row, what the halves share none of: "texts", or "texts, first words").
 
     Independent cases alternate in random order within each relation. Where cases share words (`suite.Prompt.words`)
@@ -70,11 +67,6 @@ def halves(table: "pd.DataFrame", seed: int) -> "tuple[np.ndarray, str]":
     by; the groups go in random order to the half that has fewer cases of their relation. Texts that name many nouns can
     chain all words together: if no half of at least a quarter of the cases comes out, whole texts alternate.
     """
-    import numpy as np
-    import pandas as pd
-
-    from streamscope.probes.prompts.suite import unit_of
-    from streamscope.probes.stats.estimators import read_clusters
 
     rng = np.random.default_rng(seed)
     unit = table["cluster"].map(unit_of)
@@ -94,19 +86,16 @@ def halves(table: "pd.DataFrame", seed: int) -> "tuple[np.ndarray, str]":
     return unit.map(side).to_numpy(), "texts"
 
 
-def _joined(a: "np.ndarray", b: "np.ndarray") -> "np.ndarray":
+def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Codes of the groups of cells that are linked by equal labels of either kind."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
 
     n = a.max() + 1
     graph = coo_array(([1] * len(a), (a, n + b)), shape=(n + b.max() + 1,) * 2)
     return connected_components(graph, directed=False)[1][a]
 
 
-def _by_group(group: "pd.Series", relation: "pd.Series", rng: "np.random.Generator") -> "np.ndarray":
+def _by_group(group: pd.Series, relation: pd.Series, rng: np.random.Generator) -> np.ndarray:
     """Half of every row, whole groups, evenly within the commonest relation of each group."""
-    import numpy as np
 
     sizes = group.value_counts().sort_index()
     of = relation.groupby(group).agg(lambda names: names.mode()[0])

@@ -1,5 +1,6 @@
 """Tests by counting: sign flips, relabelled seeds, and the rank among random draws."""
 
+from math import comb
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -73,7 +74,6 @@ def relabel(
 
     Raises `InputError` for values that are not finite and an empty group. scipy.stats.permutation_test.
     """
-    from math import comb
 
     x, y = finite(a, "first group"), finite(b, "second group")
     n = len(x) + len(y)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
+from statsmodels.stats.proportion import proportion_confint
 
 from streamscope.models.errors import InputError
 from streamscope.probes.stats.estimators import (
@@ -61,7 +62,6 @@ def wilson(
 
     With `inflation` n or n* is divided by it (`observations.Measure`).
     """
-    from statsmodels.stats.proportion import proportion_confint
 
     n = _worth(hits, within, confidence) / inflation
     low, high = proportion_confint(float(hits.mean()) * n, n, alpha=1 - confidence, method="wilson")
