@@ -1,4 +1,4 @@
-"""What every comparison that measures runs and writes a page can be told."""
+"""What every comparison of runs can be told."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,25 +10,33 @@ from streamscope.models.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageOptions:
-    """Arguments of every comparison that measures runs and writes a page."""
+class RunsOptions:
+    """Arguments of every comparison of runs."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Folders of finished runs, one or more seeds of each preset."""
     out: Path | None = None
     """Folder for the tables, the figures and README.md."""
+    tables: Path | None = None
+    """Folder of an earlier comparison: its tables are judged and its page is written again, without any model."""
+
+    def check(self, example: str) -> None:
+        """Raises `InputError` where --out names a file, and unless there are either runs or tables."""
+        if self.out is not None and self.out.exists() and not self.out.is_dir():
+            raise InputError(f"--out {self.out} is a file; give a folder")
+        if self.tables is not None and self.runs:
+            raise InputError(f"give run folders to measure, or --tables {self.tables} to judge again; not both")
+        if self.tables is None and not self.runs:
+            raise InputError(f"give run folders: python -m {example} …")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(RunsOptions):
+    """Arguments of every comparison that measures models and writes a page with a figure."""
+
     html: bool = True
     """Write the interactive figure.html (5 MB) as well."""
     static: Literal["svg", "png", "none"] = "svg"
     """Kind of the static figure; it needs the extra `figures`."""
     device: str = "auto"
     """auto, cpu or cuda."""
-    tables: Path | None = None
-    """Folder of an earlier comparison: its tables are judged and its page is written again, without any model."""
-
-    def check_out(self) -> None:
-        """Raises `InputError` where --out names a file."""
-        if self.out is not None and self.out.exists() and not self.out.is_dir():
-            raise InputError(f"--out {self.out} is a file; give a folder")
-        if self.tables is not None and self.runs:
-            raise InputError(f"give run folders to measure, or --tables {self.tables} to judge again; not both")

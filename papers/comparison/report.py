@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -19,8 +19,10 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.figures import write_figures
 from streamscope.papers.comparison.rows import Progress
 from streamscope.papers.comparison.runs import SHAPE, Run
-from streamscope.probes.command import progress_bar
+from streamscope.papers.comparison.verdicts import summary
+from streamscope.probes.command import progress_bar, show
 from streamscope.probes.tables import read_about, write_table
+from streamscope.probes.undefined import reasons
 
 TRAINED = "trained.json"
 """The file beside a comparison's tables that says how its runs were trained."""
@@ -161,6 +163,43 @@ def commands(report: Report) -> str:
     """The section with the commands that trained the runs and made the page."""
     lines = [f"{run.command}   # commit {str(run.manifest.get('commit', 'unknown'))[:12]}" for run in report.runs]
     return "## Commands\n\n```\n" + "\n".join([*lines, report.about["argv"]]) + "\n```"
+
+
+def undefined(quantities: pd.DataFrame) -> str:
+    """The section with every reason for a missing value of a run: its first cell, and how many more it has."""
+    lost: dict[str, list[str]] = {}
+    for r in quantities[quantities["value"].isna()].itertuples():
+        lost.setdefault(reasons(r.undefined)["value"], []).append(f"{r.preset} seed {r.seed} `{r.quantity}`")
+    lines = [
+        f"- {why}: {cells[0]}" + (f" and {len(cells) - 1} more" if cells[1:] else "") for why, cells in lost.items()
+    ]
+    return "## Undefined\n\n" + "\n".join(lines or ["Every quantity has a value in every run."])
+
+
+def print_claims(claims: pd.DataFrame, title: str, columns: Sequence[str], digits: int = 4, widest: int = 40) -> None:
+    """The claims on the screen, verdicts cut at `widest` characters, and the counts of verdicts."""
+    show(claims.assign(direction=claims["direction"].str.slice(0, widest)), title, tuple(columns), digits)
+    print(summary(claims))
+
+
+R = TypeVar("R", bound=Report)
+
+
+def write_report(
+    report: R,
+    page: Callable[[R], str],
+    units: Mapping[str, Mapping[str, str]],
+    figure: Any,
+    folder: Path,
+    static: str,
+    html: bool,
+    **facts: Any,
+) -> None:
+    """Tables, figures and README.md of a report; `facts` are kept beside who made the tables, to judge them again."""
+    write_page(
+        lambda files: page(replace(report, files=files)), report.tables, units, {**report.about, **facts}, folder,
+        figure, static, html, report.runs,
+    )  # fmt: skip
 
 
 def write_page(

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,27 @@ def opened(run: str, presets: Sequence[str]) -> Run:
             f"{folder} is not finished ({manifest.get('outcome', 'running or killed')}); --resume it first"
         )
     return Run(folder, preset, int(manifest["seed"]), manifest, config)
+
+
+def by_preset(folders: Sequence[str], presets: Sequence[str]) -> list[Run]:
+    """The runs in the order of their presets and seeds. Raises `InputError` for two of one preset and seed."""
+    runs = sorted((opened(f, presets) for f in folders), key=lambda r: (presets.index(r.preset), r.seed))
+    no_doubles(runs)
+    return runs
+
+
+def no_doubles(runs: Sequence[Run]) -> None:
+    """Raises `InputError` where two runs that follow each other are of one arm and seed."""
+    for one, two in pairwise(runs):
+        if (one.arm, one.seed) == (two.arm, two.seed):
+            raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
+
+
+def all_agree(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
+    """Raises `InputError` where the conditions of two runs differ, or their models (`same_models`)."""
+    for run in runs[1:]:
+        must_agree(runs[0], run, runs[0].conditions, run.conditions)
+    same_models(runs, leave_out)
 
 
 def must_agree(one: Run, two: Run, first: dict[str, Any], second: dict[str, Any]) -> None:

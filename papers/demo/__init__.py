@@ -42,10 +42,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"--out {options.out} is a file; give a folder")
 
     from streamscope.models.provenance import pick_device, provenance
+    from streamscope.papers.demo.html import write_page
     from streamscope.papers.demo.measure import measure_run, open_runs
     from streamscope.papers.demo.page import build
     from streamscope.papers.demo.words import summary
-    from streamscope.papers.page import write_page
     from streamscope.probes.command import progress_bar
     from streamscope.probes.tables import print_table
 

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from streamscope.papers.page import INK, LINE, MUTED, SURFACE, accent
+from streamscope.papers.demo.html import INK, LINE, MUTED, SURFACE, accent
 
 LEGIBLE = 8
 """Numbers are written into the cells of a heat map with up to this many columns."""

@@ -8,9 +8,9 @@ import pandas as pd
 from streamscope.papers.demo import figures as draw
 from streamscope.papers.demo import sections as show
 from streamscope.papers.demo import words as words
+from streamscope.papers.demo.html import Command, Figure, Page, Panels, Samples, Section, Table, Text, Verdict
 from streamscope.papers.demo.measure import PROMPT, SUITE, Sizes
 from streamscope.papers.demo.sections import Runs, each
-from streamscope.papers.page import Command, Figure, Page, Panels, Samples, Section, Table, Text, Verdict
 
 
 def build(runs: Runs, sizes: Sizes, footer: str) -> Page:

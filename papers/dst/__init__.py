@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.documents < 2 or options.draws < 1 or options.seed < 0:
         raise InputError("--documents: at least 2; --draws: at least 1; --seed: 0 or more")
-    options.check_out()
+    options.check("papers.dst runs/dst-kron-0")
 
     from streamscope.interventions.amplify import Amplify
 

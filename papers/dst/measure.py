@@ -1,7 +1,7 @@
 """What is measured on one run for DST's Tables 4 and 5, with the instruments of `interventions`.
 
     loss.documents           loss of the measured documents at α = 1, nats per token; `loss` is that of the whole
-                             validation part, at the end of training (`papers.losses`)
+                             validation part, at the end of training (`papers.comparison.losses`)
     stream.<definition>.<where>          change of the loss without a stream, as a share of it (Table 4)
     gap.zero.<where>         x_t → 0 minus x_e → 0;  gap.random.<where>: x_t → random words minus x_t → 0
     degradation.<α>          loss(α) / loss(1) − 1 (Table 5)
@@ -71,7 +71,7 @@ def measure_run(
 
 
 def whole_loss(losses: pd.DataFrame) -> pd.DataFrame:
-    """The quantity `loss` of every run, from the table of `papers.losses`."""
+    """The quantity `loss` of every run, from the table of `papers.comparison.losses`."""
     parts = []
     for r in losses.itertuples():
         rows = Rows()

@@ -1,11 +1,12 @@
 """What `papers.dst` prints and writes: tables, figure, and a README.md whose every number is in the tables."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from streamscope.papers.comparison.losses import page_rows
 from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.report import (
     LEAD,
@@ -15,9 +16,10 @@ from streamscope.papers.comparison.report import (
     files_line,
     made_by,
     pictures,
+    print_claims,
     rule,
     shape,
-    write_page,
+    write_report,
 )
 from streamscope.papers.comparison.verdicts import summary
 from streamscope.papers.dst.measure import INITIAL_TOKENS, Settings
@@ -35,7 +37,6 @@ from streamscope.papers.dst.printed import (
     area,
 )
 from streamscope.papers.dst.units import UNITS
-from streamscope.papers.losses import page_rows
 from streamscope.probes.command import INTERVAL
 from streamscope.probes.command import show as print_rows
 
@@ -294,23 +295,10 @@ def show(report: DstReport) -> None:
         print_rows(whole, "loss without a stream (Table 4), 95 % over documents", columns, 4)
     shown = ("preset", "seed", "alpha", "loss", "percent", "percent_low", "percent_high", "entropy", "unchanged")
     print_rows(tables["amplification"], "loss by α (Table 5), 95 % over documents", shown, 4)
-    claims = tables["claims"].assign(direction=tables["claims"]["direction"].str.slice(0, 40))
-    print_rows(claims, "claims of the paper", ("claim", "quantity", "difference", INTERVAL, "runs", "direction"), 4)
-    print(summary(tables["claims"]))
+    judged = ("claim", "quantity", "difference", INTERVAL, "runs", "direction")
+    print_claims(tables["claims"], "claims of the paper", judged)
 
 
 def write(report: DstReport, figure: Any, folder: Path, static: str, html: bool) -> None:
     """Tables, figures and README.md."""
-
-    about = {**report.about, "settings": vars(report.settings)}
-    write_page(
-        lambda files: page(replace(report, files=files)),
-        report.tables,
-        UNITS,
-        about,
-        folder,
-        figure,
-        static,
-        html,
-        report.runs,
-    )
+    write_report(report, page, UNITS, figure, folder, static, html, settings=vars(report.settings))

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from streamscope.interventions.amplify.areas import AXES, trapezoid
+from streamscope.papers.comparison.losses import Printed
 from streamscope.papers.comparison.printed import Bound, Order
-from streamscope.papers.losses import Printed
 
 TABLE5_ROWS = {
     "Dense": (1.80, 1.86, 1.98, 2.09, 2.16),

@@ -1,36 +1,26 @@
 """The report of `papers.dst`: every run measured, seeds summarised, claims judged; or an earlier one judged again."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device, provenance
+from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.report import each_model, reopen, stack
-from streamscope.papers.comparison.runs import SHAPE, Run, must_agree, opened, same_models, typed
+from streamscope.papers.comparison.runs import SHAPE, Run, all_agree, by_preset, typed
 from streamscope.papers.dst.measure import INITIAL, Settings, initialization, measure_run, whole_loss
 from streamscope.papers.dst.options import Options
 from streamscope.papers.dst.page import DstReport
 from streamscope.papers.dst.printed import CONTROL, TABLE1
 from streamscope.papers.dst.seeds import claims, presets
-from streamscope.papers.losses import against, losses
 
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
     """The runs by preset and seed. Raises `InputError` for doubles and for runs of other data, shape or recipe."""
-
-    if not folders:
-        raise InputError("give run folders: python -m papers.dst runs/dst-kron-0 …")
-    names = list(PRESETS)
-    runs = sorted((opened(f, names) for f in folders), key=lambda r: (names.index(r.preset), r.seed))
-    for one, two in pairwise(runs):
-        if (one.preset, one.seed) == (two.preset, two.seed):
-            raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
-        must_agree(runs[0], two, runs[0].conditions, two.conditions)
-    same_models(runs)
+    runs = by_preset(folders, list(PRESETS))
+    all_agree(runs)
     return runs
 
 

@@ -2,7 +2,7 @@
 
 from streamscope.interventions.amplify.measure import AREAS, CURVE, HEADS
 from streamscope.interventions.streams.measure import COLUMNS as STREAMS
-from streamscope.papers.losses import UNITS as LOSSES
+from streamscope.papers.comparison.losses import UNITS as LOSSES
 from streamscope.probes.result import short_units
 
 OF_THE_ROW = "the unit of the row"

@@ -14,26 +14,21 @@ With --tables an earlier comparison's tables are judged and its page is written 
 from collections.abc import Sequence
 
 from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
 from streamscope.papers.krom.options import Options
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, read, print, write."""
     options = parse(Options, argv, __doc__)
-    if options.tables is not None and options.runs:
-        raise InputError(f"give run folders to measure, or --tables {options.tables} to judge again; not both")
-    if not options.runs and options.tables is None:
-        raise InputError("give run folders: python -m papers.krom runs/gpt2-0 runs/kromhc-0 …")
-    if options.out is not None and options.out.exists() and not options.out.is_dir():
-        raise InputError(f"--out {options.out} is a file; give a folder")
+    options.check("papers.krom runs/gpt2-0 runs/kromhc-0")
 
-    from streamscope.papers.krom.page import argv_of, show, write
+    from streamscope.papers.comparison.runs import typed
+    from streamscope.papers.krom.page import show, write
     from streamscope.papers.krom.report import again, open_runs, read
 
     found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
     show(found)
     if options.out is not None:
         if options.tables is None:
-            found.about["argv"] = argv_of(found, options.out, options.html)
+            found.about["argv"] = typed("papers.krom", options, found.runs)
         write(found, options.out, options.html)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.papers.comparison.losses import contradictions, curves
 from streamscope.papers.comparison.runs import Run
-from streamscope.papers.losses import contradictions, curves
 from streamscope.probes.mixing import LEAST
 
 CONTROL = "gpt2"

@@ -17,8 +17,8 @@ import torch
 from streamscope.models.checkpoint import load
 from streamscope.models.layers.hyper_mixing import DTYPES, KroneckerConnection
 from streamscope.models.mixing import connections, idle, measure
+from streamscope.papers.comparison.losses import final_loss
 from streamscope.papers.comparison.runs import Run
-from streamscope.papers.losses import final_loss
 from streamscope.probes import mixing
 from streamscope.probes.directions.measure import find
 from streamscope.probes.mixing import AT_REST, DECAY, LEAST, MIX, final, kept_step, kind, log

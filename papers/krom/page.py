@@ -10,6 +10,7 @@ import pandas as pd
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict
+from streamscope.papers.comparison.losses import BUNDLED_UNITS, UNITS, order_rows, page_rows
 from streamscope.papers.comparison.markdown import table
 from streamscope.papers.comparison.report import (
     LEAD,
@@ -27,7 +28,6 @@ from streamscope.papers.krom.conclusion import CONTROL, Found, conclusion, cosin
 from streamscope.papers.krom.figure import figure
 from streamscope.papers.krom.mixing import ARM, FACTOR_UNITS, RUN_UNITS
 from streamscope.papers.krom.printed import CARD, DIFFERENCES, IN_ITS_OWN_CODE, RECIPE, STREAM_COSINE, SWAP, TOKENS
-from streamscope.papers.losses import BUNDLED_UNITS, UNITS, order_rows, page_rows
 from streamscope.probes.command import INTERVAL
 from streamscope.probes.command import show as print_rows
 from streamscope.probes.undefined import legend
@@ -79,12 +79,6 @@ def show(found: Found) -> None:
     if len(found.mixing):
         shown = (*ARM[:-1], "n", "start", "swap_without_gradient", "swap", "by_loss", "n_mix", "n_decay", "n_still")
         print_rows(arms(found.mixing), "mixing at the end, means over seeds and factors that can act", shown, 4)
-
-
-def argv_of(found: Found, out: Path, html: bool) -> str:
-    """The command as one types it in the clone."""
-    where = out.name if out.is_absolute() else out
-    return f"python -m papers.krom {' '.join(r.typed for r in found.runs)} --out {where}{'' if html else ' --no-html'}"
 
 
 def write(found: Found, folder: Path, html: bool = True) -> None:

@@ -1,6 +1,6 @@
 """What the blog KROM prints of losses and mixing: 51 M parameters, FineWeb-Edu, 2,000 steps of 16 × 511 tokens."""
 
-from streamscope.papers.losses import Below, Printed
+from streamscope.papers.comparison.losses import Below, Printed
 
 CARD = "KROM, the blog on Canon layers and KromHC multi-stream residuals (teilomillet/kromcanon)"
 WHERE = "Architecture comparison (bias −8, N = 3)"

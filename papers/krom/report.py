@@ -10,12 +10,12 @@ import pandas as pd
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import provenance
 from streamscope.models.training.config import Training
+from streamscope.papers.comparison.losses import against, bundled, losses, order
 from streamscope.papers.comparison.report import reopen
 from streamscope.papers.comparison.runs import Run, must_agree, opened, same_models
 from streamscope.papers.krom.conclusion import BUNDLED, CONTROL, Found
 from streamscope.papers.krom.mixing import ARM_OF_THE_MODEL, arm, factors, judged, mixing_row, way
 from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
-from streamscope.papers.losses import against, bundled, losses, order
 from streamscope.probes.command import progress_bar
 
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")

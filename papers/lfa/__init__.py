@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(
             "--k, --batch-size: at least 1; --documents: at least 2; --resamples: at least 100; --seed: 0 or more"
         )
-    options.check_out()
+    options.check("papers.lfa runs/std-t-0 runs/lfa-0")
 
     from streamscope.papers.lfa.page import write
     from streamscope.papers.lfa.report import print_report, report_of

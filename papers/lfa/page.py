@@ -1,6 +1,6 @@
 """The README.md of a comparison: every number in it comes from the tables beside it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from streamscope.papers.comparison.report import (
     pictures,
     rule,
     shape,
-    write_page,
+    undefined,
+    write_report,
 )
 from streamscope.papers.comparison.rows import ONE_PER_RUN
 from streamscope.papers.comparison.verdicts import summary
@@ -24,7 +25,6 @@ from streamscope.papers.lfa.runs import CONTROL, Arms, in_order
 from streamscope.papers.lfa.seeds import EXPLORED, PAIRED, WELCH, seeds_by_preset
 from streamscope.papers.lfa.units import UNITS
 from streamscope.probes.pds import FIXED
-from streamscope.probes.undefined import reasons
 
 MAIN = (
     "parameters", "loss", "pds.max", "pds.max.L5", "pds.mean", "pds.over", "pds.over.late", "pds.over.reference", "sps",
@@ -54,7 +54,8 @@ def page(report: LfaReport) -> str:
     """The page, in Markdown."""
     parts = [
         _head(report), _runs(report), _architectures(report), _comparisons(report), _suppression(report),
-        _claims(report), _undefined(report),
+        _claims(report),
+        f"{undefined(report.tables['runs'])}\n\nA quantity of one run without an interval is {ONE_PER_RUN}.",
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -263,24 +264,8 @@ def _claims(report: LfaReport) -> str:
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
 
 
-def _undefined(report: LfaReport) -> str:
-    """Every reason for a missing value, with its cells, without those that are one number per run."""
-
-    found = report.tables["runs"]
-    lost: dict[str, list[str]] = {}
-    for r in found[found["value"].isna()].itertuples():
-        lost.setdefault(reasons(r.undefined)["value"], []).append(f"{r.preset} seed {r.seed} `{r.quantity}`")
-    more = {why: f" and {len(cells) - 1} more" if cells[1:] else "" for why, cells in lost.items()}
-    lines = [f"- {why}: {cells[0]}{more[why]}" for why, cells in lost.items()]
-    lines = lines or ["Every quantity has a value in every run."]
-    return "## Undefined\n\n" + "\n".join(lines) + f"\n\nA quantity of one run without an interval is {ONE_PER_RUN}."
-
-
 def write(report: LfaReport, figure: Any, folder: Path, static: str, html: bool) -> None:
     """Tables, figures and README.md."""
-
-    about = {**report.about, "data": report.documents, "settings": vars(report.settings)}
-    write_page(
-        lambda files: page(replace(report, files=files)), report.tables, UNITS, about, folder, figure, static, html,
-        report.runs,
-    )  # fmt: skip
+    write_report(
+        report, page, UNITS, figure, folder, static, html, data=report.documents, settings=vars(report.settings)
+    )

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     """Runs, their tables, the settings and the documents of the measurement, and who made it."""
 
 from streamscope.models.provenance import provenance
-from streamscope.papers.comparison.report import reopen
+from streamscope.papers.comparison.report import print_claims, reopen
 from streamscope.papers.comparison.runs import typed
-from streamscope.papers.comparison.verdicts import summary
 from streamscope.papers.lfa.claims import claims
 from streamscope.papers.lfa.figure import figure
 from streamscope.papers.lfa.options import Options
@@ -96,9 +95,7 @@ def print_report(report: LfaReport) -> None:
             chosen, "against std-t over seeds", ("quantity", "preset", "control", "difference", INTERVAL, "p", "p_holm")
         )
     columns = ("claim", "quantity", "difference", INTERVAL, "p_holm", "direction", "size")
-    short = tables["claims"].assign(direction=tables["claims"]["direction"].str.slice(0, WIDEST))
-    show(short, "claims of the paper, intervals over seeds", columns, 4)
-    print(summary(tables["claims"]))
+    print_claims(tables["claims"], "claims of the paper, intervals over seeds", columns, widest=WIDEST)
     if lines := legend(_values(tables["runs"])):
         print(lines)
 

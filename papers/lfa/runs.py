@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,11 @@ from streamscope.papers.comparison.report import stack
 from streamscope.papers.comparison.rows import Progress
 from streamscope.papers.comparison.runs import (
     Run,
+    all_agree,
     confounded,
     fields_of,
-    must_agree,
+    no_doubles,
     opened,
-    same_models,
     with_variants,
 )
 from streamscope.papers.lfa.measure import measure_run
@@ -49,15 +49,9 @@ MEASURED_BY = ("models", "probes", "interventions")
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
     """The runs in order of arm and seed. Raises `InputError` for what cannot be compared, and names it."""
-    if not folders:
-        raise InputError("give run folders: python -m papers.lfa runs/std-t-0 runs/lfa-0 …")
     runs = in_arms([opened(f, PRESETS) for f in folders])
-    for one, two in pairwise(runs):
-        if (one.arm, one.seed) == (two.arm, two.seed):
-            raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
-    for run in runs[1:]:
-        must_agree(runs[0], run, runs[0].conditions, run.conditions)
-    same_models(runs, fields_of(runs, VARIED))
+    no_doubles(runs)
+    all_agree(runs, fields_of(runs, VARIED))
     return runs
 
 

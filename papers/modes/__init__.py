@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if min(options.tokens, options.kmeans_tokens) < LEAST:
         raise InputError(f"--tokens, --kmeans-tokens: at least {LEAST}")
-    options.check_out()
+    options.check("papers.modes runs/pls-0 runs/c2-0")
 
     from streamscope.papers.modes.figure import figure
     from streamscope.papers.modes.page import show, write

@@ -1,6 +1,6 @@
 """What `papers.modes` prints and writes: tables, figure, and a README.md whose every number is in the tables."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from streamscope.papers.comparison.report import (
     files_line,
     made_by,
     pictures,
+    print_claims,
     rule,
     shape,
-    write_page,
+    write_report,
 )
 from streamscope.papers.comparison.verdicts import summary
 from streamscope.papers.modes.measure import Settings
@@ -161,23 +162,10 @@ def show(report: ModesReport) -> None:
 
     columns = ("quantity", "preset", "mean", INTERVAL, "printed", "n")
     print_rows(report.tables["presets"], "modes, means over seeds", columns)
-    claims = report.tables["claims"].assign(direction=report.tables["claims"]["direction"].str.slice(0, 40))
     shown = ("claim", "quantity", "printed", "difference", INTERVAL, "direction")
-    print_rows(claims, "claims of the paper, intervals over seeds", shown, 4)
-    print(summary(report.tables["claims"]))
+    print_claims(report.tables["claims"], "claims of the paper, intervals over seeds", shown)
 
 
 def write(report: ModesReport, figure: Any, folder: Path, static: str, html: bool) -> None:
     """Tables, figures and README.md."""
-    about = {**report.about, "settings": vars(report.settings)}
-    write_page(
-        lambda files: page(replace(report, files=files)),
-        report.tables,
-        UNITS,
-        about,
-        folder,
-        figure,
-        static,
-        html,
-        report.runs,
-    )
+    write_report(report, page, UNITS, figure, folder, static, html, settings=vars(report.settings))

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.draws < 0 or options.seed < 0 or options.tokens < 1:
         raise InputError("--draws and --seed: 0 or more; --tokens: at least 1")
-    options.check_out()
+    options.check("papers.pls runs/pls-0 runs/c2-0")
 
     from streamscope.papers.pls.figure import figure
     from streamscope.papers.pls.page import show, write

@@ -1,11 +1,11 @@
 """What `papers.pls` prints and writes: tables, figure, and a README.md whose every number is in the tables."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from streamscope.papers.comparison.losses import page_rows
 from streamscope.papers.comparison.markdown import number, table
 from streamscope.papers.comparison.report import (
     LEAD,
@@ -14,12 +14,13 @@ from streamscope.papers.comparison.report import (
     files_line,
     made_by,
     pictures,
+    print_claims,
     rule,
     shape,
-    write_page,
+    undefined,
+    write_report,
 )
 from streamscope.papers.comparison.verdicts import summary
-from streamscope.papers.losses import page_rows
 from streamscope.papers.pls.printed import CARD
 from streamscope.papers.pls.report import PlsReport
 from streamscope.papers.pls.runs import CONTROL, PRESETS, RUN
@@ -27,7 +28,6 @@ from streamscope.papers.pls.sections import ablation, depth, hydra, routing, ste
 from streamscope.papers.pls.units import UNITS
 from streamscope.probes.command import INTERVAL
 from streamscope.probes.command import show as print_rows
-from streamscope.probes.undefined import reasons
 
 READINGS = {
     "of its heads and of processing depth": ("named", "all"),
@@ -40,7 +40,7 @@ def page(report: PlsReport) -> str:
     """The page, in Markdown."""
 
     parts = [_head(report), _claims(report), unedited(report), _losses(report), depth(report), ablation(report),
-             routing(report), steering(report), hydra(report), _heads(report), _undefined(report),
+             routing(report), steering(report), hydra(report), _heads(report), undefined(report.tables["runs"]),
              commands(report)]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -135,19 +135,6 @@ def _heads(report: PlsReport) -> str:
     return f"{text}\n\n{how}\n\n{table(columns, rows)}"
 
 
-def _undefined(report: PlsReport) -> str:
-    """Every reason for a missing value of a run, with how many cells it has."""
-
-    quantities = report.tables["runs"]
-    lost: dict[str, list[str]] = {}
-    for r in quantities[quantities["value"].isna()].itertuples():
-        lost.setdefault(reasons(r.undefined)["value"], []).append(f"{r.preset} seed {r.seed} `{r.quantity}`")
-    lines = [
-        f"- {why}: {cells[0]}" + (f" and {len(cells) - 1} more" if cells[1:] else "") for why, cells in lost.items()
-    ]
-    return "## Undefined\n\n" + "\n".join(lines or ["Every quantity has a value in every run."])
-
-
 # ---- screen and disk ---------------------------------------------------------------------------
 
 
@@ -158,25 +145,12 @@ def show(report: PlsReport) -> None:
     effects = compared[compared["family"].isin(["effect", "spread"]) & ~compared["quantity"].str.contains("_odds")]
     columns = ("quantity", "kind", "value", INTERVAL, "p", "p_holm", "n", "paper")
     print_rows(effects, f"{RUN} over {CONTROL}, pairs of training seeds", columns)
-    claims = report.tables["claims"]
-    short = claims.assign(direction=claims["direction"].str.slice(0, 40))
     shown = ("heads", "claim", "quantity", "printed", "unit", "difference", INTERVAL, "direction")
-    print_rows(short, "claims of the paper, intervals over pairs of seeds", shown, 5)
-    print(summary(report.tables["claims"]))
+    print_claims(report.tables["claims"], "claims of the paper, intervals over pairs of seeds", shown, 5)
 
 
 def write(report: PlsReport, figure: Any, folder: Path, static: str, html: bool) -> None:
     """Tables, figures and README.md."""
-
-    about = {**report.about, "settings": vars(report.settings), "cases": report.left_out}
-    write_page(
-        lambda files: page(replace(report, files=files)),
-        report.tables,
-        UNITS,
-        about,
-        folder,
-        figure,
-        static,
-        html,
-        report.runs,
+    write_report(
+        report, page, UNITS, figure, folder, static, html, settings=vars(report.settings), cases=report.left_out
     )

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from streamscope.models.provenance import pick_device, provenance
+from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.report import Report, each_model, reopen, stack
 from streamscope.papers.comparison.runs import Run, typed
-from streamscope.papers.losses import against, losses
 from streamscope.papers.pls.competence import competence, of_effects, unfit
 from streamscope.papers.pls.depth import with_second_peak
 from streamscope.papers.pls.measure import Measured, Settings, measure_run

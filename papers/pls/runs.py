@@ -1,11 +1,10 @@
 """The runs of PLS' comparison: pairs of one seed, per-layer supervision against the same model without it."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from streamscope.models.errors import InputError
 from streamscope.models.runs import flatten
-from streamscope.papers.comparison.runs import Run, must_agree, opened, same_models
+from streamscope.papers.comparison.runs import Run, by_preset, must_agree, same_models
 
 RUN, CONTROL = "pls", "c2"
 PRESETS = (RUN, CONTROL)
@@ -18,12 +17,7 @@ def open_runs(folders: Sequence[str]) -> list[Run]:
     Raises `InputError` for no control, a seed without its partner, doubles, and runs that differ in more than the
     supervision: data, steps, scale, recipe, shape.
     """
-    if not folders:
-        raise InputError("give run folders: python -m papers.pls runs/pls-0 runs/c2-0 …")
-    runs = sorted((opened(f, PRESETS) for f in folders), key=lambda r: (PRESETS.index(r.preset), r.seed))
-    for one, two in pairwise(runs):
-        if (one.preset, one.seed) == (two.preset, two.seed):
-            raise InputError(f"{one.folder} and {two.folder} are both {one.name}; give one of them")
+    runs = by_preset(folders, PRESETS)
     seeds = {preset: {run.seed for run in runs if run.preset == preset} for preset in PRESETS}
     for preset, other in ((RUN, CONTROL), (CONTROL, RUN)):
         if not seeds[preset]:

@@ -5,7 +5,7 @@ from streamscope.interventions.hydra_tables import UNITS as HYDRA
 from streamscope.interventions.model_ratios import UNITS as RATIOS
 from streamscope.interventions.task_effects import UNITS as EFFECTS
 from streamscope.interventions.task_matrix import UNITS as MATRIX
-from streamscope.papers.losses import UNITS as LOSSES
+from streamscope.papers.comparison.losses import UNITS as LOSSES
 from streamscope.papers.pls.competence import UNITS as BASELINES
 from streamscope.papers.pls.depth import UNITS as DEPTH
 from streamscope.probes.head_groups.measure import COLUMNS as ROLES

@@ -8,7 +8,9 @@ import pytest
 from streamscope.models.errors import InputError
 from streamscope.models.runs import evaluations
 from streamscope.models.train import main as train
-from streamscope.papers.hdpl import again, main, page
+from streamscope.papers.hdpl import main
+from streamscope.papers.hdpl.page import page
+from streamscope.papers.hdpl.report import again
 from tests.papers.pages import committed
 from tests.tiny import arguments
 

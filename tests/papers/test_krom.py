@@ -13,13 +13,22 @@ from safetensors.torch import load_file, save_file
 
 from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
+from streamscope.papers.comparison.losses import (
+    Below,
+    Printed,
+    against,
+    bundled,
+    contradictions,
+    curves,
+    order,
+    order_rows,
+)
 from streamscope.papers.krom import main
 from streamscope.papers.krom.conclusion import conclusion, cosines
 from streamscope.papers.krom.mixing import factors, judged, without_gradient
 from streamscope.papers.krom.page import differences, page
 from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.papers.krom.report import again, open_runs, read
-from streamscope.papers.losses import Below, Printed, against, bundled, contradictions, curves, order, order_rows
 from tests.papers.pages import committed
 from tests.tiny import arguments
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from streamscope.models.errors import InputError
-from streamscope.papers.page import (
+from streamscope.papers.demo.html import (
     Command,
     Figure,
     Page,

@@ -1,0 +1,44 @@
+"""HDPL's comparison over trained runs: hybrid dual-path projections against the dense model, trained on the same data.
+
+    python -m papers.hdpl runs/textbooks/llama-* runs/textbooks/hdpl-* --out results/hdpl_textbooks
+    python -m papers.hdpl --tables results/hdpl_textbooks --out results/hdpl_textbooks
+
+The paper's two models did not see the same data: the hybrid trained first and both shared one iterator (SPEC §5). Here
+runs of one seed see the same windows in the same order. Beside the losses stands what the penalty did: the paper's
+clamp (max ln 2 per token) takes the KL term's gradient away wherever the KL is larger. With --tables an earlier
+comparison's tables are judged and its page is written again, without a model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from streamscope.models.cli import parse
+from streamscope.papers.comparison.options import RunsOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(RunsOptions):
+    """Arguments of `python -m papers.hdpl`."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Run folders of llama and hdpl."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, read, print, write."""
+    options = parse(Options, argv, __doc__)
+    options.check("papers.hdpl runs/llama-0 runs/hdpl-0")
+
+    from streamscope.papers.comparison.runs import typed
+    from streamscope.papers.hdpl.page import show, write
+    from streamscope.papers.hdpl.report import again, open_runs, read
+
+    found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
+    show(found)
+    if options.out is not None:
+        if options.tables is None:
+            found.about["argv"] = typed("papers.hdpl", options, found.runs)
+        write(found, options.out)

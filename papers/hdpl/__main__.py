@@ -1,0 +1,7 @@
+"""`python -m papers.hdpl`."""
+
+from streamscope.models.cli import command
+from streamscope.papers.hdpl import main
+
+if __name__ == "__main__":
+    command(main)
