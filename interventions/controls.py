@@ -7,23 +7,20 @@ are all 35 others, and in a sweep over all heads they cost nothing, for the swee
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from streamscope.interventions.selection import random_sets
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.probes.stats.estimators import t_quantile
-from streamscope.probes.stats.permutations import rank_among
-from streamscope.probes.stats.t_tests import TTest, spread
+from streamscope.probes.observations import ranks
+from streamscope.probes.result import Column
 
 if TYPE_CHECKING:
     from streamscope.models.hooks import Edits
 
 NAN = float("nan")
-COLUMNS = ("control", "control_sd", "draws", "above", "above_low", "above_high", "p_above", "p_rank", "p_rank_min")
 NO_DRAWS, IDENTITY = "no random sets to compare with", "scale 1 changes nothing"
 FEW = "one random set: no spread"
 
@@ -86,31 +83,27 @@ def plan(
     return Sweep(edits, cells, index, controls, known)
 
 
-def control_columns(
-    effect: float, draws: ArrayLike, test: TTest | None, g: float, *, resolution: float = 0.0
-) -> dict[str, Any]:
-    """The columns `COLUMNS` of one cell, and `why`: column -> why it has no value.
+def beside_draws(value: float, drawn: Sequence[float], none: str) -> tuple[dict[str, float], dict[str, str]]:
+    """control_sd, draws, p_rank and p_rank_min of a value beside those of the random sets, and why some are missing.
 
-    `control` is the mean effect of the random sets and `above` = effect − control; its interval and p are over
-    documents or pairs, the sets being given (`test`: the paired test of the cell against the mean of its sets), where
-    these differ by more than `resolution`, the rounding of the values (`t_tests.spread`).
-    `p_rank` is the effect's rank among the sets (`permutations.rank_among`). Units are those of the effect.
+    `none` is why there are no sets, where there are none. `p_rank` is the value's rank among the sets
+    (`permutations.rank_among`). Units are those of the value.
     """
-    effects = np.asarray(draws, float)
-    row: dict[str, Any] = {**dict.fromkeys(COLUMNS, NAN), "draws": len(effects)}
-    numbers = [name for name in COLUMNS if name != "draws"]
-    if not len(effects) or test is None:
-        return {**row, "why": dict.fromkeys(numbers, IDENTITY if g == 1 else NO_DRAWS)}
-    rank, half = rank_among(effect, effects), t_quantile(0.95, float(test.df)) * float(test.error)
-    row |= {"control": float(effects.mean()), "above": float(test.difference)}
-    row |= {"p_rank": rank.p, "p_rank_min": rank.p_min}
-    why = {}
-    if len(effects) > 1:
-        row["control_sd"] = float(effects.std(ddof=1))
-    else:
-        why["control_sd"] = FEW
-    if spread(test) > resolution:
-        row |= {"above_low": row["above"] - half, "above_high": row["above"] + half, "p_above": float(test.p)}
-    else:
-        why |= dict.fromkeys(("above_low", "above_high", "p_above"), "the difference is the same in every cluster")
-    return {**row, "why": why}
+    row = {"control_sd": NAN, "draws": len(drawn), "p_rank": NAN, "p_rank_min": NAN}
+    if len(drawn):
+        row |= ranks(value, drawn)
+    if len(drawn) > 1:
+        row["control_sd"] = float(np.std(drawn, ddof=1))
+    return row, {column: FEW if len(drawn) else none for column, x in row.items() if np.isnan(x)}
+
+
+RANK_COLUMNS = (
+    Column(name="control_sd", title="sd of control", unit="as the effect, between random sets", format=".4f",
+           shown=False, doc="standard deviation of the effect between the random sets"),
+    Column(name="draws", title="draws", unit="other random sets of as many heads", format="d", shown=False,
+           doc="how many random sets the row is compared with"),
+    Column(name="p_rank", title="p, rank", unit="probability", format="p",
+           doc="the rank of the effect among the random sets', as a two-sided probability"),
+    Column(name="p_rank_min", title="smallest p, rank", unit="probability", format="p", shown=False,
+           doc="the smallest that p_rank can be with so many sets"),
+)  # fmt: skip

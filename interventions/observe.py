@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
+from streamscope.interventions.batch import answer_log_probs
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.hooks import Edits, Query
 from streamscope.models.sweep.captures import run_sweep
 from streamscope.probes.attention import RESOLUTION, RoleQuery
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.prompts.alignment import Aligned
+from streamscope.probes.prompts.tasks import Task
 from streamscope.probes.sps import Sps
 
 if TYPE_CHECKING:
@@ -132,3 +134,13 @@ def observe_loss(
     cases = pd.DataFrame({"id": ids, "pair": "", "cluster": ids, "category": "", "relation": "", "order": ""})
     edited = losses.edited / losses.tokens
     return Observed("loss", cases, ("all",), (losses.baseline / losses.tokens)[None], edited[:, None])
+
+
+def observe_task(
+    model: Any, task: Task, sweep: Sequence[Edits], *, progress: Callable[[Iterable], Iterable] = iter
+) -> dict[str, Observed]:
+    """`probability` and `log_odds` of every case of a task, unedited and under every edit."""
+    reads = task.reads
+    log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
+    cases = task.cases[list(NAMES)]
+    return {m: Observed(m, cases, ("all",), v[0][None], v[1:, None]) for m, v in task.scores(log_p).items()}

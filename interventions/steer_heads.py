@@ -89,9 +89,8 @@ def _curves(options: Options, one: Opened, scales: tuple[float, ...], run: str |
     from streamscope.interventions.controls import plan
     from streamscope.interventions.edits import scale_heads
     from streamscope.interventions.head_curves import curves
-    from streamscope.interventions.observe import observe_loss
+    from streamscope.interventions.observe import observe_loss, observe_task
     from streamscope.interventions.selection import every_head
-    from streamscope.interventions.task_effects import observe_task
 
     heads = [group.heads for group in one.groups]
     sweep = plan(heads, scales, every_head(one.model), scale_heads, draws=options.draws, seed=options.seed)

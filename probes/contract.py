@@ -388,6 +388,15 @@ class Instrument(Validated):
         return {} if own or not hasattr(cls._body(), "relate") else cls._body().relate(whole)
 
     @classmethod
+    def beside(cls, run: "Result", control: "Result") -> "dict[str, Table]":
+        """What a control adds besides differences (ratios of spreads), as further tables.
+
+        By default `beside` of the package's module measure, where there is one.
+        """
+        own = "observe" in vars(cls)
+        return {} if own or not hasattr(cls._body(), "beside") else cls._body().beside(run, control)
+
+    @classmethod
     def _body(cls) -> Any:
         try:
             return import_module(f"{cls.__module__}.measure")

@@ -112,6 +112,8 @@ class Scatter(Figure):
 
     x: str = ""
     label: str = "head"
+    each: tuple[str, ...] = ()
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
 
     @property
     def name(self) -> str:

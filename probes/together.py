@@ -29,6 +29,12 @@ def _described(result: Result, name: str) -> Column | None:
     return None
 
 
+def _of(result: Result, block: str) -> Result:
+    """The result with the table of a block first, whose columns describe its quantities."""
+    own = {block: result.tables[block]} if block in result.tables else {}
+    return replace(result, tables={**own, **result.tables})
+
+
 def _labels(result: Result, estimates: Estimates) -> tuple[list[str], list[Column]]:
     """The keys of the contrasts, and their columns."""
     keys = list(dict.fromkeys(key for c in estimates.contrasts for key in c.labels))
@@ -63,8 +69,9 @@ def compare(run: Result, control: Result) -> Result:
     """The run's tables, and for each block of observations a table of run, control and run − control.
 
     Differences are paired unit by unit, with a 95 % interval, p and Holm's p within the contrast's family
-    (`observations.compare`). Raises `InputError` for results of other instruments or options, and where no two units
-    are the same in both.
+    (`observations.compare`); what else a control says, the instrument adds (`Instrument.beside`).
+
+    Raises `InputError` for results of other instruments or options, and where no two units are the same in both.
     """
     if any(run.about.get(k) != control.about.get(k) for k in ("instrument", "options")):
         raise InputError("a run and its control must be measured by one instrument with the same options")
@@ -78,7 +85,12 @@ def compare(run: Result, control: Result) -> Result:
             raise InputError(f"the control has no observations {name!r}: measure it with the same options")
         found = observations.compare(block, control.blocks[name], run.contrasts[name], control.contrasts[name])
         title = f"{names[0]} minus {names[1]}: {block.measure.name}; 95 % over what both were measured on"
-        tables[f"{name}-control"] = _table(run, found, suffixes, "cases", title)
+        table, own = _table(_of(run, name), found, suffixes, "cases", title), run.tables.get(name)
+        if own is not None and f"{own.by}_difference" in table.frame:
+            table = replace(table, by=f"{own.by}_difference", most=own.most, per=own.per)
+        tables[f"{name}-control"] = table
+    known = discover().get(str(run.about.get("instrument")))
+    tables |= {} if known is None else known.beside(run, control)
     about = {**run.about, "control": dict(control.about)}
     blocks = {**run.blocks, **{f"control-{name}": block for name, block in control.blocks.items()}}
     made = {**run.contrasts, **{f"control-{name}": some for name, some in control.contrasts.items()}}

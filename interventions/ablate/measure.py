@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.controls import FEW, IDENTITY, NO_DRAWS, Sweep, plan
+from streamscope.interventions.controls import IDENTITY, NO_DRAWS, RANK_COLUMNS, Sweep, beside_draws, plan
 from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
 from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
 from streamscope.interventions.interactions import ONE, head_sets, parts
@@ -21,7 +21,7 @@ from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits
 from streamscope.models.text.shards import TokenShards
 from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate, estimate_all, ranks
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate, estimate_all
 from streamscope.probes.result import Column, Table, counts, key, quantity
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
@@ -206,14 +206,8 @@ def table_of(seen: Seen, name: str, found: Estimates, percent: Estimates | None 
     more: list[dict[str, float]] = []
     for i, control in enumerate(c for c in found.contrasts if c.quantity == "control"):
         drawn = [] if control.missing else [change[cell] for cell in control.weights if cell]
-        row = {"draws": len(drawn), **dict.fromkeys(("control_sd", "p_rank", "p_rank_min"), np.nan)}
-        if drawn:
-            row |= ranks(float(frame["delta"][i]), drawn)
-        if len(drawn) > 1:
-            row["control_sd"] = float(np.std(drawn, ddof=1))
-        for column in ("control_sd", "p_rank", "p_rank_min"):
-            if np.isnan(row[column]):
-                missing[i, column] = control.missing or FEW
+        row, why = beside_draws(float(frame["delta"][i]), drawn, control.missing)
+        missing |= {(i, column): text for column, text in why.items()}
         more.append(row)
     frame = frame.assign(**{column: [row[column] for row in more] for column in more[0]})
     unit = block.measure.unit
@@ -240,7 +234,6 @@ HEADS = (
     Column(name="index", title="index", unit="head", format="d", shown=False, doc="in its layer, from 0; −1 of a set"),
     Column(name="scale", title="g", unit="factor on z", format="g", doc="what the heads' outputs are multiplied by"),
 )
-RANK = "the rank of delta among the random sets', as a probability"
 
 
 def _effects(name: str, unit: str, sets: bool) -> tuple[Column, ...]:
@@ -253,13 +246,7 @@ def _effects(name: str, unit: str, sets: bool) -> tuple[Column, ...]:
         *quantity("control", "control", unit, "mean delta of other random sets of as many heads", tested=False,
                   source=source, shown=not sets),
         *quantity("above", "above control", unit, "delta − control", source=source, shown=not sets),
-        Column(name="control_sd", title="sd of control", unit=f"{unit}, between random sets", format=".4f", shown=False,
-               doc="standard deviation of delta between the random sets"),
-        Column(name="draws", title="draws", unit="other random sets of as many heads", format="d", shown=False,
-               doc="how many random sets the row is compared with"),
-        Column(name="p_rank", title="p, rank", unit="probability", format="p", shown=not sets, doc=RANK),
-        Column(name="p_rank_min", title="smallest p, rank", unit="probability", format="p", shown=False,
-               doc="the smallest that p_rank can be with so many sets"),
+        *(replace(c, shown=c.shown and not sets) for c in RANK_COLUMNS),
     ]  # fmt: skip
     if sets:
         columns += [

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.interventions.task_matrix import OWN
+from streamscope.interventions.ablation_effects.diagonality import OWN
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
 from streamscope.papers.comparison.seeds import NAN, estimate, seeds_of
 from streamscope.papers.comparison.verdicts import CANNOT, NEGLIGIBLE

@@ -7,32 +7,37 @@
     own.T.G           |effect| of the group on its own task minus that on the tasks with other own groups (§5.3)
     smear.G           |effect| of the group on gender minus that on capitalization (§5.3, the control)
     diagonality.named, .found      own cells minus others of the matrix task × group (Fig. 4a)
-    depth.early, …    shares of tokens by the layer where their prediction settles (`papers.pls.depth`)
-    kept.T.G          share of the direct effect that is left in the total (`hydra_tables.kept`)
 
 `effect_odds`, `spread_odds`, `range_odds`, `monotonicity_odds`, … are the same of the log-odds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from streamscope.interventions.ablation_effects import AblationEffects
+from streamscope.interventions.ablation_effects.changes import cases, changes
+from streamscope.interventions.ablation_effects.changes import rows as of_cases
+from streamscope.interventions.ablation_effects.diagonality import FEW, NUMBERS, OWN, diagonality
 from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.groups import Group, HeadFinder
 from streamscope.interventions.head_curves import Curve, curves, levels, summaries
-from streamscope.interventions.hydra_tables import decompose, kept, summary
+from streamscope.interventions.hydra import Hydra
+from streamscope.interventions.hydra.decomposition import PARTS, kept
+from streamscope.interventions.observe import observe_task
 from streamscope.interventions.selection import every_head
-from streamscope.interventions.task_effects import Effects, ablate_tasks, observe_task
-from streamscope.interventions.task_matrix import OWN, diagonality_rows
 from streamscope.models.errors import InputError
 from streamscope.models.text.shards import TokenShards
 from streamscope.papers.comparison.rows import Progress, Rows
 from streamscope.papers.pls.depth import measure_depth
+from streamscope.probes.documents import OpenTasks
 from streamscope.probes.prompts.alignment import check_tokenizer
 from streamscope.probes.prompts.tasks import Task, load_tasks
+from streamscope.probes.result import Result
 from streamscope.probes.stats.means import estimate, hits
 from streamscope.probes.undefined import note, reasons
 
@@ -64,7 +69,8 @@ class Measured:
 
     tables: dict[str, pd.DataFrame]
     """quantities, baselines, effects, cases, curves, hydra, diagonality, depth, heads, roles"""
-    effects: Effects
+    effects: Result
+    """Of `interventions.ablation_effects`."""
     curves: list[Curve]
     left_out: dict[str, str]
     """Task -> counts of its cases, and what was left out."""
@@ -75,24 +81,26 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
 
     Raises `InputError` for a group of heads that the model does not have and for a task that cannot be scored.
     """
-
     tokenizer = check_tokenizer(model)
     tasks = _kinds(load_tasks(settings.tasks, tokenizer, model.config.n_ctx))
     finder = HeadFinder(model, tokenizer)
     groups = finder.groups(settings.groups)
-    rows = Rows()
-    limits: dict[str, Any] = {"draws": settings.draws, "seed": settings.seed}
-    effects = ablate_tasks(model, tasks, groups, **limits, progress=progress("ablation"))
-    _ablation(rows, effects)
-    matrix = _routing(rows, effects, [g.name for g in groups], settings.seed)
-    curves = _steering(rows, model, [t for t in tasks if t.name in settings.steered], groups, settings, progress)
-    hydra = _hydra(rows, model, tasks, groups, progress)
-    found = any(g.name.startswith("found-") for g in groups)
-    depth = measure_depth(rows, model, shards, settings.tokens, progress)
+    found = Rows()
+    how = AblationEffects(groups=settings.groups, draws=settings.draws, seed=settings.seed)
+    effects = how.measure(model, OpenTasks(tasks, tokenizer), progress=progress("ablation"))
+    table = pd.concat([effects.table(name).short("delta").assign(measure=name) for name in SUFFIX], ignore_index=True)
+    _ablation(found, table)
+    deltas = {(name, *key): x for name, block in effects.blocks.items() for key, x in changes(block).items()}
+    clusters = {task.name: cases(effects.blocks["log_odds"], task.name)["cluster"].to_numpy() for task in tasks}
+    matrix = _routing(found, deltas, clusters, [g.name for g in groups], settings.seed)
+    curves = _steering(found, model, [t for t in tasks if t.name in settings.steered], groups, settings, progress)
+    hydra = _hydra(found, model, tasks, settings.groups, tokenizer, progress)
+    roles = any(g.name.startswith("found-") for g in groups)
+    depth = measure_depth(found, model, shards, settings.tokens, progress)
     tables = {
-        "quantities": pd.DataFrame(rows.rows), "baselines": _unedited(model, tasks, progress),
-        "effects": effects.table, "cases": effects.rows(), "hydra": hydra, "curves": _levels(curves),
-        "diagonality": matrix, "depth": depth, "roles": finder.roles if found else pd.DataFrame(),
+        "quantities": pd.DataFrame(found.rows), "baselines": _unedited(model, tasks, progress),
+        "effects": table, "cases": of_cases(effects.blocks), "hydra": hydra, "curves": _levels(curves),
+        "diagonality": matrix, "depth": depth, "roles": finder.roles if roles else pd.DataFrame(),
         "heads": pd.DataFrame([{"group": g.name, "heads": g.label} for g in groups]),
     }  # fmt: skip
     return Measured(tables, effects, curves, {task.name: task.title for task in tasks})
@@ -132,34 +140,42 @@ def _unedited(model: Any, tasks: Sequence[Task], progress: Progress) -> pd.DataF
     return pd.DataFrame(table)
 
 
-def _ablation(rows: Rows, effects: Effects) -> None:
+def _ablation(rows: Rows, effects: pd.DataFrame) -> None:
     """Mean and spread of Δ; `detail` names the heads."""
 
-    for r in effects.table.itertuples():
+    for r in effects.itertuples():
         name, unit = f"{r.task}.{r.group}", UNIT[str(r.measure)]
         why = reasons(r.undefined).get("ci_low", "")
         limits = (r.ci_low, r.ci_high)
         end = SUFFIX[str(r.measure)]
-        rows.add(f"effect{end}.{name}", "effect", unit, r.difference, sd=r.sd, interval=limits, n=r.n,
+        rows.add(f"effect{end}.{name}", "effect", unit, r.delta, sd=r.spread, interval=limits, n=r.n,
                  detail=r.heads, why=why)  # fmt: skip
-        rows.add(f"spread{end}.{name}", "spread", unit, r.sd, n=r.n, detail=r.heads)
+        rows.add(f"spread{end}.{name}", "spread", unit, r.spread, n=r.n, detail=r.heads)
 
 
-def _routing(rows: Rows, effects: Effects, groups: Sequence[str], seed: int) -> pd.DataFrame:
-    """Do tasks lean on their own heads? Returns the diagonality of each measure, of named and of found heads."""
+def _routing(
+    rows: Rows, deltas: Mapping[tuple[str, str, str], np.ndarray], clusters: Mapping[str, Any], groups: Sequence[str],
+    seed: int,
+) -> pd.DataFrame:  # fmt: skip
+    """Do tasks lean on their own heads? Returns the diagonality of each measure, of named and of found heads.
+
+    `deltas` are (measure, task, group) -> Δ of every case, `clusters` the labels of a task's cases.
+    """
 
     parts = []
     for reading, prefix in (("named", ""), ("found", "found-")):
-        own = {t: prefix + OWN[t] for t in effects.cases if t in OWN and prefix + OWN[t] in groups}
+        own = {t: prefix + OWN[t] for t in clusters if t in OWN and prefix + OWN[t] in groups}
         if not own:
             continue
-        for row in diagonality_rows(effects, own, seed=seed):
-            parts.append({"heads": reading, **row})
-            end, unit = SUFFIX[row["measure"]], UNIT[row["measure"]]
+        for measure, end in SUFFIX.items():
+            mine = {(t, g): x for (m, t, g), x in deltas.items() if m == measure}
+            row = diagonality(mine, clusters, own, seed=seed)
             value = row["diagonality"]
-            rows.add(f"diagonality{end}.{reading}", "routing", unit, value, detail=row["tasks"],
-                     why="" if value == value else "fewer than two groups are some task's own")  # fmt: skip
-        size = {(t, g): abs(float(x.mean())) for (m, t, g), x in effects.changes.items() if m == "probability"}
+            why = "" if value == value else FEW
+            unsure = {"undefined": note(dict.fromkeys(NUMBERS, why) if why else {})}
+            parts.append({"heads": reading, "measure": measure, **row, **unsure})
+            rows.add(f"diagonality{end}.{reading}", "routing", UNIT[measure], value, detail=row["tasks"], why=why)
+        size = {(t, g): abs(float(x.mean())) for (m, t, g), x in deltas.items() if m == "probability"}
         for task, group in own.items() if len(set(own.values())) > 1 else ():
             others = [size[t, group] for t, g in own.items() if g != group]
             rows.add(f"own.{task}.{group}", "routing", "probability", size[task, group] - sum(others) / len(others))
@@ -195,15 +211,25 @@ def _levels(curves: list[Curve]) -> pd.DataFrame:
     return levels(curves) if curves else pd.DataFrame()
 
 
-def _hydra(rows: Rows, model: Any, tasks: Sequence[Task], groups: Sequence[Group], progress: Progress) -> pd.DataFrame:
-    """Direct effect, compensation and total of every group, on the tasks scored by a token."""
+def _hydra(
+    rows: Rows, model: Any, tasks: Sequence[Task], groups: Sequence[str], tokenizer: Any, progress: Progress
+) -> pd.DataFrame:
+    """Direct effect, compensation and total of every group, on the tasks scored by a token: a row for each part."""
 
-    parts = []
-    for task in (t for t in tasks if t.rule == "token"):
-        found = decompose(model, task, groups, progress=progress(f"direct effects, {task.name}"))
-        parts.append(summary(task, groups, found))
-        for group, one in zip(groups, found, strict=True):
-            value = kept(one)
-            rows.add(f"kept.{task.name}.{group.name}", "hydra", "share of the direct effect", value, n=len(one.direct),
-                     detail=group.label, why="" if value == value else "no direct effect in any case")  # fmt: skip
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    some = [task for task in tasks if task.rule == "token"]
+    if not some:
+        return pd.DataFrame()
+    data = OpenTasks(some, tokenizer)
+    result = Hydra(groups=tuple(groups)).measure(model, data, progress=progress("direct effects"))
+    block, parts = result.blocks["effects"], []
+    for r in result.table().frame.to_dict("records"):
+        direct, total = (block.total[block.cell(task=r["task"], group=r["group"], part=p)] for p in ("direct", "total"))
+        inside = ~np.isnan(direct)
+        value = kept(direct[inside], total[inside])
+        rows.add(f"kept.{r['task']}.{r['group']}", "hydra", "share of the direct effect", value, n=r["n"],
+                 detail=r["heads"], why="" if value == value else "no direct effect in any case")  # fmt: skip
+        which = {name: r[name] for name in ("task", "group", "heads", "n", "clusters", "unexplained")}
+        for part in PARTS:
+            ends = {"ci_low": r[f"{part}_low"], "ci_high": r[f"{part}_high"]}
+            parts.append({**which, "part": part, "mean": r[part], "sd": r[f"{part}_sd"], **ends})
+    return pd.DataFrame(parts)

@@ -137,8 +137,8 @@ def routing(report: PlsReport) -> str:
                "unedited, PLS / C2")  # fmt: skip
     text = (
         "Mean |Δ| in the cells of a task with its own group minus that in the other cells "
-        "(`interventions.task_matrix`): positive where tasks lean on their own heads; p exchanges the groups within "
-        "every case. P in percentage points, log-odds in nats. The paper prints no number for it."
+        "(`interventions.ablation_effects`): positive where tasks lean on their own heads; p exchanges the groups "
+        "within every case. P in percentage points, log-odds in nats. The paper prints no number for it."
     )
     return f"## Routing: the matrix task × group (Fig. 4a)\n\n{text}\n\n{table(columns, rows)}"
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.interventions.ablation_effects.ratios import table as ratios_of
 from streamscope.interventions.head_curves import leverage
-from streamscope.interventions.model_ratios import compare_models
 from streamscope.interventions.observe import SMALLEST
 from streamscope.papers.comparison.printed import Bound, Order, Printed, smallest
 from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
@@ -116,7 +116,8 @@ def pairs(measured: Mapping[tuple[str, int], Measured], within: tuple[float, flo
     ratios, levers = [], []
     for seed in sorted({seed for _, seed in measured}):
         run, control = measured[RUN, seed], measured[CONTROL, seed]
-        ratios.append(compare_models(run.effects, control.effects, resamples=2000).assign(seed=seed))
+        found = ratios_of(run.effects.blocks, control.effects.blocks, resamples=2000)
+        ratios.append(found.short().assign(seed=seed))
         levers.append(leverage(run.curves, control.curves, within).assign(seed=seed))
     return {"ratios": pd.concat(ratios, ignore_index=True), "leverage": pd.concat(levers, ignore_index=True)}
 

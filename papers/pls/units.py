@@ -1,10 +1,10 @@
 """Units of the columns of every table that `papers.pls` writes."""
 
+from streamscope.interventions.ablation_effects.diagonality import COLUMNS as MATRIX
+from streamscope.interventions.ablation_effects.measure import columns_of
+from streamscope.interventions.ablation_effects.ratios import COLUMNS as RATIOS
 from streamscope.interventions.head_curves import UNITS as CURVES
-from streamscope.interventions.hydra_tables import UNITS as HYDRA
-from streamscope.interventions.model_ratios import UNITS as RATIOS
-from streamscope.interventions.task_effects import UNITS as EFFECTS
-from streamscope.interventions.task_matrix import UNITS as MATRIX
+from streamscope.interventions.observe import UNIT
 from streamscope.papers.comparison.losses import UNITS as LOSSES
 from streamscope.papers.pls.competence import UNITS as BASELINES
 from streamscope.papers.pls.depth import UNITS as DEPTH
@@ -13,6 +13,11 @@ from streamscope.probes.result import short_units
 
 OF_THE_ROW = "the unit of the row"
 _INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}
+
+EFFECTS = {
+    name: unit.replace(UNIT["probability"], "unit of the measure")
+    for name, unit in short_units(columns_of("probability"), "delta").items()
+}
 
 UNITS: dict[str, dict[str, str]] = {
     "runs": {"value": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "n": "cases, or tokens of depth"},
@@ -23,12 +28,16 @@ UNITS: dict[str, dict[str, str]] = {
     "competence": BASELINES,
     "roles": short_units(ROLES, "held_out"),
     "effects": EFFECTS,
-    "cases": EFFECTS,
+    "cases": {"delta": "unit of the measure"},
     "curves": CURVES,
     "leverage": CURVES,
-    "hydra": HYDRA,
-    "ratios": RATIOS,
-    "diagonality": MATRIX,
+    "hydra": {
+        **dict.fromkeys(("mean", "sd", "ci_low", "ci_high", "unexplained"), "nats of answer − foil"),
+        "n": "cases",
+        "clusters": "independent cases, or the fewest words of a kind where cases share words",
+    },
+    "ratios": short_units(RATIOS),
+    "diagonality": short_units(MATRIX),
     "depth": DEPTH,
     "losses": LOSSES,
     "loss": LOSSES,

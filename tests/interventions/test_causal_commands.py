@@ -15,7 +15,7 @@ from streamscope.interventions.steer_heads import main as steer_heads
 from streamscope.models.errors import InputError
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.head_groups import main as head_groups
-from streamscope.probes.tables import read_about
+from streamscope.probes.result import Result
 from tests.tiny import FOUR, some
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,16 +45,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 @pytest.mark.parametrize("preset", some(PRESETS, FOUR))
 def test_every_preset(preset: str, run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     folder = run(preset)
-    ablation_effects([folder, *SMALL[:2], *TWO, "--draws", "1", "--out", str(tmp_path / "a.parquet")])
+    ablation_effects([folder, *SMALL[:2], *TWO, "--draws", "1", "--out", str(tmp_path / "a.parquet"),
+                      "--figure", str(tmp_path / "a.html")])  # fmt: skip
     steer_heads([folder, "--groups", "L0.*", *SMALL[:2], "--measure", "task", "--scales", "0", "--draws", "1"])
-    hydra([folder, *SMALL[:2], "--heads", "L0.H0", "--out", str(tmp_path / "h.parquet")])
+    hydra([folder, *SMALL[:2], "--heads", "L0.H0", "--out", str(tmp_path / "h.parquet"),
+           "--figure", str(tmp_path / "h.html")])  # fmt: skip
     out = " ".join(capsys.readouterr().out.split())
-    assert "unexplained at most" in out and "control range" in out and "random groups as controls" in out
+    assert "unexplained at most" in out and "control range" in out and "change of P(answer) without the heads" in out
     assert "NaN (unexplained)" not in out
     table = pd.read_parquet(tmp_path / "a.parquet")
-    assert len(table) == 2 * 2
-    assert (table.loc[table["measure"] == "log_odds", "sd"] > 0).all()
-    parts = pd.read_parquet(tmp_path / "h.parquet").pivot(index="group", columns="part", values="mean")
+    assert len(table) == 2
+    assert (pd.read_parquet(tmp_path / "a-log_odds.parquet")["spread"] > 0).all()
+    parts = pd.read_parquet(tmp_path / "h.parquet")
     total = parts["direct"] + parts["compensation"] + parts["mixing"] + parts["norm"]
     assert (total - parts["total"]).abs().max() < 1e-4
     for name in ("a", "h"):
@@ -67,19 +69,14 @@ def test_a_model_beside_its_control_and_found_groups(
     out = tmp_path / "e.parquet"
     options = ["--groups", "found", "--k", "1", "--control", run("c2"), *SMALL]
     ablation_effects([run("pls"), *options, "--draws", "0", "--out", str(out)])
-    table, ratios = pd.read_parquet(out), pd.read_parquet(tmp_path / "e-ratios.parquet")
-    assert set(table["group"]) == {"found-entity", "found-anchor", "found-semantic"}
-    assert table["model"].nunique() == 2
+    result = Result.load(out)
+    assert set(result.table().frame["group"]) == {"found-entity", "found-anchor", "found-semantic"}
+    ratios = result.table("ratios").frame
     assert len(ratios) == 2 * 2 * 3 and (ratios["sd_ratio"] > 0).all()
-    assert set(pd.read_parquet(tmp_path / "e-diagonality.parquet")["tasks"]) == {
-        "capitalization-8=found-entity, gender-16=found-anchor"
-    }
-    cases = pd.read_parquet(tmp_path / "e-cases.parquet")
-    assert len(cases) == 2 * 2 * 3 * 24
-    about = read_about(out)
-    assert about["units"]["difference"].startswith("units of the measure")
-    assert "found-entity" in next(iter(about["about"]["groups"].values()))
-    assert "over" in capsys.readouterr().out
+    assert set(result.table("diagonality").frame["tasks"]) == {"capitalization-8=found-entity, gender-16=found-anchor"}
+    assert len(result.table("log_odds-control").frame) == 2 * 3
+    assert "found-entity" in result.about["groups"] and "found-entity" in result.about["control"]["groups"]
+    assert "the model over its control" in capsys.readouterr().out
 
 
 def test_steering_against_a_control_with_the_loss(run: Callable[..., str], tmp_path: Path) -> None:
@@ -116,13 +113,12 @@ def test_head_groups_of_a_gated_model(run: Callable[..., str], tmp_path: Path) -
         (ablation_effects, ["lfa", "--tasks", "coreference"], "no case of 'coreference' can be scored"),
         (ablation_effects, ["lfa", "--diagonal", "gender:anchor"], "give TASK=GROUP"),
         (ablation_effects, ["lfa", "--draws", "-1"], "draws must be at least 0"),
-        (ablation_effects, ["lfa", "--out", "x.csv"], "the table is parquet"),
+        (ablation_effects, ["lfa", "--out", "x.csv"], "table is parquet"),
         (ablation_effects, ["no/such/run"], "no/such/run"),
         (steer_heads, ["lfa", "--scales", "1"], "besides 1"),
         (steer_heads, ["lfa", "--measure"], "at least one --measure"),
         (steer_heads, ["lfa", "--control", "no/such/run"], "no/such/run"),
         (hydra, ["lfa", "--heads", "L7.*"], "layers go from 0 to 5"),
-        (hydra, ["lfa", "--top", "0"], "top must be at least 1"),
         (head_groups, ["lfa", "--k", "0"], "k must be at least 1"),
         (head_groups, ["OTHER", "--k", "2"], "need 6 heads, here are 4"),
     ],
@@ -148,6 +144,6 @@ def test_a_process_exits_2_and_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for option in ("--diagonal", "--within", "--top", "--layers"):
+    for option in ("--diagonal", "--within", "--groups", "--layers"):
         assert option in done.stdout
     assert done.stdout.count("--control {None}|STR") == 7

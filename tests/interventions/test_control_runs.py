@@ -1,7 +1,6 @@
 """Commands with --control: itself as control, a control with a known change, and the controls that are refused."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,31 +15,27 @@ from streamscope.interventions import (
     ablation_effects,
     amplify,
     hydra,
-    hydra_figure,
     patch,
     steer_heads,
     streams,
 )
 from streamscope.interventions.amplify import Amplify
+from streamscope.interventions.hydra import Hydra
+from streamscope.interventions.hydra.decomposition import PARTS
 from streamscope.interventions.stream_edits import replace_everywhere, zero
 from streamscope.interventions.streams import Streams
 from streamscope.interventions.sweep import document_losses
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.contract import Documents
+from streamscope.probes.contract import Documents, Tasks
 from streamscope.probes.prompts.suite import Prompt
 from streamscope.probes.result import Result
 from streamscope.probes.stats.t_tests import clustered_t
-from streamscope.probes.tables import read_about
 from streamscope.probes.together import compare as beside
-from streamscope.probes.undefined import reasons
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
 from tests.tiny import some, untrained
-
-SAME = ("the same in every document", "the same in every independent case", "alpha 1 is the baseline itself")
-STREAMS = ["--where", "0-1", "everywhere", "--method", "zero", "random", "--draws", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -75,58 +70,12 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_suite(tmp_path_factory.mktemp("suite") / "words.jsonl", prompts)
 
 
-Measure = Callable[..., dict[str, pd.DataFrame]]
-
-
-@pytest.fixture
-def measure(tmp_path: Path) -> Measure:
-    """Run a command and read its tables by name."""
-
-    def go(command: Any, run: Path, *options: str, control: Path | None = None) -> dict[str, pd.DataFrame]:
-        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        more = [] if control is None else ["--control", str(control)]
-        command.main([str(run), *options, *more, "--out", str(folder / "t.parquet")])
-        assert (folder / "t.html").exists()
-        paths = {path.stem.removeprefix("t").removeprefix("-"): path for path in folder.glob("*.parquet")}
-        if control is not None:
-            assert all("difference" in read_about(p)["units"] for name, p in paths.items() if name.endswith("control"))
-            assert read_about(folder / "t.parquet")["about"]["control"] == str(control)
-        return {name: pd.read_parquet(path) for name, path in paths.items()}
-
-    return go
-
-
 def kept(command: Any, folder: Path, run: Path, *options: str, control: Path | None = None) -> Result:
     """Run the command of an instrument, and load its result."""
     more = [] if control is None else ["--control", str(control)]
     out = folder / f"{len(list(folder.iterdir()))}" / "t.parquet"
     command.main([str(run), *options, *more, "--out", str(out)])
     return Result.load(out)
-
-
-def is_zero(table: pd.DataFrame) -> None:
-    """Every difference is exactly 0 or undefined by construction, without interval, and says why."""
-    assert (table["difference"].dropna() == 0).all() and table["difference"].notna().any()
-    assert table[["ci_low", "ci_high", "p", "p_holm"]].isna().all(axis=None)
-    for text, gone in zip(table["undefined"], table["difference"].isna(), strict=True):
-        assert gone or reasons(text)["p"] in SAME, text
-        assert not gone or reasons(text)["difference"]
-
-
-def check(
-    table: pd.DataFrame, mine: pd.DataFrame, theirs: pd.DataFrame, keys: list[str], columns: dict[str, str]
-) -> None:
-    """The run, the control and the difference are those of two single runs, at every key and measure."""
-    for measure, column in columns.items():
-        found = table[table["measure"] == measure].set_index(keys) if "measure" in table else table.set_index(keys)
-        a, b = (one.set_index(keys)[column].reindex(found.index).astype(float) for one in (mine, theirs))
-        np.testing.assert_allclose(found["run"], a, atol=1e-9, err_msg=measure)
-        np.testing.assert_allclose(found["control"], b, atol=1e-9, err_msg=measure)
-        np.testing.assert_allclose(found["difference"], a - b, atol=1e-9, err_msg=measure)
-        known = found[found["p"].notna()]
-        assert ((known["ci_low"] < known["difference"]) & (known["difference"] < known["ci_high"])).all()
-        assert (known["p_holm"] >= known["p"]).all()
 
 
 # ---- over documents ----------------------------------------------------------------------------
@@ -237,7 +186,7 @@ def test_ablate_pairs_towards_the_mean_of_each_model(
 # ---- over cases --------------------------------------------------------------------------------
 
 
-def test_hydra_of_a_planted_backup(tmp_path: Path, measure: Measure) -> None:
+def test_hydra_of_a_planted_backup(tmp_path: Path) -> None:
     """A backup of κ = 0.5 beside none: the compensation is the difference, the direct effect is not."""
     runs = []
     for kappa in (0.5, 0.0):
@@ -245,35 +194,32 @@ def test_hydra_of_a_planted_backup(tmp_path: Path, measure: Measure) -> None:
         copiers.model(backup=kappa).save(runs[-1])
     suite = write_suite(tmp_path / "copies.jsonl", list(copiers.suite().prompts))
     options = ["--tasks", str(suite), "--heads", "L0.H1", "L1.H0", "--groups", "both=L0.H1+L1.H0"]
-    itself = measure(hydra, runs[0], *options, control=runs[0])
-    parts = itself["control"]
-    is_zero(parts[parts["measure"] == "log_odds"])
-    is_zero(itself["layers-control"])
-    shares = parts[parts["measure"] == "made_up"].set_index("group")
-    assert shares["difference"].dropna().tolist() == [0, 0] and shares["ci_low"].isna().all()
-    assert "told from 0" in shares.loc["L1H0", "undefined"] and "does not vary" in shares.loc["L0H1", "undefined"]
-    both = measure(hydra, runs[0], *options, control=runs[1])
-    single = [measure(hydra, run, *options) for run in runs]
-    keys = ["group", "part"]
-    check(both["control"], single[0][""], single[1][""], keys, {"log_odds": "mean"})
-    check(both["layers-control"], *(one["layers"] for one in single), ["group", "layer", "part"], {"log_odds": "mean"})
-    figures = [hydra_figure.plot(one[""], one["layers"]) for one in (both, single[0])]
-    assert len(figures[0].data) == 2 * len(figures[1].data)
-    of = {name: one.set_index(keys)["difference"] for name, one in both["control"].groupby("measure")}
-    row = of["log_odds"]
-    assert of["made_up"]["L0H1", "compensation"] == pytest.approx(0.5, abs=1e-5)
+    itself = kept(hydra, tmp_path, runs[0], *options, control=runs[0])
+    for name in ("effects-control", "layers-control"):
+        columns = [c for c in itself.table(name).frame if c.endswith("_difference")]
+        assert (itself.table(name).frame[columns] == 0).all(axis=None)
+        assert itself.table(name).frame[[f"{c}_p" for c in columns]].isna().all(axis=None)
+    shares = itself.table("made_up")
+    assert shares.frame["difference"].dropna().tolist() == [0, 0] and shares.frame["difference_low"].isna().all()
+    assert "told from 0" in shares.missing[1, "difference"] and "does not vary" in shares.missing[0, "difference_low"]
+    both = kept(hydra, tmp_path, runs[0], *options, control=runs[1])
+    row = both.table("effects-control").frame.set_index("group")
+    assert both.table("made_up").frame["difference"][0] == pytest.approx(0.5, abs=1e-5)
     made_up = np.mean([2 * A * 0.5 * DELTA / copiers.scale(c * DELTA) for c in (1, -1)])
-    assert row["L0H1", "compensation"] == pytest.approx(made_up, abs=1e-5)
-    assert row["L0H1", "direct"] == pytest.approx(0, abs=1e-6)
-    assert row["both", "total"] == pytest.approx(0, abs=1e-5)
+    assert row.loc["L0H1", "compensation_difference"] == pytest.approx(made_up, abs=1e-5)
+    assert row.loc["L0H1", "direct_difference"] == pytest.approx(0, abs=1e-6)
+    assert row.loc["both", "total_difference"] == pytest.approx(0, abs=1e-5)
 
 
-def test_hydra_of_other_heads(tiny_run: Path, changed: Path, words: Path, measure: Measure) -> None:
-    options = ["--tasks", str(words), "--heads", "L0.*"]
-    both = measure(hydra, tiny_run, *options, control=changed)["control"]
-    single = [measure(hydra, run, *options)[""] for run in (tiny_run, changed)]
-    check(both, *single, ["group", "part"], {"log_odds": "mean"})
-    assert (both["n"] == 16).all() and (both["clusters"] == 8).all() and both["p"].notna().any()
+def test_hydra_of_other_heads(tiny_run: Path, changed: Path, words: Path) -> None:
+    how, data = Hydra(heads=("L0.*",)), Tasks((str(words),))
+    single = [how.measure(load(run), data) for run in (tiny_run, changed)]
+    both = beside(*single).table("effects-control").frame
+    for part in PARTS:
+        mine, theirs = (one.table().frame[part].to_numpy() for one in single)
+        np.testing.assert_allclose(both[f"{part}_run"], mine, atol=1e-9)
+        np.testing.assert_allclose(both[f"{part}_difference"], mine - theirs, atol=1e-9)
+    assert (both["n"] == 16).all() and (both["clusters"] == 8).all() and both["total_difference_p"].notna().any()
 
 
 @pytest.mark.parametrize("method", some(["exact", "attribution"], ["exact"]))
@@ -319,10 +265,10 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path
             (c, "shallow", "has 1 layers of 4 heads, the model 2 of 4")
             for c in (ablate, amplify, streams, hydra, patch)
         ),
-        *((c, "words", "another vocabulary .* tokens, the model") for c in (ablate, amplify, streams, hydra)),
+        *((c, "words", "another vocabulary .* tokens, the model") for c in (ablate, amplify, streams)),
         *((c, "short", "context of 16 tokens, the model 32") for c in (ablate, amplify, streams)),
         *((c, "missing", "no run folder") for c in (amplify, streams, hydra, patch)),
-        (streams, "std-t", "unknown stream .token."),
+        (streams, "std-t", "std-t has one residual stream"),
     ],
 )
 def test_other_controls_are_refused_before_anything_is_measured(

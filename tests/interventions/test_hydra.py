@@ -7,12 +7,14 @@ import pytest
 import torch
 
 import streamscope.models
-from streamscope.interventions.contributions import contributions, directions, observe
 from streamscope.interventions.groups import Group
-from streamscope.interventions.hydra_tables import PARTS, by_layer, decompose, summary
+from streamscope.interventions.hydra import Hydra
+from streamscope.interventions.hydra.contributions import contributions, directions, observe
+from streamscope.interventions.hydra.decomposition import decompose
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
+from streamscope.probes.documents import OpenTasks
 from streamscope.probes.prompts.loaders import SentencePair, SentencePairs
 from streamscope.probes.prompts.tasks import Task, sentence_task, token_task
 from tests.interventions import copiers
@@ -51,18 +53,18 @@ def test_planted_backup_makes_up_what_it_is_set_to(kappa: float) -> None:
 
 def test_share_made_up_is_that_of_the_backup_and_rows_say_what_is_undefined() -> None:
     net, task = planted(0.5)
-    table = summary(task, COPY, decompose(net, task, COPY))
-    assert list(table["part"].iloc[: len(PARTS)]) == list(PARTS)
-    row = table[(table["group"] == "copier") & (table["part"] == "compensation")].iloc[0]
-    assert row["made_up"] == pytest.approx(0.5, abs=1e-5)
-    asleep = table[(table["group"] == "backup") & (table["part"] == "compensation")].iloc[0]
-    assert np.isnan(asleep["made_up"])
-    assert "cannot be told from 0" in asleep["undefined"]
-    assert table["unexplained"].max() < 1e-5
-    layers = by_layer(task, COPY, decompose(net, task, COPY))
-    mine = layers[(layers["group"] == "copier") & (layers["layer"] == 1)].set_index("part")["mean"]
-    assert mine["attn"] == pytest.approx(mine["L1H0"], abs=1e-5)
-    assert mine.drop(["attn", "L1H0"]).abs().max() < 1e-5
+    how = Hydra(heads=("L0.H1", "L1.H0"), groups=("both=L0.H1+L1.H0",))
+    result = how.measure(net, OpenTasks([task], net.tokenizer))
+    table = result.table()
+    assert table.frame["group"].tolist() == ["L0H1", "L1H0", "both"]
+    assert table.frame["made_up"][0] == pytest.approx(0.5, abs=1e-5)
+    assert table.missing[1, "made_up"] == "the direct effect cannot be told from 0"  # it sleeps
+    assert table.frame["unexplained"].max() < 1e-5
+    layers = result.table("layers").frame
+    mine = layers[(layers["group"] == "L0H1") & (layers["layer"] == 1)].set_index("place")["compensation"]
+    assert mine["L1 attn"] == pytest.approx(mine["L1H0"], abs=1e-5)
+    assert mine.drop(["L1 attn", "L1H0"]).abs().max() < 1e-5
+    assert not ((layers["group"] == "L1H0") & (layers["layer"] == 0)).any()  # nothing before the head compensates
 
 
 # ---- any model ---------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.groups import Group
 from streamscope.interventions.head_curves import Curve, curves, levels, leverage, scales_of, spearman, summaries
+from streamscope.interventions.observe import observe_task
 from streamscope.interventions.selection import every_head
-from streamscope.interventions.task_effects import observe_task
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit

@@ -12,8 +12,7 @@ import pytest
 from scipy import stats
 
 from streamscope.interventions.groups import Group
-from streamscope.interventions.hydra_tables import decompose, kept
-from streamscope.interventions.task_effects import Effects
+from streamscope.interventions.hydra.decomposition import decompose, kept
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.text.corpus import open_corpus
@@ -118,9 +117,8 @@ def test_own_compares_one_group_on_its_task_with_the_same_group_on_others() -> N
             ("gender", "anchor"): -0.25}  # fmt: skip
     changes = {(m, t, g): np.full(12, x) for (t, g), x in mean.items() for m in ("probability", "log_odds")}
     clusters = pd.Series([f"c{i}" for i in range(12)])
-    cases = {t: pd.DataFrame({"id": clusters, "cluster": clusters}) for t in ("capitalization", "gender")}
     rows = Rows()
-    _routing(rows, Effects(pd.DataFrame(), changes, cases), ["entity", "anchor"], 0)
+    _routing(rows, changes, dict.fromkeys(("capitalization", "gender"), clusters), ["entity", "anchor"], 0)
     found = {r["quantity"]: r["value"] for r in rows.rows}
     assert found["own.capitalization.entity"] == pytest.approx(0.02 - 0.2)
     assert found["own.gender.anchor"] == pytest.approx(0.25 - 0.002)
@@ -308,7 +306,7 @@ def test_kept_is_the_slope_of_total_on_direct() -> None:
         task = token_task(copiers.suite(), net.tokenizer)
         (one,) = decompose(net, task, [Group("copier", (COPIER,))])
         slope = np.linalg.lstsq(one.direct[:, None], one.total, rcond=None)[0][0]
-        assert kept(one) == pytest.approx(slope)
+        assert kept(one.direct, one.total) == pytest.approx(slope)
         values.append(slope)
     assert values[0] > 0.9 and values[1] == pytest.approx(0, abs=1e-4)
 
@@ -450,7 +448,7 @@ def test_the_page_says_what_the_tables_say(out: Path) -> None:
     quantities = tables["runs"].set_index(["quantity", "preset", "seed"])["value"]
     effects = tables["effects"].set_index(["measure", "task", "group", "preset", "seed"])
     here = quantities["effect.gender.anchor", "pls", 0]
-    assert here == effects.loc[("probability", "gender", "anchor", "pls", 0), "difference"]
+    assert here == effects.loc[("probability", "gender", "anchor", "pls", 0), "delta"]
     assert f"| {100 * here:+.3g}; paper -2.0% |" in text
     assert "One pair only, so no interval over seeds." in text and "undefined: one pair of seeds" in text
     shares = tables["depth"].groupby(["preset", "seed"])["share"].sum()

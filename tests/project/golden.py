@@ -99,6 +99,12 @@ RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
            "linear": {**long_names("accuracy"), "groups": "clusters"},
            "streams": long_names("delta"), "steer": {"documents": "n"},
            "suppress": {**long_names("delta"), "difference": "delta", "condition": "edited"},
+           "ablation_effects": {
+               **long_names("delta"), "sd": "spread", "difference": "delta", "condition": "edited",
+               "p_above": "above_p", "p_above_holm": "above_p_holm",
+           },
+           "ablation_effects/diagonality": {},
+           "hydra": {}, "hydra/layers": {**long_names("compensation"), "mean": "compensation"},
            "suppress/asymmetry": {**long_names("asymmetry"), "difference": "asymmetry", "pairs": "n"},
            "suppress/ranking": long_names("difference"), "suppress/controls": {},
            "phenomena": long_names("value"), "pds": long_names("difference"), "ablate": ABLATE,
@@ -119,6 +125,14 @@ GONE = {
     },
     "steer": {"undefined": "reasons name the new columns", "sample": "samples are a table of their own"},
     "streams": {"undefined": "reasons name the new columns"},
+    "ablation_effects": {
+        "undefined": "reasons name the new columns", "t": "with p and its interval it says nothing new", "df": "as t",
+        "d_pooled": "it was d", "d_pooled_n": "equal to d for paired cases", "d_kind": "d is pooled",
+        "model": "a table per run; the control is in the tables of differences",
+    },
+    "hydra": {
+        "undefined": "reasons name the new columns", "part": "of layers it is in `place`",
+    },
     "suppress": {
         "undefined": "reasons name the new columns", "t": "with p and its interval it says nothing new", "df": "as t",
         "d_pooled": "it was d", "d_pooled_n": "equal to d for paired cases", "d_kind": "d is pooled",
@@ -156,13 +170,14 @@ GONE = {
     },
 }  # fmt: skip
 CONTRACT = {
-    "ablate", "abliterate", "amplify", "coherence", "coreference", "directions",
-    "head_groups", "heads", "linear", "mixing_monitor", "patch", "pds", "phenomena", "picture", "routing",
+    "ablate", "ablation_effects", "abliterate", "amplify", "coherence", "coreference", "directions",
+    "head_groups", "heads", "hydra", "linear", "mixing_monitor", "patch", "pds", "phenomena", "picture", "routing",
     "specialization", "sps", "steer", "streams", "suppress", "token_effects",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
 TABLES_GONE = {
+    "ablation_effects": {"cases": OBSERVED["rows"]},
     "pds": OBSERVED,
     "sps": OBSERVED,
     "coherence": OBSERVED,
@@ -233,6 +248,19 @@ def now_of(again: Path, old: Path, family: str) -> pd.DataFrame:
             table.columns = [column.replace(name.lower(), "value") for column in table]
             tables.append(table.assign(measure=name))
         return pd.concat(tables, ignore_index=True)
+    if family == "ablation_effects" and old.name == "out.parquet":  # a table for each measure
+        names = {"probability": "out.parquet", "log_odds": "out-log_odds.parquet"}
+        table = pd.concat([pd.read_parquet(again / file).assign(measure=name) for name, file in names.items()])
+        rows = pd.read_parquet(old)[["task", "group", "measure"]]
+        return rows.merge(table, how="left", validate="1:1") if len(rows) == len(table) else table
+    if family == "hydra" and old.name == "out.parquet":  # a row for each part
+        wide, parts = pd.read_parquet(again / "out.parquet"), []
+        shared = ["task", "group", "heads", "n", "clusters", "unexplained"]
+        for part in dict.fromkeys(pd.read_parquet(old)["part"]):
+            names = {part: "mean"} | {f"{part}_{new}": name for name, new in ESTIMATE.items()}
+            made = [c for c in wide if c.startswith("made_up")] if part == "compensation" else []
+            parts.append(wide[[*shared, *names, *made]].rename(columns=names).assign(part=part))
+        return pd.read_parquet(old)[["task", "group", "part"]].merge(pd.concat(parts), how="left", validate="1:1")
     if family == "suppress" and old.name == "out.parquet":  # by relation and layer is a table of its own
         keys = ["selection", "group", "gate", "measure", "part"]
         table = pd.concat([pd.read_parquet(again / name) for name in ("out.parquet", "out-parts.parquet")])

@@ -12,20 +12,35 @@ are exchanged at random within each independent case; p = (1 + #{D* ≥ D}) / (1
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from streamscope.interventions.ablation_effects.changes import cases, changes
 from streamscope.models.errors import InputError, unknown
+from streamscope.probes.observations import Observations, Reasons
+from streamscope.probes.result import Column, Table, key
 from streamscope.probes.stats.estimators import read_clusters
-from streamscope.probes.undefined import note
-
-if TYPE_CHECKING:
-    from streamscope.interventions.task_effects import Effects
 
 OWN = {"capitalization": "entity", "gender": "anchor"}
-UNITS = {"own": "units of the measure", "other": "units of the measure", "diagonality": "units of the measure"}
+NUMBERS = ("own", "other", "diagonality", "p", "p_min")
+FEW = "fewer than two groups are some task's own"
 NAN = float("nan")
+MIXED = "units of the measure"
+COLUMNS = (
+    key("measure", "measure", "probability of the answer, or log_odds of answer against foil in nats"),
+    key("tasks", "own groups", "TASK=GROUP of each task that has its own group"),
+    Column(name="permutations", title="permutations", unit="exchanges of groups", format="d", shown=False,
+           doc="how many exchanges p is counted over"),
+    Column(name="own", title="own", unit=MIXED, format=".4f", doc="mean |Δ| of a task's own group"),
+    Column(name="other", title="other", unit=MIXED, format=".4f", doc="mean |Δ| of the other tasks' groups"),
+    Column(name="diagonality", title="own − other", unit=MIXED, format="+.4f", source="PLS §5.3, Fig. 4a",
+           doc="positive where tasks lean on their own heads and not on each other's"),
+    Column(name="p", title="p", unit="probability", format="p", doc="share of exchanges with a larger own − other"),
+    Column(name="p_min", title="smallest p", unit="probability", format="p", shown=False,
+           doc="the smallest that p can be with so many exchanges"),
+)  # fmt: skip
 
 
 def own_groups(pairs: Sequence[str], tasks: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
@@ -60,17 +75,15 @@ def diagonality(
     permutations: int = 9999,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """own, other, diagonality, p, p_min, tasks; undefined with fewer than two own groups.
+    """own, other, diagonality, p, p_min, tasks; NaN with fewer than two own groups.
 
     changes: (task, group) -> Δ [cases]; clusters: task -> labels [cases]. With labels of several kinds the groups trade
     places within the labels of one kind, each kind in turn, and p is the largest.
     """
     columns = sorted(set(own.values()))
     row: dict[str, Any] = {"tasks": ", ".join(f"{t}={g}" for t, g in own.items()), "permutations": permutations}
-    numbers = ("own", "other", "diagonality", "p", "p_min")
     if len(columns) < 2:
-        why = dict.fromkeys(numbers, "fewer than two groups are some task's own")
-        return {**row, **dict.fromkeys(numbers, NAN), "undefined": note(why)}
+        return {**row, **dict.fromkeys(NUMBERS, NAN)}
     rng = np.random.default_rng(seed)
     deltas = {task: np.stack([changes[task, group] for group in columns], 1) for task in own}  # [cases, groups]
     mask = np.array([[group == own[task] for group in columns] for task in own])
@@ -88,7 +101,7 @@ def diagonality(
             permuted.append(np.abs(_shuffled(totals, permutations, rng)) / len(delta))
         null = _gap(np.stack(permuted, 1), mask)
         p = max(p, (1 + int((null >= found - 1e-12).sum())) / (1 + permutations))
-    return {**row, "p": p, "p_min": 1 / (1 + permutations), "undefined": ""}
+    return {**row, "p": p, "p_min": 1 / (1 + permutations)}
 
 
 def _kinds(clusters: Any, n: int) -> list[np.ndarray]:
@@ -113,11 +126,13 @@ def _shuffled(totals: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarra
     return out
 
 
-def diagonality_rows(effects: "Effects", own: Mapping[str, str], *, seed: int = 0) -> list[dict[str, Any]]:
-    """`diagonality` of each measure of a model."""
-    clusters = {task: cases["cluster"].to_numpy() for task, cases in effects.cases.items()}
-    rows = []
-    for measure in dict.fromkeys(m for m, _, _ in effects.changes):
-        changes = {(t, g): x for (m, t, g), x in effects.changes.items() if m == measure}
-        rows.append({"measure": measure, **diagonality(changes, clusters, own, seed=seed)})
-    return rows
+def table(blocks: Mapping[str, Observations], own: Mapping[str, str], *, seed: int = 0) -> Table:
+    """`diagonality` of each measure of a model, from what `measure.observe` saw."""
+    rows: list[dict[str, Any]] = []
+    missing: Reasons = {}
+    for i, (name, block) in enumerate(blocks.items()):
+        clusters = {task: cases(block, task)["cluster"].to_numpy() for task in own}
+        row = {"measure": name, **diagonality(changes(block), clusters, own, seed=seed)}
+        missing |= {(i, column): FEW for column in NUMBERS if np.isnan(row[column])}
+        rows.append(row)
+    return Table(pd.DataFrame(rows), COLUMNS, missing, "diagonality: own groups minus others")

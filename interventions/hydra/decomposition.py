@@ -1,4 +1,4 @@
-"""Direct and total effects of ablating heads, and what later layers make up for: decomposition, tables, figure.
+"""Direct and total effects of ablating heads, and what later layers make up for, case by case.
 
 With c(v; s) of `interventions.contributions`, s the norm's scale as it is and s' under the ablation, v' the updates
 under the ablation, the change of answer − foil (log-odds, nats) is exactly
@@ -17,34 +17,19 @@ rounding. Backup heads (Hydra effect, McGrath et al. 2023) show as compensation 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from streamscope.interventions.batch import answer_log_probs
-from streamscope.interventions.contributions import check_heads, contributions, directions, observe
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.groups import Group
+from streamscope.interventions.hydra.contributions import check_heads, contributions, directions, observe
 from streamscope.interventions.observe import SMALLEST
 from streamscope.models.errors import InputError
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.prompts.tasks import Task
-from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, ratio, read_clusters, statistic_interval
-from streamscope.probes.stats.means import estimate, with_holm
-from streamscope.probes.undefined import note, reasons
 
-NAN = float("nan")
-UNSURE = "the direct effect cannot be told from 0"
-FEW = "too few independent cases to resample, or a share that does not vary over them"
 PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
-NATS = "nats of answer − foil"
-UNITS = {
-    **dict.fromkeys((*PARTS, "mean", "sd", "ci_low", "ci_high", "unexplained"), NATS),
-    "made_up": "share of the direct effect, −compensation / direct",
-    "n": "cases",
-    "clusters": "independent cases, or the fewest words of a kind where cases share words",
-}
 
 
 @dataclass(frozen=True)
@@ -127,68 +112,11 @@ def layer_values(group: Group, one: Decomposition) -> dict[tuple[int, str], np.n
     return found
 
 
-def summary(task: Task, groups: Sequence[Group], found: Sequence[Decomposition]) -> pd.DataFrame:
-    """One row per group and part (`PARTS`): mean with 95 % over independent cases, p of 0, p_holm over groups.
-
-    `made_up` = −Σ compensation / Σ direct, in the rows of compensation; undefined where the mean direct effect cannot
-    be told from 0, `unexplained` the largest |unexplained| of a case.
-    """
-    clusters, rows = task.cases["cluster"].to_numpy(), []
-    for group, one in zip(groups, found, strict=True):
-        for part, x in part_values(one).items():
-            result = estimate(x, clusters, resolution=SMALLEST["log_odds"])
-            row = {"task": task.name, "group": group.name, "heads": group.label, "part": part, **result}
-            row["unexplained"] = float(np.abs(one.unexplained).max())
-            rows.append(row | _made_up(one, clusters, reasons(row["undefined"]), part == "compensation"))
-    table = pd.DataFrame(rows)
-    return pd.concat([with_holm(one) for _, one in table.groupby("part", sort=False)]).sort_index()
-
-
-def kept(one: Decomposition) -> float:
+def kept(direct: np.ndarray, total: np.ndarray) -> float:
     """Σ_i direct_i total_i / Σ_i direct_i² over cases: the share of the direct effect that is left in the total.
 
     The slope of total on direct through the origin (McGrath et al. 2023, Fig. 4, whose slope is under 1): 1 where
     nothing is made up for, 0 where all is. Unlike `made_up` it needs no mean direct effect. NaN without any effect.
     """
-    size = float((one.direct**2).sum())
-    return float((one.direct * one.total).sum() / size) if size > SMALLEST["log_odds"] ** 2 else NAN
-
-
-def known_direct(direct: np.ndarray, clusters: np.ndarray) -> bool:
-    """Whether the mean direct effect [N], nats, can be told from 0, so that a share of it means something."""
-    found = estimate(direct, clusters, resolution=SMALLEST["log_odds"])
-    if np.isnan(found["ci_low"]):  # the same in every independent case
-        return bool(abs(found["mean"]) > SMALLEST["log_odds"])
-    return bool(found["ci_low"] > 0 or found["ci_high"] < 0)
-
-
-def _made_up(one: Decomposition, clusters: np.ndarray, why: dict[str, str], wanted: bool) -> dict[str, Any]:
-    names = ("made_up", "made_up_low", "made_up_high")
-    row: dict[str, Any] = dict.fromkeys(names, NAN)
-    if not wanted:
-        return {**row, "undefined": note(why | dict.fromkeys(names, "in the row of compensation"))}
-    if not known_direct(one.direct, clusters):
-        why |= dict.fromkeys(names, UNSURE)
-        return {**row, "undefined": note(why)}
-    within = read_clusters(clusters, len(one.direct))
-    undone, direct_totals = (within.totals(x)[0] for x in (-one.compensation, one.direct))
-    row["made_up"] = float(ratio(undone, direct_totals))
-    low = high = np.array(NAN)
-    if within.count >= BOOTSTRAP_CLUSTERS:
-        low, high = statistic_interval(ratio, undone, direct_totals, within=within)
-    if np.isfinite(low) and np.isfinite(high):
-        row |= {"made_up_low": float(low), "made_up_high": float(high)}
-    else:
-        why |= dict.fromkeys(names[1:], FEW)
-    return {**row, "undefined": note(why)}
-
-
-def by_layer(task: Task, groups: Sequence[Group], found: Sequence[Decomposition]) -> pd.DataFrame:
-    """Compensation of every later layer: one row per group, layer and branch (attn, mlp, and each head as L5H4)."""
-    clusters, rows = task.cases["cluster"].to_numpy(), []
-    for group, one in zip(groups, found, strict=True):
-        for (layer, name), x in layer_values(group, one).items():
-            result = estimate(x, clusters, resolution=SMALLEST["log_odds"])
-            about = {"task": task.name, "group": group.name, "heads": group.label, "layer": layer, "part": name}
-            rows.append({**about, **result})
-    return with_holm(pd.DataFrame(rows))
+    size = float((direct**2).sum())
+    return float((direct * total).sum() / size) if size > SMALLEST["log_odds"] ** 2 else float("nan")

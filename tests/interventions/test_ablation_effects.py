@@ -1,85 +1,91 @@
 """Ablation effects on a head that copies capitals are those on paper; ratios and diagonality follow their formulas."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from streamscope.interventions.groups import Group, HeadFinder
-from streamscope.interventions.model_ratios import compare_models, mean_ratio, ratio_of_changes, sd_ratio
-from streamscope.interventions.task_effects import Effects, ablate_tasks
-from streamscope.interventions.task_matrix import diagonality, own_groups
+from streamscope.interventions.ablation_effects import AblationEffects
+from streamscope.interventions.ablation_effects.changes import cases, changes, rows
+from streamscope.interventions.ablation_effects.diagonality import diagonality, own_groups
+from streamscope.interventions.ablation_effects.ratios import mean_ratio, ratio_of_changes, sd_ratio, table
+from streamscope.interventions.groups import HeadFinder
 from streamscope.models.errors import InputError
-from streamscope.models.head_spec import Head
+from streamscope.probes.documents import OpenTasks
 from streamscope.probes.prompts.tasks import token_task
-from streamscope.probes.undefined import reasons
+from streamscope.probes.result import Result
 from tests.interventions import copiers
-from tests.interventions.copiers import BACKUP, COPIER, DELTA
+from tests.interventions.copiers import DELTA
 
-GROUPS = [Group("copier", (COPIER,)), Group("idle", (Head(0, 3),)), Group("both", (COPIER, BACKUP))]
+GROUPS = ("copier=L0.H1", "idle=L0.H3", "both=L0.H1+L1.H0")
+
+
+def measured(n: int | None = None, draws: int = 0, **planted: float) -> Result:
+    net = copiers.model(**planted)
+    suite = copiers.suite() if n is None else copiers.suite(n)
+    data = OpenTasks([token_task(suite, net.tokenizer)], net.tokenizer)
+    return AblationEffects(groups=GROUPS, draws=draws, resamples=50).measure(net, data)
 
 
 @pytest.fixture(scope="module")
-def effects() -> Effects:
-    net = copiers.model()
-    return ablate_tasks(net, [token_task(copiers.suite(), net.tokenizer)], GROUPS, draws=8, resamples=50)
+def effects() -> Result:
+    return measured(draws=8)
 
 
-def row(effects: Effects, measure: str, group: str) -> pd.Series:
-    table = effects.table
-    return table[(table["measure"] == measure) & (table["group"] == group)].iloc[0]
+def row(effects: Result, measure: str, group: str) -> pd.Series:
+    return effects.table(measure).frame.set_index("group").loc[group]
 
 
-def test_the_copier_takes_with_it_what_stands_on_paper(effects: Effects) -> None:
-    capital = np.array([relation == "capital" for relation in effects.cases["copies"]["relation"]])
+def test_the_copier_takes_with_it_what_stands_on_paper(effects: Result) -> None:
     for measure, formula in (("probability", copiers.probability), ("log_odds", copiers.log_odds)):
-        found = effects.changes[measure, "copies", "copier"]
+        block = effects.blocks[measure]
+        capital = (cases(block, "copies")["relation"] == "capital").to_numpy()
+        found = changes(block)["copies", "copier"]
         for c, at in ((1, capital), (-1, ~capital)):
             np.testing.assert_allclose(found[at], formula(0.0, c) - formula(c * DELTA, c), atol=1e-5)
         one = row(effects, measure, "copier")
-        np.testing.assert_allclose(one["difference"], found.mean())
-        np.testing.assert_allclose(one["sd"], found.std(ddof=1))
+        np.testing.assert_allclose(one["delta"], found.mean())
+        np.testing.assert_allclose(one["spread"], found.std(ddof=1))
         assert (one["n"], one["clusters"]) == (20, 10)
         assert one["baseline"] == pytest.approx(np.mean([formula(DELTA, 1), formula(-DELTA, -1)]), abs=1e-5)
 
 
-def test_an_idle_head_changes_nothing_and_says_so(effects: Effects) -> None:
-    one = row(effects, "probability", "idle")
-    assert one["difference"] == 0
-    assert np.isnan(one["p"])
-    assert "no case changed" in one["undefined"]
+def test_an_idle_head_changes_nothing_and_says_so(effects: Result) -> None:
+    assert row(effects, "probability", "idle")["delta"] == 0
+    at = effects.table().frame["group"].tolist().index("idle")
+    assert effects.table().missing[at, "delta_p"] == "the same in every independent case"
+    assert "no case changed" in effects.table().missing[at, "d"]
 
 
-def test_random_heads_are_the_control_and_the_copier_ranks_above_them(effects: Effects) -> None:
+def test_random_heads_are_the_control_and_the_copier_ranks_above_them(effects: Result) -> None:
     one = row(effects, "log_odds", "copier")
     assert one["draws"] == 8
     assert one["control"] == pytest.approx(0, abs=1e-6)  # no other single head does anything
     assert one["p_rank"] == pytest.approx(2 / 9)
-    assert one["above"] == pytest.approx(one["difference"])
+    assert one["above"] == pytest.approx(one["delta"])
 
 
-def test_rows_hold_every_case_with_its_cluster(effects: Effects) -> None:
-    cases = effects.rows()
-    assert len(cases) == 2 * 3 * 20
-    assert set(cases["cluster"]) == set(copiers.WORDS)
+def test_rows_hold_every_case_with_its_cluster(effects: Result) -> None:
+    found = rows(effects.blocks)
+    assert len(found) == 2 * 3 * 20
+    assert set(found["cluster"]) == set(copiers.WORDS)
 
 
 def test_with_a_working_backup_the_same_ablation_costs_nothing() -> None:
-    net = copiers.model(backup=1.0)
-    found = ablate_tasks(net, [token_task(copiers.suite(), net.tokenizer)], GROUPS, draws=0, resamples=50)
-    assert np.abs(found.changes["log_odds", "copies", "copier"]).max() < 1e-5
-    both = found.changes["log_odds", "copies", "both"]
+    found = changes(measured(backup=1.0).blocks["log_odds"])
+    assert np.abs(found["copies", "copier"]).max() < 1e-5
     np.testing.assert_allclose(
-        sorted(set(both.round(4))), sorted(-copiers.log_odds(c * DELTA, c) for c in (1, -1)), atol=1e-4
+        sorted(set(found["copies", "both"].round(4))),
+        sorted(-copiers.log_odds(c * DELTA, c) for c in (1, -1)),
+        atol=1e-4,
     )
-    assert "no random sets" in row(found, "log_odds", "copier")["undefined"]
 
 
-def test_a_task_of_one_independent_case_is_refused() -> None:
-    net = copiers.model()
+def test_one_independent_case_is_refused() -> None:
     with pytest.raises(InputError, match="one independent case"):
-        ablate_tasks(net, [token_task(copiers.suite(1), net.tokenizer)], GROUPS)
+        measured(1)
 
 
 # ---- ratios ------------------------------------------------------------------------------------
@@ -89,12 +95,12 @@ def test_ratios_are_those_of_the_formula_and_their_intervals_hold_them() -> None
     rng = np.random.default_rng(0)
     y = rng.normal(1.0, 1.0, 120)
     x = 3 * y + rng.normal(0, 0.5, 120)
-    found = ratio_of_changes(x, y, np.arange(120) // 2, resolution=1e-6, resamples=500)
+    found, why = ratio_of_changes(x, y, np.arange(120) // 2, resolution=1e-6, resamples=500)
     assert found["sd_ratio"] == pytest.approx(np.std(x, ddof=1) / np.std(y, ddof=1))
     assert found["mean_ratio"] == pytest.approx(x.mean() / y.mean())
     assert found["sd_ratio_low"] < found["sd_ratio"] < found["sd_ratio_high"] < 3.5
     assert found["mean_ratio_low"] < 3 < found["mean_ratio_high"]
-    assert found["undefined"] == ""
+    assert not why
 
 
 def test_statistics_from_totals_agree_with_numpy() -> None:
@@ -115,21 +121,21 @@ def test_statistics_from_totals_agree_with_numpy() -> None:
     ],
 )
 def test_undefined_ratios_say_why(y: np.ndarray, clusters: np.ndarray | None, cell: str, reason: str) -> None:
-    found = ratio_of_changes(np.linspace(-1, 2, 20), y, clusters, resolution=1e-6, resamples=200)
+    found, why = ratio_of_changes(np.linspace(-1, 2, 20), y, clusters, resolution=1e-6, resamples=200)
     assert np.isnan(found[cell])
-    assert reason in reasons(found["undefined"])[cell]
+    assert reason in why[cell]
 
 
-def test_models_are_compared_on_the_cases_both_can_score(effects: Effects) -> None:
-    cases = {"copies": effects.cases["copies"].iloc[4:].reset_index(drop=True)}
-    half = {key: x[4:] / 2 for key, x in effects.changes.items()}
-    table = compare_models(effects, Effects(effects.table, half, cases), resamples=100)
-    one = table[(table["measure"] == "log_odds") & (table["group"] == "copier")].iloc[0]
+def test_models_are_compared_on_the_cases_both_can_score(effects: Result) -> None:
+    others = {name: block.at(np.arange(4, 20)) for name, block in effects.blocks.items()}
+    half = {name: replace(block, total=block.total / 2) for name, block in others.items()}
+    one = table(effects.blocks, half, resamples=100).frame.set_index(["measure", "group"]).loc[("log_odds", "copier")]
     assert one["n"] == 16
     assert (one["sd_ratio"], one["mean_ratio"]) == (pytest.approx(2), pytest.approx(2))
-    none = {"copies": cases["copies"].assign(id="other")}
+    units = effects.blocks["log_odds"].units.assign(unit=lambda frame: "other " + frame["unit"])
+    none = {name: replace(block, units=units) for name, block in effects.blocks.items()}
     with pytest.raises(InputError, match="fewer than two cases"):
-        compare_models(effects, Effects(effects.table, half, none))
+        table(effects.blocks, none)
 
 
 # ---- diagonality -------------------------------------------------------------------------------
@@ -193,7 +199,6 @@ def test_own_groups_are_those_of_the_paper_or_of_the_user() -> None:
             own_groups([pair], tasks, groups)
     one = diagonality(matrix(1, 0), {t: np.arange(12) for t in OWN}, {"gender": "anchor"})
     assert np.isnan(one["diagonality"])
-    assert "fewer than two groups" in one["undefined"]
 
 
 # ---- groups ------------------------------------------------------------------------------------

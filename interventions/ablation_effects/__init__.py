@@ -1,0 +1,62 @@
+"""Ablate groups of heads and see which tasks suffer, in a model and in its control: Table 2 and Fig. 4 of paper PLS.
+
+    python -m interventions.ablation_effects
+    python -m interventions.ablation_effects runs/pls --control runs/c2 --out effects.parquet
+    python -m interventions.ablation_effects runs/pls --control runs/c2 --groups found --tasks capitalization gender
+    python -m interventions.ablation_effects runs/pls --groups L5.H4+L5.H5 early=L0.* --tasks winograd mine.jsonl
+
+Δ = P(answer) with the group's outputs z at 0 minus P(answer) as it is, case by case; negative: the heads contributed;
+also for the log-odds of answer against foil (`probes.prompts.tasks` says how answers are scored). What the unedited
+model does stands beside every effect: of a task that it cannot do, no head can be missed. Intervals, p and Holm over
+task × group take the independent cases of a task as units; `control` is the mean effect of other random groups of as
+many heads and p_rank the group's rank among them. --control adds the differences to another model of the same shape,
+case by case, and the ratios of spreads and means to its own; `found` groups are looked for in each model. Diagonality:
+`interventions.ablation_effects.diagonality`.
+"""
+
+from typing import ClassVar, Literal
+
+from streamscope.models.bounds import Count, Seed, Whole
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Instrument, Tasks, instrument
+from streamscope.probes.figures import HeadMap, Intervals
+
+
+@instrument("ablation_effects", Tasks())
+class AblationEffects(Instrument):
+    """Remove groups of heads and measure how probable the answers of tasks still are.
+
+    Δ = P_ablated(answer) − P(answer), and of the log-odds of answer against foil; beside what other random groups of
+    as many heads cost (PLS §5.1, Table 2). Do tasks lean on heads of their own (§5.3)?
+    """
+
+    groups: tuple[str, ...] = ("entity", "anchor", "semantic")
+    """entity, anchor, semantic (PLS); found, found-entity, …; or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
+    k: Count = 2
+    """Heads in a found group."""
+    layers: Literal["last", "all"] = "last"
+    """Where found groups are looked for."""
+    diagonal: tuple[str, ...] = ()
+    """Own group of each task as TASK=GROUP; default: capitalization=entity gender=anchor, as in PLS."""
+    draws: Whole = 39
+    """Controls: other random groups of as many heads; 0: none."""
+    seed: Seed = 0
+    """Which random groups are drawn, and the permutations."""
+    resamples: Count = 2000
+    """Of the bootstrap intervals of Cohen's d."""
+
+    figures: ClassVar = (
+        HeadMap("delta", rows="task", columns="group"),
+        HeadMap("delta", "log_odds", rows="task", columns="group"),
+        Intervals("delta", label="group", beside="above", each=("task",)),
+        Intervals("sd_ratio", "ratios", label="group", each=("measure", "task")),
+    )
+    runs: ClassVar = ("pls",)
+    quick: ClassVar = {"draws": 2, "resamples": 100}
+    planted: ClassVar = (
+        "tests/interventions/test_ablation_effects.py::test_the_copier_takes_with_it_what_stands_on_paper"
+    )
+
+
+main = main_of(AblationEffects, __doc__)
+"""`python -m interventions.ablation_effects`."""

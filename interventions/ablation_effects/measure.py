@@ -1,0 +1,156 @@
+"""What ablating groups of heads does to tasks: Δ of the answer's probability and log-odds (PLS §5.1), with controls.
+
+    Δ = P_ablated(answer) − P_baseline(answer)          per case, in probability; log-odds likewise, in nats
+
+Negative: the heads contributed to the answer; positive: they interfered.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.interventions.ablation_effects import AblationEffects, diagonality, ratios
+from streamscope.interventions.ablation_effects.changes import changes
+from streamscope.interventions.controls import NO_DRAWS, RANK_COLUMNS, beside_draws, plan
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.effects import EFFECT_SIZES, effect_sizes
+from streamscope.interventions.groups import Group, HeadFinder
+from streamscope.interventions.observe import SMALLEST, UNIT, observe_task
+from streamscope.interventions.selection import every_head
+from streamscope.models.errors import InputError
+from streamscope.probes.contract import Opened, Progress, Seen, Tasks, title_of
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
+from streamscope.probes.prompts.tasks import Task
+from streamscope.probes.result import Column, Result, Table, counts, key, quantity
+from streamscope.probes.stats.estimators import read_clusters
+
+KEYS = ("task", "group")
+NAMES = {"probability": "P(answer)", "log_odds": "log-odds"}
+"""The measures, and what titles call them."""
+
+
+def observe(how: AblationEffects, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: every task unedited, without each group, and without each random set; units: the cases of all tasks."""
+    opened = data[Tasks]
+    for task in opened.tasks:
+        if read_clusters(task.cases["cluster"], len(task.cases)).count < 2:
+            raise InputError(f"task {task.name!r} has one independent case that can be scored; two are needed")
+    groups = HeadFinder(model, opened.tokenizer, k=how.k, layers=how.layers).groups(how.groups)
+    own = diagonality.own_groups(how.diagonal, [task.name for task in opened.tasks], [group.name for group in groups])
+    sweep = plan(
+        [g.heads for g in groups], [0.0], every_head(model), scale_heads, draws=how.draws, seed=how.seed
+    )  # fmt: skip
+    keys: list[dict[str, Any]] = []
+    edits: list[int | None] = []
+    for task in opened.tasks:
+        keys.append({"task": task.name, "group": "", "draw": -1})
+        edits.append(None)
+        for group, at, drawn in zip(groups, sweep.index, sweep.controls, strict=True):
+            keys += [{"task": task.name, "group": group.name, "draw": i} for i in range(-1, len(drawn))]
+            edits += [at, *(i for _, i in drawn)]
+    cells = pd.DataFrame(keys)
+    units = pd.concat([opened.units(task).assign(task=task.name) for task in opened.tasks], ignore_index=True)
+    units["unit"] = units["task"] + ":" + units["unit"]
+    total = {measure: np.full((len(cells), len(units)), np.nan) for measure in NAMES}
+    for task in opened.tasks:
+        inside, rows = np.flatnonzero(units["task"] == task.name), np.flatnonzero(cells["task"] == task.name)
+        for measure, one in observe_task(model, task, sweep.edits, progress=progress).items():
+            total[measure][np.ix_(rows, inside)] = [one.under(edits[row]) for row in rows]
+    contrasts = _contrasts(cells)
+    blocks = {
+        name: Observations(measure=Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name]), cells=cells,
+                           units=units, total=total[name], size=1.0)
+        for name in NAMES
+    }  # fmt: skip
+    about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
+    return Seen(blocks, dict.fromkeys(blocks, contrasts), about, extra=(opened.tasks, groups, own))
+
+
+def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
+    """Of every task and group: what the group and what the random sets change. Holm's family is tasks × groups."""
+    out = []
+    for (task, group), rows in cells[cells["group"] != ""].groupby(list(KEYS), sort=False):
+        base = int(cells.index[(cells["task"] == task) & (cells["group"] == "")][0])
+        edited, drawn = int(rows.index[0]), [int(i) for i in rows.index[1:]]
+        share = {i: 1 / len(drawn) for i in drawn}
+        labels, none = {"task": task, "group": group}, "" if drawn else NO_DRAWS
+        less = {i: -w for i, w in share.items()}
+        out += [
+            Contrast(quantity="edited", weights={edited: 1.0}, labels=labels, null=None),
+            Contrast(quantity="baseline", weights={base: 1.0}, labels=labels, null=None),
+            Contrast(quantity="delta", weights={edited: 1.0, base: -1.0}, labels=labels),
+            Contrast(quantity="control", weights={**share, base: -1.0}, labels=labels, null=None, missing=none),
+            Contrast(quantity="above", weights={edited: 1.0, **less}, labels=labels, missing=none),
+        ]
+    return out
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+
+def tables(how: AblationEffects, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """A table per measure with a row per task and group, and whether tasks lean on their own groups."""
+    tasks, groups, own = seen.extra
+    found = {
+        name: table_of(name, seen.blocks[name], estimates[name], tasks, groups, how.resamples, seen.about)
+        for name in seen.blocks
+    }
+    return {**found, "diagonality": diagonality.table(seen.blocks, own, seed=how.seed)} if own else found
+
+
+def table_of(
+    name: str, block: Observations, found: Estimates, tasks: Sequence[Task], groups: Sequence[Group], resamples: int,
+    about: Mapping[str, Any],
+) -> Table:  # fmt: skip
+    """The table of one measure."""
+    frame, missing = found.wide(KEYS)
+    deltas = [c for c in found.contrasts if c.quantity == "delta"]
+    change, more = changes(block), []
+    for row, (task, group, delta) in enumerate(frame[[*KEYS, "delta"]].itertuples(index=False, name=None)):
+        drawn = block.cells.index[
+            (block.cells["task"] == task) & (block.cells["group"] == group) & (block.cells["draw"] >= 0)
+        ]
+        base = block.total[block.cell(task=task, group="")]
+        beside, why = beside_draws(delta, [float(np.nanmean(block.total[i] - base)) for i in drawn], NO_DRAWS)
+        missing |= {(row, column): text for column, text in why.items()}
+        sizes = effect_sizes(block, list(deltas[row].weights), row, missing, resamples)
+        more.append({"spread": change[task, group].std(ddof=1), **beside, **sizes})
+    rules, heads = {task.name: task.rule for task in tasks}, {group.name: group.label for group in groups}
+    frame.insert(2, "heads", frame["group"].map(heads))
+    frame.insert(3, "rule", frame["task"].map(rules))
+    frame = frame.assign(**pd.DataFrame(more))
+    title = f"{about['title']}: change of {NAMES[name]} without the heads; {about['tasks']}"
+    return Table(frame, columns_of(name), missing, title)
+
+
+def beside(run: Result, control: Result) -> dict[str, Table]:
+    """How much larger the model's effects are than the control's."""
+    return {"ratios": ratios.table(run.blocks, control.blocks)}
+
+
+TASK = key("task", "task", "whose answers are scored")
+GROUP = key("group", "heads", "the group of heads that is removed")
+
+
+def columns_of(name: str) -> tuple[Column, ...]:
+    """The columns of the table of a measure."""
+    unit, source = UNIT[name], "PLS Table 2"
+    return (
+        TASK, GROUP,
+        Column(name="heads", title="which", unit="layer and index", doc="the heads of the group"),
+        Column(name="rule", title="rule", unit="name", shown=False,
+               doc="token: the answer's token after a prompt; sentence: the good one of two sentences"),
+        *quantity("edited", NAMES[name], unit, f"{NAMES[name]} without the heads", tested=False, format=".4f",
+                  shown=False),
+        *quantity("baseline", "unedited", unit, f"{NAMES[name]} of the model as it is", tested=False, format=".4f"),
+        *quantity("delta", f"Δ {NAMES[name]}", unit, "without the heads − unedited", sd="independent cases",
+                  source=source),
+        Column(name="spread", title="spread", unit=f"{unit}, between cases", format=".4f", source="PLS §5.2, Fig. 4b",
+               doc="standard deviation of Δ between cases"),
+        *quantity("control", "control", unit, "mean Δ of other random groups of as many heads", tested=False),
+        *quantity("above", "above control", unit, "Δ − control", sd="independent cases", shown=False),
+        *RANK_COLUMNS, *EFFECT_SIZES,
+        *counts("cases", "independent cases, or the fewest words of a kind where cases share words"),
+    )  # fmt: skip

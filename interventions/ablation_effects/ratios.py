@@ -1,0 +1,141 @@
+"""How much larger a model's effects are than a control model's: ratios of spreads and of means (PLS Table 2, Fig. 4b).
+
+    spread ratio     sd_i(Δ_i, model) / sd_i(Δ_i, control)         mean ratio     mean Δ, model / mean Δ, control
+
+over the cases that both models can score, whole clusters resampled together in both (`estimators.statistic_interval`).
+
+No ratio is printed where its denominator is 0: no case of the control changed, or its mean is 0. A ratio of
+means has no bounded interval where the control's mean cannot be told from 0 (Fieller 1954): then the ratio stands
+without interval, "undefined". Fewer than eight clusters have no bootstrap interval.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.interventions.ablation_effects.changes import cases, changes
+from streamscope.models.errors import InputError
+from streamscope.probes.observations import Measure, Observations, Reasons, bootstrap
+from streamscope.probes.result import Column, Table, counts, key
+from streamscope.probes.stats.estimators import mean
+from streamscope.probes.stats.t_tests import constant
+
+NAN = float("nan")
+FLAT, UNSURE = "no case of the control changes", "the control's mean cannot be told from 0"
+EQUAL, STILL = "the control changes by the same in every case", "the ratio does not vary over resamples"
+ENDS = ("", "_low", "_high")
+
+
+def sd_ratio(n: Any, x: Any, xx: Any, y: Any, yy: Any, axis: int = -1) -> np.ndarray:
+    """Ratio of standard deviations from totals per cluster: n, Σx, Σx², Σy, Σy²."""
+    m = n.sum(axis)
+    vx, vy = (s2.sum(axis) - s.sum(axis) ** 2 / m for s, s2 in ((x, xx), (y, yy)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.sqrt(np.maximum(vx, 0) / vy))
+
+
+def mean_ratio(n: Any, x: Any, xx: Any, y: Any, yy: Any, axis: int = -1) -> np.ndarray:
+    """Σx / Σy."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(x.sum(axis) / y.sum(axis))
+
+
+STATISTICS: dict[str, Callable[..., np.ndarray]] = {"sd_ratio": sd_ratio, "mean_ratio": mean_ratio}
+
+
+def ratio_of_changes(
+    x: np.ndarray, y: np.ndarray, clusters: Any, *, resolution: float, resamples: int = 2000, seed: int = 0
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """sd_ratio and mean_ratio of x over y, the same cases, each with _low and _high; and why some are missing.
+
+    Raises `InputError` for unequal lengths.
+    """
+    if len(x) != len(y) or len(x) < 2:
+        raise InputError(f"a ratio of effects needs the same two or more cases, got {len(x)} and {len(y)}")
+    measure = Measure(name="change", unit="of the measure", resolution=resolution)
+    units = pd.DataFrame({"unit": range(len(x)), "cluster": list(range(len(x)) if clusters is None else clusters)})
+    both = Observations(
+        measure=measure,
+        cells=pd.DataFrame({"model": ["run", "control"]}),
+        units=units,
+        total=np.stack([x, y]),
+        size=1.0,
+    )
+    row = {"sd": x.std(ddof=1), "control_sd": y.std(ddof=1), "mean": x.mean(), "control_mean": y.mean()}
+    why: dict[str, str] = {}
+    for name, statistic in STATISTICS.items():
+        found, lost = bootstrap(both, [0, 1], statistic, _sums, resamples=resamples, seed=seed)
+        row |= {f"{name}{end}": found[of] for end, of in zip(ENDS, ("value", "low", "high"), strict=True)}
+        row |= {"n": found["n"], "clusters": found["clusters"]}
+        why |= {f"{name}{end}": lost[of] for end, of in zip(ENDS, ("value", "low", "high"), strict=True) if of in lost}
+    if np.abs(y).max() <= resolution:
+        gone = {f"{name}{end}": FLAT for name in STATISTICS for end in ENDS}
+    else:
+        gone = {f"sd_ratio{end}": EQUAL for end in ENDS} if constant(y) else {}
+        gone |= {f"mean_ratio{end}": UNSURE for end in ENDS[1:]} if _holds_zero(y, clusters) else {}
+    return row | dict.fromkeys(gone, NAN), why | gone
+
+
+def _sums(total: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
+    x, y = total
+    return [np.ones(len(x)), x, x * x, y, y * y]
+
+
+def _holds_zero(y: np.ndarray, clusters: Any) -> bool:
+    found = mean(y, clusters)
+    return not (found.ci_low > 0 or found.ci_high < 0)
+
+
+def table(run: Mapping[str, Observations], control: Mapping[str, Observations], *, resamples: int = 5000) -> Table:
+    """One row per measure, task and group of both models: `ratio_of_changes` over the cases that both score.
+
+    Raises `InputError` where no two cases are common.
+    """
+    rows: list[dict[str, Any]] = []
+    missing: Reasons = {}
+    for name, block in run.items():
+        theirs = changes(control[name])
+        for (task, group), x in changes(block).items():
+            if (task, group) not in theirs:
+                continue
+            mine, others = cases(block, task), cases(control[name], task)
+            common = mine["unit"].isin(set(others["unit"])).to_numpy()
+            if common.sum() < 2:
+                raise InputError(f"task {task!r}: fewer than two cases can be scored with both models' tokenizers")
+            at = pd.Index(others["unit"]).get_indexer(mine["unit"][common])
+            found, why = ratio_of_changes(
+                x[common], theirs[task, group][at], mine["cluster"].to_numpy()[common],
+                resolution=block.measure.resolution, resamples=resamples,
+            )  # fmt: skip
+            missing |= {(len(rows), column): text for column, text in why.items()}
+            rows.append({"measure": name, "task": task, "group": group, **found})
+    return Table(pd.DataFrame(rows), COLUMNS, missing, "the model over its control: spreads and means of Δ")
+
+
+MIXED = "units of the measure"
+
+
+def _ratio(name: str, title: str, doc: str) -> tuple[Column, ...]:
+    ends = (f"{name}_low", f"{name}_high")
+    return (
+        Column(name=name, title=title, unit="ratio", format=".3f", interval=ends, doc=doc, source="PLS Table 2"),
+        *(Column(name=end, title=f"{title}, {which}", unit="ratio", format=".3f", shown=False,
+                 doc=f"{which} end of the 95 % bootstrap interval")
+          for end, which in zip(ends, ("lower", "upper"), strict=True)),
+    )  # fmt: skip
+
+
+COLUMNS = (
+    key("measure", "measure", "probability of the answer, or log_odds of answer against foil in nats"),
+    key("task", "task", "whose answers are scored"), key("group", "heads", "the group of heads that is removed"),
+    Column(name="sd", title="spread", unit=f"{MIXED}, between cases", format=".4f", doc="sd of Δ, model"),
+    Column(name="control_sd", title="control", unit=f"{MIXED}, between cases", format=".4f", doc="in it"),
+    *_ratio("sd_ratio", "spread ratio", "spread of the model / spread of the control"),
+    Column(name="mean", title="mean", unit=MIXED, format="+.4f", doc="mean Δ, model"),
+    Column(name="control_mean", title="control", unit=MIXED, format="+.4f", doc="mean Δ, control"),
+    *_ratio("mean_ratio", "mean ratio", "mean Δ of the model / mean Δ of the control"),
+    *counts("cases that both models score", "independent cases, or the fewest words of a kind where cases share words"),
+)  # fmt: skip
+"""The columns of `table`."""
