@@ -4,21 +4,17 @@ Gating the outputs z of heads in layer ℓ changes attention in the layers after
 and SPS over all layers when ℓ is the last, cannot change: such cells are undefined by construction and not 0.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from streamscope.interventions.observe import SMALLEST, Observed
 from streamscope.models.head_spec import Head
 from streamscope.probes.observations import Observations, Reasons
 from streamscope.probes.result import Column
-from streamscope.probes.stats.comparisons import compare
 from streamscope.probes.stats.effect_sizes import cohens_d, d_interval
 from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
 from streamscope.probes.stats.means import with_holm
-from streamscope.probes.undefined import mark
 
 REASON = "undefined by construction, heads do not change the attention of their own or earlier layers"
 
@@ -68,56 +64,6 @@ EFFECT_SIZES = (
     Column(name="d_z", title="d_z", unit="standard deviations of the differences", format="+.3f", shown=False,
            doc="mean difference over the standard deviation of the differences"),
 )  # fmt: skip
-
-
-EFFECT = (
-    "difference", "sd", "ci_low", "ci_high", "t", "p", "d_pooled", "d_pooled_n", "d_z", "d", "d_low", "d_high",
-)  # fmt: skip
-
-
-class Cell(NamedTuple):
-    """Heads at a gate, the index of the edit that does it (None: the baseline), and the columns that name it."""
-
-    heads: tuple[Head, ...]
-    gate: float
-    edit: int | None
-    labels: Mapping[str, Any]
-
-
-def effect_rows(
-    observed: Observed,
-    cells: Sequence[Cell],
-    n_layers: int,
-    *,
-    hard: float | None = None,
-    resamples: int = 2000,
-) -> pd.DataFrame:
-    """One row per cell and part: edited against unedited (`comparisons.compare`), clustered by pair or document.
-
-    `part` is "all"; at the gate `hard` also each relation with two or more independent cases (LFA App. F), and each
-    layer that SPS was read in. Differences have the units of the measure, d none. No p_holm yet: `holm`.
-    """
-    every = np.ones(len(observed.cases), bool)
-    whole = [("all", "all", every)]
-    parts = list(whole)
-    for name in sorted(set(observed.cases["relation"]) - {""}):
-        at = (observed.cases["relation"] == name).to_numpy()
-        if read_clusters(observed.cases["cluster"].to_numpy()[at], int(at.sum())).count > 1:
-            parts.append((name, "all", at))
-    parts += [(name, name, every) for name in observed.readouts[1:]]
-    rows, impossible = [], []
-    for cell in cells:
-        for part, readout, at in parts if cell.gate == hard else whole:
-            result = compare(
-                observed.under(cell.edit, readout)[at],
-                observed.under(None, readout)[at],
-                observed.cases["cluster"].to_numpy()[at],
-                resolution=SMALLEST[observed.measure],
-                resamples=resamples,
-            )
-            rows.append({**cell.labels, "measure": observed.measure, "part": part, **result._asdict()})
-            impossible.append(by_construction(observed.measure, readout, cell.heads, n_layers))
-    return mark(pd.DataFrame(rows), EFFECT, impossible, REASON)
 
 
 def holm(table: pd.DataFrame, family: Sequence[str], p: str = "p") -> pd.DataFrame:

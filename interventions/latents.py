@@ -117,7 +117,7 @@ def _check(options: Options) -> None:
 
 
 def _cells(options: Options, model: "StreamTransformer") -> list[Cell]:
-    from streamscope.interventions.latent_edits import check_dims, latent_widths, parse_places
+    from streamscope.interventions.edits.latents import check_dims, latent_widths, parse_places
 
     places = parse_places(options.at, model.config)
     check_dims(places, options.dims, model.config)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from streamscope.interventions.latent_edits import Latents, Place
+    from streamscope.interventions.edits.latents import Latents, Place
     from streamscope.models.hooks import Edits
     from streamscope.models.text.shards import TokenShards
     from streamscope.models.transformer import StreamTransformer
@@ -63,7 +63,7 @@ class Cell:
 
     def edits(self, at: Sequence[int] | None = None, latents: "Latents | None" = None) -> "Edits":
         """The edits, at the positions `at`; `latents` are the other prompt's, for a share of them."""
-        from streamscope.interventions.latent_edits import blend_latents, clamp_latents, scale_latents
+        from streamscope.interventions.edits.latents import blend_latents, clamp_latents, scale_latents
 
         if self.kind == "share":
             assert latents is not None

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from streamscope.interventions.ablate import Ablate
+from streamscope.interventions.ablate.interactions import ONE, head_sets, parts
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, RANK_COLUMNS, Sweep, beside_draws, plan
 from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
 from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
-from streamscope.interventions.interactions import ONE, head_sets, parts
 from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_prompts
 from streamscope.interventions.reference import document_rows, mean_outputs
 from streamscope.interventions.selection import every_head, labels, pds_scores, pds_table

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.interventions.amplification import Patterns, amplified, pattern_sums
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.amplify.areas import UNIT, areas
 from streamscope.interventions.amplify.areas import contrasts as of_areas
+from streamscope.interventions.edits.amplification import Patterns, amplified, pattern_sums
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.reference import document_rows
 from streamscope.interventions.sweep import document_losses

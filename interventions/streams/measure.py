@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.interventions import stream_edits as e
+from streamscope.interventions.edits import streams as e
+from streamscope.interventions.edits.streams import Replacement
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.reference import document_rows
-from streamscope.interventions.stream_edits import Replacement
 from streamscope.interventions.streams import Streams, reference
 from streamscope.interventions.sweep import Losses, document_losses
 from streamscope.models.config import FrozenToken

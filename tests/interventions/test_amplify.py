@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.interventions.amplification import amplified, amplify_heads, check_alpha, pattern_sums
 from streamscope.interventions.amplify import Amplify, main
 from streamscope.interventions.amplify.areas import areas, contrasts, trapezoid
 from streamscope.interventions.amplify.measure import CURVE
+from streamscope.interventions.edits.amplification import amplified, amplify_heads, check_alpha, pattern_sums
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError

@@ -20,9 +20,9 @@ from streamscope.interventions import (
     streams,
 )
 from streamscope.interventions.amplify import Amplify
+from streamscope.interventions.edits.streams import replace_everywhere, zero
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.decomposition import PARTS
-from streamscope.interventions.stream_edits import replace_everywhere, zero
 from streamscope.interventions.streams import Streams
 from streamscope.interventions.sweep import document_losses
 from streamscope.models.checkpoint import load

@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 from streamscope.interventions.ablate import main
+from streamscope.interventions.ablate.interactions import MOST, head_sets
 from streamscope.interventions.ablate.measure import ablate_heads, ablate_on_prompts, add_losses
 from streamscope.interventions.controls import Sweep
-from streamscope.interventions.interactions import MOST, head_sets
 from streamscope.interventions.sweep import Losses
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import tests.tiny
 from streamscope.interventions.ablate.measure import ablate_heads
-from streamscope.interventions.latent_edits import Place, blend_latents, clamp_latents, parse_places, scale_latents
+from streamscope.interventions.edits.latents import Place, blend_latents, clamp_latents, parse_places, scale_latents
 from streamscope.interventions.latents import main
 from streamscope.interventions.latents_tables import Cell, aligned_positions, latents_on_documents, latents_on_prompts
 from streamscope.interventions.sweep import document_losses

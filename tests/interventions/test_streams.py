@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.interventions import stream_edits as e
+from streamscope.interventions.edits import streams as e
 from streamscope.interventions.streams import main
 from streamscope.interventions.streams.measure import (
     COLUMNS,

@@ -12,21 +12,14 @@ last layer) has Δ = 0 and leaves the interaction to the others of its set.
 from collections.abc import Sequence
 from itertools import combinations
 from math import comb
-from typing import TYPE_CHECKING
 
 from streamscope.interventions.selection import random_sets
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 
-if TYPE_CHECKING:
-    pass
-
-COLUMNS = ("interaction", "interaction_low", "interaction_high", "p_interaction")
 ONE = "one head has no parts"
 MOST = 10_000
 """Sets of one sweep, over all of which a table can be read and p corrected."""
-SHOWN = 20
-"""Sets of a long sweep that are printed."""
 
 
 def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> list[tuple[Head, ...]]:

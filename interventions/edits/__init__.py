@@ -4,7 +4,8 @@ What an ablated head writes instead of its z: nothing (`scale_heads`), its mean 
 (`replace_heads`), or what it wrote in another row (`resample_heads`). All three blend, z ← g z + (1−g) z', so g = 1
 changes nothing, bit for bit, and g = 0 is the full ablation. Hook: `blocks.L.attn.hook_z` [B, T, H, K].
 
-Steering adds a multiple of a direction to residual streams after a block (`add_direction`).
+Steering adds a multiple of a direction to residual streams after a block (`add_direction`). `streams` puts something
+in a stream's place, `latents` changes the latents of HDPL projections, `amplification` sharpens attention.
 """
 
 from collections.abc import Iterable, Mapping
