@@ -3,9 +3,9 @@
     python -m benchmarks.clustering                          blobs
     python -m benchmarks.clustering --features topk.parquet --clock cpu
 
-Ours is `features.modes.ComputationalModes`; the peers are their HDBSCAN behind scikit-learn's `StandardScaler` and
-`PCA`: from features to labels in every case. All run in turn in one process. Ours measures distances in one thread, the
-package starts four processes for its core distances unless --jobs says otherwise. Labels are compared by their ARI,
+Ours is `features.cluster.modes.ComputationalModes`; the peers are their HDBSCAN behind scikit-learn's `StandardScaler`
+and `PCA`: from features to labels in every case. All run in turn in one process. Ours measures distances in one thread,
+the package starts four processes for its core distances unless --jobs says otherwise. Labels are compared by their ARI,
 noise as a cluster. New tokens: `predict` beside the package's `approximate_predict`, fitted on the even tokens, for the
 odd ones.
 """
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     import numpy as np
 
     from streamscope.benchmarks.timing import interleaved
-    from streamscope.features.modes import ComputationalModes
+    from streamscope.features.cluster.modes import ComputationalModes
 
     try:
         import hdbscan  # noqa: F401
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _line(name: str, times: list[float], found: "np.ndarray", ours: list[float], same: "np.ndarray") -> str:
-    from streamscope.features.agreement import adjusted_rand
+    from streamscope.features.cluster.agreement import adjusted_rand
 
     line = f"{name:10s} {median(times):7.1f} s  {found.max() + 1:5d} clusters  {(found >= 0).mean():.1%} of the tokens"
     if name == "ours":
@@ -134,8 +134,8 @@ def _compare_new(x: "np.ndarray") -> None:
     """Labels of odd rows after a fit on the even ones."""
     import hdbscan
 
-    from streamscope.features.agreement import adjusted_rand
-    from streamscope.features.modes import ComputationalModes
+    from streamscope.features.cluster.agreement import adjusted_rand
+    from streamscope.features.cluster.modes import ComputationalModes
 
     modes = ComputationalModes().fit(x[::2])
     start = time.perf_counter()

@@ -152,9 +152,9 @@ def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
 
     os.replace = counted  # type: ignore[assignment]
     if module == "features.extract":
-        import streamscope.features.extract
+        import streamscope.features.extract.measure as extraction
 
-        streamscope.features.extract.PART_ROWS, streamscope.features.extract.BATCH_TOKENS = 128, 96
+        extraction.PART_ROWS, extraction.BATCH_TOKENS = 128, 96
     try:
         importlib.import_module(module).main(list(argv))
     except InputError as error:

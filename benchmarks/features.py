@@ -25,7 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamscope.features.schema import FeatureOptions, Tier
+from streamscope.features.extract import Extract
+from streamscope.features.schema import Tier
 from streamscope.models.bounds import Count
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
@@ -134,12 +135,9 @@ def _measure(options: Options, vocab: int) -> list[str]:
     import torch
 
     from streamscope.benchmarks.timing import interleaved
-    from streamscope.features.extract import extract
-    from streamscope.features.reader import FeatureReader
     from streamscope.features.store import read_features
 
-    model = _model(options, vocab)
-    reader = FeatureReader(model, FeatureOptions(tier=options.tier))
+    model, how = _model(options, vocab), Extract(tier=options.tier)
     lengths = np.random.default_rng(1).integers(40, options.length + 1, size=options.documents)
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
         folder = Path(name)
@@ -147,13 +145,13 @@ def _measure(options: Options, vocab: int) -> list[str]:
         documents = [shards.document(i).tolist() for i in range(shards.n_documents)]
         naive: list[np.ndarray] = []
         steps: dict[str, Callable[[], object]] = {
-            "extraction": lambda: extract(reader, shards, out, model={}),
+            "extraction": lambda: extraction(model, shards, how, out),
             "bound": lambda: _bound(model, documents),
-            "straightforward": lambda: naive.append(straightforward(model, documents, reader.options)),
+            "straightforward": lambda: naive.append(straightforward(model, documents, how)),
         }
-        extract(reader, shards, out, model={}, max_tokens=len(documents[0]))  # first calls of a process are slow
+        extraction(model, shards, how, out, len(documents[0]))  # first calls of a process are slow
         _bound(model, documents[:1])
-        straightforward(model, documents[:1], reader.options)
+        straightforward(model, documents[:1], how)
         clock = time.process_time if options.clock == "cpu" else time.perf_counter
         seconds = interleaved(steps, rounds=options.rounds, clock=clock)
         difference = float((np.abs(read_features(out).X - naive[0]) / np.maximum(np.abs(naive[0]), 1)).max())
@@ -169,9 +167,19 @@ def _measure(options: Options, vocab: int) -> list[str]:
     return [*cells, f"{min(faster):.2f} to {max(faster):.2f}", f"{difference:.1e}"]
 
 
+def extraction(
+    model: "StreamTransformer", shards: "TokenShards", how: Extract, out: Path, max_tokens: int | None = None
+) -> None:
+    """From shards to the finished file."""
+    from streamscope.probes.contract import Tokens
+    from streamscope.probes.documents import OpenTokens
+
+    how.measure(model, OpenTokens(Tokens(max_tokens=max_tokens), shards, model.config.n_ctx)).save(out)
+
+
 def _bound(model: "StreamTransformer", documents: Sequence[Sequence[int]]) -> None:
     """One forward pass with explicit attention, L unembeddings, one softmax and top-2 over each; no lower bound."""
-    from streamscope.features.extract import BATCH_TOKENS
+    from streamscope.features.extract.measure import BATCH_TOKENS
     from streamscope.models.hooks import batches, pad
     from streamscope.models.readout import map_logits
 
@@ -187,9 +195,7 @@ def _bound(model: "StreamTransformer", documents: Sequence[Sequence[int]]) -> No
                 map_logits(h, model.head, lambda logits, rows: logits.softmax(-1).topk(2, -1).values)
 
 
-def straightforward(
-    model: "StreamTransformer", documents: Sequence[Sequence[int]], options: FeatureOptions
-) -> "np.ndarray":
+def straightforward(model: "StreamTransformer", documents: Sequence[Sequence[int]], options: Extract) -> "np.ndarray":
     """Tiers structural, +position and topk with default options as one writes them down first, X [n, d].
 
     PLS B.6: `attn_slice = layer_attn[:, query_pos, :query_pos]`.
@@ -255,17 +261,15 @@ CHILD = """
 import json, resource, sys, tempfile
 from pathlib import Path
 import numpy as np, torch
-from streamscope.benchmarks.features import Options, _model, _shards
-from streamscope.features.extract import extract
-from streamscope.features.reader import FeatureReader
-from streamscope.features.schema import FeatureOptions
+from streamscope.benchmarks.features import Options, _model, _shards, extraction
+from streamscope.features.extract import Extract
 given = json.loads(sys.argv[1])
 options = Options(**given["options"])
 n, length = given["tokens"], options.length
 with tempfile.TemporaryDirectory() as folder:
     shards = _shards(Path(folder), np.full(-(-n // length), length), given["vocab"])
-    reader = FeatureReader(_model(options, given["vocab"]), FeatureOptions(tier=options.tier))
-    extract(reader, shards, Path(folder) / "features.parquet", model={}, max_tokens=n)
+    model, how = _model(options, given["vocab"]), Extract(tier=options.tier)
+    extraction(model, shards, how, Path(folder) / "features.parquet", n)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

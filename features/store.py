@@ -2,30 +2,36 @@
 
     found = read_features("features.parquet")
     found.table        pandas: document, position, token_id, token, target_id, target, prediction_id, prediction, …
-    found.columns      what each feature is (`features.schema.Column`)
+    found.columns      what each feature is (`features.schema.Feature`)
     found.X            [n, d] float32, in the order of `columns`
 
 `position` is the query position t_q, `token` stands there, `target` is the token that follows what is predicted from,
-`prediction` the final layer's argmax; `read_raw` reads the raw activations that lie beside. Schema metadata as in
-`probes.tables`: `units` and `about`, with kind, format, tier, schema, options, model and data. Several tables are read
-as one: a column `file` says from which, and documents are numbered on from file to file.
+`prediction` the final layer's argmax; `read_raw` reads the raw activations that lie beside. The files are those of a
+result of `features.extract`; `about` is what it says under "features": tier, schema, options, run, preset, checkpoint
+(of the weights), layers, heads and data. Several tables are read as one: a column `file` says from which, and documents
+are numbered on from file to file.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from streamscope.features.schema import Column, FeatureOptions, columns
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from typing_extensions import TypedDict
+
+from streamscope.features.schema import Feature
+from streamscope.models.disk import parse
 from streamscope.models.errors import InputError
+from streamscope.probes.result import LongTable, Result
+from streamscope.probes.tables import read_about
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    import pyarrow as pa
-
-FORMAT = 1
+FORMAT = 2
+"""Of what a file says about its features."""
 INDEX = {
     "document": "int32",
     "position": "int32",
@@ -39,21 +45,34 @@ INDEX = {
 """Index columns and their Arrow types."""
 KEY = ["document", "position"]
 """What a row is known by."""
-INDEX_UNITS = {"document": "from 0, in the order of the data", "position": "tokens from the start of the document"}
+
+
+class About(TypedDict):
+    """What a file says of its features."""
+
+    tier: str
+    schema: list[dict[str, Any]]
+    options: dict[str, Any]
+    run: str
+    preset: str
+    checkpoint: str
+    n_layers: int
+    n_heads: int
+    data: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Features:
     """A table of features with its description."""
 
-    table: "pd.DataFrame"
+    table: pd.DataFrame
     """Index columns and features, one row per token."""
-    columns: tuple[Column, ...]
+    columns: tuple[Feature, ...]
     about: dict[str, Any]
     """Where several files were read, that of the first, with a list of the `data` of all."""
 
     @property
-    def X(self) -> "np.ndarray":
+    def X(self) -> np.ndarray:
         """[n, d] float32."""
         import numpy as np
 
@@ -64,35 +83,12 @@ class Features:
 class Raw:
     """Raw activations of the rows of a feature table."""
 
-    table: "pd.DataFrame"
+    table: pd.DataFrame
     """Index columns."""
-    X: "np.ndarray"
+    X: np.ndarray
     """[n, F] float32, the hooks one after the other."""
     hooks: tuple[str, ...]
     about: dict[str, Any]
-
-
-def about_features(n_layers: int, n_heads: int, options: FeatureOptions, **more: Any) -> dict[str, Any]:
-    """The `about` of a feature table; `more` adds to it (model, data, provenance)."""
-    schema = [asdict(column) for column in columns(n_layers, n_heads, options)]
-    given = {"n_layers": n_layers, "n_heads": n_heads, **more.pop("model", {})}
-    about = {"kind": "features", "format": FORMAT, "tier": options.tier, "schema": schema}
-    return {**about, "options": asdict(options), "model": given, **more}
-
-
-def metadata(about: Mapping[str, Any]) -> dict[str, str]:
-    """Schema metadata of a table of features or raw activations: `units` and `about`, as JSON."""
-    units = INDEX_UNITS | {column["name"]: column["unit"] for column in about.get("schema", ())}
-    return {"units": json.dumps(units), "about": json.dumps(about)}
-
-
-def feature_schema(about: Mapping[str, Any]) -> "pa.Schema":
-    """The Arrow schema of a feature table, with its metadata; `about` as `about_features` makes it."""
-    import pyarrow as pa
-
-    fields = {**INDEX, **{column["name"]: "float32" for column in about["schema"]}}
-    typed = [pa.field(name, pa.type_for_alias(kind)) for name, kind in fields.items()]
-    return pa.schema(typed, metadata=metadata(about))
 
 
 def read_features(path: "str | Path | Sequence[str | Path]") -> Features:
@@ -110,16 +106,14 @@ def read_features(path: "str | Path | Sequence[str | Path]") -> Features:
     parts = [_read_one(p) for p in paths]
     first = parts[0]
     for p, part in zip(paths[1:], parts[1:], strict=True):
-        for what, key in (("checkpoint", ("model", "checkpoint")), ("options", ("options",))):
-            if _at(part.about, key) != _at(first.about, key):
+        for what in ("checkpoint", "options"):
+            if part.about.get(what) != first.about.get(what):
                 raise InputError(f"{p} and {paths[0]} have different {what}; extract both from one model, alike")
     return first if len(parts) == 1 else _joined(paths, parts)
 
 
 def _joined(paths: Sequence[Path], parts: Sequence[Features]) -> Features:
     """The rows of all files, with column `file` and documents numbered on; `InputError` for data that are in two."""
-    import pandas as pd
-
     tables, start = list[pd.DataFrame](), 0
     owner: dict[Any, Path] = {}
     for i, (path, part) in enumerate(zip(paths, parts, strict=True)):
@@ -138,48 +132,51 @@ def _joined(paths: Sequence[Path], parts: Sequence[Features]) -> Features:
     return Features(pd.concat(tables, ignore_index=True), parts[0].columns, about)
 
 
+def features_of(result: Result) -> Features:
+    """The features of a result of `features.extract`, in memory."""
+    about = dict(result.about["features"])
+    return Features(result.table("features").frame, tuple(Feature(**one) for one in about["schema"]), about)
+
+
 def read_raw(path: str | Path) -> Raw:
     """Read raw activations, one list column per hook, that `features.extract --raw` wrote beside a feature table.
 
     Raises `InputError` as `read_features`.
     """
-    import numpy as np
-    import pyarrow.parquet as pq
-
     path = Path(path)
-    about = read_about_of(path, "raw")
+    about = read_about_of(path, "features")
     hooks = tuple(name for name in pq.read_schema(path).names if name not in INDEX)
-    if hooks != tuple(about.get("hooks", ())):
-        raise InputError(f"{path} has not the hooks {about.get('hooks')} that it describes; extract it again")
-    index = read_columns(path, INDEX).to_pandas()
-    table = pq.read_table(path, columns=list(hooks))
-    flat = [column.combine_chunks().flatten().to_numpy().reshape(len(index), -1) for column in table.columns]
+    if not hooks or hooks != tuple(about.get("raw", ())):
+        raise InputError(f"{path} has not the hooks {about.get('raw')} that it describes; extract it again, with --raw")
+    index = read_columns(path, INDEX)
+    return _raw(index, pq.read_table(path, columns=list(hooks)), about, str(path))
+
+
+def raw_of(result: Result) -> Raw:
+    """The raw activations of a result of `features.extract --raw`, in memory."""
+    about, whole = dict(result.about["features"]), result.table("raw")
+    assert isinstance(whole, LongTable)
+    table = pa.concat_tables(whole.batches())
+    return _raw(table.select(list(INDEX)), table.select(list(about["raw"])), about, "raw activations")
+
+
+def _raw(index: pa.Table, hooks: pa.Table, about: dict[str, Any], where: str) -> Raw:
+    """The vectors of the hooks one after the other; `InputError` for missing values."""
+    flat = [column.combine_chunks().flatten().to_numpy().reshape(len(index), -1) for column in hooks.columns]
     X = np.concatenate(flat, axis=1)
     if not np.isfinite(X).all():
-        raise InputError(f"{path}: {int((~np.isfinite(X)).any(1).sum())} rows with missing values; extract it again")
-    return Raw(index, X, hooks, about)
-
-
-def _at(about: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    value: Any = about
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+        raise InputError(f"{where}: {int((~np.isfinite(X)).any(1).sum())} rows with missing values; extract it again")
+    return Raw(index.to_pandas(), X, tuple(hooks.column_names), about)
 
 
 def _read_one(path: Path) -> Features:
-    import numpy as np
-    import pandas as pd
 
     about = read_about_of(path, "features")
+    about = parse(json.dumps(about), About, f"what {path} says of its features")
     try:
-        model, options = about["model"], FeatureOptions(**_tuples(about["options"]))
-        schema = columns(model["n_layers"], model["n_heads"], options)
-        written = tuple(Column(**column) for column in about["schema"])
-    except (KeyError, TypeError, InputError) as error:
+        schema = tuple(Feature(**column) for column in about["schema"])
+    except TypeError as error:
         raise InputError(f"{path} does not describe its features ({error}); extract it again") from None
-    if written != schema:
-        raise InputError(f"{path} has other columns than tier {about['tier']} has here; extract it again")
     names = [column.name for column in schema]
     table = read_columns(path, INDEX | dict.fromkeys(names, "float"))
     x = np.stack([column.to_numpy() for column in table.select(names).columns], axis=1)
@@ -196,10 +193,7 @@ def _read_one(path: Path) -> Features:
 
 
 def read_about_of(path: Path, kind: str) -> dict[str, Any]:
-    """The `about` of a table of this room; `InputError` for another kind of file or another format."""
-    import pyarrow as pa
-
-    from streamscope.probes.tables import read_about
+    """What a result says about itself under `kind`; `InputError` for another kind of file or another format."""
 
     try:
         about = read_about(path).get("about")
@@ -207,33 +201,18 @@ def read_about_of(path: Path, kind: str) -> dict[str, Any]:
         raise InputError(f"{path} does not exist; python -m features.extract --out {path} writes one") from None
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(f"{path} is no parquet file, or a damaged one ({str(error).splitlines()[0]})") from None
-    if isinstance(about, dict) and isinstance(about.get(kind), dict):  # of an instrument's result
-        return about[kind]
-    found = about.get("kind") if isinstance(about, dict) else None
-    if found != kind or about is None:
-        raise InputError(f"{path} is no table of {kind}{f' but of {found}' if found else ''}")
-    if about.get("format") != FORMAT:
-        raise InputError(f"{path} has format {about.get('format')}, this version reads {FORMAT}; extract it again")
-    return about
+    said = about.get(kind) if isinstance(about, dict) else None
+    if not isinstance(said, dict):
+        of = about.get("instrument") if isinstance(about, dict) else None
+        raise InputError(f"{path} is no table of {kind}{f' but of {of}' if of else ''}")
+    if said.get("format", FORMAT) != FORMAT:
+        raise InputError(f"{path} has format {said.get('format')}, this version reads {FORMAT}; make it again")
+    return said
 
 
-def remove_tables(paths: Iterable[Path], kind: str) -> list[Path]:
-    """Delete those of `paths` that are tables of `kind`, which a new run left behind; other files are not ours."""
-    removed = []
-    for path in paths:
-        try:
-            read_about_of(path, kind)
-        except InputError:
-            continue
-        path.unlink()
-        removed.append(path)
-    return removed
-
-
-def read_columns(path: Path, types: Mapping[str, str]) -> "pa.Table":
+def read_columns(path: Path, types: Mapping[str, str]) -> pa.Table:
     """The columns `types` (name -> Arrow type) of a file; `InputError` for one that is missing or of another type, and
     for nulls among the index columns."""
-    import pyarrow.parquet as pq
 
     schema = pq.read_schema(path)
     for name, kind in types.items():
@@ -245,8 +224,3 @@ def read_columns(path: Path, types: Mapping[str, str]) -> "pa.Table":
         if nulls := table[name].null_count:
             raise InputError(f"{path}: {nulls} rows without {name}; extract it again")
     return table
-
-
-def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON has them, with tuples in place of lists."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -184,6 +185,8 @@ class Job:
     instrument: "Instrument"
     data: Sequence[Any]
     device: str
+    work: Path | None = None
+    """Where unfinished work is kept, of an instrument that shares it."""
 
     @property
     def task(self) -> str:
@@ -214,18 +217,35 @@ class Job:
         self.instrument.check(control)
         return model, control
 
+    def open(self, model: Any, like: Any = None) -> Any:
+        """The data, with the folder for unfinished work."""
+        opened = self.instrument.open(model, *self.data, like=like)
+        opened.work = self.work and self.work / f"{self.task}{'' if like is None else '-control'}"
+        return opened
+
+    def share(self, label: str = "") -> None:
+        """Do what is open of the work, with a bar on stderr."""
+        from streamscope.models.ledger import Gone
+        from streamscope.probes.contract import title_of
+
+        model, control = self.models()
+        opened = self.open(model)
+        for one in (opened,) if control is None else (opened, self.open(control, opened)):
+            with suppress(Gone):  # all was done, and who saw that has tidied up
+                self.instrument.share(one, progress_bar(f"{label}{title_of(one.model)}"))
+
     def do(self, label: str = "") -> "Result":
         """Measure, with a bar on stderr."""
         from streamscope.probes.contract import title_of
         from streamscope.probes.together import compare
 
         model, control = self.models()
-        opened, how = self.instrument.open(model, *self.data), self.instrument
+        opened, how = self.open(model), self.instrument
         if control is None:
             return how.run(opened, progress_bar(f"{label}{title_of(model)}"))
         how = how.settled(opened)
         result = how.run(opened, progress_bar(f"{label}{title_of(model)}"))
-        like = how.open(control, *self.data, like=opened)
+        like = self.open(control, opened)
         return compare(result, how.run(like, progress_bar(f"{label}{title_of(control)}, control")))
 
 
@@ -252,7 +272,15 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
     for job in first.values() if len(jobs) > 1 and not is_worker(options) else ():
         job.models()  # what cannot be measured is refused before any is
-    if options.out is None or (len(jobs) == 1 and options.launch == "serial"):
+    if options.out is not None and how.shared:
+        launch(options, command[0], command[1:], logs=_parts(options.out) / "logs")
+        jobs = [replace(job, work=_parts(options.out)) for job in jobs]
+        for i, job in enumerate(jobs):
+            job.share(_count(i, jobs))
+        if is_worker(options):
+            return
+        results = [job.do(_count(i, jobs)) for i, job in enumerate(jobs)]
+    elif options.out is None or (len(jobs) == 1 and options.launch == "serial"):
         results = [job.do(_count(i, jobs)) for i, job in enumerate(jobs)]
     else:
         found = _kept(jobs, options, command)

@@ -312,6 +312,8 @@ class Instrument(Validated):
     """The test that measures it on a case whose answer is known."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """Options that make it quick, for the tests of the contract and the reference."""
+    shared: ClassVar[bool] = False
+    """Whether several processes can share the work on one run (`share`), and a killed command goes on inside it."""
 
     def measure(self, model: Any, *data: Any, progress: Progress = iter, like: Opened | None = None) -> "Result":
         """Measure a model, or the run that a string names, on data; kinds that are not given take their defaults.
@@ -362,6 +364,13 @@ class Instrument(Validated):
             **seen.about,
         }
         return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)
+
+    def share(self, data: Opened, progress: Progress) -> None:
+        """The work on one run that many can share: what is open in the folder `data.work`, until nothing is.
+
+        By default `share` of the package's module measure.
+        """
+        self._body().share(self, data.model, data, progress)
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
@@ -452,7 +461,7 @@ def checkpoint_of(model: Any) -> dict[str, Any]:
 
 
 REGISTERED: dict[str, type[Instrument]] = {}
-OWN = ("name", "takes", "figures", "runs", "planted", "quick")
+OWN = ("name", "takes", "figures", "runs", "planted", "quick", "shared")
 """Class attributes that an option may not be called."""
 Class = TypeVar("Class", bound=type[Instrument])
 

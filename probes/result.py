@@ -316,6 +316,14 @@ class Table:
         return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
+class Scratch:
+    """A temporary folder, deleted with the last that holds it."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="streamscope-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+
 class LongTable(Table):
     """A table of more rows than memory should hold: they lie in parquet files and are read in batches.
 
@@ -323,21 +331,20 @@ class LongTable(Table):
     """
 
     def __init__(
-        self, files: Sequence[Path], columns: tuple[Column, ...], title: str = "", *, most: int = 5,
-        folder: Path | None = None,
-    ) -> None:  # fmt: skip
-        """`files` hold the rows one after the other, with the same columns; `folder` is deleted with this table.
+        self, files: Sequence[Path], columns: tuple[Column, ...], title: str = "", *, most: int = 5, keep: Any = None
+    ) -> None:
+        """`files` hold the rows one after the other, with the same columns; `keep` lives as long as this table.
 
         Raises `InputError` as `Table`.
         """
 
-        self.__dict__.update(files=tuple(files), columns=columns, title=title, most=most, missing={}, by="", per=())
-        if folder is not None:
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.__dict__.update(files=tuple(files), columns=columns, title=title, most=most, keep=keep, missing={}, by="",
+                             per=())  # fmt: skip
         Table(pq.read_schema(self.files[0]).empty_table().to_pandas(), columns, title=title)
 
     if TYPE_CHECKING:
         files: tuple[Path, ...]
+        keep: Any
 
     @classmethod
     def of(
@@ -348,15 +355,11 @@ class LongTable(Table):
         Raises `InputError` without a batch, and as `Table`.
         """
 
-        folder = Path(tempfile.mkdtemp(prefix="streamscope-"))
-        path = folder / "rows.parquet"
+        scratch = Scratch()
+        path = scratch.folder / "rows.parquet"
         frames = (pa.Table.from_pandas(b, preserve_index=False) if isinstance(b, pd.DataFrame) else b for b in batches)
-        try:
-            write_batches(path, (one.replace_schema_metadata(None) for one in frames), {})
-            return cls([path], columns, title, folder=folder)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        write_batches(path, (one.replace_schema_metadata(None) for one in frames), {})
+        return cls([path], columns, title, keep=scratch)
 
     def __len__(self) -> int:
 

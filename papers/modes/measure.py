@@ -17,24 +17,23 @@ construction: it is what the features hold, beside what the model does.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from streamscope.features.agreement import adjusted_mutual_information
-from streamscope.features.cluster_checks import agreement_table, raw_rows
-from streamscope.features.cluster_tables import cluster_table, depth_spread, share
-from streamscope.features.extract import extract, raw_path, stream_names
-from streamscope.features.modes import ComputationalModes
-from streamscope.features.reader import FeatureReader
-from streamscope.features.schema import FeatureOptions, Tier
-from streamscope.features.store import Features, read_features
+from streamscope.features.cluster.agreement import adjusted_mutual_information
+from streamscope.features.cluster.checks import agreement_table, raw_rows
+from streamscope.features.cluster.description import cluster_table, depth_spread, share
+from streamscope.features.cluster.modes import ComputationalModes
+from streamscope.features.extract import Extract
+from streamscope.features.schema import Tier
+from streamscope.features.store import Features, features_of, raw_of
 from streamscope.models.text.shards import TokenShards
 from streamscope.papers.comparison.rows import Progress, Rows
 from streamscope.papers.pls.depth import shares_of_depth
+from streamscope.probes.contract import Tokens
+from streamscope.probes.documents import OpenTokens
 from streamscope.probes.undefined import reasons
 
 
@@ -68,12 +67,10 @@ def _extracted(
 ) -> tuple[Features, np.ndarray]:
     """The features of the first tokens, and the raw activations of the last layer's streams."""
 
-    with TemporaryDirectory() as folder:
-        out = Path(folder) / "features.parquet"
-        reader = FeatureReader(model, FeatureOptions(tier=tier), stream_names(model))
-        extract(reader, shards, out, model={}, max_tokens=tokens, progress=progress(f"{tier} features"))
-        found = read_features(out)
-        return found, raw_rows(raw_path(out), found)
+    data = OpenTokens(Tokens(max_tokens=tokens), shards, model.config.n_ctx)
+    result = Extract(tier=tier, raw=()).measure(model, data, progress=progress(f"{tier} features"))
+    found = features_of(result)
+    return found, raw_rows(raw_of(result), found)
 
 
 def _clustered(

@@ -9,28 +9,26 @@ PLS trains them; of C2 that is the logit lens, of layers that nobody trained to 
 """
 
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from streamscope.features.cluster_tables import RANGES, depth_ranges
-from streamscope.features.extract import extract
-from streamscope.features.reader import FeatureReader
-from streamscope.features.schema import FeatureOptions
-from streamscope.features.store import Features, read_features
+from streamscope.features.cluster.description import RANGES, depth_ranges
+from streamscope.features.extract import Extract
+from streamscope.features.store import Features, features_of
 from streamscope.models.text.shards import TokenShards
 from streamscope.papers.comparison.rows import Progress, Rows
 from streamscope.papers.pls.printed import SECOND_PEAK
+from streamscope.probes.contract import Tokens
+from streamscope.probes.documents import OpenTokens
 from streamscope.probes.stats.means import hits
 
 UNITS = {"depth": "layers", "share": "share of tokens", "ci_low": "share", "ci_high": "share", "n": "tokens"}
 
 
 def ranges(n_layers: int) -> dict[str, list[int]]:
-    """Early, middle and late k*, as `features.cluster_tables.depth_ranges` has them for any number of layers."""
+    """Early, middle and late k*, as `features.cluster.description.depth_ranges` has them for any number of layers."""
 
     of = depth_ranges(np.arange(n_layers + 1), n_layers)
     return {name: np.flatnonzero(of == i).tolist() for i, name in enumerate(RANGES)}
@@ -42,10 +40,8 @@ def measure_depth(rows: Rows, model: Any, shards: TokenShards, tokens: int, prog
     The first `tokens` rows of `shards`, through `features.extract`. Raises `InputError` as it does.
     """
 
-    with TemporaryDirectory() as folder:
-        reader, out = FeatureReader(model, FeatureOptions(tier="structural")), Path(folder) / "features.parquet"
-        extract(reader, shards, out, model={}, max_tokens=tokens, progress=progress("depth"))
-        found = read_features(out)
+    data = OpenTokens(Tokens(max_tokens=tokens), shards, model.config.n_ctx)
+    found = features_of(Extract(tier="structural").measure(model, data, progress=progress("depth")))
     return shares_of_depth(rows, found, model.config.n_layers)
 
 

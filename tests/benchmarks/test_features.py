@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from streamscope.benchmarks.features import main, straightforward
-from streamscope.features.reader import FeatureReader
-from streamscope.features.schema import FeatureOptions
+from streamscope.features.compute.reader import FeatureReader
+from streamscope.features.extract import Extract
 from streamscope.models import build
 
 SMALL = ["--vocab", "300", "--layers", "2", "--width", "48", "--length", "40", "--documents", "2"]
@@ -24,7 +24,7 @@ def test_prints_a_row_per_vocabulary(capsys: pytest.CaptureFixture) -> None:
 def test_the_straightforward_features_are_the_features(preset: str, tier: str) -> None:
     model = build(preset, "tiny", init_std=0.3).eval()
     docs = torch.randint(256, (2, 20), generator=torch.Generator().manual_seed(0)).tolist()
-    options = FeatureOptions(tier=tier)  # type: ignore[arg-type]
+    options = Extract(tier=tier)  # type: ignore[arg-type]
     with torch.no_grad():
         expected = straightforward(model, docs, options)
     np.testing.assert_allclose(FeatureReader(model, options).read(docs).X, expected, rtol=1e-4, atol=1e-4)

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from streamscope.features.schema import FeatureOptions
+from streamscope.features.extract import Extract
 from streamscope.models.hooks import capture
 
 
-def naive_features(model: Any, ids: list[int], options: FeatureOptions) -> list[dict[str, float]]:
+def naive_features(model: Any, ids: list[int], options: Extract) -> list[dict[str, float]]:
     """One dictionary per row: column name -> value."""
     L, H, n_ctx = model.config.n_layers, model.config.n_heads, model.config.n_ctx
     tokens = torch.tensor([ids[: min(len(ids) - 1, n_ctx)]])
@@ -53,7 +53,7 @@ def naive_features(model: Any, ids: list[int], options: FeatureOptions) -> list[
     return rows
 
 
-def trajectory(p: list[list[float]], predicted: list[int], truth: int, options: FeatureOptions) -> dict[str, float]:
+def trajectory(p: list[list[float]], predicted: list[int], truth: int, options: Extract) -> dict[str, float]:
     target = predicted[-1] if options.target == "final" else truth
     row, probs = {}, []
     for layer, x in enumerate(p):
@@ -71,13 +71,13 @@ def trajectory(p: list[list[float]], predicted: list[int], truth: int, options: 
     return row
 
 
-def k_star(predicted: list[int], options: FeatureOptions) -> int:
+def k_star(predicted: list[int], options: Extract) -> int:
     n = len(predicted)
     found = min(k for k in range(n) if all(predicted[i] == predicted[-1] for i in range(k, n)))
     return n if options.kstar == "author" and found == n - 1 else found
 
 
-def kappa(predicted: list[int], truth: int, options: FeatureOptions) -> int:
+def kappa(predicted: list[int], truth: int, options: Extract) -> int:
     target = truth if options.kappa_target == "truth" else predicted[-1]
     best = 0
     for i in range(len(predicted)):
@@ -87,7 +87,7 @@ def kappa(predicted: list[int], truth: int, options: FeatureOptions) -> int:
     return best
 
 
-def effective(found: Any, layer: int, head: int, q: int, options: FeatureOptions) -> tuple[list[float], float]:
+def effective(found: Any, layer: int, head: int, q: int, options: Extract) -> tuple[list[float], float]:
     """Ã[q, :q] and the gate's ḡ."""
     pattern = found[f"blocks.{layer}.attn.hook_pattern"][0, head, q]
     g = 1.0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
-from streamscope.features.agreement import (
+from streamscope.features.cluster.agreement import (
     adjusted_mutual_information,
     adjusted_mutual_information_interval,
     adjusted_rand,
@@ -59,7 +59,7 @@ def test_intervals_cover_independence_and_repetition_does_not_count() -> None:
 
 def test_resamples_are_weighted_documents() -> None:
     """Against tokens repeated in so many words, with copies apart: counted pair by pair."""
-    from streamscope.features.agreement import _cells, _codes
+    from streamscope.features.cluster.agreement import _cells, _codes
 
     a, _ = labels(60, 4, 0)
     documents = np.repeat(np.arange(10), 6)

@@ -1,22 +1,19 @@
 """`python -m features.cluster` on planted tables, and every bad input."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from streamscope.features.cluster import main
-from streamscope.features.schema import FeatureOptions
-from streamscope.features.store import FORMAT, about_features
+from streamscope.features.extract import Extract
 from streamscope.models.errors import InputError
 from streamscope.probes.tables import read_about
-from tests.features.planted import planted_file, planted_table
+from tests.features.planted import about_features, planted_file, planted_table, written
 
-ABOUT = about_features(2, 2, FeatureOptions())
+ABOUT = about_features(2, 2, Extract())
 NAMES = [column["name"] for column in ABOUT["schema"] if not column["constant"]]
 
 
@@ -40,12 +37,10 @@ def raw_file(path: Path, table: pd.DataFrame, x: np.ndarray, checkpoint: str = "
     """Raw activations of the tokens of a table, as `features.extract --raw` writes them."""
     from streamscope.features.store import INDEX
 
-    about = {"kind": "raw", "format": FORMAT, "hooks": [hook], "model": {"checkpoint": checkpoint}, **more}
+    about = about_features(2, 2, Extract(), checkpoint=checkpoint, raw=[hook], **more)
     fields = {name: pa.array(table[name], pa.type_for_alias(kind)) for name, kind in INDEX.items()}
     rows = pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float32).ravel()), x.shape[1])
-    whole = pa.table({**fields, hook: rows})
-    pq.write_table(whole.replace_schema_metadata({"about": json.dumps(about)}), path)
-    return path
+    return written(path, pa.table({**fields, hook: rows}), about)
 
 
 @pytest.mark.usefixtures("own_plotly")
@@ -62,8 +57,8 @@ def test_k_star_clusters_are_found(tmp_path: Path) -> None:
     clusters = pd.read_parquet(tmp_path / "out" / "clusters.parquet")
     assert clusters["n"].tolist() == [120, 80, 34] and clusters["k_star_sd"].tolist() == [0, 0, 0]
     assert clusters[["early", "middle", "late"]].to_numpy().tolist() == np.eye(3).tolist()
-    about = read_about(tmp_path / "out" / "labels.parquet")["about"]
-    assert about["kind"] == "clusters" and about["method"] == "hdbscan" and len(about["features"]["sha256"]) == 64
+    about = read_about(tmp_path / "out" / "labels.parquet")["about"]["clusters"]
+    assert about["method"] == "hdbscan" and len(about["features"]["sha256"]) == 64
     summary = pd.read_parquet(tmp_path / "out" / "summary.parquet").set_index("quantity")["value"]
     assert summary["coverage"] == pytest.approx(234 / 240) and summary["columns zero by construction, left out"] == 4
     assert (tmp_path / "out" / "clusters.html").stat().st_size > 10_000
@@ -94,7 +89,7 @@ def test_tables_of_two_corpora_are_clustered_together(tmp_path: Path) -> None:
     labels = pd.read_parquet(tmp_path / "out" / "labels.parquet")
     assert labels["file"].tolist() == [0] * 240 + [1] * 240 and labels["document"].nunique() == 24
     assert (labels["cluster"] == labels["k_star"]).all()
-    about = read_about(tmp_path / "out" / "labels.parquet")["about"]
+    about = read_about(tmp_path / "out" / "labels.parquet")["about"]["clusters"]
     assert [one["path"] for one in about["features"]] == [str(path) for path in paths]
     assert pd.read_parquet(tmp_path / "out" / "agreement.parquet")["value"].tolist() == pytest.approx([1] * 4)
     other = raw_file(tmp_path / "hook", tables[1], x[1], hook="g", data={"corpus": "b"})
@@ -138,14 +133,14 @@ def test_new_tokens_get_the_labels_of_their_kind(tmp_path: Path) -> None:
     labels = pd.read_parquet(tmp_path / "predicted-other.parquet")
     assert (labels["cluster"] == new["k_star"]).mean() > 0.9 and set(labels["cluster"]) <= {-1, 0, 1, 2}
     assert labels["document"].min() == 100
-    about = read_about(tmp_path / "predicted-other.parquet")["about"]
+    about = read_about(tmp_path / "predicted-other.parquet")["about"]["clusters"]
     assert about["features"]["path"] == str(other)
 
 
 def test_strict_tables_have_late_tokens(tmp_path: Path) -> None:
     """Two layers: k* is 0 or 1; only the options of the table say that 1 is the end."""
     table = planted().assign(k_star=lambda t: t["k_star"].clip(upper=1))
-    path = planted_file(tmp_path / "f.parquet", table=table, options=FeatureOptions(kstar="strict"))
+    path = planted_file(tmp_path / "f.parquet", table=table, options=Extract(kstar="strict"))
     main([str(path), "--no-umap", "--out", str(tmp_path / "out")])
     depth = pd.read_parquet(tmp_path / "out" / "depth.parquet").set_index(["tokens", "depth"])["share"]
     assert depth[("all", "late")] == 0.5 and depth[("all", "middle")] == 0
@@ -186,7 +181,7 @@ def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
         (["--method", "kmeans", "--clusters", "241"], "240 distinct feature vectors are fewer than --clusters 241"),
         (["--resamples", "5"], "resamples must be at least 100"),
         (["--out", "{f}"], "is a file; name a folder"),
-        (["--raw", "{f}"], "no table of raw"),
+        (["--raw", "{f}"], "has not the hooks"),
         (["--raw", "{fewer}"], "40 tokens of the features are missing, 0 are others"),
         (["--raw", "{other}"], "is of another checkpoint"),
         (["--raw", "{twice}"], "is there twice"),
@@ -197,20 +192,18 @@ def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
         (["{nan}"], "1 rows with missing values"),
         (["{constant}"], "2 columns have one value in all rows: traj_prob_L0, kappa; --drop-constant"),
         (["{f}", "{g}"], "have different checkpoint"),
-        (["{schema}"], "has other columns than tier"),
         (["--predict", "{f}"], "cannot be read as clusters"),
     ],
 )
 def test_bad_input(tmp_path: Path, arguments: list[str], message: str) -> None:
     table = planted()
     files = {"f": planted_file(tmp_path / "f.parquet", table=table)}
-    files["g"] = planted_file(tmp_path / "g.parquet", table=table, model={"checkpoint": "other"})
+    files["g"] = planted_file(tmp_path / "g.parquet", table=table, checkpoint="other")
     files["nan"] = planted_file(
         tmp_path / "nan.parquet", table=table.assign(kappa=table["kappa"].where(table.index > 0))
     )
     constant = table.assign(kappa=1.0, traj_prob_L0=0.5)
     files["constant"] = planted_file(tmp_path / "constant.parquet", table=constant)
-    files["schema"] = planted_file(tmp_path / "schema.parquet", table=table, schema=ABOUT["schema"][:-1])
     x = table[NAMES].to_numpy()
     files["fewer"] = raw_file(tmp_path / "fewer.parquet", table[:200], x[:200])
     files["other"] = raw_file(tmp_path / "other.parquet", table, x, checkpoint="other")
@@ -247,7 +240,7 @@ def test_constant_columns_can_be_left_out(tmp_path: Path, capsys: pytest.Capture
 
 def test_predictions_are_refused_for_another_model(tmp_path: Path) -> None:
     main([str(planted_file(tmp_path / "f.parquet", table=planted())), "--out", str(tmp_path), "--no-umap"])
-    other = planted_file(tmp_path / "g.parquet", table=planted(), model={"checkpoint": "other"})
+    other = planted_file(tmp_path / "g.parquet", table=planted(), checkpoint="other")
     with pytest.raises(InputError, match="another checkpoint than the clusters"):
         main(["--predict", str(other), "--out", str(tmp_path)])
 

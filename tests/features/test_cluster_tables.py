@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streamscope.features.cluster_checks import agreement_table, stability_table
-from streamscope.features.cluster_tables import cluster_table, depth_ranges, depth_spread, depth_table
-from streamscope.features.modes import ComputationalModes
+from streamscope.features.cluster.checks import agreement_table, stability_table
+from streamscope.features.cluster.description import cluster_table, depth_ranges, depth_spread, depth_table
+from streamscope.features.cluster.modes import ComputationalModes
 from tests.features.test_cluster import NAMES, planted
 
 

@@ -1,6 +1,5 @@
 """The command: what is in the file, killed and resumed, a full disk, bad input."""
 
-import json
 import resource
 import signal
 import subprocess
@@ -12,16 +11,19 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-import streamscope.features.extract
-from streamscope.features.extract import main, stream_names
-from streamscope.features.reader import FeatureReader
-from streamscope.features.schema import FeatureOptions, columns
+import streamscope.features.extract.measure
+from streamscope.features.compute.formulas import columns
+from streamscope.features.compute.reader import FeatureReader
+from streamscope.features.extract import Extract, main
+from streamscope.features.extract.measure import stream_names
+from streamscope.features.extract.parts import Parts
 from streamscope.features.store import read_features, read_raw
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.text.corpus import open_corpus
 from streamscope.models.text.shards import pack
+from streamscope.probes.contract import Opened, Tokens
 from streamscope.probes.tables import read_about
 from tests.features.planted import planted_file
 from tests.tiny import untrained
@@ -31,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamscope.features.extract, "PART_ROWS", 64)
-    monkeypatch.setattr(streamscope.features.extract, "BATCH_TOKENS", 96)
+    monkeypatch.setattr(streamscope.features.extract.measure, "PART_ROWS", 64)
+    monkeypatch.setattr(streamscope.features.extract.measure, "BATCH_TOKENS", 96)
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +51,9 @@ def test_rows_are_those_of_the_documents(run: Path, corpus: tuple[Path, Path], t
     out = tmp_path / "f.parquet"
     main(arguments(run, corpus, out, "--tier", "topk", "--k", "3", "--raw"))
     found, model = read_features(out), load(run)
-    assert found.columns == columns(2, 4, FeatureOptions(tier="topk", k=3))
+    assert found.columns == columns(2, 4, Extract(tier="topk", k=3))
     shards, n_ctx = pack(open_corpus(str(corpus[1])), model.tokenizer), model.config.n_ctx
-    reader, raw = FeatureReader(model, FeatureOptions(tier="topk", k=3)), read_raw(tmp_path / "f-raw.parquet")
+    reader, raw = FeatureReader(model, Extract(tier="topk", k=3)), read_raw(tmp_path / "f-raw.parquet")
     assert raw.hooks == ("blocks.1.hook_token_post", "blocks.1.hook_context_post") and raw.X.shape[1] == 2 * 32
     pd.testing.assert_frame_equal(raw.table, found.table.iloc[:, :8])
     position = 0
@@ -69,37 +71,49 @@ def test_rows_are_those_of_the_documents(run: Path, corpus: tuple[Path, Path], t
     assert found.table["prediction"].tolist() == model.tokenizer.pieces(found.table["prediction_id"])
     cut = int((shards.lengths > n_ctx + 1).sum())
     lost = int(np.maximum(shards.lengths - n_ctx - 1, 0).sum())
-    assert cut > 0 and f"{cut} documents cut at {n_ctx} tokens ({lost:,} tokens lost)" in capsys.readouterr().out
+    assert cut > 0 and f"{cut} documents cut at {n_ctx} tokens ({lost:,} tokens lost)" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_the_file_says_what_it_is(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "f.parquet"
     main(arguments(run, corpus, out, "--theta-gate", "0.2", "--max-tokens", "100"))
-    meta = read_about(out)
-    about = meta["about"]
-    assert (about["kind"], about["format"], about["tier"]) == ("features", 1, "structural")
+    meta, about = read_about(out), read_features(out).about
+    assert about["tier"] == "structural" and meta["about"]["instrument"] == "extract"
     assert about["options"]["theta_gate"] == 0.2 and len(about["schema"]) == 3 * 2 + 1 + 4 * 2 * 4
-    assert about["model"]["preset"] == "pls" and len(about["model"]["checkpoint"]) == 64
+    assert about["preset"] == "pls" and len(about["checkpoint"]) == 64
     assert about["data"]["rows"] == 100 == len(read_features(out).table)
-    assert {"argv", "commit", "versions"} <= about.keys()
+    assert {"argv", "commit", "versions"} <= meta["about"].keys()
     assert meta["units"]["traj_prob_L0"] == "probability"
     assert not list(tmp_path.glob(".*"))
 
 
+def test_depth_is_that_of_the_rows(run: Path, corpus: tuple[Path, Path]) -> None:
+    result = Extract(tier="topk").measure(run, Tokens(data=str(corpus[1]), max_tokens=300))
+    rows, depth = result.table().frame, result.table("depth").frame
+    assert len(rows) == 300 and depth["k_star"].tolist() == [0, 1, 2]
+    for _, row in depth.iterrows():
+        hit = rows["k_star"] == row["k_star"]
+        assert (row["share"], row["tokens"], row["n"]) == (hit.mean(), hit.sum(), rows["document"].nunique())
+    core = Extract(tier="core", anchor_heads=("L0.H0",), entity_heads=("L0.H1",))
+    again = core.measure(run, Tokens(data=str(corpus[1]), max_tokens=300)).table("depth").frame
+    pd.testing.assert_frame_equal(again, depth)
+
+
 def test_raw_activations_of_an_earlier_run_do_not_stay_beside_a_new_table(
-    run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys
+    run: Path, corpus: tuple[Path, Path], tmp_path: Path
 ) -> None:
     out, raw = tmp_path / "f.parquet", tmp_path / "f-raw.parquet"
     main(arguments(run, corpus, out, "--max-tokens", "70", "--raw"))
     with pytest.raises(InputError):
         main(arguments(run, corpus, out, "--max-tokens", "70", "--data", "nowhere.txt"))
     assert raw.exists()
-    capsys.readouterr()
     main(arguments(run, corpus, out, "--max-tokens", "70"))
-    assert not raw.exists() and f"deleted {raw}" in capsys.readouterr().out
+    assert not raw.exists()
     planted_file(raw)  # another table that only has such a name
     main(arguments(run, corpus, out, "--max-tokens", "70"))
-    assert read_features(raw).about["model"]["checkpoint"] == "abc" and "deleted" not in capsys.readouterr().out
+    assert read_features(raw).about["checkpoint"] == "abc"
 
 
 @pytest.mark.parametrize(
@@ -112,24 +126,26 @@ def test_raw_alone_means_the_streams_of_the_last_layer(preset: str, names: list[
 
 KILLED = """
 import os, signal, sys
-import pyarrow.parquet as pq
-import streamscope.features.extract as command
-command.PART_ROWS, command.BATCH_TOKENS = 64, 96
-write, calls = pq.write_table, []
-def dying(table, path, **options):
-    calls.append(path)
-    if len(calls) == 6:  # half of the third part's files, and half of that one
-        write(table.slice(0, 10), path, **options)
+import streamscope.features.extract.measure as measure
+from streamscope.features.extract import main
+from streamscope.features.extract.parts import Parts
+measure.PART_ROWS, measure.BATCH_TOKENS = 64, 96
+write, wrote = Parts.write, []
+def dying(parts, i, tables):
+    wrote.append(i)
+    if len(wrote) == 3:  # half of the third part's files
+        write(Parts(parts.folder), i, tables)
+        parts.path(i, 0).unlink()
         os.kill(os.getpid(), signal.SIGKILL)
-    write(table, path, **options)
-pq.write_table = dying
-command.main(sys.argv[1:])
+    write(parts, i, tables)
+Parts.write = dying
+main(sys.argv[1:])
 """
 
 
 @pytest.mark.slow  # a dead worker of shared extraction is quick, tests/features/test_extract_shared.py
 def test_killed_and_resumed_it_is_the_file_of_a_run_in_one_go(
-    run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys
+    run: Path, corpus: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, out = tmp_path / "whole.parquet", tmp_path / "f.parquet"
     main(arguments(run, corpus, whole, "--raw"))
@@ -137,23 +153,30 @@ def test_killed_and_resumed_it_is_the_file_of_a_run_in_one_go(
         [sys.executable, "-c", KILLED, *arguments(run, corpus, out, "--raw")], cwd=ROOT, capture_output=True
     )
     assert killed.returncode == -signal.SIGKILL and not out.exists()
-    parts = sorted(path.name for path in (tmp_path / ".f.parquet.parts").iterdir())
+    parts = sorted(path.name for path in (tmp_path / ".f.parquet.parts").rglob("*.parquet"))
     assert [p for p in parts if p.startswith("000002")] == ["000002-1.parquet"]
-    manifest = json.loads((tmp_path / ".f.parquet.parts" / "manifest.json").read_text())
-    assert manifest["device"] == "cpu"  # one half of a table on another device would not be the same numbers
-    with pytest.raises(InputError, match="interrupted extraction of something else"):
-        main(arguments(run, corpus, out, "--raw", "--k", "3"))
-    capsys.readouterr()
+    wrote, write = [], Parts.write
+    monkeypatch.setattr(Parts, "write", lambda parts, i, tables: (wrote.append(i), write(parts, i, tables)))
     main(arguments(run, corpus, out, "--raw"))
-    rows = sum(pq.ParquetFile(whole).metadata.row_group(i).num_rows for i in range(2))
-    assert f"{rows:,} tokens found done" in capsys.readouterr().out
+    assert 0 not in wrote and 1 not in wrote and 2 in wrote
     for a, b in ((whole, out), (tmp_path / "whole-raw.parquet", tmp_path / "f-raw.parquet")):
         assert pq.read_table(a).equals(pq.read_table(b))
     assert read_about(whole)["units"] == read_about(out)["units"]
     assert not (tmp_path / ".f.parquet.parts").exists()
 
 
-@pytest.mark.parametrize(("limit", "which"), [(3_000, r"\.parts/manifest\.json"), (100_000, r"/f\.parquet")])
+def test_parts_of_something_else_are_not_taken_for_this(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    """Another tier, or another device, whose half of a table would not be the same numbers."""
+    opened = Opened(load(run), [Tokens(data=str(corpus[1]), max_tokens=9)])
+    opened.work = tmp_path
+    folders = set()
+    for how in (Extract(), Extract(tier="topk"), Extract(raw=())):
+        how.share(opened, iter)
+        folders |= set(tmp_path.iterdir())
+    assert len(folders) == 3 and len(list(tmp_path.rglob("*.parquet"))) == 4
+
+
+@pytest.mark.parametrize(("limit", "which"), [(3_000, r"\.parts/.*000000-0\.parquet"), (100_000, r"/f\.parquet")])
 def test_a_full_disk_leaves_nothing_under_the_final_name(
     run: Path, corpus: tuple[Path, Path], tmp_path: Path, limit: int, which: str
 ) -> None:
@@ -165,7 +188,7 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(
             main(arguments(run, corpus, out))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not list(tmp_path.glob("*.parquet")) and not list(tmp_path.rglob("*.part"))
+    assert not out.exists() and not list(tmp_path.rglob("*.part"))
     main(arguments(run, corpus, out))  # there is room again
     assert len(read_features(out).table) > 500
 
@@ -194,7 +217,6 @@ def test_rows_with_logits_of_the_next_position(run: Path, corpus: tuple[Path, Pa
     [
         (["--max-tokens", "0"], "max_tokens must be at least 1"),
         (["--out", "f.csv"], "f.parquet"),
-        (["--out", "None"], "name one"),
         (["--tier", "core", "--anchor-heads", "L9.H0"], "layers go from 0 to 1"),
         (["--raw", "blocks.1.hook_nothing"], "unknown hook"),
         (["--data", "nowhere.txt"], "no such file"),
@@ -211,15 +233,3 @@ def test_data_without_a_row(run: Path, tmp_path: Path) -> None:
     one.write_text("a")
     with pytest.raises(InputError, match="no document has"):
         main([str(run), "--data", str(one), "--out", str(tmp_path / "f.parquet"), "--logits-row", "next"])
-
-
-def test_a_foreign_folder_of_parts(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
-    folder, few = tmp_path / ".f.parquet.parts", arguments(run, corpus, tmp_path / "f.parquet", "--max-tokens", "9")
-    folder.mkdir()
-    (folder / "manifest.json").write_text(json.dumps(["?"]))
-    (folder / "000000-0.parquet").touch()
-    with pytest.raises(InputError, match="something else"):
-        main(few)
-    (folder / "000000-0.parquet").unlink()  # without a part there is nothing to lose
-    main(few)
-    assert len(read_features(tmp_path / "f.parquet").table) == 9 and not folder.exists()

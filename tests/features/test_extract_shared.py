@@ -1,23 +1,22 @@
 """Several workers on one extraction: the same file as one alone, whoever reads which part, and whoever dies."""
 
+import os
 import threading
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-import streamscope.features.extract
-from streamscope.features.extract import extract, main, plan
-from streamscope.features.parts import Parts
-from streamscope.features.reader import FeatureReader
-from streamscope.features.schema import FeatureOptions
+import streamscope.features.extract.measure
+from streamscope.features.extract import Extract, main
+from streamscope.features.extract.parts import Parts
 from streamscope.models.checkpoint import load
 from streamscope.models.ledger import Ledger
-from streamscope.models.text.corpus import open_corpus
-from streamscope.models.text.shards import pack
+from streamscope.probes.contract import Opened, Tokens
+from streamscope.probes.result import Result
 from tests.tiny import untrained
 
-ABOUT = {"run": "pls", "preset": "pls", "checkpoint": "abc"}
+HOW = Extract(raw=("blocks.1.hook_context_post",))
 
 
 @pytest.fixture(scope="module")
@@ -27,63 +26,61 @@ def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamscope.features.extract, "PART_ROWS", 64)
-    monkeypatch.setattr(streamscope.features.extract, "BATCH_TOKENS", 96)
+    monkeypatch.setattr(streamscope.features.extract.measure, "PART_ROWS", 64)
+    monkeypatch.setattr(streamscope.features.extract.measure, "BATCH_TOKENS", 96)
 
 
-def task(run: Path, corpus) -> tuple:
-    model = load(run)
-    raw = ("blocks.1.hook_context_post",)
-    return FeatureReader(model, FeatureOptions(), raw), pack(open_corpus(str(corpus[1])), model.tokenizer)
+def opened(run: Path, corpus, work: Path | None = None) -> Opened:
+    found = HOW.open(load(run), Tokens(data=str(corpus[1])))
+    found.work = work
+    return found
 
 
-def files(out: Path) -> list[bytes]:
-    return [p.read_bytes() for p in sorted(out.parent.iterdir())]
+def same(a: Result, b: Result) -> bool:
+    return all(
+        list(a.tables[name].batches()) == list(b.tables[name].batches()) for name in ("features", "raw")
+    ) and a.tables["depth"].frame.equals(b.tables["depth"].frame)
 
 
-def test_many_workers_write_the_file_of_one(run: Path, corpus, tmp_path: Path) -> None:
-    alone = tmp_path / "alone" / "f.parquet"
-    counts = extract(*task(run, corpus), alone, model=ABOUT)
-    assert pq.ParquetFile(alone).num_row_groups > 5
-    for n, workers in ((1, 1), (3, 2)):  # callers that assemble, and workers that only read
-        out, barrier, errors = tmp_path / f"{n}-{workers}" / "f.parquet", threading.Barrier(n + workers), []
+def test_many_workers_read_what_one_reads(run: Path, corpus, tmp_path: Path) -> None:
+    alone = HOW.run(opened(run, corpus))
+    assert len(list(alone.table().batches())) > 5
+    for n, workers in ((1, 1), (3, 2)):  # callers that wait for all parts, and workers that only read
+        work, barrier = tmp_path / f"{n}-{workers}", threading.Barrier(n + workers)
+        errors: list[Exception] = []
+        results: list[Result] = []
 
-        def work(only: bool, out: Path = out, barrier: threading.Barrier = barrier, errors: list = errors) -> None:
-            mine = task(run, corpus)
+        def read(only: bool, work: Path = work, barrier: threading.Barrier = barrier, errors: list = errors,
+                 results: list = results) -> None:  # fmt: skip
+            mine = opened(run, corpus, work)
             barrier.wait()
             try:
-                extract(*mine, out, model=ABOUT, worker=only)
+                HOW.share(mine, iter) if only else results.append(HOW.run(mine))
             except Exception as error:  # a thread's own would be lost
                 errors.append(error)
 
-        threads = [threading.Thread(target=work, args=(i >= n,)) for i in range(n + workers)]
+        threads = [threading.Thread(target=read, args=(i >= n,)) for i in range(n + workers)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(120)
-        assert not errors
-        assert files(out) == files(alone), "byte for byte, raw activations too, and nothing beside them"
-    assert counts["resumed"] == 0
+        assert not errors and len(results) == n
+        assert all(same(one, alone) for one in results)
 
 
 def test_a_part_that_a_dead_worker_held_is_read_by_another(run: Path, corpus, tmp_path: Path) -> None:
-    reader, shards = task(run, corpus)
-    alone, out = tmp_path / "alone" / "f.parquet", tmp_path / "shared" / "f.parquet"
-    extract(reader, shards, alone, model=ABOUT)
-    folder = out.with_name(".f.parquet.parts")
-    n = len(plan(reader, shards, None)[0])
+    alone, shared = HOW.run(opened(run, corpus)), opened(run, corpus, tmp_path)
+    work = streamscope.features.extract.measure.Work(HOW, shared.model, shared[Tokens], tmp_path)
+    folder, n = work.parts.folder, len(work.plan)
     claim = folder / "ledger" / "000001.claim-0"
     claim.parent.mkdir(parents=True)
     claim.write_text('{"host": "elsewhere", "pid": 1, "born": "1"}')
-    extract(reader, shards, out, model=ABOUT, worker=True)  # alive for all it knows: left alone
+    HOW.share(shared, iter)  # alive for all it knows: left alone
     names = [f"{i:06d}" for i in range(n)]
     assert [Ledger(folder / "ledger").state(name).kind for name in names[:3]] == ["done", "running", "done"]
-    assert not out.exists() and not (folder / "000001-0.parquet").exists()
-    import os
-
+    assert not work.parts.done(1)
     os.utime(claim, (1, 1))
-    assert extract(reader, shards, out, model=ABOUT)["resumed"] > 0
-    assert files(out) == files(alone)
+    assert same(HOW.run(shared), alone)
 
 
 @pytest.mark.slow  # a worker imports everything again; how it is launched, tests/models/test_launch.py asks
@@ -101,4 +98,7 @@ def test_launched_workers_read_all_parts(run: Path, corpus, tmp_path: Path, monk
     main([*argv, "--out", str(tmp_path / "b" / "f.parquet"), *launched])
     assert not wrote, "the caller read nothing itself"
     one, two = (pq.read_table(tmp_path / name / "f.parquet") for name in "ab")
-    assert one.equals(two) and [p.name for p in (tmp_path / "b").iterdir()] == ["f.parquet"]
+    assert one.equals(two)
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
+        "f-depth.parquet", "f-observations.parquet", "f.parquet"
+    ]  # fmt: skip

@@ -5,9 +5,9 @@ import pytest
 from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.spatial.distance import cdist, squareform
 
-from streamscope.features import hierarchy
-from streamscope.features.hierarchy import RESOLUTION, single_linkage, spanning_tree
-from streamscope.features.neighbours import nearest
+from streamscope.features.cluster.hdbscan import hierarchy
+from streamscope.features.cluster.hdbscan.hierarchy import RESOLUTION, single_linkage, spanning_tree
+from streamscope.features.cluster.hdbscan.neighbours import nearest
 
 
 def points(kind: str, n: int, d: int, seed: int = 0) -> np.ndarray:

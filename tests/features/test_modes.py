@@ -13,10 +13,10 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-import streamscope.features.modes
-from streamscope.features.density import condense, select
-from streamscope.features.hierarchy import single_linkage, spanning_tree
-from streamscope.features.modes import ComputationalModes, distinct_rows, hashes
+import streamscope.features.cluster.modes
+from streamscope.features.cluster.hdbscan.density import condense, select
+from streamscope.features.cluster.hdbscan.hierarchy import single_linkage, spanning_tree
+from streamscope.features.cluster.modes import ComputationalModes, distinct_rows, hashes
 from streamscope.models.errors import InputError
 
 
@@ -135,7 +135,7 @@ def test_equal_rows_are_one_cluster_and_rounding_does_not_cut_it() -> None:
 def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.vstack([loose(0), loose(0)[:9]])
     with monkeypatch.context() as patched:
-        patched.setattr(streamscope.features.modes, "hashes", lambda x: (x[:, 0] > 0).astype(np.uint64))
+        patched.setattr(streamscope.features.cluster.modes, "hashes", lambda x: (x[:, 0] > 0).astype(np.uint64))
         distinct, inverse, counts = distinct_rows(x)
     assert len(distinct) == 700 and counts.sum() == 709
     np.testing.assert_array_equal(distinct[inverse], x)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamscope.features.extract import main
-from streamscope.features.schema import FeatureOptions, columns
+from streamscope.features.compute.formulas import columns
+from streamscope.features.extract import Extract, main
 from streamscope.features.store import INDEX, Features, read_features
 
-NAMES = [*INDEX, *(column.name for column in columns(6, 6, FeatureOptions()))]
+NAMES = [*INDEX, *(column.name for column in columns(6, 6, Extract()))]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,8 @@ def extracted(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
 
 def check_metadata(meta: dict[str, str], found: Features) -> None:
     about, units = json.loads(meta["about"]), json.loads(meta["units"])
-    assert about == found.about and [column["name"] for column in about["schema"]] == NAMES[len(INDEX) :]
+    assert about["features"] == found.about
+    assert [column["name"] for column in found.about["schema"]] == NAMES[len(INDEX) :]
     assert units["head_ent_final_L5H5"] == "nats" and set(units) <= set(NAMES)
 
 

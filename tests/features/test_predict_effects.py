@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streamscope.features.explained import baselines, explain
-from streamscope.features.matched import match_effects, prefixes
 from streamscope.features.predict_effects import main
+from streamscope.features.predict_effects.explained import baselines, explain
+from streamscope.features.predict_effects.matched import match_effects, prefixes
 from streamscope.models.errors import InputError
 from streamscope.probes.tables import read_about, write_table
 from tests.features.planted import planted_file
@@ -75,7 +75,7 @@ def test_what_baselines_explain_is_no_gain() -> None:
 
 
 def test_r2_is_that_of_the_formula_and_a_constant_effect_has_none() -> None:
-    from streamscope.features.regression import folds_of, ridge
+    from streamscope.features.predict_effects.regression import folds_of, ridge
 
     effects = np.stack([linear(0.5, 7), np.full(N, 3.0)], 1)
     found = explain(X, effects, KNOWN, CODES, resamples=100, seed=4)
@@ -104,11 +104,12 @@ def files(
     folder: Path, *, index: Any = lambda table: table, **changes: Any
 ) -> tuple[Path, Path, pd.DataFrame, pd.DataFrame]:
     """Features of 400 tokens, and effects of 380 of them and 10 others; L0H0 follows the features, L1H1 does not."""
-    from streamscope.features.schema import FeatureOptions, columns
+    from streamscope.features.compute.formulas import columns
+    from streamscope.features.extract import Extract
 
     rng = np.random.default_rng(0)
     table = index(tokens())
-    names = [c.name for c in columns(2, 2, FeatureOptions())]
+    names = [c.name for c in columns(2, 2, Extract())]
     features = pd.concat([table, pd.DataFrame(rng.normal(size=(400, len(names))), columns=names)], axis=1)
     effects = table[["document", "position", "token_id", "target_id"]].copy()
     effects["loss"], effects["log_p"] = rng.exponential(size=400), -rng.exponential(size=400)
@@ -234,9 +235,9 @@ def test_other_models_kinds_and_edits(tmp_path: Path) -> None:
         main([str(one), str(other), "--edits", "L0H3"])
     with pytest.raises(InputError, match="token_effects"):
         match_effects(one, tmp_path / "none.parquet")
-    with pytest.raises(InputError, match="no table of effects but of features"):
+    with pytest.raises(InputError, match="no table of effects"):
         match_effects(one, one)
-    planted_file(tmp_path / "features.parquet", table=features, model={"checkpoint": "other"})
+    planted_file(tmp_path / "features.parquet", table=features, checkpoint="other")
     with pytest.raises(InputError, match="different models"):
         match_effects(one, other)
 

@@ -12,14 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streamscope.features.cluster_map import map_data, packed
-from streamscope.features.contexts import Contexts
-from streamscope.features.enrichment import enrichment
+from streamscope.features.compute.formulas import columns
+from streamscope.features.extract import Extract
 from streamscope.features.profile import main
-from streamscope.features.profiles import most_common, profiles, read_clusters, samples
-from streamscope.features.samples import Scale, farthest_points, from_centre, nearest
-from streamscope.features.schema import FeatureOptions, columns
-from streamscope.features.token_kinds import kinds
+from streamscope.features.profile.contexts import Contexts
+from streamscope.features.profile.enrichment import enrichment
+from streamscope.features.profile.map import map_data, packed
+from streamscope.features.profile.profiles import most_common, profiles, read_clusters, samples
+from streamscope.features.profile.samples import Scale, farthest_points, from_centre, nearest
+from streamscope.features.profile.token_kinds import kinds
 from streamscope.models.errors import InputError
 from streamscope.models.text.readers import digest
 from streamscope.probes.tables import read_about, write_table
@@ -116,7 +117,7 @@ def test_samples_are_central_and_spread() -> None:
 
 # ---- files -------------------------------------------------------------------------------------
 
-NAMES = [c.name for c in columns(2, 2, FeatureOptions())]
+NAMES = [c.name for c in columns(2, 2, Extract())]
 
 
 def planted(folder: Path, n: int = 240, **more: Any) -> tuple[Path, Path]:
@@ -131,18 +132,18 @@ def planted(folder: Path, n: int = 240, **more: Any) -> tuple[Path, Path]:
     path = planted_file(folder / "f.parquet", table=pd.concat([table, features], axis=1), **more)
     labels = table.assign(k_star=features["k_star"].astype("int32"), cluster=cluster.astype("int32"), probability=1.0)
     labels = labels.assign(x=rng.random(n).astype("float32"), y=rng.random(n).astype("float32"))
-    about = {"kind": "clusters", "format": 1, "method": "planted"}
-    about["features"] = {"path": "f.parquet", "sha256": digest(path, folder)["sha256"]}
+    of = {"path": "f.parquet", "sha256": digest(path, folder)["sha256"]}
+    about = {"clusters": {"method": "planted", "features": of}}
     write_table(labels.sample(frac=1, random_state=1), folder / "labels.parquet", units={}, about=about)
     return path, folder / "labels.parquet"
 
 
 BYTES = {"Uint8Array": "u1", "Int16Array": "<i2", "Uint16Array": "<u2", "Int32Array": "<i4", "Float32Array": "<f4"}
-MODEL = {"checkpoint": "abc", "run": "planted", "preset": "lfa"}
+MODEL: dict[str, Any] = {"run": "planted", "preset": "lfa"}
 
 
 def test_the_command_says_what_was_planted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    features, labels = planted(tmp_path, model=MODEL)
+    features, labels = planted(tmp_path, **MODEL)
     out = tmp_path / "out"
     main([str(features), str(labels), "--out", str(out), "--diverse", "4"])
     table = pd.read_parquet(out / "profiles.parquet").set_index("cluster")
@@ -169,7 +170,7 @@ def test_the_command_says_what_was_planted(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
-    clustered = read_clusters(*planted(tmp_path, model=MODEL))
+    clustered = read_clusters(*planted(tmp_path, **MODEL))
     some = samples(clustered, representative=3, diverse=5)
     x = clustered.features.X[clustered.labels["row"].to_numpy()].astype(float)
     z = (x - x.mean(0)) / x.std(0)
@@ -184,7 +185,7 @@ def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
 
 
 def test_the_map_holds_every_token_and_its_text(tmp_path: Path) -> None:
-    clustered = read_clusters(*planted(tmp_path, model=MODEL))
+    clustered = read_clusters(*planted(tmp_path, **MODEL))
     data = json.loads(json.dumps(map_data(clustered, 2)))
 
     def unpack(name: str) -> np.ndarray:
@@ -213,10 +214,10 @@ def test_clusters_of_two_tables_say_which(tmp_path: Path) -> None:
     paths = []
     for i, name in enumerate("ab"):
         (tmp_path / name).mkdir()
-        first, _ = planted(tmp_path / name, model=MODEL, data={"corpus": name})
+        first, _ = planted(tmp_path / name, **MODEL, data={"corpus": name})
         table = pd.read_parquet(first).assign(token_id=lambda t, i=i: t["token_id"] + 100 * i)
         table = table[: 240 - 120 * i]
-        paths.append(str(planted_file(tmp_path / f"{name}.parquet", table=table, model=MODEL, data={"corpus": name})))
+        paths.append(str(planted_file(tmp_path / f"{name}.parquet", table=table, **MODEL, data={"corpus": name})))
     cluster([*paths, "--no-umap", "--method", "kmeans", "--clusters", "2", "--out", str(tmp_path / "clusters")])
     labels, out = tmp_path / "clusters" / "labels.parquet", tmp_path / "out"
     main([paths[1], str(labels), "--also", paths[0], "--out", str(out)])  # in any order
@@ -242,15 +243,15 @@ def test_texts_that_look_alike_are_one() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t, a: (t, a | {"features": {"sha256": "0" * 64}}), "other features"),
+        (lambda t, a: (t, {"clusters": a["clusters"] | {"features": {"sha256": "0" * 64}}}), "other features"),
         (lambda t, a: (t.assign(document=t["document"] + 100), a), "240 of 240 labels have no row"),
         (lambda t, a: (pd.concat([t, t[:3]]), a), "3 tokens occur twice"),
         (lambda t, a: (t.drop(columns="cluster"), a), "column cluster is missing"),
-        (lambda t, a: (t, a | {"kind": "features"}), "no table of clusters"),
+        (lambda t, a: (t, {"features": {}}), "no table of clusters"),
     ],
 )
 def test_labels_that_do_not_match(tmp_path: Path, change: Any, message: str) -> None:
-    features, labels = planted(tmp_path, model=MODEL)
+    features, labels = planted(tmp_path, **MODEL)
     table, about = change(pd.read_parquet(labels), read_about(labels)["about"])
     write_table(table, labels, units={}, about=about)
     with pytest.raises(InputError, match=message):
@@ -259,7 +260,7 @@ def test_labels_that_do_not_match(tmp_path: Path, change: Any, message: str) -> 
 
 
 def test_clusters_without_a_map_and_other_options(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    features, labels = planted(tmp_path, model=MODEL)
+    features, labels = planted(tmp_path, **MODEL)
     main([str(features), str(labels), "--out", str(tmp_path / "out")])
     assert (tmp_path / "out" / "map.html").exists()
     table = pd.read_parquet(labels).drop(columns=["x", "y"])[:200]

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from streamscope.features.attention_stats import attention_stats, gated
-from streamscope.features.reader import FeatureReader, longest_run, stability
-from streamscope.features.schema import FeatureOptions, Tier
+from streamscope.features.compute.attention import attention_stats, gated
+from streamscope.features.compute.formulas import longest_run, stability
+from streamscope.features.compute.reader import FeatureReader
+from streamscope.features.extract import Extract
+from streamscope.features.schema import Tier
 from streamscope.models import build
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
@@ -36,7 +38,7 @@ def documents(*lengths: int, seed: int = 0) -> list[list[int]]:
     return [rng.integers(VOCABULARY, size=n).tolist() for n in lengths]
 
 
-def check(model: Any, docs: list[list[int]], *tiers: FeatureOptions) -> np.ndarray:
+def check(model: Any, docs: list[list[int]], *tiers: Extract) -> np.ndarray:
     """Assert equality with the naive reference, row by row, for options that differ in tier; return X of the last."""
     naive = [row for ids in docs for row in naive_features(model, ids, tiers[0])]
     for options in tiers:
@@ -65,9 +67,35 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_the_naive_reference(name: str) -> None:
     preset, shape = MODELS[name]
-    tiers = [FeatureOptions(tier=tier, k=3, **HEADS) for tier in get_args(Tier)]
+    tiers = [Extract(tier=tier, k=3, **HEADS) for tier in get_args(Tier)]
     x = check(model_of(preset, **shape), documents(2, 9, 13), *tiers)
     assert len(x) == 1 + 8 + 12
+
+
+def test_a_planted_head_and_a_planted_depth() -> None:
+    """Layers 2 and 3 write nothing, so what layer 1 says is final; nobody asks in layer 3, so heads there see all keys
+    alike: 1 / (q + 1) each, entropy ln q over the q before the query."""
+    model = model_of("std-t", n_layers=4)
+    with torch.no_grad():
+        for block in model.blocks[2:]:
+            for name, weights in block.named_parameters():
+                if name.startswith(("attn.o.", "mlp.down.")) or (
+                    block is model.blocks[3] and name.startswith("attn.q.")
+                ):
+                    weights.zero_()
+    reader = FeatureReader(model, Extract(kstar="strict"))
+    docs = documents(12, 12, 12)
+    found = dict(zip([column.name for column in reader.columns], reader.read(docs).X.T, strict=True))
+    first = FeatureReader(model, Extract(tier="core", kstar="strict", **HEADS)).read(docs).X[:, 0]
+    assert set(found["k_star"]) == {0, 1} and (found["k_star"] == first).all()
+    assert (found["traj_prob_L1"] == found["traj_prob_L3"]).all()
+    assert ((found["traj_prob_L0"] == 0) == (found["k_star"] == 1)).all()
+    q = np.tile(np.arange(11), 3)
+    for head in (0, 1):
+        np.testing.assert_allclose(found[f"head_act_final_L3H{head}"], np.where(q > 0, 1 / (q + 1), 0), rtol=1e-5)
+        expected = np.where((q > 0) & (q < 9), np.log(np.maximum(q, 1)), 0)  # 0 where the peak is below θ = 0.1
+        clear = q != 9  # where the peak is θ itself
+        np.testing.assert_allclose(found[f"head_ent_final_L3H{head}"][clear], expected[clear], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -87,46 +115,46 @@ def test_equals_the_naive_reference(name: str) -> None:
 )
 def test_every_option_equals_the_naive_reference(options: dict) -> None:
     model = model_of("pls", n_layers=3)
-    plain = FeatureReader(model, FeatureOptions(tier="topk")).read(documents(13))
-    changed = check(model, documents(13), FeatureOptions(tier="topk", **options))
+    plain = FeatureReader(model, Extract(tier="topk")).read(documents(13))
+    changed = check(model, documents(13), Extract(tier="topk", **options))
     assert changed.shape != plain.X.shape or not np.array_equal(changed, plain.X)  # the option does something
 
 
 @pytest.mark.parametrize("traj_prob", ["zeroed", "raw"])
 def test_confidence_is_that_of_the_final_prediction_whatever_is_followed(traj_prob: Any) -> None:
     model, docs = model_of("pls"), documents(13)
-    followed = FeatureOptions(tier="core", target="truth", traj_prob=traj_prob, **HEADS)
+    followed = Extract(tier="core", target="truth", traj_prob=traj_prob, **HEADS)
     changed = check(model, docs, followed)
-    np.testing.assert_array_equal(changed, FeatureReader(model, FeatureOptions(tier="core", **HEADS)).read(docs).X)
+    np.testing.assert_array_equal(changed, FeatureReader(model, Extract(tier="core", **HEADS)).read(docs).X)
 
 
 def test_rows_do_not_depend_on_the_batch() -> None:
     model, docs = model_of("pls"), documents(3, 12, 7)
-    reader = FeatureReader(model, FeatureOptions(tier="topk"))
+    reader = FeatureReader(model, Extract(tier="topk"))
     alone = np.concatenate([reader.read([ids]).X for ids in docs])
     np.testing.assert_allclose(reader.read(docs).X, alone, rtol=1e-5, atol=1e-5)
 
 
 def test_the_first_position_has_no_key() -> None:
-    reader = FeatureReader(model_of("pls"), FeatureOptions(tier="topk"))
+    reader = FeatureReader(model_of("pls"), Extract(tier="topk"))
     row = dict(zip((c.name for c in reader.columns), reader.read(documents(5)).X[0], strict=True))
     assert all(v == 0 for name, v in row.items() if name.startswith(("topk", "head_ent", "attn_span", "local_mass")))
     assert row["traj_prob_L2"] > 0
 
 
 def test_documents_beyond_the_context_are_cut_and_short_ones_have_no_row() -> None:
-    reader = FeatureReader(model_of("pls"), FeatureOptions())
+    reader = FeatureReader(model_of("pls"), Extract())
     long = documents(40)[0]
     np.testing.assert_array_equal(reader.read([long]).X, reader.read([long[:13]]).X)
     assert reader.rows_of([1, 2, 13, 40]).tolist() == [0, 1, 12, 12]
-    later = FeatureReader(reader.model, FeatureOptions(logits_row="next"))
+    later = FeatureReader(reader.model, Extract(logits_row="next"))
     assert later.rows_of([1, 2, 13, 40]).tolist() == [0, 0, 11, 11]
 
 
 @pytest.mark.parametrize("preset", ["pls", "std-t", "llama"])
 def test_renaming_the_tokens_changes_nothing(preset: str) -> None:
     model, docs = model_of(preset), documents(12, 13)
-    reader = FeatureReader(model, FeatureOptions(tier="topk"))
+    reader = FeatureReader(model, Extract(tier="topk"))
     before = reader.read(docs)
     names = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
@@ -155,7 +183,7 @@ def test_renaming_the_tokens_changes_nothing(preset: str) -> None:
 def test_k_star_in_every_case(predicted: list[int], author: int, strict: int) -> None:
     one = torch.tensor(predicted)[:, None]
     assert (int(stability(one, "author")), int(stability(one, "strict"))) == (author, strict)
-    assert k_star(predicted, FeatureOptions()) == author  # and so says the reference
+    assert k_star(predicted, Extract()) == author  # and so says the reference
 
 
 @pytest.mark.parametrize(
@@ -163,13 +191,13 @@ def test_k_star_in_every_case(predicted: list[int], author: int, strict: int) ->
 )
 def test_kappa_counts_layers_in_a_row(predicted: list[int], truth: int, run: int) -> None:
     assert int(longest_run(torch.tensor(predicted)[:, None] == truth)) == run
-    assert kappa(predicted, truth, FeatureOptions()) == run
+    assert kappa(predicted, truth, Extract()) == run
 
 
 def test_thresholds_of_entropy_and_gate() -> None:
     pattern = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.3, 0.3, 0.4]])[None, None]
     stats = attention_stats(pattern, k=2)
-    options = FeatureOptions(theta_entropy=0.1, theta_gate=0.3)
+    options = Extract(theta_entropy=0.1, theta_gate=0.3)
     for g, entropy, top in [(1.0, np.log(2), [0.3, 0.3]), (0.334, np.log(2), [0.1002, 0.1002]), (0.29, 0, [0, 0])]:
         found = gated(stats, torch.full((1, 3, 1, 1), g), options)
         assert float(found.entropy[0, 2, 0]) == pytest.approx(entropy, abs=1e-6)  # peaks .3, .1002, .087
@@ -200,7 +228,7 @@ def test_top_two_across_tiles_with_ties(monkeypatch: pytest.MonkeyPatch) -> None
 )  # fmt: skip
 def test_raw_activations_of_any_hook(preset: str, hook: str, width: int) -> None:
     model, docs = model_of(preset, n_layers=2), documents(6, 9)
-    found = FeatureReader(model, FeatureOptions(), raw=(hook,)).read(docs).raw[hook]
+    found = FeatureReader(model, Extract(), raw=(hook,)).read(docs).raw[hook]
     assert found.shape == (5 + 8, width)
     with torch.no_grad(), capture(model, hook) as seen:
         model(torch.tensor([docs[1][:-1]]))
@@ -210,22 +238,22 @@ def test_raw_activations_of_any_hook(preset: str, hook: str, width: int) -> None
 def test_bad_input() -> None:
     model = model_of("pls")
     with pytest.raises(InputError, match="vector per position"):
-        FeatureReader(model, FeatureOptions(), raw=("blocks.0.attn.hook_pattern",))
+        FeatureReader(model, Extract(), raw=("blocks.0.attn.hook_pattern",))
     with pytest.raises(InputError, match="unknown hook"):
-        FeatureReader(model, FeatureOptions(), raw=("blocks.0.nowhere",))
+        FeatureReader(model, Extract(), raw=("blocks.0.nowhere",))
     with pytest.raises(InputError, match="anchor-heads"):
-        FeatureReader(model, FeatureOptions(tier="core"))
+        FeatureReader(model, Extract(tier="core"))
     for options, docs in (
-        (FeatureOptions(), [[3]]),
-        (FeatureOptions(), []),
-        (FeatureOptions(logits_row="next"), [[3, 1]]),
+        (Extract(), [[3]]),
+        (Extract(), []),
+        (Extract(logits_row="next"), [[3, 1]]),
     ):
         with pytest.raises(InputError, match="no document has the [23] tokens of a row"):
             FeatureReader(model, options).read(docs)
     with pytest.raises(InputError, match="outside the vocabulary"):
-        FeatureReader(model, FeatureOptions()).read([[1, VOCABULARY, 2]])
+        FeatureReader(model, Extract()).read([[1, VOCABULARY, 2]])
     with pytest.raises(InputError, match=r"model.eval"):
-        FeatureReader(model.train(), FeatureOptions())
+        FeatureReader(model.train(), Extract())
     model.eval().embed.weight.data[3] = torch.nan
     with pytest.raises(InputError, match="not finite"):
-        FeatureReader(model, FeatureOptions()).read([[3, 3, 3]])
+        FeatureReader(model, Extract()).read([[3, 3, 3]])

@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from streamscope.features.regression import PENALTIES, boosting, folds_of, ridge
+from streamscope.features.predict_effects.regression import PENALTIES, boosting, folds_of, ridge
 from streamscope.models.errors import InputError
 
 

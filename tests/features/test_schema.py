@@ -2,12 +2,13 @@
 
 import pytest
 
-from streamscope.features.schema import FeatureOptions, columns
+from streamscope.features.compute.formulas import columns
+from streamscope.features.extract import Extract
 from streamscope.models.errors import InputError
 
 
 def names(n_layers: int, n_heads: int, **options) -> list[str]:
-    return [column.name for column in columns(n_layers, n_heads, FeatureOptions(**options))]
+    return [column.name for column in columns(n_layers, n_heads, Extract(**options))]
 
 
 @pytest.mark.parametrize(("tier", "n"), [("core", 5), ("structural", 163), ("structural+position", 167), ("topk", 455)])
@@ -42,14 +43,14 @@ def test_any_size(layers: int, heads: int, k: int) -> None:
 
 
 def test_constant_columns_are_those_of_final_below_the_last_layer() -> None:
-    constant = [c for c in columns(3, 2, FeatureOptions(tier="topk", k=2)) if c.constant]
+    constant = [c for c in columns(3, 2, Extract(tier="topk", k=2)) if c.constant]
     assert len(constant) == 2 * 2 * 2 + 2 * 2
     assert all("_final_" in c.name and c.layer in (0, 1) for c in constant)
 
 
 def test_columns_say_what_the_options_make_of_them() -> None:
-    plain = {c.name: c for c in columns(2, 6, FeatureOptions())}
-    truth = {c.name: c for c in columns(2, 6, FeatureOptions(target="truth", traj_prob="raw", kstar="strict"))}
+    plain = {c.name: c for c in columns(2, 6, Extract())}
+    truth = {c.name: c for c in columns(2, 6, Extract(target="truth", traj_prob="raw", kstar="strict"))}
     assert plain["traj_prob_L0"].formula == "p^(ℓ)(ŷ) if argmax p^(ℓ) = ŷ else 0"
     assert truth["traj_prob_L0"].formula == "p^(ℓ)(y)"
     assert "L where" in plain["k_star"].formula and "L where" not in truth["k_star"].formula
@@ -58,7 +59,7 @@ def test_columns_say_what_the_options_make_of_them() -> None:
 
 def test_core_heads_are_the_papers_or_the_users() -> None:
     def masses(**options) -> list[str]:
-        found = columns(6, 6, FeatureOptions(tier="core", **options))
+        found = columns(6, 6, Extract(tier="core", **options))
         return [c.formula.split(" in ")[1] for c in found if c.name.endswith("_mass")]
 
     assert masses() == ["L5H2, L5H3", "L5H4, L5H5"]
@@ -76,17 +77,17 @@ def test_core_heads_are_the_papers_or_the_users() -> None:
 )
 def test_options_that_make_no_sense(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        FeatureOptions(**options)
+        Extract(**options)
 
 
 def test_core_of_a_model_without_the_papers_heads_asks_for_heads() -> None:
     with pytest.raises(InputError, match="--anchor-heads"):
-        columns(2, 2, FeatureOptions(tier="core"))
+        columns(2, 2, Extract(tier="core"))
 
 
 @pytest.mark.parametrize("tier", ["core", "structural", "topk"])
 @pytest.mark.parametrize("group", ["anchor", "entity"])
 def test_unknown_heads_are_refused_whatever_the_tier(tier, group: str) -> None:
     with pytest.raises(InputError, match=f"layers go from 0 to 1.*--{group}-heads"):
-        columns(2, 6, FeatureOptions(tier=tier, **{f"{group}_heads": ("L9.H0",)}))
-    assert columns(2, 6, FeatureOptions(tier=tier, **{f"{group}_heads": ("L0.H0",)}))
+        columns(2, 6, Extract(tier=tier, **{f"{group}_heads": ("L9.H0",)}))
+    assert columns(2, 6, Extract(tier=tier, **{f"{group}_heads": ("L0.H0",)}))

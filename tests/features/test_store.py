@@ -9,20 +9,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamscope.features.schema import FeatureOptions, columns
-from streamscope.features.store import about_features, read_features
+from streamscope.features.compute.formulas import columns
+from streamscope.features.extract import Extract
+from streamscope.features.store import read_features
 from streamscope.models.errors import InputError
-from streamscope.probes.tables import read_about
-from tests.features.planted import planted_file, planted_table
+from tests.features.planted import about_features, planted_file, planted_table
 
-ABOUT = about_features(2, 2, FeatureOptions())
+ABOUT = about_features(2, 2, Extract())
 
 
 def changed(path: Path, **about) -> Path:
     """The same file with other entries in `about`."""
     table = pq.read_table(path)
     meta = dict(table.schema.metadata)
-    meta[b"about"] = json.dumps(json.loads(meta[b"about"]) | about).encode()
+    said = json.loads(meta[b"about"])["features"]
+    meta[b"about"] = json.dumps({"features": said | about}).encode()
     pq.write_table(table.replace_schema_metadata(meta), path)
     return path
 
@@ -30,19 +31,11 @@ def changed(path: Path, **about) -> Path:
 def test_round_trip(tmp_path: Path) -> None:
     table = planted_table(ABOUT)
     found = read_features(planted_file(tmp_path / "f.parquet", table=table))
-    assert found.columns == columns(2, 2, FeatureOptions())
+    assert found.columns == columns(2, 2, Extract())
     assert found.X.dtype == np.float32 and found.X.shape == (12, 23)
     np.testing.assert_array_equal(found.X, table.iloc[:, 8:].to_numpy(np.float32))
     assert list(found.table.columns) == list(table.columns)
-    assert found.about["model"] == {"n_layers": 2, "n_heads": 2, "checkpoint": "abc"}
-
-
-def test_pandas_and_pyarrow_read_it_with_metadata(tmp_path: Path) -> None:
-    path = planted_file(tmp_path / "f.parquet")
-    assert pd.read_parquet(path)["traj_prob_L0"].dtype == np.float32
-    about = read_about(path)
-    assert about["units"]["head_ent_final_L1H0"] == "nats"
-    assert [c["name"] for c in about["about"]["schema"]] == pq.read_schema(path).names[8:]
+    assert (found.about["n_layers"], found.about["n_heads"], found.about["checkpoint"]) == (2, 2, "abc")
 
 
 def test_several_files_of_one_model(tmp_path: Path) -> None:
@@ -87,7 +80,7 @@ def test_no_rows_and_rows_twice(tmp_path: Path) -> None:
 
 def test_mixed_checkpoints_and_options(tmp_path: Path) -> None:
     a = planted_file(tmp_path / "a.parquet")
-    b = planted_file(tmp_path / "b.parquet", model={"checkpoint": "def"})
+    b = planted_file(tmp_path / "b.parquet", checkpoint="def")
     with pytest.raises(InputError, match="different checkpoint"):
         read_features([a, b])
     c = changed(planted_file(tmp_path / "c.parquet"), options=ABOUT["options"] | {"theta_gate": 0.2})
@@ -98,11 +91,11 @@ def test_mixed_checkpoints_and_options(tmp_path: Path) -> None:
 def test_other_kinds_formats_and_schemas(tmp_path: Path) -> None:
     path = tmp_path / "f.parquet"
     for about, message in [
-        ({"kind": "clusters"}, "no table of features but of clusters"),
         ({"format": 99}, "format 99"),
-        ({"schema": ABOUT["schema"][:-1]}, "other columns"),
-        ({"options": {"tier": "structural", "colour": 1}}, "does not describe"),
-        ({"model": {}}, "does not describe"),
+        ({"schema": [{"name": "a", "colour": 1}]}, "does not describe"),
+        ({"schema": 7}, "is damaged"),
+        ({"options": []}, "options.*is damaged|is damaged .options"),
+        ({"n_layers": "many"}, "is damaged .n_layers"),
     ]:
         with pytest.raises(InputError, match=message):
             read_features(changed(planted_file(path), **about))

@@ -106,7 +106,7 @@ def test_the_numbers_are_those_of_the_commands(out: Path, runs: dict[str, Path],
 
 
 def test_identity_is_the_ami_with_token_ids(out: Path, runs: dict[str, Path]) -> None:
-    from streamscope.features.modes import ComputationalModes
+    from streamscope.features.cluster.modes import ComputationalModes
     from streamscope.models.checkpoint import load
     from streamscope.models.training.data import evaluation_shards
     from streamscope.papers.modes.measure import _extracted

@@ -170,7 +170,7 @@ GONE = {
     },
 }  # fmt: skip
 CONTRACT = {
-    "ablate", "ablation_effects", "abliterate", "amplify", "coherence", "coreference", "directions",
+    "ablate", "ablation_effects", "abliterate", "amplify", "coherence", "coreference", "directions", "features",
     "head_groups", "heads", "hydra", "linear", "mixing_monitor", "patch", "pds", "phenomena", "picture", "routing",
     "specialization", "sps", "steer", "streams", "suppress", "token_effects",
 }  # fmt: skip

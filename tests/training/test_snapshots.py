@@ -107,7 +107,7 @@ def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsy
     out = tmp_path / "f.parquet"
     streamscope.features.extract.main([at, *data, "--out", str(out), "--max-tokens", "40", "--device", "cpu"])
     row = next(row for row in snapshots(run) if row["step"] == 4)
-    assert read_features(out).about["model"]["checkpoint"] == row["sha256"]
+    assert read_features(out).about["checkpoint"] == row["sha256"]
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps({"prompt": f"cat {i}", "response": "the dog"}) + "\n" for i in range(40)))
     argv = [

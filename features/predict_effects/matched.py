@@ -47,7 +47,7 @@ def match_effects(features: Path, effects: Path) -> Matched:
         raise InputError(f"{effects} does not exist; python -m interventions.token_effects --out {effects} writes one")
     about = read_about_of(effects, "effects")
     found = read_features(features)
-    one, other = str((found.about.get("model") or {}).get("checkpoint")), str(about.get("checkpoint"))
+    one, other = str(found.about["checkpoint"]), str(about.get("checkpoint"))
     if one != other:
         raise InputError(f"{features} and {effects} are of different models ({one[:8]}, {other[:8]}); use one run")
     edits = tuple(about.get("edits") or ())

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamscope.features.contexts import Contexts, visible
-from streamscope.features.enrichment import enrichment
-from streamscope.features.samples import Scale, farthest_points, from_centre, nearest
-from streamscope.features.schema import Column
+from streamscope.features.profile.contexts import Contexts, visible
+from streamscope.features.profile.enrichment import enrichment
+from streamscope.features.profile.samples import Scale, farthest_points, from_centre, nearest
+from streamscope.features.profile.token_kinds import kinds
+from streamscope.features.schema import Feature
 from streamscope.features.store import KEY, Features, read_about_of, read_features
-from streamscope.features.token_kinds import kinds
 from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def read_clusters(features: Path | Sequence[Path], labels: Path) -> Clustered:
 
 
 def profiles(clustered: Clustered) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """One row per cluster, largest first, noise (−1) last; and the kinds of tokens of each (`features.enrichment`).
+    """One row per cluster, largest first, noise (−1) last; and the kinds of tokens of each (`enrichment`).
 
     Columns cluster, those of `UNITS`, `tokens` and `predictions` (the most frequent, with shares, JSON), `files` (which
     of several tables, alike), `mean_NAME` of head activations, layer probabilities and core features.
@@ -148,7 +148,7 @@ def samples(clustered: Clustered, *, representative: int = 8, diverse: int = 15)
     return table.assign(left=[text.left for text in texts], right=[text.right for text in texts])
 
 
-def profiled(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+def profiled(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
     """The features whose means are in a profile."""
     return tuple(
         c for c in columns

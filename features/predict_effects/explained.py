@@ -1,6 +1,6 @@
 """How much of the effects of interventions per-token features explain: R² on documents that no regression has seen.
 
-R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ by cross-validation over documents (`features.regression`), ȳ the mean of the
+R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ by cross-validation over documents (`regression`), ȳ the mean of the
 training documents: 0 is no better than saying the mean, and below 0 is worse. 95 % intervals: expanded BCa bootstrap
 of documents (`probes.stats.estimators.cluster_bootstrap`), predictions taken as given. Of effects without any
 relation under 1 % of the intervals lie above 0 and a third wholly below (simulated; the tests repeat some of it).
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from streamscope.features.regression import Predictions, Progress, boosting, folds_of, ridge
+from streamscope.features.predict_effects.regression import Predictions, Progress, boosting, folds_of, ridge
 from streamscope.models.errors import InputError
 from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals
 from streamscope.probes.undefined import note

@@ -7,7 +7,7 @@ d_mr(a, b) = max(core(a), core(b), |a − b|) over distinct rows z [n, D], core(
 other token, where a row of weight w stands for w equal tokens (Campello, Moulavi & Sander 2013, Def. 5 and 6; the
 token itself is not counted, as in the `hdbscan` package, while scikit-learn counts it).
 
-Distances come in blocks of a matrix product, |a − b|² = |a|² + |b|² − 2ab, for boxes of rows (`features.boxes`) that
+Distances come in blocks of a matrix product, |a − b|² = |a|² + |b|² − 2ab, for boxes of rows (`boxes`) that
 can matter: in 30 dimensions a search that goes down a tree, row by row, pays more for its way than it saves.
 
 1. The nearest `LISTED` rows of each row. Borůvka's algorithm runs on these lists as long as they prove an edge: the
@@ -27,8 +27,8 @@ from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from scipy.spatial.distance import squareform
 
-from streamscope.features.boxes import LEAF, SLACK, boxes
-from streamscope.features.neighbours import Progress, augmented, nearest, one_thread, products
+from streamscope.features.cluster.hdbscan.boxes import LEAF, SLACK, boxes
+from streamscope.features.cluster.hdbscan.neighbours import Progress, augmented, nearest, one_thread, products
 
 RESOLUTION = 1e-5
 """In standard deviations of a feature; the rounding of |a|² + |b|² − 2ab at the size of 455 features is 1e-6."""

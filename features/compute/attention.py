@@ -1,7 +1,7 @@
 """What is kept of a layer's attention: numbers per query and head, never the pattern (PLS B.5.3–B.5.5, C.2).
 
     stats = attention_stats(pattern, k=5, window=5)         pattern [B, H, T, T]
-    gated(stats, gate, options)                             with Ã = ḡ A
+    gated(stats, gate, how)                             with Ã = ḡ A
 
 B batch, T position, H heads. Sums and maxima run over the keys before the query; the query itself is left out, so that
 position 0 has no key: all its numbers are 0.
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from streamscope.features.schema import FeatureOptions
+from streamscope.features.extract import Extract
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def attention_stats(
     return AttentionStats(**stats)
 
 
-def gated(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, options: FeatureOptions) -> AttentionStats:
+def gated(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, how: Extract) -> AttentionStats:
     """The statistics of Ã = ḡ A, ḡ the gate's mean or root mean square over its width, 1 without a gate.
 
     Entropy does not depend on ḡ, but is 0 where the peak of Ã is below `theta_entropy`; the k largest weights are 0
@@ -69,14 +69,14 @@ def gated(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, options
     g = torch.ones_like(stats.peak)
     if gate is not None:
         g = gate.to(g.dtype)
-        g = g.mean(-1) if options.gate_reduce == "mean" else g.square().mean(-1).sqrt()
+        g = g.mean(-1) if how.gate_reduce == "mean" else g.square().mean(-1).sqrt()
     peak = g * stats.peak
     return replace(
         stats,
         peak=peak,
         mass=g * stats.mass,
-        entropy=torch.where(peak < options.theta_entropy, 0.0, stats.entropy),
-        top=None if stats.top is None else torch.where(g < options.theta_gate, 0.0, g)[..., None] * stats.top,
+        entropy=torch.where(peak < how.theta_entropy, 0.0, stats.entropy),
+        top=None if stats.top is None else torch.where(g < how.theta_gate, 0.0, g)[..., None] * stats.top,
         distance=None if stats.distance is None else g * stats.distance,
         local=None if stats.local is None else g * stats.local,
     )

@@ -8,7 +8,7 @@
 Rows of the two tables are joined by document and position. Every effect (of each edit: change of the loss, change of
 the prediction's log-probability; as they are, and their size |Δ|) is regressed on the features: R² on documents the
 regression has not seen, with a 95 % interval over documents, beside what position, unedited loss and confidence say,
-what features add to all these (`gain`), and features against shuffled effects. Definitions: `features.explained`.
+what features add to all these (`gain`), and features against shuffled effects. Definitions: `explained`.
 
 Documents that begin alike, with the same token at least, have rows of equal features and effects, also in different
 folds: such rows are not unseen. Their number is printed and kept in the table's metadata (`repeated`).
@@ -30,7 +30,7 @@ from streamscope.probes.command import INTERVAL
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.features.matched import Matched
+    from streamscope.features.predict_effects.matched import Matched
 
 HOW = ("model", "folds", "shuffles", "resamples", "seed")
 NAMES = {"delta_loss": "Δ loss of the target", "delta_log_p": "Δ ln p of the prediction"}
@@ -76,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     import numpy as np
     import pandas as pd
 
-    from streamscope.features.explained import baselines, explain
-    from streamscope.features.matched import MEASURES, match_effects
+    from streamscope.features.predict_effects.explained import baselines, explain
+    from streamscope.features.predict_effects.matched import MEASURES, match_effects
     from streamscope.probes.command import progress_bar
 
     matched = match_effects(options.features, options.effects)
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _print(matched: "Matched", found: "pd.DataFrame") -> None:
     """What was matched; per kind of effect the edits that features explain best, and how many they explain."""
-    from streamscope.features.explained import BASELINES
+    from streamscope.features.predict_effects.explained import BASELINES
     from streamscope.probes.command import show
     from streamscope.probes.undefined import legend
 
@@ -132,7 +132,7 @@ def _print(matched: "Matched", found: "pd.DataFrame") -> None:
 
 def _write(out: Path, matched: "Matched", found: "pd.DataFrame", how: dict[str, Any]) -> None:
     """The table and its figure."""
-    from streamscope.features.explained import UNITS
+    from streamscope.features.predict_effects.explained import UNITS
     from streamscope.models.provenance import provenance
     from streamscope.probes.tables import write_atomically, write_table
 

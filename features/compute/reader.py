@@ -1,6 +1,6 @@
 """Features of documents: one forward pass, attention reduced layer by layer, one unembedding per layer (PLS App. B, C).
 
-    reader = FeatureReader(model, FeatureOptions(tier="topk"))
+    reader = FeatureReader(model, Extract(tier="topk"))
     found = reader.read([[0, 17, 5, …], …])           documents as token ids; a batch of like lengths is best
     found.X [n, d], found.prediction [n]              documents one after the other, positions in order
 
@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from streamscope.features.attention_stats import AttentionStats, attention_stats, gated
-from streamscope.features.schema import HEADS_OF, FeatureOptions, columns
+from streamscope.features.compute.attention import AttentionStats, attention_stats, gated
+from streamscope.features.compute.formulas import Seen, Shape, Trajectory, columns, compute
+from streamscope.features.extract import Extract
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import attached, match, pad, time_axes
 from streamscope.models.readout import top_two
@@ -28,44 +29,34 @@ class Rows(NamedTuple):
     """Features of n positions."""
 
     X: np.ndarray
-    """[n, d] float32, in the order of `features.schema.columns`."""
+    """[n, d] float32, in the order of `formulas.columns`."""
     prediction: np.ndarray
     """[n] the final layer's argmax."""
     raw: dict[str, np.ndarray]
     """Hook name -> [n, F] float32, all axes but the position one after the other."""
 
 
-class Trajectory(NamedTuple):
-    """Predictions of L layers at n positions; `p` and `margin` are of the token that is followed."""
-
-    predicted: Int[Tensor, "L n"]
-    p: Float[Tensor, "L n"]
-    margin: Float[Tensor, "L n"]
-    confidence: Float[Tensor, " n"]
-    """p^(L−1) of the final prediction, whatever token is followed (PLS B.4.1)."""
-
-
 class FeatureReader:
     """Reads the features of a tier, and raw activations of the hooks `raw`, from a model in evaluation mode."""
 
-    def __init__(self, model: Any, options: FeatureOptions, raw: Sequence[str] = ()) -> None:
+    def __init__(self, model: Any, how: Extract, raw: Sequence[str] = ()) -> None:
         """Raises `InputError` for a model in training mode, a tier the model has no heads for, and hooks without one
         vector per position."""
         if model.training:
             raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
-        self.model, self.options = model, options
+        self.model, self.how = model, how
         self.n_layers, self.n_heads = model.config.n_layers, model.config.n_heads
-        self.columns = columns(self.n_layers, self.n_heads, options)
+        self.columns = columns(self.n_layers, self.n_heads, how)
         self.raw = match(model, list(raw)) if raw else []
         for name in self.raw:
             if time_axes(name, 3) != (0,):
                 raise InputError(f"--raw {name}: it has no vector per position; name a stream, hook_z or hook_post")
-        self.offset = 1 if options.logits_row == "next" else 0
-        geometry = options.tier in ("structural+position", "topk")
+        self.offset = 1 if how.logits_row == "next" else 0
+        geometry = how.tier in ("structural+position", "topk")
         self._wanted: dict[str, Any] = {
-            "k": options.k if options.tier == "topk" else None,
-            "window": options.window if geometry else None,
-            "distance": geometry or options.tier == "core",
+            "k": how.k if how.tier == "topk" else None,
+            "window": how.window if geometry else None,
+            "distance": geometry or how.tier == "core",
         }
 
     def rows_of(self, length: Any) -> Any:
@@ -90,11 +81,11 @@ class FeatureReader:
         following = [i for ids, n in zip(documents, counts, strict=True) for i in ids[1 + self.offset :][:n]]
         truth = torch.tensor(following, device=device)
         streams, stats, raw = self._forward(inputs, at.to(device))
-        seen = self._trajectory(streams, truth)
-        X = torch.cat(self._assemble(seen, truth, stats), -1)
+        trajectory = self._trajectory(streams, truth)
+        X = compute(Seen(Shape(self.n_layers, self.n_heads, self.how), trajectory, truth, stats), self.columns)
         if not X.isfinite().all():
             raise InputError("features are not finite: the weights of this run are damaged")
-        return Rows(X.float().cpu().numpy(), seen.predicted[-1].cpu().numpy(), raw)
+        return Rows(X.float().cpu().numpy(), trajectory.predicted[-1].cpu().numpy(), raw)
 
     def _forward(
         self, inputs: Int[Tensor, "B T"], at: Bool[Tensor, "B T"]
@@ -121,7 +112,7 @@ class FeatureReader:
                 streams.append(model.layer_norm(layer)(model.readout(state))[logits_at])  # hooks see all positions
                 rows = {f.name: getattr(seen["stats"], f.name) for f in fields(AttentionStats)}
                 rows = {name: None if x is None else x[at] for name, x in rows.items()}
-                stats.append(gated(AttentionStats(**rows), seen.get("gate"), self.options))
+                stats.append(gated(AttentionStats(**rows), seen.get("gate"), self.how))
         if silent := [name for name in self.raw if name not in raw]:
             raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}")
         return streams, stats, raw
@@ -132,78 +123,15 @@ class FeatureReader:
         found = []
         for layer in reversed(range(self.n_layers)):  # the final prediction comes first: it may be the target
             found.append(top_two(streams[layer], head, target))
-            if layer == self.n_layers - 1 and self.options.target == "final":
+            if layer == self.n_layers - 1 and self.how.target == "final":
                 target = found[0].ids
                 found[0] = found[0]._replace(target=found[0].first)
         ids, first, second, p = (torch.stack(x[::-1]) for x in zip(*found, strict=True))
         hit = ids == target
-        if self.options.traj_prob == "zeroed":
+        if self.how.traj_prob == "zeroed":
             p = torch.where(hit, p, 0.0)
             return Trajectory(ids, p, p - second, first[-1])
         return Trajectory(ids, p, p - torch.where(hit, second, first), first[-1])
-
-    def _assemble(
-        self, seen: Trajectory, truth: Tensor, stats: list[AttentionStats]
-    ) -> list[Float[Tensor, "n columns"]]:
-        """The blocks of columns of the tier, in order."""
-        options, last = self.options, self.n_layers - 1
-        predicted, p, margin, confidence = seen
-        k_star = stability(predicted, options.kstar)
-        stable = k_star.clamp(max=last)
-        if options.tier == "core":
-            masses = []
-            for group in HEADS_OF:
-                heads = options.heads(group, self.n_layers, self.n_heads)
-                masses.append(torch.stack([stats[head.layer].peak[:, head.head] for head in heads]).sum(0))
-            return [torch.stack([k_star.to(p.dtype), confidence, *masses, span(stats[last])], -1)]
-        kappa = longest_run(predicted == (truth if options.kappa_target == "truth" else predicted[last]))
-        drops = (p[:-1] - p[1:]).clamp(min=0)
-        blocks = [p.T, margin.T, drops.T, torch.stack([k_star, kappa], -1).to(p.dtype)]
-        kinds = ("top" if options.tier == "topk" else "peak", "entropy")
-        for values in (torch.stack([getattr(s, kind) for s in stats]) for kind in kinds):
-            blocks += [placed(values, stable), placed(values, torch.full_like(stable, last))]
-        if options.tier != "structural":
-            for values in (torch.stack([span(s) for s in stats]), torch.stack([local_mass(s) for s in stats])):
-                blocks += [values.gather(0, stable[None]).T, values[last][:, None]]
-        return blocks
-
-
-def stability(predicted: Int[Tensor, "L n"], kstar: str) -> Int[Tensor, " n"]:
-    """k*: the first layer from which on every layer predicts what the last one does; author: L where that is L−1."""
-    n_layers = predicted.shape[0]
-    agreed = (predicted == predicted[-1]).flip(0).long().cumprod(0).sum(0)
-    k_star = n_layers - agreed
-    return torch.where(k_star == n_layers - 1, n_layers, k_star) if kstar == "author" else k_star
-
-
-def longest_run(hit: Bool[Tensor, "L n"]) -> Int[Tensor, " n"]:
-    """κ: the largest number of layers in a row that hit."""
-    run = best = torch.zeros(hit.shape[1], dtype=torch.long, device=hit.device)
-    for layer in hit:
-        run = (run + 1) * layer
-        best = torch.maximum(best, run)
-    return best
-
-
-def placed(values: Float[Tensor, "L n ..."], layer: Int[Tensor, " n"]) -> Float[Tensor, "n columns"]:
-    """[n, L · …]: each row's values of its own `layer`, 0 in all other layers."""
-    block = values.new_zeros(values.shape[1], values.shape[0], *values.shape[2:])
-    rows = torch.arange(len(block), device=block.device)
-    block[rows, layer] = values[layer, rows]
-    return block.flatten(1)
-
-
-def span(stats: AttentionStats) -> Float[Tensor, " n"]:
-    """Mean distance of attention over all heads, in tokens; 0 where there is no key (PLS B.5.5)."""
-    assert stats.distance is not None
-    mass = stats.mass.sum(-1)
-    return torch.where(mass > 0, stats.distance.sum(-1) / mass.clamp(min=torch.finfo(mass.dtype).tiny), 0.0)
-
-
-def local_mass(stats: AttentionStats) -> Float[Tensor, " n"]:
-    """Attention to the nearest keys, summed over heads (PLS B.5.5)."""
-    assert stats.local is not None
-    return stats.local.sum(-1)
 
 
 def _flat(name: str, x: Tensor) -> np.ndarray:

@@ -15,7 +15,7 @@ What an earlier run left in the folder and this one does not write is deleted: t
 Labels of several tables have a column `file`, the place of the token's table among them; documents are numbered on.
 
 Columns that are zero by construction are left out and counted. Features are those of `features.extract`; what the
-pipeline does, and which library does it, is said in `features.modes`.
+pipeline does, and which library does it, is said in `features.cluster.modes`.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from streamscope.features.modes import ComputationalModes
+    from streamscope.features.cluster.modes import ComputationalModes
     from streamscope.features.store import Features
 
 MODES = "modes.safetensors"
@@ -94,8 +94,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     import numpy as np
 
-    from streamscope.features.cluster_checks import agreement_table, raw_rows_of, stability_table
-    from streamscope.features.cluster_tables import (
+    from streamscope.features.cluster.checks import agreement_table, raw_rows_of, stability_table
+    from streamscope.features.cluster.description import (
         CLUSTER_UNITS,
         DEPTH_UNITS,
         SUMMARY_UNITS,
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         plot,
         summary_table,
     )
-    from streamscope.features.store import read_features, remove_tables
+    from streamscope.features.store import read_features
     from streamscope.probes.tables import write_atomically, write_table
 
     found = read_features(options.features)
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     z, vector = np.unique(modes.transform(x), axis=0, return_inverse=True)
     if umap is not None:
         _place(umap, labels, z, vector)
-    n_layers, kstar = found.about["model"]["n_layers"], found.about["options"]["kstar"]
+    n_layers, kstar = found.about["n_layers"], found.about["options"]["kstar"]
     clusters, depth = cluster_table(labels, vector, n_layers, kstar), depth_table(labels, n_layers, kstar)
     counts = (modes.n_distinct_, x.shape[1], dropped)
     summary = summary_table(labels, clusters, *counts, modes.explained_variance_ratio_)
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.stability:
         again = stability_table(modes, x, documents, options.stability, progress=progress_bar("stability"))
         tables["stability"] = (again, STABILITY_UNITS)
-    name = f"{about['model'].get('preset', 'model')}, {options.method}"
+    name = f"{found.about['preset']}, {options.method}"
     covered = (labels["cluster"] >= 0).mean()
     title = f"{name}: {len(clusters):,} clusters hold {covered:.1%} of {len(labels):,} tokens"
     for name, (table, units) in tables.items():
@@ -149,12 +149,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             _print(name, table, title)
         units = {column: unit for column, unit in units.items() if column in table}
         write_table(table, options.out / f"{name}.parquet", units=units, about=about)
-    modes.save(options.out / MODES, model=about["model"], features=about["feature_options"])
+    modes.save(options.out / MODES, checkpoint=found.about["checkpoint"], features=found.about["options"])
     page = plot(labels, clusters, n_layers, title).to_html(include_plotlyjs=True)
     write_atomically(options.out / "clusters.html", lambda part: part.write_text(page, encoding="utf-8"))
     print(f"{', '.join(f'{one}.parquet' for one in tables)}, {MODES}, clusters.html in {options.out}")
     optional = [options.out / f"{name}.parquet" for name in OPTIONAL if name not in tables]
-    if removed := remove_tables([*optional, *sorted(options.out.glob("predicted-*.parquet"))], "clusters"):
+    if removed := _remove([*optional, *sorted(options.out.glob("predicted-*.parquet"))]):
         print(f"deleted, of an earlier run: {', '.join(path.name for path in removed)}")
 
 
@@ -168,7 +168,7 @@ def _check(options: Options) -> None:
 
 def _modes(options: Options, seed: int | None = None) -> "ComputationalModes":
     """The clusterer of the options."""
-    from streamscope.features.modes import ComputationalModes
+    from streamscope.features.cluster.modes import ComputationalModes
 
     return ComputationalModes(
         options.method,
@@ -227,9 +227,24 @@ def _about(options: Options, found: "Features", files: Sequence[Path]) -> dict[s
     asked = asdict(options) | {"features": [str(path) for path in options.features], "out": str(options.out)}
     asked |= {"raw": [str(path) for path in options.raw], "predict": options.predict and str(options.predict)}
     read = [{"path": str(path), "sha256": digest(path, path.parent)["sha256"]} for path in files]
-    about = {"kind": "clusters", "format": 1, "features": read[0] if len(read) == 1 else read}
-    about |= {"method": asked.pop("method"), "options": asked, "feature_options": found.about["options"]}
-    return about | {"model": found.about["model"], "data": found.about.get("data"), **provenance("cpu")}
+    about = {"features": read[0] if len(read) == 1 else read, "method": asked.pop("method"), "options": asked}
+    about |= {name: found.about[name] for name in ("run", "preset", "checkpoint", "data")}
+    return {"clusters": about, **provenance("cpu")}
+
+
+def _remove(paths: Sequence[Path]) -> list[Path]:
+    """Delete those of `paths` that are tables of clusters, which a new run left behind; other files are not ours."""
+    from streamscope.features.store import read_about_of
+
+    removed = []
+    for path in paths:
+        try:
+            read_about_of(path, "clusters")
+        except InputError:
+            continue
+        path.unlink()
+        removed.append(path)
+    return removed
 
 
 def _place(umap: Any, labels: "pd.DataFrame", z: "np.ndarray", vector: "np.ndarray") -> None:
@@ -247,7 +262,7 @@ def _place(umap: Any, labels: "pd.DataFrame", z: "np.ndarray", vector: "np.ndarr
 
 def _print(name: str, table: "pd.DataFrame", title: str) -> None:
     """A table as it is of use on the screen, and why cells are undefined."""
-    from streamscope.features.cluster_tables import RANGES
+    from streamscope.features.cluster.description import RANGES
     from streamscope.probes.undefined import legend
 
     columns: tuple[str, ...] = tuple(column for column in table if column not in ("ci_low", "ci_high", "undefined"))
@@ -269,14 +284,14 @@ def _print(name: str, table: "pd.DataFrame", title: str) -> None:
 
 def _predict(options: Options, path: Path) -> None:
     """Labels of the tokens of another table, by the clusters in the folder --out."""
-    from streamscope.features.modes import ComputationalModes
+    from streamscope.features.cluster.modes import ComputationalModes
     from streamscope.features.store import read_features
     from streamscope.probes.tables import write_table
 
     modes = ComputationalModes.load(options.out / MODES)
     found = read_features(path)
     for what, theirs, ours in (
-        ("checkpoint", modes.about_["model"].get("checkpoint"), found.about["model"].get("checkpoint")),
+        ("checkpoint", modes.about_["checkpoint"], found.about["checkpoint"]),
         ("options", modes.about_["features"], found.about["options"]),
     ):
         if theirs != ours:
@@ -284,7 +299,8 @@ def _predict(options: Options, path: Path) -> None:
     x = found.table[list(modes.feature_names_in_)]
     labels = _labels(found, *modes.predict_soft(x, progress=progress_bar("tokens")))
     out = options.out / f"predicted-{path.stem}.parquet"
-    about = _about(options, found, (path,)) | {"method": modes.method, "parameters": modes.get_params()}
+    about = _about(options, found, (path,))
+    about["clusters"] |= {"method": modes.method, "parameters": modes.get_params()}
     write_table(labels, out, units=LABEL_UNITS, about=about)
     print(f"{(labels['cluster'] >= 0).mean():.1%} of {len(labels):,} tokens are in a cluster: {out}")
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from streamscope.features.hierarchy import RESOLUTION, Linkage
+from streamscope.features.cluster.hdbscan.hierarchy import RESOLUTION, Linkage
 
 Selection = Literal["eom", "leaf"]
 

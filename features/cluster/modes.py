@@ -5,7 +5,7 @@
     modes.save("modes.safetensors"); ComputationalModes.load("modes.safetensors")
 
 Standardise each column, project on the leading principal components, then HDBSCAN* or k-means. HDBSCAN* is our own
-(`features.hierarchy`, `features.density`): scikit-learn's has no `predict`, it and the `hdbscan` package are several
+(`features.cluster.hdbscan`): scikit-learn's has no `predict`, it and the `hdbscan` package are several
 times slower on features (`results/speed.md`), and both cut groups of nearly equal rows by their rounding. With
 min_samples=1 labels and probabilities are those of both (tests, `benchmarks.clustering`).
 
@@ -21,9 +21,16 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamscope.features.density import CondensedTree, attach, condense, memberships, probability, select
-from streamscope.features.hierarchy import RESOLUTION, single_linkage, spanning_tree
-from streamscope.features.neighbours import Progress, nearest
+from streamscope.features.cluster.hdbscan.density import (
+    CondensedTree,
+    attach,
+    condense,
+    memberships,
+    probability,
+    select,
+)
+from streamscope.features.cluster.hdbscan.hierarchy import RESOLUTION, single_linkage, spanning_tree
+from streamscope.features.cluster.hdbscan.neighbours import Progress, nearest
 from streamscope.models.disk import parse
 from streamscope.models.errors import InputError
 

@@ -24,7 +24,7 @@ SUMMARY_UNITS = {"value": "as named"}
 
 
 def depth_ranges(k_star: np.ndarray, n_layers: int, kstar: str = "author") -> np.ndarray:
-    """[tokens] 0 early, 1 middle, 2 late; `kstar` as in `features.schema.FeatureOptions`."""
+    """[tokens] 0 early, 1 middle, 2 late; `kstar` as in `features.extract.Extract`."""
     late = min(5 * n_layers / 6, n_layers - 1) if kstar == "strict" else 5 * n_layers / 6
     return np.where(k_star >= late, 2, np.where(k_star < n_layers / 3, 0, 1))
 

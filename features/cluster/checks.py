@@ -13,26 +13,25 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from streamscope.features.agreement import (
+from streamscope.features.cluster.agreement import (
     adjusted_mutual_information,
     adjusted_mutual_information_interval,
     adjusted_rand,
     adjusted_rand_interval,
 )
-from streamscope.features.modes import ComputationalModes
-from streamscope.features.store import KEY, Features, read_about_of, read_features, read_raw
+from streamscope.features.cluster.modes import ComputationalModes
+from streamscope.features.store import KEY, Features, Raw, read_features, read_raw
 from streamscope.models.errors import InputError
 from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS
 from streamscope.probes.undefined import mark
 
 
-def raw_rows(path: Path, found: Features) -> np.ndarray:
-    """Raw activations [n, D] of the tokens of a feature table, in its order.
+def raw_rows(raw: Raw, found: Features, path: Path | str = "raw activations") -> np.ndarray:
+    """Raw activations [n, D] of the tokens of a feature table, in its order; `path` is what errors call them.
 
     Raises `InputError` for activations of another checkpoint, of other data, and for another set of tokens.
     """
-    raw = read_raw(path)
-    if (theirs := raw.about["model"].get("checkpoint")) != found.about["model"].get("checkpoint"):
+    if (theirs := raw.about["checkpoint"]) != found.about["checkpoint"]:
         raise InputError(
             f"{path} is of another checkpoint ({str(theirs)[:12]}) than the features; extract both at once"
         )
@@ -58,11 +57,12 @@ def raw_rows_of(paths: Sequence[Path], tables: Sequence[Path]) -> np.ndarray:
 
     Raises `InputError` as `raw_rows`, and for files of different hooks.
     """
-    hooks = [read_about_of(path, "raw")["hooks"] for path in paths]
-    for path, one in zip(paths, hooks, strict=True):
-        if one != hooks[0]:
-            raise InputError(f"{path} has other hooks than {paths[0]}: {', '.join(one)}; extract both alike")
-    return np.concatenate([raw_rows(path, read_features(table)) for path, table in zip(paths, tables, strict=True)])
+    raw = [read_raw(path) for path in paths]
+    for path, one in zip(paths, raw, strict=True):
+        if one.hooks != raw[0].hooks:
+            raise InputError(f"{path} has other hooks than {paths[0]}: {', '.join(one.hooks)}; extract both alike")
+    each = zip(raw, tables, paths, strict=True)
+    return np.concatenate([raw_rows(one, read_features(table), path) for one, table, path in each])
 
 
 def agreement_table(

@@ -2,7 +2,7 @@
 
     distance, index = nearest(x, y, k=8)
 
-|x − y|² = |x|² + |y|² − 2xy for blocks of `features.boxes` that can matter. A float32 product proposes `SPARE` rows
+|x − y|² = |x|² + |y|² − 2xy for blocks of `boxes` that can matter. A float32 product proposes `SPARE` rows
 more than wanted; their distances are computed again from the differences, in float64. Where its rounding, at
 most 2 (D + 8) 2⁻²⁴ (|x|² + |y|²), could have hidden a nearer row, as among nearly equal ones, float64 repeats it.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from streamscope.features.boxes import LEAF, SLACK, boxes
+from streamscope.features.cluster.hdbscan.boxes import LEAF, SLACK, boxes
 
 SPARE = 8
 GROUPS = 32

@@ -25,7 +25,7 @@ from streamscope.models.cli import command, parse
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.features.profiles import Clustered
+    from streamscope.features.profile.profiles import Clustered
 
 SHOWN = 15
 """Clusters on the screen."""
@@ -55,33 +55,40 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, profile, write, print."""
     options = parse(Options, argv, __doc__)
 
-    from streamscope.features.cluster_map import write_map
-    from streamscope.features.enrichment import UNITS as KIND_UNITS
-    from streamscope.features.profile_report import report
-    from streamscope.features.profiles import UNITS, profiles, read_clusters, samples
+    from streamscope.features.profile.enrichment import UNITS as KIND_UNITS
+    from streamscope.features.profile.map import write_map
+    from streamscope.features.profile.profiles import UNITS, profiles, read_clusters, samples
+    from streamscope.features.profile.report import report
     from streamscope.models.provenance import provenance
     from streamscope.probes.tables import write_atomically, write_table
 
     clustered = read_clusters((options.features, *options.also), options.labels)
     table, kinds = profiles(clustered)
     some = samples(clustered, representative=options.representative, diverse=options.diverse)
-    model, made = clustered.features.about["model"], provenance("cpu")
-    about = {"format": 1, "model": model, "clusters": clustered.about, "left_out": clustered.left_out, **made}
+    of, made = clustered.features.about, provenance("cpu")
+    about = {
+        "format": 1,
+        "run": of["run"],
+        "checkpoint": of["checkpoint"],
+        "clusters": clustered.about,
+        "left_out": clustered.left_out,
+        **made,
+    }
     units = {c.name: c.unit for c in clustered.features.columns}
     units = {c: UNITS.get(c, units.get(c.removeprefix("mean_"), "")) for c in table.columns}
     written = {"profiles": (table, units), "kinds": (kinds, KIND_UNITS), "samples": (some, {"distance": "sds"})}
     for name, (one, known) in written.items():
         kept = {c: unit for c, unit in known.items() if unit}
         write_table(one, options.out / f"{name}.parquet", units=kept, about={"kind": name, **about})
-    title = f"{model['preset']}: {len(clustered.labels):,} tokens in {(table['cluster'] >= 0).sum()} clusters"
+    title = f"{of['preset']}: {len(clustered.labels):,} tokens in {(table['cluster'] >= 0).sum()} clusters"
     text = report(table, kinds, some, title=title, about=clustered.features.about, show=options.show)
     write_atomically(options.out / "profiles.md", lambda part: part.write_text(text, encoding="utf-8"))
     names = [*(f"{name}.parquet" for name in written), "profiles.md"]
     if {"x", "y"} <= set(clustered.labels):
-        tier = clustered.features.about["tier"]
+        tier = of["tier"]
         subtitle = f"Features of tier {tier}, {clustered.about['method']}, UMAP. "
         subtitle += "Scroll to zoom, drag to move, click a point to see its cluster alone."
-        depths = max(model["n_layers"], int(clustered.labels["k_star"].max()))
+        depths = max(of["n_layers"], int(clustered.labels["k_star"].max()))
         write_map(clustered, options.out / "map.html", title=title, subtitle=subtitle, depths=depths)
         names.append("map.html")
     elif (options.out / "map.html").exists():

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from streamscope.features.contexts import Context
-from streamscope.features.profiles import NOISE
-from streamscope.features.token_kinds import NAMES
+from streamscope.features.profile.contexts import Context
+from streamscope.features.profile.profiles import NOISE
+from streamscope.features.profile.token_kinds import NAMES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ def report(
         f"# {title}",
         "",
         f"{n:,} tokens, {len(clusters)} clusters, {noise:,} tokens ({noise / n:.1%}) in none. Features of tier "
-        f"{about['tier']} of `{about['model']['run']}` ({about['model']['preset']}).",
+        f"{about['tier']} of `{about['run']}` ({about['preset']}).",
         "",
         "`⟦ ⟧` is the token whose processing the features describe, `→` what the model says next, `⏎` a line break. "
         "k* is the layer from which on the prediction stays the same. Kinds of tokens: share in the cluster (share "

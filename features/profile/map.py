@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamscope.features.cluster_map_page import SCRIPT, STYLE
-from streamscope.features.contexts import Contexts, visible
+from streamscope.features.profile.contexts import Contexts, visible
+from streamscope.features.profile.map_page import SCRIPT, STYLE
 from streamscope.models.errors import InputError
 
 if TYPE_CHECKING:
-    from streamscope.features.profiles import Clustered
+    from streamscope.features.profile.profiles import Clustered
 
 TYPES = {"Uint8Array": "<u1", "Int16Array": "<i2", "Uint16Array": "<u2", "Int32Array": "<i4", "Float32Array": "<f4"}
 

@@ -1,4 +1,4 @@
-"""Style and script of the page that `features.cluster_map` writes."""
+"""Style and script of the page that `features.profile.map` writes."""
 
 STYLE = """
 :root { color-scheme: light dark; --surface: #ffffff; --ink: #1b2027; --muted: #5a6370; --line: #dfe3e8;

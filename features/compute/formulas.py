@@ -1,0 +1,370 @@
+"""Every feature of PLS: what it is, in words and as code, side by side (PLS App. B.7, C.3).
+
+    columns(6, 6, Extract(tier="structural"))       163 features, 167 with position, 455 with the top 5
+    compute(seen, columns(6, 6, …))                 [n, features], by the same definitions
+
+A family of features, as p of every layer, is one function of what a forward pass showed (`Seen`): its name, unit,
+formula and axes stand on top of it. Its values are [n, *axes], and each goes to the column that its place on the axes
+names; the order of columns is that of `TIERS`, whatever is computed first.
+
+Ã_h[q, k] = ḡ_h[q] A_h[q, k] is attention times the head's gate (1 where there is none), over keys k < q; L layers, H
+heads. "stable" features hold the values of layer s = min(k*, L−1) and 0 in all other layers, "final" ones those of
+layer L−1 and 0 in all others: the latter are `constant`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from streamscope.features.compute.attention import AttentionStats
+from streamscope.features.extract import HEADS_OF, Extract
+from streamscope.features.schema import Feature
+
+WHERE = ("stable", "final")
+
+
+class Trajectory(NamedTuple):
+    """Predictions of L layers at n positions; `p` and `margin` are of the token that is followed."""
+
+    predicted: Int[Tensor, "L n"]
+    p: Float[Tensor, "L n"]
+    margin: Float[Tensor, "L n"]
+    confidence: Float[Tensor, " n"]
+    """p^(L−1) of the final prediction, whatever token is followed (PLS B.4.1)."""
+
+
+class Shape(NamedTuple):
+    """What the columns depend on."""
+
+    n_layers: int
+    n_heads: int
+    how: Extract
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a forward pass showed of n positions."""
+
+    shape: Shape
+    trajectory: Trajectory
+    truth: Int[Tensor, " n"]
+    """The token that comes."""
+    stats: Sequence[AttentionStats]
+    """Of every layer, at the n queries."""
+
+    @property
+    def last(self) -> int:
+        """The final layer."""
+        return self.shape.n_layers - 1
+
+    @cached_property
+    def k_star(self) -> Int[Tensor, " n"]:
+        """The layer from which on the prediction stays the same."""
+        return stability(self.trajectory.predicted, self.shape.how.kstar)
+
+    @property
+    def stable(self) -> Int[Tensor, " n"]:
+        """min(k*, L−1)."""
+        return self.k_star.clamp(max=self.last)
+
+    def of_layers(self, kind: str) -> Float[Tensor, "L n ..."]:
+        """A statistic of attention in every layer."""
+        return torch.stack([getattr(one, kind) for one in self.stats])
+
+    def stable_and_final(self, kind: str) -> Float[Tensor, "n where L ..."]:
+        """A statistic at the stable layer, then at the final one, each in its place among the layers."""
+        values = self.of_layers(kind)
+        return torch.stack([placed(values, self.stable), placed(values, torch.full_like(self.stable, self.last))], 1)
+
+
+Place = Mapping[str, Any]
+Values = Callable[[Seen], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Features of one kind: a name with the axes in it, and the function that computes all of them."""
+
+    name: str
+    component: str
+    unit: str
+    source: str
+    formula: Callable[[Shape, Place], str]
+    axes: Callable[[Shape], Mapping[str, Sequence[Any]]]
+    values: Values
+    layer: Callable[[Shape, Place], int | None]
+
+    def places(self, shape: Shape) -> Iterator[Place]:
+        """Every combination of places on the axes, the last fastest."""
+        axes = self.axes(shape)
+        return (dict(zip(axes, place, strict=True)) for place in product(*axes.values()))
+
+    def columns(self, shape: Shape) -> Iterator[Feature]:
+        """The features of the family."""
+        for place in self.places(shape):
+            below = place.get("where") == "final" and "head" in place and place["layer"] < shape.n_layers - 1
+            yield Feature(
+                name=self.name.format(**place), component=self.component, layer=self.layer(shape, place),
+                head=place.get("head"), rank=place.get("rank"), unit=self.unit, formula=self.formula(shape, place),
+                source=self.source, constant=below,
+            )  # fmt: skip
+
+    def named(self, seen: Seen) -> dict[str, Tensor]:
+        """Name -> [n]."""
+        axes, values = self.axes(seen.shape), self.values(seen)
+        assert values.shape[1:] == tuple(map(len, axes.values())), f"{self.name}: {values.shape}"
+        names = (self.name.format(**place) for place in self.places(seen.shape))
+        return dict(zip(names, values.flatten(1).unbind(1) if axes else [values], strict=True))
+
+
+def family(
+    name: str, component: str, unit: str, source: str, formula: str | Callable[[Shape, Place], str],
+    axes: Callable[[Shape], Mapping[str, Sequence[Any]]] = lambda shape: {},
+    layer: Callable[[Shape, Place], int | None] = lambda shape, place: place.get("layer"),
+) -> Callable[[Values], Family]:  # fmt: skip
+    """Make a function the family of features that it computes; `formula` may depend on options and place."""
+    said = (lambda shape, place: formula) if isinstance(formula, str) else formula
+
+    def made(values: Values) -> Family:
+        return Family(name=name, component=component, unit=unit, source=source, formula=said, axes=axes, values=values,
+                      layer=layer)  # fmt: skip
+
+    return made
+
+
+def columns(n_layers: int, n_heads: int, how: Extract) -> tuple[Feature, ...]:
+    """The features of a tier in order: 5, 3L+1+4LH, 4 more, 3L+1+2LH(k+1)+4.
+
+    Raises `InputError` for heads that the model does not have, also where the tier uses none.
+    """
+    for group in HEADS_OF:
+        if getattr(how, f"{group}_heads"):
+            how.heads(group, n_layers, n_heads)
+    shape = Shape(n_layers, n_heads, how)
+    return tuple(feature for one in TIERS[how.tier] for feature in one.columns(shape))
+
+
+def compute(seen: Seen, features: Sequence[Feature]) -> Float[Tensor, "n features"]:
+    """The values at n positions of some features of the tier, in their order."""
+    values: dict[str, Tensor] = {}
+    for one in TIERS[seen.shape.how.tier]:
+        values |= one.named(seen)
+    return torch.stack([values[feature.name].to(seen.trajectory.p.dtype) for feature in features], -1)
+
+
+# ---- what layers predict (PLS B.5.1) -----------------------------------------------------------
+
+
+def _followed(shape: Shape) -> str:
+    return "ŷ" if shape.how.target == "final" else "y"
+
+
+def _prob(shape: Shape, place: Place) -> str:
+    y = _followed(shape)
+    return f"p^(ℓ)({y})" + (f" if argmax p^(ℓ) = {y} else 0" if shape.how.traj_prob == "zeroed" else "")
+
+
+def _margin(shape: Shape, place: Place) -> str:
+    other = f"max p^(ℓ) of tokens other than {_followed(shape)}"
+    return f"traj_prob − {'second-highest p^(ℓ)' if shape.how.traj_prob == 'zeroed' else other}"
+
+
+def _layers(shape: Shape) -> dict[str, Sequence[Any]]:
+    return {"layer": range(shape.n_layers)}
+
+
+@family("traj_prob_L{layer}", "trajectory", "probability", "PLS B.5.1", _prob, _layers)
+def traj_prob(seen: Seen) -> Tensor:
+    """p of the token that is followed; `Trajectory` has it zeroed where asked for."""
+    return seen.trajectory.p.T
+
+
+@family("traj_margin_L{layer}", "trajectory", "probability", "PLS B.5.1", _margin, _layers)
+def traj_margin(seen: Seen) -> Tensor:
+    """How far it is before the next one."""
+    return seen.trajectory.margin.T
+
+
+@family(
+    "traj_drop_L{layer}", "trajectory", "probability", "PLS B.5.1", "max(0, traj_prob of layer ℓ−1 − traj_prob)",
+    lambda shape: {"layer": range(1, shape.n_layers)},
+)  # fmt: skip
+def traj_drop(seen: Seen) -> Tensor:
+    """What a layer takes back."""
+    p = seen.trajectory.p
+    return (p[:-1] - p[1:]).clamp(min=0).T
+
+
+# ---- when it settles (PLS B.5.2) ---------------------------------------------------------------
+
+
+def _k_star(shape: Shape, place: Place) -> str:
+    late = "; L where that is L−1" if shape.how.kstar == "author" else ""
+    return f"min k with argmax p^(ℓ) = ŷ for all ℓ ≥ k{late}"
+
+
+def _kappa(shape: Shape, place: Place) -> str:
+    return f"longest run of layers with argmax p^(ℓ) = {'y' if shape.how.kappa_target == 'truth' else 'ŷ'}"
+
+
+@family("k_star", "stability", "layers", "PLS B.5.2", _k_star)
+def k_star(seen: Seen) -> Tensor:
+    """The layer from which on the prediction stays the same."""
+    return seen.k_star
+
+
+@family("kappa", "stability", "layers", "PLS B.5.2", _kappa)
+def kappa(seen: Seen) -> Tensor:
+    """κ: how many layers in a row are right."""
+    predicted = seen.trajectory.predicted
+    return longest_run(predicted == (seen.truth if seen.shape.how.kappa_target == "truth" else predicted[seen.last]))
+
+
+def stability(predicted: Int[Tensor, "L n"], kstar: str) -> Int[Tensor, " n"]:
+    """k*: the first layer from which on every layer predicts what the last one does; author: L where that is L−1."""
+    n_layers = predicted.shape[0]
+    agreed = (predicted == predicted[-1]).flip(0).long().cumprod(0).sum(0)
+    found = n_layers - agreed
+    return torch.where(found == n_layers - 1, n_layers, found) if kstar == "author" else found
+
+
+def longest_run(hit: Bool[Tensor, "L n"]) -> Int[Tensor, " n"]:
+    """κ: the largest number of layers in a row that hit."""
+    run = best = torch.zeros(hit.shape[1], dtype=torch.long, device=hit.device)
+    for layer in hit:
+        run = (run + 1) * layer
+        best = torch.maximum(best, run)
+    return best
+
+
+# ---- heads, at the stable layer and at the final one (PLS B.5.3, B.5.4, C.2) --------------------
+
+
+def _heads(shape: Shape) -> dict[str, Sequence[Any]]:
+    return {"where": WHERE, "layer": range(shape.n_layers), "head": range(shape.n_heads)}
+
+
+@family("head_act_{where}_L{layer}H{head}", "head activation", "attention", "PLS B.5.3", "max_k Ã_h[q, k]", _heads)
+def head_act(seen: Seen) -> Tensor:
+    """The largest weight of every head."""
+    return seen.stable_and_final("peak")
+
+
+@family(
+    "topk_{where}_L{layer}H{head}_r{rank}", "head top-k", "attention", "PLS C.2",
+    "r-th largest Ã_h[q, k], r = rank; 0 where ḡ_h < θ_gate",
+    lambda shape: {**_heads(shape), "rank": range(1, shape.how.k + 1)},
+)  # fmt: skip
+def topk(seen: Seen) -> Tensor:
+    """The k largest weights of every head."""
+    return seen.stable_and_final("top")
+
+
+@family(
+    "head_ent_{where}_L{layer}H{head}", "head entropy", "nats", "PLS B.5.4",
+    "−Σ_k a ln a, a = Ã_h[q, k] / Σ_j Ã_h[q, j]; 0 where max_k Ã_h < θ_entropy", _heads,
+)  # fmt: skip
+def head_ent(seen: Seen) -> Tensor:
+    """How spread the attention of every head is."""
+    return seen.stable_and_final("entropy")
+
+
+def placed(values: Float[Tensor, "L n ..."], layer: Int[Tensor, " n"]) -> Float[Tensor, "n L ..."]:
+    """Each row's values of its own `layer`, 0 in all other layers."""
+    block = values.new_zeros(values.shape[1], values.shape[0], *values.shape[2:])
+    rows = torch.arange(len(block), device=block.device)
+    block[rows, layer] = values[layer, rows]
+    return block
+
+
+# ---- where heads look (PLS B.5.5) ---------------------------------------------------------------
+
+SPAN = "Σ_h Σ_k Ã_h[q, k] (q − k) / Σ_h Σ_k Ã_h[q, k]; 0 where there is no key"
+
+
+def _mass(shape: Shape, place: Place) -> str:
+    return f"Σ_h Σ_k Ã_h[q, k], q−{shape.how.window} ≤ k < q"
+
+
+def _final(shape: Shape, place: Place) -> int | None:
+    return shape.n_layers - 1 if place.get("where", "final") == "final" else None
+
+
+def _where(shape: Shape) -> dict[str, Sequence[Any]]:
+    return {"where": WHERE}
+
+
+def _of_two(values: Float[Tensor, "L n"], seen: Seen) -> Float[Tensor, "n where"]:
+    """Of the stable layer and of the final one."""
+    return torch.stack([values.gather(0, seen.stable[None])[0], values[seen.last]], 1)
+
+
+@family("attn_span_{where}", "position", "tokens", "PLS B.5.5", SPAN, _where, layer=_final)
+def attn_span(seen: Seen) -> Tensor:
+    """How far back the layer looks."""
+    return _of_two(torch.stack([span(one) for one in seen.stats]), seen)
+
+
+@family("local_mass_{where}", "position", "attention", "PLS B.5.5", _mass, _where, layer=_final)
+def local_mass(seen: Seen) -> Tensor:
+    """How much it looks at the nearest keys."""
+    return _of_two(seen.of_layers("local").sum(-1), seen)
+
+
+def span(stats: AttentionStats) -> Float[Tensor, " n"]:
+    """Mean distance of attention over all heads, in tokens; 0 where there is no key."""
+    assert stats.distance is not None
+    mass = stats.mass.sum(-1)
+    return torch.where(mass > 0, stats.distance.sum(-1) / mass.clamp(min=torch.finfo(mass.dtype).tiny), 0.0)
+
+
+# ---- the summaries (PLS B.4.1) -----------------------------------------------------------------
+
+
+def _group(shape: Shape, place: Place) -> str:
+    heads = ", ".join(head.label for head in shape.how.heads(place["group"], shape.n_layers, shape.n_heads))
+    return f"Σ_h max_k Ã_h[q, k], h in {heads}"
+
+
+@family("processing_depth", "core", "layers", "PLS B.4.1", "k*")
+def processing_depth(seen: Seen) -> Tensor:
+    """k*."""
+    return seen.k_star
+
+
+@family("confidence", "core", "probability", "PLS B.4.1", "p^(L−1)(ŷ)", layer=_final)
+def confidence(seen: Seen) -> Tensor:
+    """How sure the model is of what it says."""
+    return seen.trajectory.confidence
+
+
+@family("{group}_mass", "core", "attention", "PLS B.4.1", _group, lambda shape: {"group": tuple(HEADS_OF)})
+def group_mass(seen: Seen) -> Tensor:
+    """The largest weights of the paper's heads, summed."""
+    found = []
+    for group in HEADS_OF:
+        heads = seen.shape.how.heads(group, seen.shape.n_layers, seen.shape.n_heads)
+        found.append(torch.stack([seen.stats[head.layer].peak[:, head.head] for head in heads]).sum(0))
+    return torch.stack(found, 1)
+
+
+@family("context_span", "core", "tokens", "PLS B.4.1", SPAN, layer=_final)
+def context_span(seen: Seen) -> Tensor:
+    """How far back the final layer looks."""
+    return span(seen.stats[seen.last])
+
+
+TRAJECTORY = (traj_prob, traj_margin, traj_drop, k_star, kappa)
+POSITION = (attn_span, local_mass)
+TIERS: dict[str, tuple[Family, ...]] = {
+    "core": (processing_depth, confidence, group_mass, context_span),
+    "structural": (*TRAJECTORY, head_act, head_ent),
+    "structural+position": (*TRAJECTORY, head_act, head_ent, *POSITION),
+    "topk": (*TRAJECTORY, topk, head_ent, *POSITION),
+}

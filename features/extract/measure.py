@@ -1,0 +1,235 @@
+"""Extraction part by part: which documents are read together, their tables, and how deep tokens were processed."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+
+from streamscope.features.compute.reader import FeatureReader
+from streamscope.features.extract import Extract
+from streamscope.features.extract.parts import Parts
+from streamscope.features.schema import Feature
+from streamscope.features.store import FORMAT, INDEX
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import batches
+from streamscope.models.ledger import Ledger
+from streamscope.models.text.shards import TokenShards
+from streamscope.probes.contract import Opened, Progress, Seen, Tokens, checkpoint_of, title_of
+from streamscope.probes.documents import OpenTokens, unit_names
+from streamscope.probes.observations import Estimates, Measure, Observations, each
+from streamscope.probes.result import Column, LongTable, Scratch, Table, counts, described, key
+from streamscope.probes.stream_states import stream_hooks
+
+PART_ROWS = 8192
+"""Rows of a part: what is in memory at once, and a row group of the file."""
+BATCH_TOKENS = 1024
+"""Padded tokens of a forward pass: activations stay in the cache."""
+SHARE = Measure(name="share of tokens", unit="share", resolution=0.0)
+
+
+class Part(NamedTuple):
+    """Documents that are read together."""
+
+    documents: np.ndarray
+    rows: np.ndarray
+    """Of each document."""
+
+
+class Work:
+    """One extraction: its parts, done or not, in a folder."""
+
+    def __init__(self, how: Extract, model: Any, opened: OpenTokens, folder: Path) -> None:
+        """Raises `InputError` as `FeatureReader` and `plan`."""
+        raw = None if how.raw is None else how.raw or stream_names(model)
+        self.reader, self.opened = FeatureReader(model, how, raw or ()), opened
+        self.plan, self.counts = plan(self.reader, opened.shards, opened.spec.max_tokens)
+        about = {
+            **checkpoint_of(model), "format": FORMAT, "tier": how.tier, "raw": self.reader.raw,
+            "options": {name: value for name, value in asdict(how).items() if name != "raw"},
+            "schema": [asdict(feature) for feature in self.reader.columns], "data": {**opened.about(), **self.counts},
+        }  # fmt: skip
+        self.about = json.loads(json.dumps(about))  # as it is on disk
+        same = {**self.about, "rows": PART_ROWS, "batch": BATCH_TOKENS, "device": torch.device(model.cfg.device).type}
+        digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
+        self.parts = Parts(folder / digest)  # what is left of something else is not taken for this
+
+    def do(self, progress: Progress, *, wait: bool) -> None:
+        """Read the parts that nobody has read or holds; with `wait`, until all are read."""
+        pieces = pieces_of(self.reader.model)
+        ledger, names = Ledger(self.parts.folder / "ledger"), [f"{i:06d}" for i in range(len(self.plan))]
+
+        def read(name: str) -> None:
+            if not self.parts.done(int(name)):
+                self.parts.write(int(name), tables_of(self.reader, self.opened.shards, self.plan[int(name)], pieces))
+
+        for name in progress(names):
+            ledger.work([name], read, caught=())
+        if wait:
+            ledger.work(names, read, caught=(), wait=True)
+
+
+def share(how: Extract, model: Any, data: Opened, progress: Progress) -> None:
+    """Read the parts that are open."""
+    assert data.work is not None
+    Work(how, model, data[Tokens], data.work).do(progress, wait=False)
+
+
+def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: values of k*; units: documents. The rows stay in the files of their parts."""
+    scratch = Scratch()
+    work = Work(how, model, data[Tokens], data.work or scratch.folder)
+    work.do(progress, wait=True)
+    name, n = title_of(model), len(work.plan)
+    made = {"features": LongTable(work.parts.files(n, 0), columns(work.reader.columns), keep=scratch,
+                                  title=f"{name}: {len(work.reader.columns)} features of every token")}  # fmt: skip
+    if work.reader.raw:
+        made["raw"] = LongTable(work.parts.files(n, 1), raw_columns(work.reader.raw), keep=scratch,
+                                title=f"{name}: activations of {', '.join(work.reader.raw)}")  # fmt: skip
+    seen = Seen({}, {}, {"features": work.about}, extra=made)
+    seen.blocks["depth"] = depths(made["features"], work, model.config.n_layers)
+    seen.contrasts["depth"] = each("share", seen.blocks["depth"].cells, null=None)
+    counted = work.counts
+    seen.about["title"] = (
+        f"{name}: layers until the prediction is the final one; {counted['rows']:,} tokens of "
+        f"{counted['documents']:,} documents; {counted['cut']:,} documents cut at {work.opened.n_ctx} tokens "
+        f"({counted['cut_tokens']:,} tokens lost), {counted['short']:,} too short for a row"
+    )
+    return seen
+
+
+def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
+    """How many tokens of each document have which k*."""
+    name = "processing_depth" if work.reader.how.tier == "core" else "k_star"
+    documents = np.concatenate([part.documents for part in work.plan])
+    rows = np.concatenate([part.rows for part in work.plan])
+    total = np.zeros((n_layers + 1, len(documents)))
+    for batch in table.batches(["document", name]):
+        at = np.searchsorted(documents, batch["document"].to_numpy())
+        np.add.at(total, (batch[name].to_numpy().astype(int), at), 1)
+    last = (rows + 1 + work.reader.offset).tolist()
+    ids = ((d, work.opened.shards.document(d)[:stop]) for d, stop in zip(documents.tolist(), last, strict=True))
+    cells = pd.DataFrame({"k_star": range(n_layers + 1)})
+    return Observations(measure=SHARE, cells=cells, units=unit_names(ids), total=total, size=rows.astype(float))
+
+
+def tables(how: Extract, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """The features of every token, raw activations where they were asked for, and the shares of k*."""
+    frame, missing = estimates["depth"].wide(["k_star"], describe=("low", "high"))
+    frame = frame.assign(tokens=seen.blocks["depth"].total.sum(1).astype(int))
+    return {**seen.extra, "depth": Table(frame, DEPTH, missing, seen.about["title"])}
+
+
+def stream_names(model: Any) -> tuple[str, ...]:
+    """The streams that leave the last layer: x_t and x_e, the parallel ones, or the single one."""
+    return tuple(f"blocks.{model.config.n_layers - 1}.hook_{kind}_post" for kind in stream_hooks(model) or ("resid",))
+
+
+# ---- parts -------------------------------------------------------------------------------------
+
+
+def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> tuple[list[Part], dict[str, int]]:
+    """The parts, of about `PART_ROWS` rows, in the order of the documents, and counts; of the last document only the
+    beginning may be wanted. Raises `InputError` where no document has a row."""
+    lengths = shards.lengths
+    rows = reader.rows_of(lengths)
+    before = np.cumsum(rows) - rows
+    if max_tokens is not None:
+        n = int(np.searchsorted(before, max_tokens, side="left"))
+        lengths, before = lengths[:n], before[:n]
+        rows = np.minimum(rows[:n], max_tokens - before)
+    if not rows.any():
+        raise InputError("no document has two tokens that follow each other within the context; give longer documents")
+    used = np.flatnonzero(rows)
+    bounds = np.flatnonzero(np.diff(before[used] // PART_ROWS)) + 1
+    parts = [Part(documents, rows[documents]) for documents in np.split(used, bounds)]
+    over = np.maximum(lengths - 1 - reader.model.config.n_ctx, 0)
+    counted = {"rows": rows.sum(), "documents": len(used), "short": len(rows) - len(used)}
+    counted |= {"cut": np.count_nonzero(over), "cut_tokens": over.sum()}
+    return parts, {name: int(n) for name, n in counted.items()}
+
+
+def tables_of(reader: FeatureReader, shards: TokenShards, part: Part, pieces: np.ndarray) -> list[pa.Table]:
+    """The table of a part's features and, if any are wanted, that of its raw activations; documents in order."""
+    offset = reader.offset
+    wanted = zip(part.documents.tolist(), part.rows.tolist(), strict=True)
+    documents = [shards.document(d)[: n + 1 + offset].tolist() for d, n in wanted]
+    starts, total = np.cumsum(part.rows) - part.rows, int(part.rows.sum())
+    X = np.empty((total, len(reader.columns)), np.float32)
+    prediction = np.empty(total, np.int64)
+    raw: dict[str, np.ndarray] = {}
+    for batch in batches([len(ids) for ids in documents], BATCH_TOKENS):
+        found = reader.read([documents[i] for i in batch])
+        to = np.concatenate([starts[i] + np.arange(part.rows[i]) for i in batch])
+        X[to], prediction[to] = found.X, found.prediction
+        for name, x in found.raw.items():
+            raw.setdefault(name, np.empty((total, x.shape[1]), np.float32))[to] = x
+    at = np.arange(total) - np.repeat(starts, part.rows)
+    token = np.concatenate([ids[:n] for ids, n in zip(documents, part.rows, strict=True)])
+    target = np.concatenate([ids[1 + offset :] for ids in documents])
+    ids = {"token": token, "target": target, "prediction": prediction}
+    values = {"document": np.repeat(part.documents, part.rows), "position": at}
+    values |= {f"{name}_id": x for name, x in ids.items()} | {name: pieces[x] for name, x in ids.items()}
+    index = {name: pa.array(values[name], pa.type_for_alias(kind)) for name, kind in INDEX.items()}
+    features = dict(zip((c.name for c in reader.columns), np.ascontiguousarray(X.T), strict=True))
+    made = [pa.table(index | features)]
+    if raw:
+        lists = {name: pa.FixedSizeListArray.from_arrays(x.ravel(), x.shape[1]) for name, x in raw.items()}
+        made.append(pa.table(index | lists))
+    return made
+
+
+def pieces_of(model: Any) -> np.ndarray:
+    """The text of every id; its number for a model without tokenizer."""
+    n, tokenizer = model.config.d_vocab, model.tokenizer
+    known = [] if tokenizer is None else tokenizer.pieces(range(tokenizer.d_vocab))
+    return np.array([*known, *(str(i) for i in range(len(known), n))], dtype=object)
+
+
+# ---- columns -----------------------------------------------------------------------------------
+
+TOKEN = (
+    key("document", "document", "from 0, in the order of the data", "document", "d"),
+    key("position", "position", "of the query, from the start of the document", "tokens", "d"),
+    Column(name="token_id", title="id", unit="token id", format="d", shown=False, doc="token at the position"),
+    key("token", "token", "token at the position", "text"),
+    Column(name="target_id", title="target's id", unit="token id", format="d", shown=False, doc="the next token"),
+    key("target", "target", "the token that follows what is predicted from", "text"),
+    Column(name="prediction_id", title="prediction's id", unit="token id", format="d", shown=False,
+           doc="the final layer's argmax"),
+    key("prediction", "prediction", "the final layer's argmax", "text"),
+)  # fmt: skip
+SHOWN = ("k_star", "kappa", "processing_depth", "confidence")
+"""Features that are shown on the screen."""
+
+
+def columns(features: Sequence[Feature]) -> tuple[Column, ...]:
+    """Those of the token, then the features."""
+    return (
+        *TOKEN,
+        *(
+            Column(name=one.name, title=one.name, unit=one.unit, doc=one.formula, source=one.source, format=".4g",
+                   shown=one.name in SHOWN)
+            for one in features
+        ),
+    )  # fmt: skip
+
+
+def raw_columns(hooks: Sequence[str]) -> tuple[Column, ...]:
+    """Those of the token, then the hooks, a vector each."""
+    return (*TOKEN, *(Column(name=hook, title=hook, unit="activation", doc=f"{hook} at the position, all its axes one "
+                             "after the other", shown=False) for hook in hooks))  # fmt: skip
+
+
+DEPTH = (
+    key("k_star", "k*", "layers until the prediction is the final one", "layers", "d"),
+    *described("share", "share", "share of tokens", "tokens with this k*", format=".3f", source="PLS Table 1"),
+    Column(name="tokens", title="tokens", unit="tokens", format="d", doc="with this k*"),
+    *counts("documents", "documents"),
+)
