@@ -192,6 +192,17 @@ def _read_one(path: Path) -> Features:
     return Features(pd.concat([index, pd.DataFrame(x, columns=names)], axis=1), schema, about)
 
 
+def read_effects(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The rows of a table of `interventions.token_effects`, and what it says of itself.
+
+    Raises `InputError` for another kind of file.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist; python -m interventions.token_effects --out {path} writes one")
+    about = read_about_of(path, "effects")
+    return pd.read_parquet(path), about
+
+
 def read_about_of(path: Path, kind: str) -> dict[str, Any]:
     """What a result says about itself under `kind`; `InputError` for another kind of file or another format."""
 

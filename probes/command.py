@@ -251,7 +251,7 @@ class Job:
 
 def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """Open every run, measure, print, write. What cannot be written or measured is refused before the work."""
-    from streamscope.probes.figures import check_figure, write_figure
+    from streamscope.probes.figures import check_figure
     from streamscope.probes.result import check_out
 
     if options.out is not None:
@@ -265,6 +265,10 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     from streamscope.models.provenance import pick_device, provenance
     from streamscope.probes.together import together
 
+    if data and all(one.alone for one in data) and not options.run and options.control is None:
+        made = how.run(how.open(None, *data), progress_bar(how.name))
+        finish(made, options, provenance("cpu"))
+        return
     names = runs_of(options.run or how.runs)
     device = pick_device(options.device)
     beside = _beside(names, runs_of([options.control]) if options.control is not None else [])
@@ -287,13 +291,18 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
         if found is None:
             return
         results = found
-    result = together(results)
+    finish(together(results), options, {**provenance(device), "run": list(names)})
+
+
+def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> None:
+    """Print a result, and write it with what is also known `about` it."""
+    from streamscope.probes.figures import write_figure
+
     result.print()
     if result.about.get("no_mean"):
         print(result.about["no_mean"])
     if options.out is not None:
-        whole = replace(result, about={**result.about, **provenance(device), "run": list(names)})
-        for path in whole.save(options.out):
+        for path in replace(result, about={**result.about, **about}).save(options.out):
             print(f"written {path}")
         shutil.rmtree(_parts(options.out), ignore_errors=True)
     if options.figure is not None:

@@ -94,6 +94,11 @@ class Data(Validated):
         """Open it for a model; `like`: what it was opened as for the run that this model is the control of."""
         raise NotImplementedError
 
+    @property
+    def alone(self) -> bool:
+        """Whether it says itself of which model it is: an instrument of such data alone needs none."""
+        return False
+
     def small(self) -> "Data":
         """The same, little of it: for tests and the reference."""
         return self

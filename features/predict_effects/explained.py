@@ -9,32 +9,39 @@ Beside the features stand what is known without them (`BASELINES`) and the featu
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
 
 from streamscope.features.predict_effects.regression import Predictions, Progress, boosting, folds_of, ridge
 from streamscope.models.errors import InputError
 from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals
 from streamscope.probes.undefined import note
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 BASELINES = ("position", "loss", "confidence")
 """position: q, ln(1 + q), 1 / (1 + q). loss: of the target, and its square. confidence: p, ln p of the prediction."""
 ROUNDING = 1e-6
 """Nats: effects with a smaller sd are rounding of float32."""
-R2 = "share of variance, held-out documents"
-UNITS = {
-    **dict.fromkeys(("r2", "ci_low", "ci_high", *BASELINES, "baselines", "both", "shuffled", "shuffled_max"), R2),
-    **dict.fromkeys(("gain", "gain_low", "gain_high"), "R² of features with baselines − that of baselines, or 0"),
-    "spearman": "rank correlation of effect and prediction, tokens",
-    "sd": "nats, between tokens",
-    "n": "tokens",
-    "documents": "independent units",
-}
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What features explain of m effects, d documents."""
+
+    table: pd.DataFrame
+    """One row per effect."""
+    errors: dict[str, np.ndarray]
+    """Columns that were used (features, a baseline …) -> Σ (y − ŷ)² of each document, [those that vary, d]."""
+    around: np.ndarray
+    """Σ (y − ȳ)² [those that vary, d]."""
+    varies: np.ndarray
+    """[m] whether an effect varies by more than rounding."""
+    documents: np.ndarray
+    """[d] names."""
 
 
 def baselines(position: np.ndarray, loss: np.ndarray, log_p: np.ndarray) -> dict[str, np.ndarray]:
@@ -59,16 +66,14 @@ def explain(
     resamples: int = 2000,
     seed: int = 0,
     progress: Progress = iter,
-) -> "pd.DataFrame":
+) -> Explained:
     """One row per column of `effects` [n, m]: R² of x [n, d], of what is `known`, of both, of shuffled effects.
 
-    Columns r2, ci_low, ci_high; a column per entry of `known`; `baselines`, all of these together; `both`, with the
+    Columns r2, r2_low, r2_high; a column per entry of `known`; `baselines`, all of these together; `both`, with the
     features; gain = both − max(baselines, 0), gain_low, gain_high; shuffled (mean), shuffled_max; spearman; `chosen`,
     the median penalty or number of trees; sd; n, documents; undefined. Raises `InputError` for fewer documents than
     folds, or than eight, and when no effect varies.
     """
-    import pandas as pd
-
     codes = cluster_codes(documents, len(effects))
     found, least = int(codes.max()) + 1, max(BOOTSTRAP_CLUSTERS, folds)
     if found < least:
@@ -91,7 +96,7 @@ def explain(
     rng = np.random.default_rng(seed)
     shuffled = [_shuffled(fit, x, rng.permutation(y), split) for _ in range(shuffles)]
     columns = {
-        "r2": r2.pop("features"), "ci_low": low, "ci_high": high, **r2,
+        "r2": r2.pop("features"), "r2_low": low, "r2_high": high, **r2,
         "gain": _gain(errors["both"], errors["baselines"], around), "gain_low": gain_low, "gain_high": gain_high,
         "shuffled": np.mean(shuffled, 0), "shuffled_max": np.max(shuffled, 0),
         "spearman": _rank_correlation(said["features"].predicted, y), "chosen": np.median(said["features"].chosen, 0),
@@ -106,7 +111,8 @@ def explain(
         note({name: why for name, missing in zip(columns, row, strict=True) if missing})
         for why, row in zip(reasons, undefined, strict=True)
     ]
-    return table
+    names = np.asarray(documents)[np.unique(codes, return_index=True)[1]]
+    return Explained(table, errors, around, varies, names)
 
 
 def _by_document(differences: np.ndarray, codes: np.ndarray) -> np.ndarray:
@@ -131,8 +137,6 @@ def _shuffled(fit: Callable[..., Predictions], x: np.ndarray, y: np.ndarray, fol
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Spearman's ρ [m] of columns; NaN where one is constant."""
-    from scipy.stats import rankdata
-
     a, b = (rankdata(v, axis=0) - (len(v) + 1) / 2 for v in (a, b))
     spread = np.sqrt(np.square(a).sum(0) * np.square(b).sum(0))
     return np.where(spread > 0, (a * b).sum(0) / np.where(spread > 0, spread, 1), np.nan)

@@ -1,15 +1,14 @@
 """Features and effects of the same tokens, joined by document and position."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from streamscope.features.store import KEY, read_about_of, read_features
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_float_dtype, is_integer_dtype
+
+from streamscope.features.store import KEY, Features
+from streamscope.features.tables import OpenEffects
 from streamscope.models.errors import InputError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
 
 IDS = ["token_id", "target_id"]
 MEASURES = ("delta_loss", "delta_log_p")
@@ -19,9 +18,9 @@ MEASURES = ("delta_loss", "delta_log_p")
 class Matched:
     """The n tokens that both tables hold."""
 
-    x: "np.ndarray"
+    x: np.ndarray
     """Features [n, d], without the columns that are zero by construction."""
-    table: "pd.DataFrame"
+    table: pd.DataFrame
     """document, position, loss, log_p and the effects `delta_loss_NAME`, `delta_log_p_NAME`, in the rows of x."""
     edits: tuple[str, ...]
     features_only: int
@@ -31,40 +30,33 @@ class Matched:
     repeated: int
     """Rows whose text, from the start of the document to the token, begins another document as well: features (but κ of
     the true token) and Δ ln p are those of the rows there, which may be in another fold."""
-    about: dict[str, Any]
-    """`about` of both files."""
 
 
-def match_effects(features: Path, effects: Path) -> Matched:
-    """Read both files and join their rows.
+def match_effects(found: Features, effects: OpenEffects, features: str = "the features") -> Matched:
+    """Join the rows of both tables; `features` is what errors call the first.
 
     Raises `InputError` for files of another kind, different models, columns that are missing or of another type, tokens
     that differ (other data, other cuts), rows that occur twice, missing values, and no row in common.
     """
-    import numpy as np
-
-    if not effects.exists():
-        raise InputError(f"{effects} does not exist; python -m interventions.token_effects --out {effects} writes one")
-    about = read_about_of(effects, "effects")
-    found = read_features(features)
+    table, about, where = effects.table, effects.of, effects.where
     one, other = str(found.about["checkpoint"]), str(about.get("checkpoint"))
     if one != other:
-        raise InputError(f"{features} and {effects} are of different models ({one[:8]}, {other[:8]}); use one run")
+        raise InputError(f"{features} and {where} are of different models ({one[:8]}, {other[:8]}); use one run")
     edits = tuple(about.get("edits") or ())
     values = [f"{measure}_{edit}" for measure in MEASURES for edit in edits] + ["loss", "log_p"]
-    table = _read_effects(effects, values)
+    table = _checked(table, where, values)
     if bad := int((~np.isfinite(table[values].to_numpy())).any(1).sum()):
-        raise InputError(f"{effects}: {bad} rows with missing values; compute it again")
+        raise InputError(f"{where}: {bad} rows with missing values; compute it again")
     if twice := int(table.duplicated(KEY).sum()):
-        raise InputError(f"{effects}: {twice} positions occur twice; compute it again")
+        raise InputError(f"{where}: {twice} positions occur twice; compute it again")
     index = found.table[[*KEY, *IDS]].assign(row=np.arange(len(found.table)))
     both = index.merge(table, on=KEY, suffixes=("", "_effects"))
     if not len(both):
-        raise InputError(f"{features} and {effects} have no token in common; compute both from the same data")
+        raise InputError(f"{features} and {where} have no token in common; compute both from the same data")
     same = np.all([both[name] == both[f"{name}_effects"] for name in IDS], axis=0)
     if not same.all():
         raise InputError(
-            f"{int((~same).sum())} of {len(both)} tokens or targets differ: {features} and {effects} are of different "
+            f"{int((~same).sum())} of {len(both)} tokens or targets differ: {features} and {where} are of different "
             "data, or the features of another logits_row than query"
         )
     prefix = prefixes(found.table)[both["row"].to_numpy()]
@@ -77,16 +69,11 @@ def match_effects(features: Path, effects: Path) -> Matched:
         features_only=len(found.table) - len(both),
         effects_only=len(table) - len(both),
         repeated=int(((times[at] > 1) & (prefix >= 0)).sum()),
-        about={"features": found.about, "effects": about},
     )
 
 
-def _read_effects(path: Path, values: list[str]) -> "pd.DataFrame":
+def _checked(table: pd.DataFrame, path: str, values: list[str]) -> pd.DataFrame:
     """Integers of `KEY` and `IDS`, numbers of `values`; `InputError` for other columns, and where there is no edit."""
-    import pandas as pd
-    from pandas.api.types import is_float_dtype, is_integer_dtype
-
-    table = pd.read_parquet(path)
     if len(values) == 2:
         raise InputError(f"{path} names no edits; compute it again")
     for name in (*KEY, *IDS, *values):
@@ -97,11 +84,9 @@ def _read_effects(path: Path, values: list[str]) -> "pd.DataFrame":
     return table[[*KEY, *IDS, *values]]
 
 
-def prefixes(table: "pd.DataFrame") -> "np.ndarray":
+def prefixes(table: pd.DataFrame) -> np.ndarray:
     """[n] a number for the tokens from the document's start to each row, equal where these are; −1 where rows before
     are missing. `table`: columns document, position, token_id."""
-    import numpy as np
-
     of, known = np.full(len(table), -1), dict[tuple[int, int], int]()
     order = np.lexsort((table["position"], table["document"]))
     rows = table[[*KEY, "token_id"]].to_numpy()[order].tolist()

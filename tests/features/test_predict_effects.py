@@ -11,7 +11,9 @@ import pytest
 
 from streamscope.features.predict_effects import main
 from streamscope.features.predict_effects.explained import baselines, explain
-from streamscope.features.predict_effects.matched import match_effects, prefixes
+from streamscope.features.predict_effects.matched import Matched, match_effects, prefixes
+from streamscope.features.store import read_effects, read_features
+from streamscope.features.tables import OpenEffects
 from streamscope.models.errors import InputError
 from streamscope.probes.tables import read_about, write_table
 from tests.features.planted import planted_file
@@ -40,12 +42,12 @@ def naive_r2(y: np.ndarray, predicted: np.ndarray, mean: np.ndarray) -> float:
 def test_a_known_share_of_variance_is_found() -> None:
     shares = np.repeat([0.9, 0.5, 0.1], 4)
     effects = np.stack([linear(share, seed) for seed, share in enumerate(shares)], 1)
-    found = explain(X, effects, KNOWN, CODES, resamples=400)
-    covered = (found["ci_low"] <= shares) & (shares <= found["ci_high"])
+    found = explain(X, effects, KNOWN, CODES, resamples=400).table
+    covered = (found["r2_low"] <= shares) & (shares <= found["r2_high"])
     assert covered.sum() >= 11
     np.testing.assert_allclose(found["r2"], shares, atol=0.06)
     assert (found["shuffled_max"] < 0.005).all() and (found["gain_low"] > 0).all()
-    assert (found["ci_high"] - found["ci_low"] < 0.2).all()
+    assert (found["r2_high"] - found["r2_low"] < 0.2).all()
     assert (found["n"] == N).all() and (found["documents"] == DOCUMENTS).all()
     assert (found["spearman"] > 0.2).all() and (found["baselines"].abs() < 0.02).all()
 
@@ -55,9 +57,9 @@ def test_no_relation_is_not_found() -> None:
     rng = np.random.default_rng(1)
     effects = rng.normal(size=(N, 80)) + rng.normal(size=(DOCUMENTS, 80))[CODES]
     effects[:, 40:] += 0.5 * KNOWN["loss"][:, :1] + 2 * KNOWN["position"][:, 2:]
-    found = explain(X, effects, KNOWN, CODES, resamples=400)
-    assert (found["ci_low"] > 0).sum() <= 2 and (found["gain_low"] > 0).sum() <= 2
-    assert (found["ci_low"].le(0) & found["ci_high"].ge(0)).mean() > 0.5  # the others are below: worse than the mean
+    found = explain(X, effects, KNOWN, CODES, resamples=400).table
+    assert (found["r2_low"] > 0).sum() <= 2 and (found["gain_low"] > 0).sum() <= 2
+    assert (found["r2_low"].le(0) & found["r2_high"].ge(0)).mean() > 0.5  # the others are below: worse than the mean
     assert found["r2"].abs().max() < 12 / DOCUMENTS / 2  # chance, of features of documents
     assert (found["shuffled"] <= 0.002).all() and found["shuffled"].mean() <= 0
     assert (found["baselines"][40:] > 0.05).all()
@@ -68,7 +70,7 @@ def test_what_baselines_explain_is_no_gain() -> None:
     y = 2 * KNOWN["position"][:, 2] + KNOWN["loss"][:, 0]
     y = (y + 0.5 * y.std() * np.random.default_rng(2).normal(size=N))[:, None]
     x = np.concatenate([X, KNOWN["position"], KNOWN["loss"]], 1)
-    row = explain(x, y, KNOWN, CODES, resamples=400).iloc[0]
+    row = explain(x, y, KNOWN, CODES, resamples=400).table.iloc[0]
     assert row["r2"] == pytest.approx(0.8, abs=0.03) and row["baselines"] == pytest.approx(0.8, abs=0.03)
     assert max(row["position"], row["loss"]) < row["baselines"] - 0.1 and abs(row["confidence"]) < 0.02
     assert abs(row["gain"]) < 0.01 and row["gain_low"] < 0.003
@@ -78,7 +80,7 @@ def test_r2_is_that_of_the_formula_and_a_constant_effect_has_none() -> None:
     from streamscope.features.predict_effects.regression import folds_of, ridge
 
     effects = np.stack([linear(0.5, 7), np.full(N, 3.0)], 1)
-    found = explain(X, effects, KNOWN, CODES, resamples=100, seed=4)
+    found = explain(X, effects, KNOWN, CODES, resamples=100, seed=4).table
     said = ridge(X, effects[:, :1], folds_of(CODES, 5, seed=4))
     assert found["r2"][0] == pytest.approx(naive_r2(effects[:, 0], said.predicted[:, 0], said.mean[:, 0]))
     assert np.isnan(found["r2"][1]) and "rounding only" in found["undefined"][1] and not found["undefined"][0]
@@ -126,9 +128,13 @@ def files(
     return planted_file(folder / "features.parquet", table=features), folder / "effects.parquet", features, effects
 
 
+def matched(features: Path, effects: Path) -> Matched:
+    return match_effects(read_features(features), OpenEffects(*read_effects(effects), str(effects)), str(features))
+
+
 def test_rows_are_joined_by_document_and_position(tmp_path: Path) -> None:
     one, other, features, effects = files(tmp_path)
-    found = match_effects(one, other)
+    found = matched(one, other)
     assert (len(found.table), found.features_only, found.effects_only) == (380, 20, 10)
     assert found.x.shape == (380, 23 - 4)  # two final columns of each head of layer 0 are 0 by construction
     for i in (0, 57, 379):
@@ -142,7 +148,7 @@ def test_rows_are_joined_by_document_and_position(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     one, other, *_ = files(tmp_path)
     out = tmp_path / "predicted.parquet"
-    main([str(one), str(other), "--resamples", "200", "--shuffles", "2", "--out", str(out)])
+    main(["--features", str(one), "--effects", str(other), "--resamples", "200", "--shuffles", "2", "--out", str(out)])
     table = pd.read_parquet(out).set_index(["of", "measure", "edit"])
     assert len(table) == 8
     assert table.loc[("signed", "delta_loss", "L0H0"), "r2"] == pytest.approx(5 / 5.09, abs=0.03)
@@ -150,7 +156,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert table.loc[("absolute", "delta_log_p", "L0H0"), "r2"] < 0.3
     about = read_about(out)["about"]
     assert about["unmatched"] == {"features_only": 20, "effects_only": 10} and about["options"]["shuffles"] == 2
-    assert "plotly" in out.with_suffix(".html").read_text()
     text = " ".join(capsys.readouterr().out.split())
     assert "380 tokens of 19 documents" in text and "20 rows of the features, 10 of the effects" in text
 
@@ -176,8 +181,21 @@ def test_rows_of_documents_that_begin_alike_are_counted(tmp_path: Path, capsys: 
         return table.assign(token_id=table["token_id"].mask(like, 80 + table["position"]))
 
     one, other, *_ = files(tmp_path, index=same_beginnings)
-    assert match_effects(one, other).repeated == 3 * 4
-    main([str(one), str(other), "--resamples", "100", "--shuffles", "1", "--out", str(tmp_path / "p.parquet")])
+    assert matched(one, other).repeated == 3 * 4
+    main(
+        [
+            "--features",
+            str(one),
+            "--effects",
+            str(other),
+            "--resamples",
+            "100",
+            "--shuffles",
+            "1",
+            "--out",
+            str(tmp_path / "p.parquet"),
+        ]
+    )
     assert "12 tokens (3.2%) not unseen" in " ".join(capsys.readouterr().out.split())
     assert read_about(tmp_path / "p.parquet")["about"]["repeated"] == 12
 
@@ -199,18 +217,18 @@ def test_effects_without_their_columns(tmp_path: Path, change: Any, message: str
     about = read_about(other)["about"]
     write_table(change(effects), other, units={}, about=about)
     with pytest.raises(InputError, match=message):
-        main([str(one), str(other)])
+        main(["--features", str(one), "--effects", str(other)])
     for key, what in (("edits", "names no edits"), ("checkpoint", "different models")):
         write_table(effects, other, units={}, about={"effects": about["effects"] | {key: {}}})
         with pytest.raises(InputError, match=what):
-            main([str(one), str(other)])
+            main(["--features", str(one), "--effects", str(other)])
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_seeds_that_no_generator_takes(tmp_path: Path, seed: int) -> None:
     one, other, *_ = files(tmp_path)
     with pytest.raises(InputError, match=f"seed must be at least 0 and below .*, got {seed}"):
-        main([str(one), str(other), "--seed", str(seed)])
+        main(["--features", str(one), "--effects", str(other), "--seed", str(seed)])
 
 
 @pytest.mark.parametrize(
@@ -226,23 +244,23 @@ def test_seeds_that_no_generator_takes(tmp_path: Path, seed: int) -> None:
 def test_files_that_do_not_match(tmp_path: Path, changes: dict, message: str) -> None:
     one, other, *_ = files(tmp_path, **changes)
     with pytest.raises(InputError, match=message):
-        match_effects(one, other)
+        matched(one, other)
 
 
 def test_other_models_kinds_and_edits(tmp_path: Path) -> None:
     one, other, features, _ = files(tmp_path)
     with pytest.raises(InputError, match="did you mean L0H0"):
-        main([str(one), str(other), "--edits", "L0H3"])
+        main(["--features", str(one), "--effects", str(other), "--edits", "L0H3"])
     with pytest.raises(InputError, match="token_effects"):
-        match_effects(one, tmp_path / "none.parquet")
+        matched(one, tmp_path / "none.parquet")
     with pytest.raises(InputError, match="no table of effects"):
-        match_effects(one, one)
+        matched(one, one)
     planted_file(tmp_path / "features.parquet", table=features, checkpoint="other")
     with pytest.raises(InputError, match="different models"):
-        match_effects(one, other)
+        matched(one, other)
 
 
 def test_bad_input_exits_with_code_2(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "features.predict_effects", "a.parquet", "b.parquet", "--out", "x.csv"]
+    arguments = [sys.executable, "-m", "features.predict_effects", "--out", "x.csv"]
     done = subprocess.run(arguments, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: --out x.csv") and done.stderr.count("\n") == 1

@@ -75,8 +75,8 @@ COMMANDS = {
     "cluster-kmeans": "features.cluster {features-raw/out.parquet} --raw {features-raw/out-raw.parquet} "
     "--method kmeans --drop-constant --no-umap --stability 1 --resamples 200",
     "profile": "features.profile {features/out.parquet} {cluster/labels.parquet}",
-    "predict_effects": "features.predict_effects {features/out.parquet} {token_effects/out.parquet} --resamples 200 "
-    "--shuffles 2",
+    "predict_effects": "features.predict_effects --features {features/out.parquet} "
+    "--effects {token_effects/out.parquet} --resamples 200 --shuffles 2",
     "token_effects": "interventions.token_effects lfa --heads L5.* --max-tokens 1000",
     "phenomena": "probes.phenomena lfa --only repeats capitalization --sequences 4",
 }
@@ -112,6 +112,7 @@ RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
            "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
            "specialization": long_names("value"),
            "head_groups": long_names("held_out"), "routing/heads": long_names("over_even"),
+           "predict_effects": {"ci_low": "r2_low", "ci_high": "r2_high"},
            "patch": {"sd": "recovery_sd", "ci_low": "recovery_low", "ci_high": "recovery_high", "p": "effect_p",
                      "p_holm": "effect_p_holm"}}  # fmt: skip
 """By the command's name up to the first hyphen, or that and a table's name."""
@@ -171,7 +172,8 @@ GONE = {
 }  # fmt: skip
 CONTRACT = {
     "ablate", "ablation_effects", "abliterate", "amplify", "coherence", "coreference", "directions", "features",
-    "head_groups", "heads", "hydra", "linear", "mixing_monitor", "patch", "pds", "phenomena", "picture", "routing",
+    "head_groups", "heads", "hydra", "linear", "mixing_monitor", "patch", "pds", "phenomena", "picture",
+    "predict_effects", "routing",
     "specialization", "sps", "steer", "streams", "suppress", "token_effects",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
