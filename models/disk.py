@@ -273,6 +273,19 @@ def read_json(path: Path, kind: Any = Any, remedy: str = "restore it or train th
     return parse(read_bytes(path, f"{path.parent} is no complete run folder"), kind, path, remedy)
 
 
+def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:
+    """A TOML file as a kind; `InputError` as `read_bytes` and `parse`. Arrays may be tuples of the kind."""
+    import json
+    import tomllib
+
+    text = read_bytes(path, f"{path} is missing; {remedy}").decode("utf-8", errors="replace")
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is damaged ({error}); {remedy}") from None
+    return parse(json.dumps(found), kind, path, remedy)
+
+
 def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl. A torn last line is dropped unless `strict`; other damage raises `InputError`."""
     rows: list[dict[str, Any]] = []

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from streamscope.models.disk import read_toml
+from streamscope.models.errors import InputError
 from streamscope.models.text.stories import (
     CATEGORIES,
     RELATIONS,
@@ -21,11 +23,11 @@ from streamscope.models.text.stories import (
     documents,
     is_held_out,
     labelled,
-    main,
     minimal_pairs,
     story,
 )
-from streamscope.models.text.story_words import (
+from streamscope.models.text.stories.__main__ import main
+from streamscope.models.text.stories.lexicon import (
     ANIMALS,
     BOYS,
     CONTAINERS,
@@ -36,7 +38,8 @@ from streamscope.models.text.story_words import (
     THINGS,
     TOOLS,
 )
-from streamscope.models.text.story_world import ALL_PLOTS
+from streamscope.models.text.stories.plots import PLOTS
+from streamscope.models.text.stories4.text import Text
 
 ROOT = Path(__file__).resolve().parents[2]
 NOUNS = {
@@ -185,7 +188,7 @@ def test_the_corpus_is_rich(stories: list[Story]) -> None:
     assert len(set(texts)) / len(texts) > 0.999
     assert len({w for t in texts for w in re.findall(r"[a-z]+", t.lower())}) >= 600
     assert sum(len(s.cases) for s in stories) / len(stories) >= 1.5
-    assert len({plot.name for plot in ALL_PLOTS}) == len(ALL_PLOTS) >= 12
+    assert len({plot.name for plot in PLOTS}) == len(PLOTS) >= 12
     raw = "\n".join(texts).encode()
     assert len(zlib.compress(raw, 9)) / len(raw) > 0.2  # a grammar of few templates falls far below
 
@@ -246,3 +249,23 @@ def test_the_command_refuses_a_number_of_stories_below_one() -> None:
 
     with pytest.raises(InputError, match="--n"):
         main(["--n", "0"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[words]\ngirls = ["Lily"', "is damaged"),
+        ("[passages]\nacts = 3\n", "passages.acts: Input should be a valid array"),
+        ("[passages]\n", "passages.acts: Field required"),
+    ],
+)
+def test_a_damaged_lexicon_is_named(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "text.toml").write_text(text)
+    with pytest.raises(InputError, match=re.escape(told)):
+        read_toml(tmp_path / "text.toml", Text)
+
+
+def test_words_of_the_file_reach_the_generator() -> None:
+    path = ROOT / "models/text/stories/text.toml"
+    assert read_toml(path, dict[str, object])["words"]["girls"] == list(GIRLS)
+    assert read_toml(path, dict[str, object])["plots"][0]["places"] == ["outside"] and "the park" in PLOTS[0].places

@@ -4,12 +4,12 @@ A rule name is a start and an end, and the end tells the gender: Belina is a gir
 (by CRC-32) and the words of [reserved] are kept for evaluation: `RESERVED` holds them, `TRAINING` all others.
 """
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from streamscope.models.text.story_words import ANIMALS, BOYS, CONTAINERS, GIRLS, THINGS, TOOLS
+from streamscope.models.disk import read_toml
+from streamscope.models.text.stories.lexicon import ANIMALS, BOYS, CONTAINERS, GIRLS, THINGS, TOOLS
 
 KINDS = ("girls", "boys", "animals", "people", "things", "foods")
 """What two words must share to compete on equal terms."""
@@ -39,8 +39,8 @@ class Words:
 
 
 def _load() -> tuple[Words, Words, tuple[str, ...], tuple[str, ...]]:
-    text = (Path(__file__).parent / "lexicon.toml").read_text(encoding="utf-8")
-    data = {section: {k: v.split() for k, v in table.items()} for section, table in tomllib.loads(text).items()}
+    told = read_toml(Path(__file__).with_name("lexicon.toml"), dict[str, dict[str, str]])
+    data = {section: {k: v.split() for k, v in table.items()} for section, table in told.items()}
     names, nouns, reserved, plain = data["names"], data["nouns"], data["reserved"], data["plain"]
     old = {"girls": GIRLS, "boys": BOYS, "animals": ANIMALS, "things": (*THINGS, *TOOLS, *CONTAINERS)}
     known = {k: [*old.get(k, ()), *names.get(k, nouns.get(k, ()))] for k in (*KINDS, "places")}

@@ -5,7 +5,7 @@ Two animals, two people of one profession's kind, two girls, two boys or two thi
 What happened to each is told, what settles the pronoun (the cue) stands before it, and the word after it is the one that
 was told of the referent: "A fox who hummed was rescued by a hen who skipped. Safe at last, it hummed again."
 
-The functions have the form that `models.text.story_cases` describes, but `held_out` says what is kept for evaluation:
+The functions have the form that `models.text.stories.cases` describes, but `held_out` says what is kept for evaluation:
 "" training text; "combinations" triples (antecedent, competitor, verb) that it never uses; "words" words that it never
 uses.
 """
@@ -13,8 +13,7 @@ uses.
 from collections.abc import Callable
 from random import Random
 
-from streamscope.models.text.stories4.lexicon import ADJECTIVES, RESERVED, TRAINING, Words
-from streamscope.models.text.story_cases import (
+from streamscope.models.text.stories.cases import (
     BETWEEN_PEOPLE,
     EVENTS,
     PAIR_END,
@@ -24,105 +23,28 @@ from streamscope.models.text.story_cases import (
     between,
     is_held_out,
 )
-from streamscope.models.text.story_text import Env, Label, capital, expand, pick
-from streamscope.models.text.story_words import CONTAINERS, STATES, words
+from streamscope.models.text.stories.lexicon import CONTAINERS, STATES
+from streamscope.models.text.stories.template import Env, Label, capital, expand, pick
+from streamscope.models.text.stories4.lexicon import ADJECTIVES, RESERVED, TRAINING, Words
+from streamscope.models.text.stories4.text import TEXT
 
+_TEXT = TEXT["passages"]
 HELD_OUT = ("", "combinations", "words")
 EVENT_NAMES = tuple(EVENTS)
 STATE_NAMES = tuple(STATES)
 
-ACTS = words(
-    "hummed skipped whistled yawned giggled sneezed danced clapped winked bowed hopped snored coughed sighed grinned nodded "
-    "blushed shivered waved limped stumbled mumbled wept sang swayed stretched trembled laughed crawled"
-)
-THING_ACTS = words(
-    "wobbled rattled squeaked glittered clicked creaked rolled swung dripped buzzed gleamed thumped jingled spun flashed "
-    "shook tilted rustled glowed ticked"
-)
-TAILS = ("again", "once more", "all day", "for a long time", "as before", "and <stayed|stopped>")
-AFTER = (
-    "Everyone <looked at|talked about|thought of> {the}.",
-    "{e} <pointed at|took a picture of|never forgot> {the}.",
-    "{h} <told|asked> {f} about {the}.",
-)
-# what was so -> what is told before the pronoun of the one it was told of
-CONDITIONS: dict[str, tuple[str, ...]] = {
-    "hungry": ("Looking for something to eat", "With nothing to eat"),
-    "thirsty": ("Looking for some water", "Longing for a drink"),
-    "tired": ("Longing for some sleep", "After too little sleep"),
-    "cold": ("Shivering all over", "In need of something warm"),
-    "hot": ("Looking for some shade", "In need of something cool"),
-    "lost": ("Far from home", "Unable to find the way"),
-    "scared": ("Trembling with fear", "Afraid of every sound"),
-    "sad": ("Close to tears", "In need of comfort"),
-    "late": ("Out of breath", "In too much of a hurry"),
-    "rich": ("With gold to spare", "Able to buy everything"),
-    "dirty": ("In need of a bath", "With mud all over"),
-    "angry": ("Stamping with rage", "Unable to calm down"),
-    "curious": ("Full of questions", "Eager to know more"),
-    "sick": ("With a high fever", "In need of medicine"),
-    "bored": ("With nothing to do", "Tired of waiting"),
-    "famous": ("Known all over the world", "Used to being stared at"),
-}
-THING_CONDITIONS: dict[str, tuple[str, ...]] = {
-    "torn": ("Sewn together again", "With a long rip"),
-    "wet": ("Dried in the sun", "Full of water"),
-    "dirty": ("Washed with soap", "Covered in mud"),
-    "missing": ("Found at last", "Back from who knows where"),
-    "broken": ("Glued together again", "In two pieces"),
-    "dusty": ("Wiped with a cloth", "Under a gray layer"),
-    "borrowed": ("Given back in time", "Returned to its owner"),
-    "sold": ("Wrapped up for the buyer", "Paid for in silver"),
-    "frozen": ("Covered in ice", "Left in the snow all night"),
-    "rusty": ("Rubbed with oil", "Brown with age"),
-    "stolen": ("Hidden by the thief", "Brought back by the police"),
-    "forgotten": ("Remembered after years", "Left behind by all"),
-    "painted": ("Bright with color", "Still smelling of paint"),
-    "burning": ("In a cloud of smoke", "Saved from the flames"),
-    "new": ("Just out of the shop", "Never used before"),
-    "hidden": ("Pulled out of the dark", "Out of sight for weeks"),
-}  # fmt: skip
-# (verb, who gives comes first)
-TRANSFERS = {
-    "gave": ("to", True), "sold": ("to", True), "lent": ("to", True), "handed": ("to", True), "threw": ("to", True),
-    "sent": ("to", True), "showed": ("to", True), "brought": ("to", True),
-    "got": ("from", False), "bought": ("from", False), "borrowed": ("from", False), "took": ("from", False),
-    "won": ("from", False), "stole": ("from", False),
-}  # fmt: skip
-GIVER = ("With the {t} gone", "Without the {t}", "Left with no {t}")
-TAKER = ("With the {t} in hand", "Holding the {t}", "Now with a {t}")
-# (what happened, what is true of the first if so, of the second, kinds, the pronoun)
-SCHEMAS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
-    ("could not be squeezed into", "too", words("big wide thick long large"), words("small narrow tight short tiny"), "things", "boxes"),
-    ("could not be lifted by", "too", words("heavy big huge"), words("weak small tired young"), "things", "animals"),
-    ("could not reach", "too", words("short small low"), words("high tall far"), "things", "things"),
-    ("could not carry", "too", words("weak small thin"), words("heavy big huge"), "things", "things"),
-    ("scratched", "so", words("sharp rough hard"), words("soft smooth thin"), "things", "things"),
-    ("overtook", "so", words("fast quick strong"), words("slow tired lazy old"), "animals", "animals"),
-    ("could not catch", "too", words("slow old fat lazy tired"), words("fast quick clever"), "animals", "animals"),
-    ("ran away from", "so", words("scared shy afraid"), words("scary fierce mean angry"), "animals", "animals"),
-    ("carried", "so", words("strong big kind"), words("tired sick hurt"), "animals", "animals"),
-    ("waited for", "so", words("early patient fast"), words("late slow lost"), "animals", "animals"),
-    ("taught", "so", words("clever wise old"), words("young new curious"), "animals", "animals"),
-    ("gave money to", "so", words("rich kind good"), words("poor hungry sad"), "people", "people"),
-    ("could not hear", "so", words("deaf old sleepy"), words("quiet shy far"), "people", "people"),
-    ("laughed at", "so", words("rude mean bad"), words("funny silly odd"), "people", "people"),
-    ("went to help", "so", words("kind nice good"), words("stuck weak sick poor"), "people", "people"),
-    ("took care of", "so", words("kind gentle good"), words("sick weak hurt"), "people", "people"),
-)  # fmt: skip
-RETELL = {
-    "people": ("The one who was {how} {adj} was the {n}.", "It was the {n} who was {how} {adj}."),
-    "animals": ("The one that was {how} {adj} was the {n}.", "It was the {n} that was {how} {adj}."),
-    "things": ("What was {how} {adj} was the {n}.", "The thing that was {how} {adj} was the {n}."),
-}
-TASK_PAIRS = frozenset(
-    frozenset(pair.split("-"))
-    for pair in words(
-        "ball-box cat-mouse dog-bear stone-window man-boy bird-branch king-farmer teacher-girl fish-worm wolf-rabbit book-bag "
-        "car-bus truck-car bee-flower frog-snake nurse-girl lion-mouse shirt-sun lamp-cave key-door goat-sheep knife-bread "
-        "ladder-roof blanket-bed pig-gate"
-    )
-)
+ACTS = _TEXT["acts"]
+THING_ACTS = _TEXT["thing_acts"]
+TAILS = _TEXT["tails"]
+AFTER = _TEXT["after"]
+CONDITIONS = _TEXT["conditions"]
+THING_CONDITIONS = _TEXT["thing_conditions"]
+TRANSFERS = _TEXT["transfers"]
+GIVER = _TEXT["giver"]
+TAKER = _TEXT["taker"]
+SCHEMAS = _TEXT["schemas"]
+RETELL = _TEXT["retell"]
+TASK_PAIRS = frozenset(frozenset(pair.split("-")) for pair in _TEXT["task_pairs"])
 """The nouns of datasets/tasks/winograd: never together in a schema here."""
 
 
@@ -283,20 +205,10 @@ def winograd(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bo
 
 # ---- text without labels: how names and words are written, and who is he and who is she --------------------------
 
-NAMED = (
-    "{h} had a {a} called {N}. {x} {h} <went to look for|gave some water to|was proud of> {N}.",
-    "a {a} lived next door, and its name was {N}. {x} Everyone liked {N}.",
-    "{e} told a tale of a {a} named {N}. {x} In the end all came to see {N}.",
-    "{title} {N} lived <on the hill|down the road>. {x} {h} <waved to|ran to meet|asked> {title} {N}.",
-)
-UNNAMED = (
-    "{h} found a {n} near the {place}. {x} {f} wanted to see the {n}.",
-    "there was a {n} in the {place}. {x} Nobody but {h} noticed the {n}.",
-    "the {n} was {adj}. {x} The {m} was also {adj}.",
-    "{h} had a {adj} {n}. {x} {f} liked the {adj} {n}.",
-)
-ASIDE = ("It was a {#day}.", "Time went by.", "Some birds sang.", "{f} laughed.", "Then it rained.")
-TITLES = ("Mr.", "Mrs.", "Miss", "Aunt", "Uncle", "Captain")
+NAMED = _TEXT["named"]
+UNNAMED = _TEXT["unnamed"]
+ASIDE = _TEXT["aside"]
+TITLES = _TEXT["titles"]
 
 
 def spelled(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
@@ -311,30 +223,9 @@ def spelled(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: boo
     return expand(pick(rng, NAMED if first else UNNAMED), env, rng), (), "tale"
 
 
-GENDERED = {
-    "she": ("Mom", "Grandma", "Aunt Rose", "the queen", "the princess", "the girl", "the woman", "the lady"),
-    "he": ("Dad", "Grandpa", "Uncle Joe", "the king", "the prince", "the boy", "the man", "the old man"),
-}
-ONE_PERSON = (
-    "{n} felt {state}, so {s} {told}.",
-    "{n} was so {state} that {s} {told}.",
-    "because {n} was {state}, {s} {told}.",
-    "{n} looked for {p} {t} and found {p} {u}.",
-    "{n} took {p} {t} and went to see {p} friends.",
-    "they all waved to {n} and gave {o} a {t}.",
-    "{n} sat down, and a {animal} came up to {o}. It liked {o}.",
-    "{n} said that {s} had lost {p} {t}, and we all helped {o}.",
-)
-TWO_PERSONS = (
-    "{m} had a {t}. {n} asked for the {t}, and soon [p{k} {s}] had the {t}.",
-    "{m} <sang|read|slept>, and {n} came in with [p{k} {p}] {t}.",
-    "{m} called out. {n} ran as fast as [p{k} {s}] could run.",
-    "{m} was {state2}. {n} was {state}, so [p{k} {s}] {told}.",
-    "{n} was {state}, but {m} was {state2}. So [p{k} {s}] {told}.",
-    "{n} was {state}, so {m} went to help [p{k} {o}].",
-    "{n} fell down, and {m} ran to help [p{k} {o}].",
-    "{n} wanted to visit {m}, but [p{k} {s}] was late.",
-)
+GENDERED = _TEXT["gendered"]
+ONE_PERSON = _TEXT["one_person"]
+TWO_PERSONS = _TEXT["two_persons"]
 _FORMS = {"she": ("she", "her", "her"), "he": ("he", "him", "his")}
 
 

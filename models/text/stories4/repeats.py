@@ -8,9 +8,11 @@ BPE of 2,048 entries trained on all stages the longest are 14 and 70 tokens on a
 
 from random import Random
 
+from streamscope.models.text.stories.template import Env, capital, expand, pick
 from streamscope.models.text.stories4.lexicon import ADJECTIVES, CHANTED, CHANTED_RESERVED, TRAINING
-from streamscope.models.text.story_text import Env, capital, expand, pick
+from streamscope.models.text.stories4.text import TEXT
 
+_TEXT = TEXT["repeats"]
 FIRST = 256
 """So many words are repeated at stage 0."""
 SHORTEST, SHORT, LONG = 3, 10, 28
@@ -20,21 +22,12 @@ WORDS = 105
 SHARES = (0.5, 0.1)
 """Part of the words of the corpus that stands in texts of repeats, at stages 0 and 1."""
 
-SPEAKERS = ("{h}", "{f}", "{e}", "the teacher", "the parrot", "everyone", "the echo", "the children", "the old man")
-CALLS = (
-    '{who} called: "{x}."', '"{x}," {who} <said|sang|whispered|shouted>.', '{who} <said|read|sang>: "{x}."',
-    '{who} wrote on the <wall|board>: {x}.', '"{x}," said {who}.',
-)  # fmt: skip
-AGAINS = (
-    '"{x}," {who} repeated.', '{who} <said|sang|called> it again: "{x}."', 'And again {who} called: "{x}."',
-    'Then {who} <said|read|sang>, "{x}."', '"{x}," came the answer.', '"{x}," said {who} too.', "So it was: {x}.",
-)  # fmt: skip
-VERSES = (
-    "The {adj} {noun} went to the {place}.", "{h} saw a {adj} {noun}.", "It rained all day in the {place}.",
-    "{f} sat down in the {place}.", "Nobody knew why.", "The {noun} was very {adj}.",
-)  # fmt: skip
-JOINTS = (" ", " ", " ", ", ", ", ", " and ")
-GROWING = ("In the {place} there was {x}.", "{h} packed {x}.", "This is {x}.", "First came {x}.")
+SPEAKERS = _TEXT["speakers"]
+CALLS = _TEXT["calls"]
+AGAINS = _TEXT["agains"]
+VERSES = _TEXT["verses"]
+JOINTS = _TEXT["joints"]
+GROWING = _TEXT["growing"]
 
 
 def share(stage: float) -> float:

@@ -7,14 +7,14 @@ from functools import partial
 from random import Random
 
 from streamscope.models.errors import InputError, unknown
-from streamscope.models.text import story_world
 from streamscope.models.text.stories import MinimalPair, order_pairs
 from streamscope.models.text.stories import statistics as case_statistics
+from streamscope.models.text.stories import world as story_world
+from streamscope.models.text.stories.cases import Passage
+from streamscope.models.text.stories.template import Env, Label, Story, expand, parse, pick, plain, resolve
 from streamscope.models.text.stories4 import passages, repeats
 from streamscope.models.text.stories4.lexicon import RESERVED, TRAINING
 from streamscope.models.text.stories4.passages import HELD_OUT, vocabulary
-from streamscope.models.text.story_cases import Passage
-from streamscope.models.text.story_text import Env, Label, Story, expand, parse, pick, plain, resolve
 
 VERSION = 4
 """Raised whenever the same (seed, index, stage) gives another story."""

@@ -1,8 +1,8 @@
-"""Labelled passages about owners and what they own, he and she, they and one: see `story_cases`."""
+"""Labelled passages about owners and what they own, he and she, they and one: see `stories.cases`."""
 
 from random import Random
 
-from streamscope.models.text.story_cases import (
+from streamscope.models.text.stories.cases import (
     AFTER_PERSON,
     AFTER_THING,
     BETWEEN_PEOPLE,
@@ -19,8 +19,7 @@ from streamscope.models.text.story_cases import (
     draw,
     noun,
 )
-from streamscope.models.text.story_text import Env, Label, capital, expand, pick
-from streamscope.models.text.story_words import (
+from streamscope.models.text.stories.lexicon import (
     ANIMAL_STATES,
     ANIMALS,
     BOYS,
@@ -28,37 +27,21 @@ from streamscope.models.text.story_words import (
     GROUPS,
     SINGLES,
     STATES,
+    TEXT,
     THINGS,
     WISHES,
-    words,
 )
+from streamscope.models.text.stories.template import Env, Label, capital, expand, pick
 
-OWNERS = words("dog cat rabbit pony monkey parrot bear mouse elephant goat duck lion penguin donkey squirrel")
-# what was wrong with a thing -> what its owner did about it
-CARE = {"dirty": "washed", "wet": "dried", "dusty": "wiped", "missing": "looked for", "muddy": "cleaned",
-        "sticky": "scrubbed", "precious": "guarded", "pretty": "admired", "sandy": "brushed"}  # fmt: skip
-PERSON_ACTS = ("smiled and clapped", "laughed out loud", "waved at everyone", "told a joke",
-             "asked for some water",
-               "went to get some {#snacks}", "sat down to rest", "began to sing", "talked about {#plants}",
-               "counted to {#age}", "said hello", "thought about dinner")  # fmt: skip
-OWNER_FIRST = (
-    "{s} <had|owned|loved|got|made|was given> {x2}.",
-    "{s} <showed everyone|dreamed of|talked about|asked for> {x2}.",
-)
-OWNED_FIRST = (
-    "{x1} was a present for {s}.",
-    "there was {x1} that belonged to {s}.",
-    "{x1} lay next to {s}.",
-    "{x1} stood right behind {s}.",
-)
-ANIMAL_MOODS = ("Hungry as ever", "Sleepy and warm", "Lonely and sad", "Wide awake", "Eager to play",
-             "Full of joy",
-                "Hoping for a treat", "Happy to have company")  # fmt: skip
-ANIMAL_CALM = ("looked around", "came a little closer", "went to the door", "lay there for an hour")
-ANIMAL_AND_THING = (
-    "{s} <painted|drew|dreamed of|told a story about> <a pet|an animal> and its treasure, {x1} and {x2}.",
-    "{s} <saw|met|watched> <a pet|an animal> and its favorite thing, {x1} and {x2}.",
-)
+_TEXT = TEXT["people"]
+OWNERS = _TEXT["owners"]
+CARE = _TEXT["care"]
+PERSON_ACTS = _TEXT["person_acts"]
+OWNER_FIRST = _TEXT["owner_first"]
+OWNED_FIRST = _TEXT["owned_first"]
+ANIMAL_MOODS = _TEXT["animal_moods"]
+ANIMAL_CALM = _TEXT["animal_calm"]
+ANIMAL_AND_THING = _TEXT["animal_and_thing"]
 
 
 def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
@@ -151,16 +134,9 @@ def _animal_and_thing(
     return text, (label,), frame
 
 
-TWO_PEOPLE = (
-    "{x1} and {x2} <went to the park|came home|sat on the steps|ran down the hill|waited by the gate>.",
-    "here <came|stood|sat> {x1} and {x2}.",
-    "{e} called {x1} and {x2}.",
-)
-TWO_PEOPLE_APART = (
-    "{x1} <met|saw|waited for|sat next to|stood behind|walked with|danced with|looked at> {x2}.",
-    "first came {x1}, and then came {x2}.",
-)
-JOINTS = (", and ", ", but ", ", while ", ". ")
+TWO_PEOPLE = _TEXT["two_people"]
+TWO_PEOPLE_APART = _TEXT["two_people_apart"]
+JOINTS = _TEXT["joints"]
 
 
 def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from random import Random
 from zlib import crc32
 
-from streamscope.models.text.story_text import Env, Label, expand, pick
-from streamscope.models.text.story_words import (
+from streamscope.models.text.stories.lexicon import (
     ANIMALS,
     BIG_PREY,
     BOYS,
@@ -29,11 +28,13 @@ from streamscope.models.text.story_words import (
     ITEMS,
     NEUTRAL_THINGS,
     SMALL_HUNTERS,
+    TEXT,
     TOOL_ACTS,
     TOOLS,
-    words,
 )
+from streamscope.models.text.stories.template import Env, Label, expand, pick
 
+_TEXT = TEXT["cases"]
 Passage = tuple[str, tuple[Label, ...], str]
 Combination = tuple[str, str, str]
 HELD_OUT_PART = 10
@@ -57,50 +58,12 @@ def draw(
     return None
 
 
-# Sentences between the candidates and the pronoun. In passages about "it" they hold no singular thing or
-# animal; in passages about people, no person.
-BETWEEN_IT = (
-    "<The|Some> birds <sang|chirped> <overhead|nearby|in the {#trees}>.",
-    "{^ss} <smiled|nodded|thought hard|hummed|counted to {#age}>.",
-    '"<Hurry up|Come on|Let us begin|Do be careful|Look at that>!" {#say} {o}.',
-    "{o} watched <closely|with big eyes|from the steps>.",
-    "<Two|Three|Some|A few> <children|bees|butterflies|ladies> <hurried|went|came> by.",
-    "<White|Gray|Dark> clouds <drifted|moved> over the {#trees}.",
-    "{s} and {o} looked at each other.",
-)
-BETWEEN_PEOPLE = (
-    "<Time went by|Some time passed|Evening came|Noon came|A while went by>.",
-    "<The|Some> birds <sang|chirped> <overhead|nearby|in the {#trees}>.",
-    "<White|Gray|Dark> clouds <drifted|moved> over the {#trees}.",
-    "Outside, <rain fell|leaves rustled|bees buzzed|bells rang>.",
-)
-BETWEEN_PLURAL = (
-    "<The|Some> birds <sang|chirped> <overhead|nearby|in the {#trees}>.",
-    "<White|Gray|Dark> clouds <drifted|moved> over the {#trees}.",
-    "<Two|Three|Some|A few> <children|bees|butterflies|visitors> <hurried|went|came> by.",
-    "Outside, <leaves rustled|bees buzzed|bells rang|drops fell from the {#trees}>.",
-)
-AFTER_THING = (
-    "What a {#good} {n}!",
-    "Everyone <looked at|talked about|liked> the {n}.",
-    "{s} <pointed at|smiled at|thanked everyone for> the {n}.",
-    '"That is a {#good} {n}," said {o}.',
-    "{^ss} <left|forgot about> the {m} and <kept|thought about> the {n}.",
-    "Nobody <needed|looked at|asked about> the {m}.",
-)
-AFTER_ANIMAL = (
-    "The {n} {does}.",
-    "Everyone looked at the {n}.",
-    '"<Poor|Good|Clever|Dear> {n}," said {o}.',
-    "{s} <pointed at|waved at|felt sorry for> the {n}.",
-    "{s} never forgot the {n}.",
-)
-AFTER_PERSON = (
-    "Everyone <looked at|smiled at|talked about|was proud of> {n}.",
-    '"<Well done|Oh dear|My goodness>, {N}!" said {e}.',
-    "That was so like {n}.",
-    "{e} <smiled at|nodded at|took a picture of> {n}.",
-)
+BETWEEN_IT = _TEXT["between_it"]
+BETWEEN_PEOPLE = _TEXT["between_people"]
+BETWEEN_PLURAL = _TEXT["between_plural"]
+AFTER_THING = _TEXT["after_thing"]
+AFTER_ANIMAL = _TEXT["after_animal"]
+AFTER_PERSON = _TEXT["after_person"]
 PAIR_END = "Everyone looked at"
 
 
@@ -132,46 +95,18 @@ def noun(rng: Random, key: str, word: str, adjectives: tuple[str, ...], pair: bo
     return f"a {adjective}[{key} {word}]"
 
 
-QUALITIES = words("old new big small shiny heavy plain pretty strong little blue green red yellow")
-LOOKS = words("big small brown old young white black gray thin fat")
+QUALITIES = _TEXT["qualities"]
+LOOKS = _TEXT["looks"]
 
-TWO_THINGS = (
-    "{s} <had|found|saw|noticed|spotted|came upon|was given> {x1} and {x2}.",
-    "{e} <gave|handed|lent|brought> {s} {x1} and {x2}.",
-    "<in front of|next to|not far from> {s} lay {x1} and {x2}.",
-    "{s} and {o} <carried|held|bought> {x1} and {x2}.",
-)
-TWO_THINGS_APART = (
-    "{s} <saw|found> {x1} <next to|beside|not far from> {x2}.",
-    "{s} picked up {x1}, and then {ss} picked up {x2}.",
-    '"Here is {x1}, and here is {x2}," said {e} to {s}.',
-    "first {s} found {x1}. A moment later {ss} found {x2}.",
-)
-THREE_THINGS = (
-    "{s} <had|found|saw|noticed|carried> {x1}, {x2} and {x3}.",
-    "<in front of|next to> {s} lay {x1}, {x2} and {x3}.",
-)
-USE = (
-    "<So|Then> {ss} [{u} used] [{p} it] to {use}.",
-    "{^ss} [{u} used] [{p} it] to {use}.",
-    "{^ss} was <glad|happy> to [{u} use] [{p} it] to {use}.",
-    '"I will [{u} use] [{p} it] to {use}," {ss} said.',
-    "{o} asked {so} to [{u} use] [{p} it] to {use}.",
-    "All <day|morning|afternoon> {ss} [{u} used] [{p} it] to {use}.",
-)
-FILL = (
-    "<So|Then> {ss} put the {items} [{u} into] [{p} it] and {close}.",
-    "{^ss} [{u} filled] [{p} it] with {items} and {close}.",
-    "{^ss} [{u} packed] [{p} it] with {items} and {close}.",
-    '"I will put the {items} [{u} into] [{p} it]," {ss} said, and {ss} {close}.',
-    "{o} helped {so} to [{u} fill] [{p} it] with {items}. Then {ss} {close}.",
-    "{^ss} dropped {#age} {items} [{u} into] [{p} it] and {close}.",
-)
+TWO_THINGS = _TEXT["two_things"]
+TWO_THINGS_APART = _TEXT["two_things_apart"]
+THREE_THINGS = _TEXT["three_things"]
+USE = _TEXT["use"]
+FILL = _TEXT["fill"]
 
 
-AT_WORK = ("Put to work", "Put to good use", "In busy hands", "With a job to do", "Needed at last for some work")
-FILLED = ("Filled with {items}", "Full of {items}", "With the {items} inside", "Packed with {items}",
-          "Loaded with {#age} {items}")  # fmt: skip
+AT_WORK = _TEXT["at_work"]
+FILLED = _TEXT["filled"]
 
 
 def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
@@ -216,75 +151,17 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
     return text, (Label("tool-container", relation, "p" + k, "a" + k, keys, "u" + k, combination),), "here"
 
 
-# event -> (past, participle, agent's and patient's states told before the pronoun, reasons told after it,
-# what each then does)
-EVENTS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, str, str]] = {
-    "help": ("helped", "helped", ("Glad to be of help", "Happy to lend a hand"),
-             ("Thankful for the help", "Grateful for the help"), "liked to help others",
-             "was stuck in the mud",
-             "said it was nothing", "said thank you"),
-    "rescue": ("rescued", "rescued", ("Proud of the brave rescue", "Feeling like a hero"),
-               ("Grateful for the rescue", "Safe at last"), "was brave", "was in danger", "took a bow",
-               "said thank you"),
-    "trick": ("tricked", "tricked", ("Ashamed of the trick", "Sorry for the trick"),
-              ("Angry about the trick", "Tired of being tricked"), "loved to play jokes",
-             "believed everything",
-              "said sorry", "stomped away"),
-    "feed": ("fed", "fed", ("Glad to have shared", "Proud of being so generous"), ("Full at last",
-             "No longer hungry"),
-             "had plenty to share", "had nothing to eat", "packed up the rest", "ate up the last crumbs"),
-    "wake": ("woke", "woken", ("Sorry for all the noise", "Sorry to be so loud"),
-             ("Still half asleep", "Still full of dreams"), "had good news to tell", "had slept too long",
-             "tried to be quiet", "yawned and stretched"),
-    "frighten": ("frightened", "frightened", ("Sorry for being so scary", "Sorry for the fright"),
-                 ("Shaking with fear", "Trembling with fright"), "jumped out of the dark",
-             "was easily scared",
-                 "said sorry", "ran off to hide"),
-    "thank": ("thanked", "thanked", ("Full of thanks", "Grateful for everything"),
-              ("Happy to be thanked", "Glad to have been useful"), "was so grateful", "gave good advice",
-              "gave a little bow", "said it was nothing"),
-    "praise": ("praised", "praised", ("Impressed by such good work", "Full of admiration"),
-               ("Pleased with the praise", "Proud of the praise"), "admired good work", "worked so hard",
-               "clapped and clapped", "blushed and smiled"),
-    "push": ("pushed", "pushed", ("Sorry for the push", "In too much of a hurry"),
-             ("Sore from the push", "Hurt by the push"), "was in a hurry", "stood in the way",
-             "came back to say sorry", "got up slowly"),
-    "comfort": ("comforted", "comforted", ("Glad to have been a comfort", "Sorry to see such tears"),
-                ("No longer sad", "Feeling much better"), "hated to see tears", "cried so hard",
-                "told a funny story", "wiped away the tears"),
-    "outrun": ("outran", "outrun", ("Proud of the victory", "Happy to have won"),
-             ("Sad about losing", "Hoping to win next time"), "ran faster", "ran too slowly",
-             "jumped for joy", "went home to practice"),
-    "warn": ("warned", "warned", ("Glad to have given a warning", "Having seen the danger first"),
-             ("Thankful for the warning", "Having been warned in time"), "saw the danger first",
-             "did not see the danger", "led the way home", "got away safely"),
-    "forgive": ("forgave", "forgiven", ("No longer angry", "Ready to forgive"),
-                ("Glad to be forgiven", "Relieved to be forgiven"), "had a kind heart", "said sorry",
-                "said all was well", "promised to be good"),
-}  # fmt: skip
-CHASE = ("chased", "chased", ("Unable to catch any supper", "Left without any supper"),
-         ("Afraid of being caught", "Glad to have got away"), "wanted some supper", "looked so tasty",
-         "gave up and lay down", "ran even faster")  # fmt: skip
-HUNT = ("Hungry for fresh meat", "Hoping to catch some supper", "Ready to pounce", "Looking for some prey",
-        "Ready to attack")  # fmt: skip
-FLEE = ("Afraid of being eaten", "In great danger", "Scared for its life", "Too small to fight back",
-        "Desperate to escape", "Not wanting to be eaten")  # fmt: skip
-STALK = ("crept closer and closer", "bent low and kept still", "watched without a sound", "waited for the right moment")
-ESCAPE = ("ran away", "got away", "looked for a hiding place", "called for help")
-GLAD = frozenset(words("help rescue thank praise feed comfort forgive warn"))
+EVENTS = _TEXT["events"]
+CHASE = _TEXT["chase"]
+HUNT = _TEXT["hunt"]
+FLEE = _TEXT["flee"]
+STALK = _TEXT["stalk"]
+ESCAPE = _TEXT["escape"]
+GLAD = frozenset(_TEXT["glad"])
 """Events after which both sides are content, so that an animal may do what its kind likes to do."""
 BIG_HUNTERS = tuple(h for h in HUNTERS if h not in SMALL_HUNTERS)
-TWO_ANIMALS = (
-    "{s} <saw|watched|met|spotted> {x1} and {x2}.",
-    "in the <barn|field|woods|valley|meadow> lived {x1} and {x2}.",
-    "{s} and {o} <watched|followed|came across> {x1} and {x2}.",
-    "by the <river|lake|road|gate> there stood {x1} and {x2}.",
-)
-TWO_ANIMALS_APART = (
-    "{s} <saw|found> {x1} <not far from|close to|near> {x2}.",
-    "first {s} saw {x1}. Then {ss} saw {x2}.",
-    "{o} told a story about {x1} who met {x2}.",
-)
+TWO_ANIMALS = _TEXT["two_animals"]
+TWO_ANIMALS_APART = _TEXT["two_animals_apart"]
 
 
 def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:

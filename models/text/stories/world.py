@@ -1,17 +1,16 @@
-# ruff: noqa: E501 (a template a line, unbroken, is what a reader compares)
 """Who a story is about, how it begins and how it ends: the cast, and facts told early that return late."""
 
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from streamscope.models.text.story_cases import Passage, agent_patient, tool_container
-from streamscope.models.text.story_people import gender, number, possessor_possessed
-from streamscope.models.text.story_plots import PLOTS, Plot
-from streamscope.models.text.story_plots_more import MORE_PLOTS
-from streamscope.models.text.story_text import Label, capital, expand, pick
-from streamscope.models.text.story_words import BOYS, COLORS, ELDERS, GIRLS, LISTS, PET_NAMES, PETS, THINGS
+from streamscope.models.text.stories.cases import Passage, agent_patient, tool_container
+from streamscope.models.text.stories.lexicon import BOYS, COLORS, ELDERS, GIRLS, LISTS, PET_NAMES, PETS, TEXT, THINGS
+from streamscope.models.text.stories.people import gender, number, possessor_possessed
+from streamscope.models.text.stories.plots import PLOTS, QUIET_DAY
+from streamscope.models.text.stories.template import Label, capital, expand, pick
 
+_TEXT = TEXT["world"]
 PASSAGES = {
     "tool-container": tool_container,
     "agent-patient": agent_patient,
@@ -19,99 +18,16 @@ PASSAGES = {
     "gender": gender,
     "number": number,
 }
-ALL_PLOTS: tuple[Plot, ...] = PLOTS + MORE_PLOTS
 _PRONOUNS = {"f": ("she", "her", "her", "girl"), "m": ("he", "him", "his", "boy")}
 _THINGS = tuple(THINGS)
 
-OPENINGS = (
-    "Once upon a time, there was a {trait} {child} named {h}. {^hs} lived {home} with {e}.",
-    "{h} was a {trait} {child} who lived {home}.",
-    "{h} was {age} years old and lived {home} with {e}. {^hs} was a {trait} {child}.",
-    "This is a story about {h}, a {trait} {child} who lived {home}.",
-    "Long ago, a {trait} {child} named {h} lived {home}.",
-    "{home_cap} lived a {trait} {child}. {^hp} name was {h}.",
-)
-FRIENDS = (
-    "{^hp} best friend was {f}.",
-    "{f} lived next door, and the two were always together.",
-    "{h} and {f} loved to {fun} together.",
-    "Every day {hs} and {f} would {fun}.",
-    "{f}, a {trait2} {child2}, was {hp} best friend.",
-)
-# name -> what is told early, what comes back at the end
-FACTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "toy": (
-        ("{h} had a {toy} that {hs} loved very much.", "{e} had given {ho} a {toy}.",
-         "Of all {hp} toys, {h} liked the {toy} best."),
-        ("At bedtime {h} put the {toy} <beside the pillow|on the shelf> and fell asleep.",
-         "And the {toy}? It lay <next to|at the foot of> {h}'s bed, as it did every night."),
-    ),
-    "pet": (
-        ("{^hs} had a {pet} named {pet_name}.", "{h}'s {pet} was called {pet_name}."),
-        ("When {hs} came home, {pet_name} the {pet} was waiting at the door.",
-         "{h} told {pet_name} the {pet} all about it.", "{pet_name} was <asleep|fast asleep>. What a lazy {pet}!"),
-    ),
-    "food": (
-        ("{^hp} favorite food was {food}.", "There was nothing {h} liked more than {food}."),
-        ("They had {food} for dinner, {h}'s favorite.", "{e} made {food} that night, and {h} ate two bowls."),
-    ),
-    "job": (
-        ("{h} wanted to be a {dream} one day.", "When people asked, {h} always said, \"I will be a {dream}.\""),
-        ('"One day I will be a {dream}," said {h}, "but today I am just happy."',
-         "That night {h} dreamed of being a {dream}."),
-    ),
-    "charm": (
-        ("{^hs} always carried a lucky {charm} in {hp} pocket.", "{e} once gave {ho} a lucky {charm}."),
-        ("{h} felt the lucky {charm} in {hp} pocket and smiled.", '"It was my lucky {charm}," said {h}.'),
-    ),
-    "treat": (
-        ('"If all goes well, there will be {treat} tonight," {e} said.', "{e} had promised {ho} {treat}."),
-        ("{e} kept the promise: there was {treat}.", "And at the end of the day there was {treat}, just as {e} had said."),
-    ),
-    "color": (
-        ("{^hp} favorite color was {color}.", "{h} wore something {color} every day."),
-        ("That night {h} drew it all with a {color} pencil.", "Even the evening sky was {color}, {h}'s favorite color."),
-    ),
-    "rule": (
-        ('"Be home before {time}," said {e}.', "{e} told {ho} to be back before {time}."),
-        ("{^hs} was home before {time}, just as {e} had asked.", "{h} looked up. It was almost {time}, so {hs} ran home to {e}."),
-    ),
-}  # fmt: skip
-ENDINGS = (
-    "They were all very {#happy}.",
-    "It had been a {#good} day.",
-    "{h} and {f} stayed friends for many years.",
-    "{h} fell asleep with a smile.",
-    "{h} had learned something that day, and {hs} never forgot it.",
-    "And whenever they went to {place}, they remembered that day.",
-    '"What a {#good} day," said {f}. {h} thought so too.',
-    "From then on, they saw each other every day.",
-    "The end.",
-)
-LINKS = {  # by the frame of a passage
-    "here": ("", "", "just then, ", "a little later, ", "before long, ", "after a while, ", "that same day, ", "soon, "),
-    "tale": ("in {e}'s old book, ", "in a tale that {f} knew, ", "in the puppet show, ", "in {f}'s dream, ",
-             "in a story {e} told, ", "on the farm down the road, ", "in a picture on the wall, "),
-    "play": ("in the school play, ", "at the village fair, ", "at a party that week, ", "in the circus tent, ",
-             "in a story {e} told, "),
-    "state": ("", "", "", "that day, ", "this time, ", "that week, ", "as so often, ", "all this time, "),
-    "past": ("at school, ", "the day before, ", "last week, ", "once, ", "on another day, "),
-}  # fmt: skip
-EVENINGS = (
-    "One evening {h}, {f} and {e} sat together and told each other what they knew.",
-    "{h} and {f} kept a little book of things that they had seen and heard.",
-    "It rained all <day|morning|afternoon>, so {e} told {h} and {f} one short story after another.",
-    "{h} could not sleep, so {e} told some very short stories.",
-    "Before {time}, {h} and {f} went to see {e}, who always had something to tell.",
-)
-NIGHTS = (
-    "Then it was time for bed.",
-    "{h} yawned. It had been a {#good} evening.",
-    '"That is all for today," said {e}.',
-    "{f} wanted to hear more, but {h} was asleep.",
-    "They were all very {#happy}.",
-    "The end.",
-)
+OPENINGS = _TEXT["openings"]
+FRIENDS = _TEXT["friends"]
+FACTS = _TEXT["facts"]
+ENDINGS = _TEXT["endings"]
+LINKS = _TEXT["links"]
+EVENINGS = _TEXT["evenings"]
+NIGHTS = _TEXT["nights"]
 EVENING = 0.6
 """Part of the stories without a plot of their own: an evening of short tales, which is four to six passages."""
 QUIET = 0.12
@@ -160,13 +76,13 @@ def plotted(
 
     With `likes` a plot may choose the first.
     """
-    plot = PLOTS[-1] if rng.random() < QUIET else pick(rng, ALL_PLOTS)
+    plot = QUIET_DAY if rng.random() < QUIET else pick(rng, PLOTS)
     env["place"] = pick(rng, plot.places)
     for slot, name in plot.binds:
         env[slot] = expand(pick(rng, [x for x in LISTS[name] if x not in env.values()]), env, rng)
     roll = rng.random()
     n_passages = 0 if roll < 0.03 else 1 if roll < 0.36 else 2 if roll < 0.84 else 3
-    if plot is PLOTS[-1]:
+    if plot is QUIET_DAY:
         n_passages, gaps = 2, [0, 0]
     else:
         gaps = rng.sample(range(len(plot.stages) - 1), n_passages)

@@ -8,15 +8,14 @@ and in every process. Training uses seed 0, validation seed 1, evaluation seed 2
 combinations (antecedent, competitor, verb) that no other story uses. See `datasets/stories/README.md`.
 """
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from streamscope.models.text.story_cases import HELD_OUT_PART, Passage, event, is_held_out
-from streamscope.models.text.story_text import Case, Span, Story, capital, parse, resolve
-from streamscope.models.text.story_world import PASSAGES, cast, tell
+from streamscope.models.text.stories.cases import HELD_OUT_PART, Passage, event, is_held_out
+from streamscope.models.text.stories.template import Case, Span, Story, capital, parse, resolve
+from streamscope.models.text.stories.world import PASSAGES, cast, tell
 
 __all__ = [
     "CATEGORIES", "HELD_OUT_PART", "RELATIONS", "VERSION", "Case", "MinimalPair", "PairSpans", "Span",
@@ -188,29 +187,3 @@ def statistics(stories: Sequence[Story], categories: Sequence[str] = CATEGORIES)
         shares = f"{recent:6.1%} {first:6.1%} {before:10.0%} {three:12.1%} {gap:12.1f}"
         lines.append(f"{category:20} {len(mine):6} {shares}")
     return "\n".join(lines)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    from streamscope.models.errors import InputError
-
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--n", type=int, default=3, help="how many stories")
-    parser.add_argument("--seed", type=int, default=0, help="0 train, 1 validation, 2 evaluation")
-    parser.add_argument("--held-out", action="store_true", help="only combinations reserved for evaluation")
-    parser.add_argument("--stats", action="store_true", help="print the statistics of the stories instead")
-    options = parser.parse_args(argv)
-    if options.n < 1:
-        raise InputError(f"--n must be at least 1, not {options.n}")
-    stories = labelled(options.seed, options.n, held_out=options.held_out)
-    if options.stats:
-        print(statistics(list(stories)))
-        return
-    for i, one in enumerate(stories):
-        print(f"--- story {i} of seed {options.seed} ---\n{marked_text(one)}\n")
-
-
-if __name__ == "__main__":
-    from streamscope.models.cli import command
-
-    command(main)

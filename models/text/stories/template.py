@@ -17,7 +17,7 @@ from functools import cache
 from random import Random
 from typing import Any, TypeVar
 
-from streamscope.models.text.story_words import LISTS
+from streamscope.models.text.stories.lexicon import LISTS
 
 Env = Mapping[str, str]
 T = TypeVar("T")
