@@ -25,16 +25,17 @@ from streamscope.interventions.ablation_effects.diagonality import FEW, NUMBERS,
 from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.groups import Group, HeadFinder
-from streamscope.interventions.head_curves import Curve, curves, levels, summaries
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.decomposition import PARTS, kept
 from streamscope.interventions.observe import observe_task
 from streamscope.interventions.selection import every_head
+from streamscope.interventions.steer_heads.measure import levels, ranges, task_blocks
 from streamscope.models.errors import InputError
 from streamscope.models.text.shards import TokenShards
 from streamscope.papers.comparison.rows import Progress, Rows
 from streamscope.papers.pls.depth import measure_depth
 from streamscope.probes.documents import OpenTasks
+from streamscope.probes.observations import Observations
 from streamscope.probes.prompts.alignment import check_tokenizer
 from streamscope.probes.prompts.tasks import Task, load_tasks
 from streamscope.probes.result import Result
@@ -71,7 +72,8 @@ class Measured:
     """quantities, baselines, effects, cases, curves, hydra, diagonality, depth, heads, roles"""
     effects: Result
     """Of `interventions.ablation_effects`."""
-    curves: list[Curve]
+    curves: dict[str, Observations]
+    """Of `interventions.steer_heads`."""
     left_out: dict[str, str]
     """Task -> counts of its cases, and what was left out."""
 
@@ -99,7 +101,7 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
     depth = measure_depth(found, model, shards, settings.tokens, progress)
     tables = {
         "quantities": pd.DataFrame(found.rows), "baselines": _unedited(model, tasks, progress),
-        "effects": table, "cases": of_cases(effects.blocks), "hydra": hydra, "curves": _levels(curves),
+        "effects": table, "cases": of_cases(effects.blocks), "hydra": hydra, "curves": _levels(curves, groups),
         "diagonality": matrix, "depth": depth, "roles": finder.roles if roles else pd.DataFrame(),
         "heads": pd.DataFrame([{"group": g.name, "heads": g.label} for g in groups]),
     }  # fmt: skip
@@ -187,28 +189,26 @@ def _routing(
 
 def _steering(
     rows: Rows, model: Any, tasks: Sequence[Task], groups: Sequence[Group], settings: Settings, progress: Progress
-) -> list[Curve]:
+) -> dict[str, Observations]:
     """Control range and monotonicity of every group on the steered tasks."""
-
+    if not tasks:
+        return {}
     sweep = plan([g.heads for g in groups], settings.scales, every_head(model), scale_heads, draws=0)
-    found = []
-    for task in tasks:
-        found += curves(observe_task(model, task, sweep.edits, progress=progress("steering")), task.name, groups, sweep)
-    for r in summaries(found, settings.within).itertuples() if found else ():
+    found = task_blocks(model, tasks, groups, sweep, progress("steering"))
+    for r in ranges(found, settings.within, {g.name: g.label for g in groups}).short().itertuples():
         name, end, why = f"{r.task}.{r.group}", SUFFIX[str(r.measure)], reasons(r.undefined)
         rows.add(f"range{end}.{name}", "steering", UNIT[str(r.measure)], r.range, interval=(r.range_low, r.range_high),
                  n=r.n + r.flat, detail=r.heads, why=why.get("range_low", ""))  # fmt: skip
         rows.add(f"monotonicity{end}.{name}", "steering", "|Spearman's ρ|", abs(r.spearman_curve), n=r.n,
-                 why=why.get("spearman_curve", "the mean over cases does not move"))  # fmt: skip
+                 why=why.get("spearman_curve", ""))  # fmt: skip
         rows.add(f"rising{end}.{name}", "steering", "Spearman's ρ", r.spearman, n=r.n,
                  interval=(r.spearman_low, r.spearman_high), detail=f"{r.flat} cases do not move",
                  why=why.get("spearman", why.get("spearman_low", "")))  # fmt: skip
     return found
 
 
-def _levels(curves: list[Curve]) -> pd.DataFrame:
-
-    return levels(curves) if curves else pd.DataFrame()
+def _levels(curves: dict[str, Observations], groups: Sequence[Group]) -> pd.DataFrame:
+    return levels(curves, {g.name: g.label for g in groups}) if curves else pd.DataFrame()
 
 
 def _hydra(

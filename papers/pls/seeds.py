@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from streamscope.interventions.ablation_effects.ratios import table as ratios_of
-from streamscope.interventions.head_curves import leverage
 from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.steer_heads.measure import leverage
 from streamscope.papers.comparison.printed import Bound, Order, Printed, smallest
 from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
@@ -118,7 +118,7 @@ def pairs(measured: Mapping[tuple[str, int], Measured], within: tuple[float, flo
         run, control = measured[RUN, seed], measured[CONTROL, seed]
         found = ratios_of(run.effects.blocks, control.effects.blocks, resamples=2000)
         ratios.append(found.short().assign(seed=seed))
-        levers.append(leverage(run.curves, control.curves, within).assign(seed=seed))
+        levers.append(leverage(run.curves, control.curves, within).short().assign(seed=seed))
     return {"ratios": pd.concat(ratios, ignore_index=True), "leverage": pd.concat(levers, ignore_index=True)}
 
 

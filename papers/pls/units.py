@@ -3,8 +3,9 @@
 from streamscope.interventions.ablation_effects.diagonality import COLUMNS as MATRIX
 from streamscope.interventions.ablation_effects.measure import columns_of
 from streamscope.interventions.ablation_effects.ratios import COLUMNS as RATIOS
-from streamscope.interventions.head_curves import UNITS as CURVES
 from streamscope.interventions.observe import UNIT
+from streamscope.interventions.steer_heads.measure import LEVERAGE, MIXED
+from streamscope.interventions.steer_heads.measure import columns_of as levels_of
 from streamscope.papers.comparison.losses import UNITS as LOSSES
 from streamscope.papers.pls.competence import UNITS as BASELINES
 from streamscope.papers.pls.depth import UNITS as DEPTH
@@ -29,8 +30,8 @@ UNITS: dict[str, dict[str, str]] = {
     "roles": short_units(ROLES, "held_out"),
     "effects": EFFECTS,
     "cases": {"delta": "unit of the measure"},
-    "curves": CURVES,
-    "leverage": CURVES,
+    "curves": {name: MIXED if unit == UNIT["loss"] else unit for name, unit in short_units(levels_of("loss")).items()},
+    "leverage": short_units(LEVERAGE),
     "hydra": {
         **dict.fromkeys(("mean", "sd", "ci_low", "ci_high", "unexplained"), "nats of answer − foil"),
         "n": "cases",

@@ -204,8 +204,8 @@ def relate(whole: Result) -> dict[str, Table]:
     for (i, one), (j, other) in combinations(enumerate(whole.about["runs"]), 2):
         names = {"run_a": one["model"], "run_b": other["model"]}
         names["kind"] = "seeds" if one["preset"] == other["preset"] else "architectures"
-        streams = [name.partition("-mean.")[2] for name in whole.arrays if name.startswith(f"run{i}-mean.")]
-        for stream in streams:
+        known = {name.partition("-mean.")[2] for name in whole.arrays if name.startswith(f"run{i}-mean.")}
+        for stream in sorted(known, key=lambda name: (name == RESID, name == "joint", name)):
             x, y = (np.asarray(whole.arrays.get(f"run{k}-mean.{stream}", np.empty(0)), float) for k in (i, j))
             if x.shape[-1] != y.shape[-1]:
                 continue

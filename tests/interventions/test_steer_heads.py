@@ -1,6 +1,7 @@
 """Scaled heads: the same as scaled attention, curves as on paper, ranges and leverage by their formulas."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,23 @@ import streamscope.models
 from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.groups import Group
-from streamscope.interventions.head_curves import Curve, curves, levels, leverage, scales_of, spearman, summaries
-from streamscope.interventions.observe import observe_task
 from streamscope.interventions.selection import every_head
+from streamscope.interventions.steer_heads import SteerHeads
+from streamscope.interventions.steer_heads.measure import levels, leverage, ranges, spearman, task_blocks
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
+from streamscope.probes.documents import OpenTasks
+from streamscope.probes.observations import Measure, Observations
 from streamscope.probes.prompts.tasks import token_task
+from streamscope.probes.result import Table
+from streamscope.probes.together import compare
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER, DELTA
 
 SCALES = (0.0, 0.5, 1.0, 1.5, 2.0)
 GROUPS = [Group("copier", (COPIER,)), Group("idle", (Head(0, 4),))]
+HEADS = {group.name: group.label for group in GROUPS}
 
 
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "dst-kron", "pls", "llama", "kromcanon"])
@@ -47,19 +53,20 @@ def test_scaling_attention_weights_is_scaling_outputs(preset: str, g: float) -> 
         assert (by_outputs - model(tokens)).abs().max() > 1e-6
 
 
-def planted(delta: float = DELTA, draws: int = 4, words: int = 10) -> list[Curve]:
+def planted(delta: float = DELTA, draws: int = 4, words: int = 10) -> dict[str, Observations]:
     net = copiers.model(delta=delta)
     task = token_task(copiers.suite(words), net.tokenizer)
     sweep = plan([g.heads for g in GROUPS], SCALES, every_head(net), scale_heads, draws=draws, seed=0)
-    return curves(observe_task(net, task, sweep.edits), task.name, GROUPS, sweep)
+    return task_blocks(net, [task], GROUPS, sweep)
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Curve]:
+def found() -> dict[str, Observations]:
     return planted()
 
 
-def one(table: pd.DataFrame, **where: Any) -> pd.Series:
+def one(table: pd.DataFrame | Table, **where: Any) -> pd.Series:
+    table = table.short() if isinstance(table, Table) else table
     for column, value in where.items():
         table = table[table[column] == value]
     (row,) = table.to_dict("records")
@@ -70,22 +77,22 @@ def on_paper(g: float, delta: float = DELTA) -> float:
     return float(np.mean([copiers.log_odds(c * g * delta, c) for c in (1, -1)]))
 
 
-def test_levels_and_changes_are_those_on_paper(found: list[Curve]) -> None:
-    table = levels(found)
+def test_levels_and_changes_are_those_on_paper(found: dict[str, Observations]) -> None:
+    table = levels(found, HEADS)
     for g in SCALES:
         row = one(table, measure="log_odds", group="copier", scale=g)
-        assert row["mean"] == pytest.approx(on_paper(g), abs=1e-5)
+        assert row["level"] == pytest.approx(on_paper(g), abs=1e-5)
         assert row["change"] == pytest.approx(on_paper(g) - on_paper(1), abs=1e-5)
-        p = one(table, measure="probability", group="copier", scale=g)["mean"]
+        p = one(table, measure="probability", group="copier", scale=g)["level"]
         assert p == pytest.approx(np.mean([copiers.probability(c * g * DELTA, c) for c in (1, -1)]), abs=1e-6)
     idle = one(table, measure="log_odds", group="idle", scale=0.0)
     assert idle["change"] == 0
-    assert np.isnan(idle["p_holm"])
+    assert np.isnan(idle["change_p_holm"])
     assert "change_low" in idle["undefined"]
 
 
-def test_ranges_monotonicity_and_random_groups(found: list[Curve]) -> None:
-    table = summaries(found, (0.0, 1.5), resamples=100)
+def test_ranges_monotonicity_and_random_groups(found: dict[str, Observations]) -> None:
+    table = ranges(found, (0.0, 1.5), HEADS)
     row = one(table, measure="log_odds", group="copier")
     assert row["range"] == pytest.approx(on_paper(1.5) - on_paper(0), abs=1e-5)
     each = []
@@ -103,52 +110,68 @@ def test_ranges_monotonicity_and_random_groups(found: list[Curve]) -> None:
     assert "no case moves" in idle["undefined"]
 
 
-def noisy(slope: float, seed: int, name: str = "t", clusters: int = 20, scales: tuple[float, ...] = SCALES) -> Curve:
+def noisy(slope: float, seed: int, clusters: int = 20) -> dict[str, Observations]:
     rng = np.random.default_rng(seed)
     own = rng.normal(slope, abs(slope) / 4, 2 * clusters)
-    values = np.array(scales)[:, None] * own + rng.normal(0, 0.02, (len(scales), 2 * clusters))
-    ids = [str(i) for i in range(2 * clusters)]
-    cases = pd.DataFrame({"id": ids, "cluster": [str(i // 2) for i in range(2 * clusters)]})
-    return Curve(name, GROUPS[0], "log_odds", scales, values, np.zeros((0, len(scales), 2 * clusters)), cases)
+    values = np.array(SCALES)[:, None] * own + rng.normal(0, 0.02, (len(SCALES), 2 * clusters))
+    cells = pd.DataFrame({"task": "t", "group": "copier", "scale": SCALES, "draw": -1})
+    names = [str(i) for i in range(2 * clusters)]
+    units = pd.DataFrame({"unit": names, "cluster": [str(i // 2) for i in range(2 * clusters)]})
+    measure = Measure(name="log_odds", unit="nats", resolution=1e-5)
+    return {"log_odds": Observations(measure=measure, cells=cells, units=units, total=values, size=1.0)}
 
 
 def test_leverage_is_the_ratio_of_ranges_and_its_interval_holds_it() -> None:
     run, control = noisy(4.0, 0), noisy(1.0, 1)
-    row = leverage([run], [control], (0.0, 1.5)).iloc[0]
-    inside = slice(0, 4)
-    ranges = [np.ptp(c.values[inside].mean(1)) for c in (run, control)]
-    assert row["leverage"] == pytest.approx(ranges[0] / ranges[1])
+    row = leverage(run, control, (0.0, 1.5)).frame.iloc[0]
+    sides = [np.ptp(c["log_odds"].total[:4].mean(1)) for c in (run, control)]
+    assert row["leverage"] == pytest.approx(sides[0] / sides[1])
     assert row["leverage_low"] < 4 < row["leverage_high"]
     assert row["leverage_high"] - row["leverage_low"] < 2
-    same = leverage([run], [run], (0.0, 1.5)).iloc[0]
-    assert same["leverage"] == 1
-    assert "does not vary" in same["undefined"]
+    same = leverage(run, run, (0.0, 1.5))
+    assert same.frame["leverage"].iloc[0] == 1
+    assert (0, "leverage_low") in same.missing
 
 
 def test_range_intervals_resample_whole_clusters() -> None:
-    row = summaries([noisy(2.0, 3)], (0.0, 2.0), resamples=400).iloc[0]
+    row = ranges(noisy(2.0, 3), (0.0, 2.0), HEADS).frame.iloc[0]
     assert row["range_low"] < 4 < row["range_high"]
     assert row["range_low"] < row["range"] < row["range_high"]
-    few = summaries([noisy(2.0, 3, clusters=5)], (0.0, 2.0)).iloc[0]
-    assert np.isnan(few["range_low"])
-    assert "fewer than 8" in few["undefined"]
+    few = ranges(noisy(2.0, 3, clusters=5), (0.0, 2.0), HEADS)
+    assert "fewer than 8" in few.missing[0, "range_low"]
 
 
-def test_a_control_that_does_not_move_has_no_leverage(found: list[Curve]) -> None:
-    still = [c for c in found if c.group.name == "idle"]
-    table = leverage(still, still, (0.0, 1.5))
-    assert table["leverage"].isna().all()
-    assert table["undefined"].str.contains("does not move").all()
+def test_a_control_that_does_not_move_has_no_leverage(found: dict[str, Observations]) -> None:
+    table = leverage(found, found, (0.0, 1.5))
+    for row, group in enumerate(table.frame["group"]):
+        assert ("does not move" in table.missing.get((row, "leverage"), "")) == (group == "idle")
 
 
-def test_half_the_copying_is_less_leverage(found: list[Curve]) -> None:
+def test_half_the_copying_is_less_leverage(found: dict[str, Observations]) -> None:
     row = one(leverage(found, planted(delta=0.5), (0.0, 1.5)), measure="log_odds", group="copier")
     expected = (on_paper(1.5) - on_paper(0)) / (on_paper(1.5, 0.5) - on_paper(0, 0.5))
     assert row["leverage"] == pytest.approx(expected, abs=1e-4)
     assert row["leverage"] > 1
+    other = {
+        name: replace(block, units=block.units.assign(unit=block.units["unit"] + "x")) for name, block in found.items()
+    }
     with pytest.raises(InputError, match="fewer than two cases"):
-        other = found[0]
-        leverage([other], [Curve(**{**vars(other), "cases": other.cases.assign(id="x")})], (0.0, 1.5))
+        leverage(found, other, (0.0, 1.5))
+
+
+def test_the_instrument_beside_a_control_has_leverage(found: dict[str, Observations]) -> None:
+    results = []
+    for delta in (DELTA, 0.5):
+        net = copiers.model(delta=delta)
+        task = token_task(copiers.suite(10), net.tokenizer)
+        how = SteerHeads(
+            groups=("copier=" + COPIER.label.replace("H", ".H"),), scales=SCALES, measures=("task",), draws=4
+        )
+        results.append(how.measure(net, OpenTasks([task], net.tokenizer)))
+    row = one(results[0].table("curves"), measure="log_odds")
+    assert row["range"] == pytest.approx(on_paper(1.5) - on_paper(0), abs=1e-5)
+    lever = one(compare(*results).table("leverage"), measure="log_odds")["leverage"]
+    assert lever == pytest.approx((on_paper(1.5) - on_paper(0)) / (on_paper(1.5, 0.5) - on_paper(0, 0.5)), abs=1e-4)
 
 
 def test_spearman_is_scipys_with_ties() -> None:
@@ -161,9 +184,9 @@ def test_spearman_is_scipys_with_ties() -> None:
 
 @pytest.mark.parametrize(
     ("scales", "within", "message"),
-    [([1.0], (0, 1.5), "besides 1"), ([0.0, math.inf], (0, 1.5), "finite"), ([2.0, 3.0], (0, 0.5), "fewer than two")],
+    [((1.0,), (0.0, 1.5), "besides 1"), ((2.0, 3.0), (0.0, 0.5), "fewer than two")],
 )
-def test_scales_are_checked(scales: list[float], within: tuple[float, float], message: str) -> None:
+def test_scales_are_checked(scales: tuple[float, ...], within: tuple[float, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        scales_of(scales, within)
-    assert scales_of([2, 0, 0.5], (0, 2)) == (0.0, 0.5, 1.0, 2.0)
+        SteerHeads(scales=scales, within=within)
+    assert SteerHeads(scales=(2.0, 0.0, 0.5), within=(0.0, 2.0)).chosen == (0.0, 0.5, 1.0, 2.0)

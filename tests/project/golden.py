@@ -96,6 +96,11 @@ ABLATE = {
     "p_interaction": "interaction_p", "p_interaction_holm": "interaction_p_holm",
 }  # fmt: skip
 RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
+           "steer_heads": {
+               "mean": "level", "sd": "level_sd", "ci_low": "level_low", "ci_high": "level_high", "p": "change_p",
+               "p_holm": "change_p_holm",
+           },
+           "steer_heads/curves": {},
            "linear": {**long_names("accuracy"), "groups": "clusters"},
            "streams": long_names("delta"), "steer": {"documents": "n"},
            "suppress": {**long_names("delta"), "difference": "delta", "condition": "edited"},
@@ -123,6 +128,9 @@ GONE = {
     },
     "linear": {
         "undefined": "reasons name the new columns", "accuracy_sd": "between independent groups now, as everywhere"
+    },
+    "steer_heads": {
+        "undefined": "reasons name the new columns", "model": "a table per run; the control is in the differences"
     },
     "steer": {"undefined": "reasons name the new columns", "sample": "samples are a table of their own"},
     "streams": {"undefined": "reasons name the new columns"},
@@ -171,10 +179,10 @@ GONE = {
     },
 }  # fmt: skip
 CONTRACT = {
-    "ablate", "ablation_effects", "abliterate", "amplify", "coherence", "coreference", "directions", "features",
-    "head_groups", "heads", "hydra", "linear", "mixing_monitor", "patch", "pds", "phenomena", "picture",
-    "predict_effects", "routing",
-    "specialization", "sps", "steer", "streams", "suppress", "token_effects",
+    "ablate", "ablation_effects", "abliterate", "amplify", "coherence", "coreference", "directions",
+    "features", "head_groups", "heads", "hydra", "linear", "mixing_monitor", "patch", "pds", "phenomena",
+    "picture", "predict_effects", "routing", "specialization", "sps", "steer", "steer_heads", "streams",
+    "suppress", "token_effects",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
@@ -268,6 +276,11 @@ def now_of(again: Path, old: Path, family: str) -> pd.DataFrame:
         table = pd.concat([pd.read_parquet(again / name) for name in ("out.parquet", "out-parts.parquet")])
         rows = pd.read_parquet(old)[keys]
         return rows.merge(table, on=keys, how="left", validate="1:1") if len(rows) == len(table) else table
+    if family == "steer_heads" and old.name == "out.parquet":  # a table for each measure
+        names = {"probability": "out.parquet", "log_odds": "out-log_odds.parquet", "loss": "out-loss.parquet"}
+        table = pd.concat([pd.read_parquet(again / file).assign(measure=name) for name, file in names.items()])
+        rows = pd.read_parquet(old)[["measure", "task", "group", "scale"]]
+        return rows.merge(table, how="left", validate="1:1") if len(rows) == len(table) else table
     return pd.read_parquet(again / old.name if (again / old.name).exists() else again / "out.parquet")
 
 

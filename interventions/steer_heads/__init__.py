@@ -1,0 +1,81 @@
+"""Turn groups of heads down and up and see a behaviour follow: the control curves of paper PLS (§5.2, Fig. 3).
+
+    python -m interventions.steer_heads
+    python -m interventions.steer_heads runs/pls --control runs/c2 --out steering.parquet
+    python -m interventions.steer_heads runs/pls --groups entity anchor --tasks capitalization gender --scales 0 0.5 3
+
+z ← g z for the heads of a group at every position, which is the same as scaling their attention weights without
+normalising them again (z = A V is linear in A): 0 ablates, 1 changes nothing, above 1 amplifies. Over the scales g, per
+measure m (P(answer), log-odds of answer against foil, loss of documents):
+
+    control range  max_g m̄(g) − min_g m̄(g) of the mean curve, over the scales within bounds (PLS: 0 to 1.5)
+    monotonicity   Spearman's ρ between g and m within each case, averaged over cases; cases that do not move are left
+                   out and counted. 1: every case rises with g
+    leverage       control range of a model / control range of its control, on the same cases (--control)
+
+A range is a maximum minus a minimum: never negative, and noise widens it. So it stands beside the ranges of random
+groups of as many heads. Its interval, and that of the leverage, resample whole independent cases
+(`estimators.statistic_interval`); a leverage over a control that does not move is undefined. To add directions to the
+stream: `interventions.steer`.
+"""
+
+from typing import ClassVar, Literal
+
+from streamscope.models.bounds import AnyNumber, Count, Seed, Whole
+from streamscope.models.errors import InputError
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, Tasks, instrument
+from streamscope.probes.figures import Curve, Intervals
+
+
+@instrument("steer_heads", Tasks(tasks=("capitalization",)), Documents(max_documents=20))
+class SteerHeads(Instrument):
+    """Scale the outputs of groups of heads, z ← g z, and see a behaviour follow: its range, and whether it rises.
+
+    Control range = max_g − min_g of the mean curve, beside random groups; leverage = range / range of a control (PLS
+    §5.2, Fig. 3).
+    """
+
+    groups: tuple[str, ...] = ("entity",)
+    """entity, anchor, semantic (PLS); found, found-entity, …; or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
+    scales: tuple[AnyNumber, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+    """Factors g on the heads' outputs; 1 is always among them."""
+    within: tuple[AnyNumber, AnyNumber] = (0.0, 1.5)
+    """Scales over which range and monotonicity are taken; 0 to 1.5 in the paper."""
+    measures: tuple[Literal["task", "loss"], ...] = ("task", "loss")
+    """task: P(answer) and log-odds; loss: of documents, under the same scales."""
+    k: Count = 2
+    """Heads in a found group."""
+    layers: Literal["last", "all"] = "last"
+    """Where found groups are looked for."""
+    draws: Whole = 9
+    """Random groups of as many heads to compare the ranges with; 0: none."""
+    seed: Seed = 0
+    """Which random groups are drawn."""
+
+    figures: ClassVar = (
+        Curve("level", x="scale", by="group", each=("task",)),
+        Curve("level", "log_odds", x="scale", by="group", each=("task",)),
+        Curve("level", "loss", x="scale", by="group"),
+        Intervals("range", "curves", label="group", beside="random_range", each=("measure", "task")),
+    )
+    quick: ClassVar = {"scales": (0.0, 1.5), "draws": 1}
+    planted: ClassVar = "tests/interventions/test_steer_heads.py::test_levels_and_changes_are_those_on_paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.measures:
+            raise InputError("give at least one --measures: task, loss")
+        chosen, (low, high) = self.chosen, self.within
+        if len(chosen) < 2:
+            raise InputError(f"--scales {list(self.scales)}: give at least one scale besides 1")
+        if not low < high or sum(low <= g <= high for g in chosen) < 2:
+            raise InputError(f"--within {low:g} {high:g}: fewer than two scales lie there, of {list(chosen)}")
+
+    @property
+    def chosen(self) -> tuple[float, ...]:
+        """The scales in order, each once, 1 among them."""
+        return tuple(sorted({*self.scales, 1.0}))
+
+
+main = main_of(SteerHeads, __doc__)

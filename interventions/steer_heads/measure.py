@@ -1,0 +1,337 @@
+"""How a behaviour follows the scale of a group of heads: levels, control range, monotonicity, leverage."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+from streamscope.interventions.controls import Sweep, plan
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.groups import Group, HeadFinder
+from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_loss, observe_task
+from streamscope.interventions.selection import every_head
+from streamscope.interventions.steer_heads import SteerHeads
+from streamscope.models.errors import InputError
+from streamscope.probes.contract import Documents, Opened, Progress, Seen, Tasks, title_of
+from streamscope.probes.documents import OpenTasks
+from streamscope.probes.observations import (
+    Contrast,
+    Estimates,
+    Measure,
+    Observations,
+    Reasons,
+    bootstrap,
+    estimate,
+    estimate_all,
+)
+from streamscope.probes.prompts.tasks import Task
+from streamscope.probes.result import Column, Result, Table, counts, described, key, quantity
+from streamscope.probes.stats.permutations import rank_among
+
+NAN = float("nan")
+BASELINE = "scale 1 is the baseline itself"
+STILL, NO_DRAWS = "no case moves with the scale", "no random groups were drawn"
+CONTROL_STILL = "the control does not move"
+KEYS = ("task", "group")
+NAMES = {"probability": "P(answer)", "log_odds": "log-odds", "loss": "loss"}
+"""The measures, and what titles call them."""
+Blocks = Mapping[str, Observations]
+
+
+def observe(how: SteerHeads, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: groups and random groups at every scale, of every task; units: cases of the tasks, or documents."""
+    opened = data[Tasks]
+    groups = HeadFinder(model, opened.tokenizer, k=how.k, layers=how.layers).groups(how.groups)
+    sweep = plan([g.heads for g in groups], how.chosen, every_head(model), scale_heads, draws=how.draws, seed=how.seed)
+    blocks = task_blocks(model, opened.tasks, groups, sweep, progress) if "task" in how.measures else {}
+    if "loss" in how.measures:
+        documents = data[Documents]
+        limits = {"max_documents": documents.spec.max_documents, "progress": progress}
+        seen = observe_loss(model, sweep.edits, documents.shards, **limits)
+        units = documents.units()[: len(seen.cases)]
+        blocks |= blocks_of({"documents": ({"loss": seen}, units)}, groups, sweep)
+    about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
+    contrasts = {name: contrasts_of(block) for name, block in blocks.items()}
+    for name, block in list(blocks.items()):
+        own = monotonicity(block, how.within)
+        if not np.isnan(own.total).all():
+            blocks[f"{name}-monotonicity"], contrasts[f"{name}-monotonicity"] = own, monotonic(own)
+    return Seen(blocks, contrasts, about)
+
+
+def task_blocks(
+    model: Any, tasks: Sequence[Task], groups: Sequence[Group], sweep: Sweep, progress: Progress = iter
+) -> dict[str, Observations]:
+    """`blocks_of` of tasks: probability and log_odds."""
+    seen = {t.name: (observe_task(model, t, sweep.edits, progress=progress), OpenTasks.units(t)) for t in tasks}
+    return blocks_of(seen, groups, sweep)
+
+
+def blocks_of(
+    seen: Mapping[str, tuple[Mapping[str, Observed], pd.DataFrame]], groups: Sequence[Group], sweep: Sweep
+) -> dict[str, Observations]:
+    """Per measure the values of every case, from what each task was observed to do, and its units.
+
+    Cells: task, group, scale, and draw (−1: the group itself, else which random one). At scale 1 the model is unedited.
+    """
+    scales = list(dict.fromkeys(g for _, g in sweep.cells))
+    keys, edits = list[dict[str, Any]](), list[int | None]()
+    for task in seen:
+        for c, (_, scale) in enumerate(sweep.cells):
+            where = {"task": task, "group": groups[c // len(scales)].name, "scale": scale}
+            drawn = [at for _, at in sweep.controls[c]]
+            keys += [{**where, "draw": i} for i in range(-1, len(drawn))]
+            edits += [None if scale == 1 else sweep.index[c], *drawn]
+    cells = pd.DataFrame(keys)
+    units = pd.concat([units.assign(task=task) for task, (_, units) in seen.items()], ignore_index=True)
+    units["unit"] = units["task"] + ":" + units["unit"]
+    found = {}
+    for name in dict.fromkeys(name for observed, _ in seen.values() for name in observed):
+        total = np.full((len(cells), len(units)), NAN)
+        for task, (observed, _) in seen.items():
+            rows, inside = np.flatnonzero(cells["task"] == task), np.flatnonzero(units["task"] == task)
+            total[np.ix_(rows, inside)] = [observed[name].under(edits[row]) for row in rows]
+        measure = Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name])
+        found[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
+    return found
+
+
+def contrasts_of(block: Observations) -> list[Contrast]:
+    """Level and change from scale 1 of every group at every scale; Holm's family are a task's groups and scales."""
+    own, out = block.cells[block.cells["draw"] == -1], []
+    for (task, group), rows in own.groupby(list(KEYS), sort=False):
+        base = int(rows.index[rows["scale"] == 1][0])
+        for i, scale in rows["scale"].items():
+            labels, same = {"task": task, "group": group, "scale": scale}, scale == 1
+            told: dict[str, Any] = {"labels": labels, "family": f"{block.measure.name} of {task}"}
+            out += [
+                Contrast(quantity="level", weights={int(i): 1.0}, labels=labels, tested=False),
+                Contrast(quantity="change", weights={base: 0.0} if same else {int(i): 1.0, base: -1.0},
+                         fixed=BASELINE if same else "", **told),
+            ]  # fmt: skip
+    return out
+
+
+# ---- ranges and monotonicity -------------------------------------------------------------------
+
+
+def curves_of(block: Observations, within: tuple[float, float]) -> dict[tuple[str, str], list[int]]:
+    """(task, group) -> its cells in the order of the scales within bounds."""
+    low, high = within
+    own = block.cells[(block.cells["draw"] == -1) & block.cells["scale"].between(low, high)].sort_values("scale")
+    return {(str(task), str(group)): list(rows.index) for (task, group), rows in own.groupby(list(KEYS), sort=False)}
+
+
+def spearman(scales: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Spearman's ρ [N] of values [S, N] with scales [S], ties at their mean rank; NaN for a constant column."""
+    x, y = rankdata(scales) - (len(scales) + 1) / 2, rankdata(values, axis=0) - (len(scales) + 1) / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((x[:, None] * y).sum(0) / np.sqrt((x**2).sum() * (y**2).sum(0)))
+
+
+def monotonicity(block: Observations, within: tuple[float, float]) -> Observations:
+    """Spearman's ρ between scale and measure of every case that moves at all, for every task and group."""
+    curves = curves_of(block, within)
+    total = np.full((len(curves), len(block.units)), NAN)
+    for row, cells in zip(total, curves.values(), strict=True):
+        values = block.total[cells]
+        moved = np.ptp(values, axis=0) > block.measure.resolution
+        row[moved] = spearman(block.cells["scale"].to_numpy()[cells], values[:, moved])
+    measure = Measure(name=f"monotonicity of {block.measure.name}", unit="Spearman's ρ", resolution=1e-9)
+    return Observations(
+        measure=measure, cells=pd.DataFrame(list(curves), columns=list(KEYS)), units=block.units, total=total, size=1.0
+    )
+
+
+def monotonic(block: Observations) -> list[Contrast]:
+    """The mean over cases."""
+    still = np.isnan(block.total).all(1)
+    return [
+        Contrast(quantity="spearman", weights={i: 1.0}, labels=labels, tested=False, missing=STILL if still[i] else "")
+        for i, labels in enumerate(block.cells.to_dict("records"))
+    ]
+
+
+def curve_range(y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
+    """max − min over cells of Σ y / Σ n, from totals and sizes [cells, …]."""
+    return np.asarray(np.ptp(y.sum(axis) / n.sum(axis), axis=0))
+
+
+def range_ratio(k: int, y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
+    """`curve_range` of the first k cells over that of the others."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(curve_range(y[:k], n[:k], axis) / curve_range(y[k:], n[k:], axis))
+
+
+def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]) -> Table:
+    """One row per measure, task and group: control range beside random groups; monotonicity of cases and of the mean.
+
+    `heads` names the heads of each group.
+    """
+    rows, missing = list[dict[str, Any]](), Reasons()
+    for name in (name for name in NAMES if name in blocks):
+        block = blocks[name]
+        own = monotonicity(block, within)
+        found = estimate(own, monotonic(own))
+        for i, ((task, group), cells) in enumerate(curves_of(block, within).items()):
+            row, why = _range(block, task, group, cells)
+            told, moved = found.frame.iloc[i], ~np.isnan(own.total[i])
+            values = {"": told["value"], "_low": max(told["low"], -1.0), "_high": min(told["high"], 1.0)}
+            row |= {f"spearman{end}": value for end, value in values.items()}
+            names = {"value": "spearman", "low": "spearman_low", "high": "spearman_high"}
+            why |= {names[of]: text for (at, of), text in found.reasons.items() if at == i and of in names}
+            inside = ~np.isnan(block.total[cells[0]])
+            row["spearman_curve"] = NAN
+            if moved.any():
+                mean = block.total[cells][:, inside].mean(1)
+                row["spearman_curve"] = float(spearman(block.cells["scale"].to_numpy()[cells], mean[:, None])[0])
+            if np.isnan(row["spearman_curve"]):
+                why["spearman_curve"] = "the mean over cases does not move" if moved.any() else STILL
+            row |= {"n": int(moved.sum()), "flat": int((inside & ~moved).sum()), "clusters": int(told["clusters"])}
+            missing |= {(len(rows), column): text for column, text in why.items()}
+            rows.append({"measure": name, "task": task, "group": group, "heads": heads[group], **row})
+    title = f"control range and monotonicity, scales {within[0]:g} to {within[1]:g}"
+    return Table(pd.DataFrame(rows), CURVES, missing, title)
+
+
+def _range(block: Observations, task: str, group: str, cells: list[int]) -> tuple[dict[str, Any], dict[str, str]]:
+    """range with its interval, beside those of random groups, and why some are missing."""
+    found, lost = bootstrap(block, cells, curve_range)
+    row: dict[str, Any] = {"range": found["value"], "range_low": found["low"], "range_high": found["high"]}
+    why = {f"range_{end}": text for end, text in lost.items() if end != "value"}
+    values = block.total[cells]
+    if not (np.ptp(values, axis=0) > block.measure.resolution).any():
+        row |= {"range_low": NAN, "range_high": NAN}
+        why = dict.fromkeys(("range_low", "range_high"), STILL)
+    inside = np.flatnonzero(~np.isnan(values[0]))
+    at = block.cells[(block.cells["task"] == task) & (block.cells["group"] == group)]
+    scales = block.cells["scale"].to_numpy()[cells]
+    base = block.total[at.index[(at["draw"] == -1) & (at["scale"] == 1)][0], inside].mean()
+    drawn = []
+    for _, some in at[(at["draw"] >= 0) & at["scale"].isin(scales)].groupby("draw"):
+        means = block.total[np.ix_(some.index, inside)].mean(1)
+        drawn.append(float(np.ptp([*means, *([base] if 1.0 in scales else [])])))
+    row |= dict.fromkeys(("random_range", "p_rank", "p_rank_min"), NAN) | {"draws": len(drawn)}
+    if drawn:
+        rank = rank_among(row["range"], np.array(drawn), alternative="greater")
+        row |= {"random_range": float(np.mean(drawn)), "p_rank": rank.p, "p_rank_min": rank.p_min}
+    else:
+        why |= dict.fromkeys(("random_range", "p_rank", "p_rank_min"), NO_DRAWS)
+    return row, why
+
+
+def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table:
+    """One row per measure, task and group of both models: control ranges and their ratio, over shared cases.
+
+    Raises `InputError` where fewer than two cases of a task are in both.
+    """
+    rows, missing = list[dict[str, Any]](), Reasons()
+    for name in (name for name in ("probability", "log_odds") if name in run and name in control):
+        mine, theirs = run[name], control[name]
+        others = curves_of(theirs, within)
+        for (task, group), cells in curves_of(mine, within).items():
+            if (task, group) not in others:
+                continue
+            known = pd.Index(theirs.units["unit"])
+            own = ~np.isnan(mine.total[cells[0]])
+            place = known.get_indexer(mine.units["unit"])
+            both = np.flatnonzero(own & (place >= 0))
+            if len(both) < 2:
+                raise InputError(f"task {task!r}: fewer than two cases can be scored with both models' tokenizers")
+            x, y = mine.total[cells][:, both], theirs.total[others[task, group]][:, place[both]]
+            joint = Observations(
+                measure=mine.measure, cells=pd.DataFrame({"model": ["run"] * len(x) + ["control"] * len(y)}),
+                units=mine.units.iloc[both].reset_index(drop=True), total=np.concatenate([x, y]), size=1.0,
+            )  # fmt: skip
+            found, why = bootstrap(joint, range(len(joint.cells)), partial(range_ratio, len(x)))
+            row = {"range": float(np.ptp(x.mean(1))), "control_range": float(np.ptp(y.mean(1)))}
+            row |= {"leverage": found["value"], "leverage_low": found["low"], "leverage_high": found["high"]}
+            if row["control_range"] <= mine.measure.resolution:
+                row |= dict.fromkeys(("leverage", "leverage_low", "leverage_high"), NAN)
+                why = dict.fromkeys(("value", "low", "high"), CONTROL_STILL)
+            names = {"value": "leverage", "low": "leverage_low", "high": "leverage_high"}
+            missing |= {(len(rows), names[of]): text for of, text in why.items()}
+            counted = {"n": found["n"], "clusters": found["clusters"]}
+            rows.append({"measure": name, "task": task, "group": group, **row, **counted})
+    return Table(pd.DataFrame(rows), LEVERAGE, missing, "leverage: control range of the model over its control's")
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+
+def tables(how: SteerHeads, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """A table of levels for each measure, then ranges and monotonicity."""
+    heads, title = seen.about["groups"], seen.about["title"]
+    out = {}
+    for name in (name for name in NAMES if name in seen.blocks):
+        what = seen.about["tasks"] if name != "loss" else "documents"
+        out[name] = level_table(name, estimates[name], heads, f"{title}: {NAMES[name]} under scaled heads; {what}")
+    return {**out, "curves": ranges(seen.blocks, how.within, heads)}
+
+
+def level_table(name: str, found: Estimates, heads: Mapping[str, str], title: str) -> Table:
+    """Levels of one measure."""
+    frame, missing = found.wide([*KEYS, "scale"])
+    frame.insert(2, "heads", frame["group"].map(heads))
+    return Table(frame, columns_of(name), missing, title)
+
+
+def levels(blocks: Blocks, heads: Mapping[str, str]) -> pd.DataFrame:
+    """The levels of all measures as one frame (`Table.short`), for `papers`."""
+    found = estimate_all(blocks, {name: contrasts_of(block) for name, block in blocks.items()})
+    parts = [level_table(name, one, heads, name).short().assign(measure=name) for name, one in found.items()]
+    return pd.concat(parts, ignore_index=True)
+
+
+def beside(run: Result, control: Result) -> dict[str, Table]:
+    """How much larger the model's control ranges are than the control's."""
+    table = leverage(run.blocks, control.blocks, tuple(run.about["options"]["within"]))
+    return {"leverage": table} if len(table.frame) else {}
+
+
+TASK = key("task", "task", "whose answers are scored, or documents")
+GROUP = key("group", "group", "of the heads that are scaled")
+HEADS = Column(name="heads", title="heads", unit="layer and index", doc="the heads of the group")
+MIXED = "units of the measure: probability, nats, nats/token"
+
+
+def columns_of(name: str) -> tuple[Column, ...]:
+    """The columns of the levels of a measure."""
+    unit = UNIT[name]
+    return (
+        TASK, GROUP, HEADS,
+        key("scale", "g", "what the outputs of the heads are multiplied by", "factor on z", "g"),
+        *described("level", NAMES[name], unit, "mean under scaled heads", sd="independent cases", source="PLS Fig. 3"),
+        *quantity("change", "change", unit, "level − level at scale 1", sd="independent cases"),
+        *counts("cases", "independent cases, or the fewest words of a kind where cases share words"),
+    )  # fmt: skip
+
+
+MEASURE = key("measure", "measure", "probability of the answer, log_odds of answer against foil, loss of documents")
+RHO = "Spearman's ρ"
+CURVES = (
+    MEASURE, TASK, GROUP, HEADS,
+    *described("range", "control range", MIXED, "largest − smallest mean over the scales", source="PLS §5.2"),
+    Column(name="random_range", title="random", unit=MIXED, format=".4f", doc="mean range of random groups as large"),
+    Column(name="p_rank", title="p, rank", unit="probability", format="p",
+           doc="share of random groups whose range reaches the group's, itself counted"),
+    Column(name="p_rank_min", title="smallest p, rank", unit="probability", format="p", shown=False,
+           doc="the smallest that p_rank can be with so many groups"),
+    Column(name="draws", title="draws", unit="random groups", format="d", shown=False, doc="compared with"),
+    *described("spearman", "monotonicity", RHO, "between scale and measure within a case, mean over cases that move",
+               format="+.2f"),
+    Column(name="spearman_curve", title="of the mean", unit=RHO, format="+.2f", source="PLS §5.2",
+           doc="between scale and the mean over cases"),
+    Column(name="flat", title="flat", unit="cases", format="d", doc="that do not move and have no monotonicity"),
+    *counts("cases that move", "independent cases among them"),
+)  # fmt: skip
+LEVERAGE = (
+    MEASURE, TASK, GROUP,
+    Column(name="range", title="range", unit=MIXED, format=".4f", doc="control range of the model"),
+    Column(name="control_range", title="control", unit=MIXED, format=".4f", doc="control range of the control"),
+    *described("leverage", "leverage", "ratio", "range / the control's", format=".3f", source="PLS §5.2"),
+    *counts("cases that both models score", "independent cases"),
+)  # fmt: skip
