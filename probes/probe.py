@@ -43,7 +43,7 @@ class Probe(Reader, Protocol):
 
 
 def measure(
-    model: Any, probe: Reader, prompts: Any, *, edits: Edits | None = None, tokenizer: Tokenizer | None = None
+    model: Any, probe: Reader, prompts: Any, *, edits: Edits | None = None, tokenizer: Any = None
 ) -> pd.DataFrame:
     """Run a probe on a model, under `edits` if given, and return its table of observations.
 
