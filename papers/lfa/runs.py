@@ -175,10 +175,10 @@ def _key(run: Run, shards: TokenShards, settings: Settings, code: str, device: s
 def sources() -> str:
     """sha256 of the code and the prompts that measure: a change of either measures again."""
     root = Path(__file__).resolve().parents[2]
-    files = [p for room in MEASURED_BY for p in (root / room).rglob("*.py")]
+    files = [p for room in MEASURED_BY for kind in ("*.py", "*.toml") for p in (root / room).rglob(kind)]
     files += [
         *(root / "datasets").rglob("*.jsonl"),
-        *(root / "papers" / f"{n}.py" for n in ("lfa_measure", "lfa_rows", "lfa_suppress", "rows")),
+        *(root / "papers" / f"{n}.py" for n in ("lfa/measure", "lfa/rows", "lfa/suppress", "comparison/rows")),
     ]
     digest = hashlib.sha256()
     for path in sorted(files):

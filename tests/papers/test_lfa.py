@@ -516,3 +516,19 @@ def test_without_kaleido_the_page_has_no_static_figure_and_says_so(
     said = write_figures(figure(table, architectures(table)), tmp_path, "svg")
     assert (tmp_path / "figure.html").is_file() and not (tmp_path / "figure.svg").exists()
     assert said[1].startswith("no figure.svg: the static figure needs kaleido") and "\n" not in said[1]
+
+
+def test_code_words_and_prompts_that_measure_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest reads files by name: every one exists, and the measuring ones are among them."""
+    read: list[str] = []
+    whole = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(str(path)) or whole(path))
+    assert len(streamscope.papers.lfa.runs.sources()) == 64
+    for end in (
+        "lfa/measure.py",
+        "lfa/suppress.py",
+        "comparison/rows.py",
+        "stories/text.toml",
+        "probes/pds/measure.py",
+    ):
+        assert any(path.endswith(end) for path in read), end
