@@ -37,7 +37,7 @@ from streamscope.papers.lfa.claims import claims
 from streamscope.papers.lfa.figure import figure
 from streamscope.papers.lfa.printed import BOUNDS, ORDERS, PRINTED, SETUP
 from streamscope.papers.lfa.rows import Settings
-from streamscope.papers.lfa.runs import PRESETS, Arms, in_arms, open_runs
+from streamscope.papers.lfa.runs import PRESETS, Arms, in_arms, open_runs, sources
 from streamscope.papers.lfa.seeds import architectures, comparisons, contrast, renamed, with_reference
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import summary
@@ -523,12 +523,13 @@ def test_code_words_and_prompts_that_measure_are_found(monkeypatch: pytest.Monke
     read: list[str] = []
     whole = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(str(path)) or whole(path))
-    assert len(streamscope.papers.lfa.runs.sources()) == 64
-    for end in (
+    assert len(sources()) == 64
+    measuring = (
         "lfa/measure.py",
         "lfa/suppress.py",
         "comparison/rows.py",
         "stories/text.toml",
         "probes/pds/measure.py",
-    ):
+    )
+    for end in measuring:
         assert any(path.endswith(end) for path in read), end
