@@ -4,7 +4,7 @@ A variant is a set of edits on the same model, in passes that the variants share
 model of the same vocabulary. Nothing holds [tokens, vocabulary] for more than a chunk of rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from streamscope.interventions.sweep import document_sums
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits
 from streamscope.models.readout import chunk_rows, token_losses
-from streamscope.models.sweep.batched_sweep import Trajectories
+from streamscope.models.sweep.driver import measure_rows
 from streamscope.models.sweep.stages import Plan
 from streamscope.models.text.shards import NO_TARGET, TokenShards, document_batches
 from streamscope.models.transformer import StreamTransformer
@@ -61,48 +61,48 @@ def document_divergence(
     loss, kl_sums, shift = np.zeros((3, len(variants), n))
     out = Divergence(np.zeros(n), loss, kl_sums, shift, np.zeros(n, dtype=np.int64))
     device = model.cfg.device
+    edited = [i for i, variant in enumerate(variants) if isinstance(variant, Mapping)]
+    plans = [Plan(model, edits) for edits in ({}, *(v for v in variants if isinstance(v, Mapping)))]
+    last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     along = None if direction is None else direction.to(device).double()
+    options: dict[str, Any] = {} if along is None else {"names": [last], "keep": lambda _, x: x.double() @ along}
     for index, tokens, targets in progress(list(document_batches(shards, model.config.n_ctx, batch_size, n))):
         tokens, targets = tokens.to(device), targets.to(device)
-        real = targets != NO_TARGET
-        out.tokens[index] = real.sum(1).cpu().numpy()
-        passes = _streams(model, tokens, variants, along)
-        _, stream, before = next(passes)
-        unchanged = stream[real]
-        out.baseline[index] = document_sums(token_losses(unchanged, model.head, targets[real]), real)
-        for which, stream, place in passes:
-            h, cells = stream[real], np.ix_(np.array(which), index)
-            variant = variants[which[0]]
-            head = model.head if isinstance(variant, Mapping) else variant.head
-            out.loss[cells] = document_sums(token_losses(h, head, targets[real]), real)
-            out.kl[cells] = document_sums(kl_rows(h, head, unchanged, model.head), real)
-            if place is not None and before is not None:
-                out.shift[cells] = document_sums((place - before)[real], real)
+        out.tokens[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
+        departs = _Departure(model, targets, last)
+        found = measure_rows(model, tokens, plans, departs, **options)
+        out.baseline[index] = found[0, 0]
+        for at, values in zip(edited, found[1:], strict=True):
+            loss[at, index], kl_sums[at, index], shift[at, index] = values
+        for i, variant in enumerate(variants):
+            if not isinstance(variant, Mapping):
+                x = variant.readout(variant.segment(variant.embed_tokens(tokens)))
+                place = {} if along is None else {last: x.double() @ along}
+                loss[i, index], kl_sums[i, index], shift[i, index] = departs(variant.ln_final(x), place, variant.head)
     for name in ("baseline", "loss", "kl"):
         if not np.isfinite(getattr(out, name)).all():
             raise InputError(f"the {name} is not finite: the change is too large for these weights")
     return out
 
 
-def _streams(
-    model: StreamTransformer, tokens: Tensor, variants: Sequence[Variant], along: Tensor | None
-) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
-    """(variants, their final normed stream [B, T, D], d·x [B, T] of the readout before the norm); none first."""
-    edited = [i for i, variant in enumerate(variants) if isinstance(variant, Mapping)]
-    plans = [Plan(model, edits) for edits in ({}, *(v for v in variants if isinstance(v, Mapping)))]
-    last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
-    options: dict[str, Any] = {} if along is None else {"names": [last], "keep": lambda _, x: x.double() @ along}
-    for arrived in Trajectories(model, tokens, plans, **options):
-        assert arrived.h is not None
-        for members, h, found in zip(arrived.edits, arrived.h, arrived.found, strict=True):
-            if 0 in members:
-                yield [], h, found.get(last)
-            if which := [edited[e - 1] for e in members if e]:
-                yield which, h, found.get(last)
-    for i, variant in enumerate(variants):
-        if not isinstance(variant, Mapping):
-            x = variant.readout(variant.segment(variant.embed_tokens(tokens)))
-            yield [i], variant.ln_final(x), None if along is None else x.double() @ along
+class _Departure:
+    """[3, B] of each document from its final streams: summed loss, KL from the first that was asked, shift of d·x."""
+
+    def __init__(self, model: StreamTransformer, targets: Tensor, last: str) -> None:
+        self.head, self.targets, self.last, self.real = model.head, targets, last, targets != NO_TARGET
+        self.first: tuple[Tensor, Tensor | None] | None = None
+
+    def __call__(self, stream: Tensor, captured: Mapping[str, Any], head: Tensor | None = None) -> np.ndarray:
+        h, place, head = stream[self.real], captured.get(self.last), self.head if head is None else head
+        if self.first is None:
+            self.first = h, place
+        unchanged, before = self.first
+        loss = document_sums(token_losses(h, head, self.targets[self.real]), self.real)
+        kl = document_sums(kl_rows(h, head, unchanged, self.head), self.real)
+        shift = np.zeros_like(loss)
+        if place is not None and before is not None:
+            shift = document_sums((place - before)[self.real], self.real)
+        return np.stack([loss, kl, shift])
 
 
 @torch.no_grad()
@@ -120,11 +120,3 @@ def kl_rows(
         log_q = (h_q[rows] @ w_q.T).double().log_softmax(-1)
         parts.append((log_p.exp() * (log_p - log_q)).sum(-1))
     return torch.cat(parts)
-
-
-def per_token(totals: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:
-    """mean, sd, ci_low, ci_high per token of sums per document: `estimators.ratio_of_sums`, documents as units."""
-    from streamscope.probes.stats.estimators import ratio_of_sums
-
-    e = ratio_of_sums(totals, tokens)
-    return {"mean": e.mean, "sd": e.sd, "ci_low": e.ci_low, "ci_high": e.ci_high, "n": e.n}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from streamscope.interventions.batch import ticks
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits
 from streamscope.models.readout import IGNORE, divergences, token_losses
-from streamscope.models.sweep.batched_sweep import Trajectories
+from streamscope.models.sweep.driver import Measured, measure_rows
 from streamscope.models.sweep.stages import Plan
 from streamscope.models.text.shards import TokenShards, document_batches
 from streamscope.models.transformer import StreamTransformer
@@ -61,22 +62,29 @@ def document_losses(
         tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
         real = targets != IGNORE
         counts[index] = real.sum(1).cpu().numpy()
-        unedited: Tensor | None = None
-        for arrived in Trajectories(model, tokens, plans, budget=budget):
-            assert arrived.h is not None
-            for edits, stream in zip(arrived.edits, arrived.h, strict=True):
-                h, cells = stream[real], np.ix_(np.array(edits), index)
-                unedited = h if unedited is None else unedited  # the first to arrive
-                losses[cells] = document_sums(token_losses(h, model.head, targets[real]), real)
-                if divergence:
-                    moved[cells] = document_sums(divergences(unedited, h, model.head), real)
-                done(len(edits))
+        values = measure_rows(model, tokens, plans, _sums(model, targets, divergence), done=done, budget=budget)
+        losses[:, index], moved[:, index] = values[:, 0], values[:, 1]
     done(0)
     out = Losses(losses[0], losses[1:], counts, moved[1:])
     for name, values in (("baseline", out.baseline), ("edited", out.edited)):
         if not np.isfinite(values).all():
             raise InputError(f"the {name} loss is not finite on {int((~np.isfinite(values)).sum())} documents")
     return out
+
+
+def _sums(model: StreamTransformer, targets: Tensor, divergence: bool) -> Measured:
+    """[2, B]: summed loss and KL(unedited ‖ edited) of each document, from its final streams; unedited comes first."""
+    real = targets != IGNORE
+    first: list[Tensor] = []
+
+    def sums(stream: Tensor, _: dict[str, Any]) -> np.ndarray:
+        h = stream[real]
+        first[:] = first or [h]
+        loss = document_sums(token_losses(h, model.head, targets[real]), real)
+        kl = document_sums(divergences(first[0], h, model.head), real) if divergence else np.zeros_like(loss)
+        return np.stack([loss, kl])
+
+    return sums
 
 
 def document_sums(values: Float[Tensor, " targets"], real: Bool[Tensor, "B T"]) -> np.ndarray:

@@ -13,6 +13,7 @@ Position q predicts token q + 1. With p_e the distribution under edit e (p_0 une
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from streamscope.interventions.batch import chunk_log_probs
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits
-from streamscope.models.sweep.batched_sweep import Trajectories
+from streamscope.models.sweep.driver import measure_rows
 from streamscope.models.sweep.stages import Plan
 from streamscope.models.transformer import StreamTransformer
 
@@ -87,17 +88,16 @@ def _batch(
     budget: int | None,
 ) -> tuple[Float[np.ndarray, "one_plus_edits n two"], np.ndarray]:
     """ln p of the token that comes and of the prediction at the n real positions `at`, and the predictions [n]."""
-    wanted: Tensor | None = None
-    values = np.zeros((len(plans), int(at.sum()), 2))
-    for arrived in Trajectories(model, ids[:, :-1], plans, budget=budget):
-        assert arrived.h is not None
-        for edits, stream in zip(arrived.edits, arrived.h, strict=True):
-            h = stream[at]
-            if wanted is None:  # the unedited model is the first to arrive
-                best = map_logits(h, model.head, _argmax).long()
-                wanted = torch.stack([ids[:, 1:][at], best], 1)
-            values[edits] = map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy()
-            done(len(edits) * len(h))
+    n, wanted = int(at.sum()), None
+
+    def log_probs(stream: Tensor, _: dict[str, Any]) -> np.ndarray:
+        nonlocal wanted
+        h = stream[at]
+        if wanted is None:  # the unedited model is the first to arrive
+            wanted = torch.stack([ids[:, 1:][at], map_logits(h, model.head, _argmax).long()], 1)
+        return map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy()
+
+    values = measure_rows(model, ids[:, :-1], plans, log_probs, done=lambda k: done(k * n), budget=budget)
     if not np.isfinite(values).all():
         raise InputError(f"log-probabilities are not finite at {int((~np.isfinite(values)).any(2).sum())} positions")
     assert wanted is not None
