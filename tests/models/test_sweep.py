@@ -11,8 +11,9 @@ from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.models import build
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.models.hooks import Captures, Query, run
+from streamscope.models.hooks import Captures, Query, capture, edit, run
 from streamscope.models.sweep.captures import run_sweep
+from streamscope.models.sweep.driver import measure_rows
 from tests.tiny import some
 
 torch.set_num_threads(1)
@@ -85,3 +86,33 @@ def test_errors_are_those_of_run() -> None:
         list(run_sweep(model, QUERIES["logits"], [{"blocks.0.hook_resid_post": halve}]))
     with pytest.raises(InputError, match="training mode"):
         list(run_sweep(model.train(), QUERIES["logits"], [{}]))
+
+
+@pytest.mark.parametrize("budget", [None, 40])
+def test_a_measure_of_every_member_is_that_of_its_own_pass(budget: int | None) -> None:
+    """`measure_rows` beside one edited pass per member; the unedited model comes first, whatever is asked once."""
+    model = build("lfa", "tiny", init_std=0.2).double()
+    tokens = torch.as_tensor([PROMPTS[0], PROMPTS[3]])
+    seen, finished = [], []
+
+    def moved(h: Tensor, captured: dict[str, Any]) -> Any:
+        seen.append(h)
+        z = captured["blocks.1.attn.hook_z"]
+        return torch.stack([(h - seen[0]).norm(dim=(1, 2)), z.flatten(1).norm(dim=1)]).numpy()
+
+    options: dict[str, Any] = {"names": ["blocks.1.attn.hook_z"], "budget": budget, "done": finished.append}
+    found = measure_rows(model, tokens, [*SWEEP, {}], moved, **options)
+    assert found.shape == (len(SWEEP) + 1, 2, 2) and sum(finished) == len(SWEEP) + 1
+    assert (found[-1] == found[0]).all() and len(seen) < len(SWEEP) + 1, "equal members are asked once"
+
+    def alone(edits: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        with edit(model, edits), capture(model, ["blocks.1.attn.hook_z", "ln_final.hook_normalized"]) as acts:
+            model(tokens)
+        return acts["ln_final.hook_normalized"], acts["blocks.1.attn.hook_z"]
+
+    with torch.no_grad():
+        base, _ = alone({})
+        for row, edits in zip(found, SWEEP, strict=False):
+            h, z = alone(edits)
+            expected = torch.stack([(h - base).norm(dim=(1, 2)), z.flatten(1).norm(dim=1)])
+            torch.testing.assert_close(torch.as_tensor(row), expected, rtol=0, atol=1e-10)
