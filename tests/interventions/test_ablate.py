@@ -1,6 +1,7 @@
 """The ablation on planted models: what a head writes is what its removal costs."""
 
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pandas as pd
@@ -168,8 +169,9 @@ def test_in_a_notebook_it_is_the_command(tiny_run: Path, tmp_path: Path) -> None
 
 
 def test_several_runs_are_one_table_and_their_mean(tiny_run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "x.parquet"
-    main([str(tiny_run), str(tiny_run), "--heads", "L1.*", "--draws", "0", "--max-documents", "6", "--out", str(out)])
+    out, twin = tmp_path / "x.parquet", tmp_path / "twin"
+    copytree(tiny_run, twin)
+    main([str(tiny_run), str(twin), "--heads", "L1.*", "--draws", "0", "--max-documents", "6", "--out", str(out)])
     found = Result.load(out)
     assert len(found.table().frame) == 8 and found.table().frame["run"].nunique() == 2
     mean = found.table("loss-runs").frame
