@@ -130,8 +130,8 @@ def _ours(
     """The sweep: ln p [1 + edits, rows] of the next token at the last position, or losses per token."""
     import numpy as np
 
-    from streamscope.interventions.batch import answer_log_probs
-    from streamscope.interventions.sweep import document_losses
+    from streamscope.interventions.observe.answers import answer_log_probs
+    from streamscope.interventions.observe.documents import document_losses
 
     prompts, last = tokens[:, :-1].tolist(), [tokens.shape[1] - 2] * len(tokens)
 

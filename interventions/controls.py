@@ -1,35 +1,62 @@
 """What it costs to edit other heads as many: the matched-random controls of a sweep (LFA App. D).
 
 A change alone does not say that a head is special: removing any head changes something. So every group of k heads
-stands beside other random sets of k heads under the same edit (`selection.random_sets`). Of one head among 36 these
+stands beside other random sets of k heads under the same edit (`random_sets`). Of one head among 36 these
 are all 35 others, and in a sweep over all heads they cost nothing, for the sweep has run them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import combinations
+from math import comb
 
 import numpy as np
 
-from streamscope.interventions.selection import random_sets
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import Edits
 from streamscope.probes.observations import ranks
 from streamscope.probes.result import Column
-
-if TYPE_CHECKING:
-    from streamscope.models.hooks import Edits
 
 NAN = float("nan")
 NO_DRAWS, IDENTITY = "no random sets to compare with", "scale 1 changes nothing"
 FEW = "one random set: no spread"
 
 
+def random_sets(
+    heads: Iterable[Head], selected: Sequence[Head], k: int, draws: int, seed: int
+) -> list[tuple[Head, ...]]:
+    """Matched-random controls: different sets of k heads, drawn evenly from all sets but `selected` itself.
+
+    A set may share heads with the selected ones, as two sets drawn at random do. Then the selected set is one more draw
+    if the selection says nothing about the effect, and its rank among the sets is exact (`permutations.rank_among`).
+    Sets that avoid the selected heads share a smaller pool with each other and not with it: of 36 heads the rank
+    among 39 of those rejects 8 % of true nulls at 5 % for k = 3, 10 % for k = 5, 21 % for k = 10.
+
+    All C(n, k) − 1 sets when there are no more than `draws`. Same seed, same sets. Raises `InputError` for k heads that
+    do not exist or leave no other set, and for no draws.
+    """
+    every, own = sorted(set(heads)), tuple(sorted(selected))
+    possible = comb(len(every), k) - (len(own) == k and set(own) <= set(every)) if k >= 1 else 0
+    if draws < 1 or possible < 1:
+        raise InputError(f"cannot draw {draws} sets of {k} heads out of {len(every)}, other than those selected")
+    if possible <= draws:
+        return [found for found in combinations(every, k) if found != own]
+    generator = random.Random(seed)
+    drawn: dict[tuple[Head, ...], None] = {}
+    while len(drawn) < draws:
+        found = tuple(sorted(generator.sample(every, k)))
+        if found != own:
+            drawn[found] = None
+    return list(drawn)
+
+
 @dataclass(frozen=True)
 class Sweep:
     """Groups of heads at scales g, each edit once, and for every cell the edits that are its controls."""
 
-    edits: "list[Edits]"
+    edits: list[Edits]
     cells: list[tuple[tuple[Head, ...], float]]
     index: list[int]
     """The edit of each cell."""
@@ -43,7 +70,7 @@ def plan(
     groups: Sequence[Sequence[Head]],
     scales: Sequence[float],
     heads: Sequence[Head],
-    make: "Callable[[Sequence[Head], float], Edits]",
+    make: Callable[[Sequence[Head], float], Edits],
     *,
     draws: int = 39,
     seed: int = 0,

@@ -92,19 +92,19 @@ def latents_on_documents(
     import pandas as pd
 
     from streamscope.interventions.effects import holm
-    from streamscope.interventions.sweep import document_losses
+    from streamscope.interventions.observe.documents import document_losses
     from streamscope.probes.stats.estimators import ratio_of_sums
     from streamscope.probes.stats.t_tests import clustered_t
     from streamscope.probes.undefined import note
 
     losses = document_losses(
-        model, shards, [cell.edits() for cell in cells], divergence=True,
+        model, shards, [cell.edits() for cell in cells], kl="forward",
         max_documents=max_documents, batch_size=batch_size, progress=progress,
     )  # fmt: skip
     tokens, change = losses.tokens.astype(float), losses.edited - losses.baseline
     rows = []
     for i, cell in enumerate(cells):
-        effect, kl = ratio_of_sums(change[i], tokens), ratio_of_sums(losses.divergence[i], tokens)
+        effect, kl = ratio_of_sums(change[i], tokens), ratio_of_sums(losses.kl[i], tokens)
         p = float(clustered_t(change[i], tokens).p)
         why = {} if p == p else {"p": "the loss changes by the same amount per token in every document"}
         row = {"loss": losses.edited[i].sum() / tokens.sum(), "baseline": losses.baseline.sum() / tokens.sum()}

@@ -1,79 +1,122 @@
-"""Heads by their PDS, and the random sets that they are compared with (LFA §3.3, App. D)."""
+"""Groups of heads by name: those of paper PLS, those found in a model, or any heads of the grammar.
 
-import random
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
-from math import comb
-from typing import TYPE_CHECKING, Any
+entity   L5.H4+L5.H5        anchor   L5.H2+L5.H3        semantic   L5.H0+L5.H1      (PLS §5.1, Table 2; SPEC §7.4)
+found                       the same three, found in this model's attention (`probes.head_groups`)
+found-entity                one of them
+L5.H4+L5.H5, L4.*           heads of `models.head_spec`, joined by +
+mine=L5.H4+L4.H1            the same under a name
+top2:entity, top3:pds       by score: entity, anchor, semantic (`probes.head_groups`), pds (`probes.pds`)
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import pandas as pd
 
 from streamscope.models.errors import InputError
-from streamscope.models.head_spec import Head
+from streamscope.models.head_spec import Head, parse_heads, score_names
+from streamscope.probes.head_groups import HeadGroups
+from streamscope.probes.head_groups.measure import capture, groups_of, read, roles, scores_of, shuffled, summary
+from streamscope.probes.pds.measure import summary as pds_summary
+from streamscope.probes.prompts import align, load_suite
+from streamscope.probes.prompts.alignment import Aligned
+from streamscope.probes.prompts.suite import Suite
+from streamscope.probes.prompts.word_classes import CLASSES
 
-if TYPE_CHECKING:
-    import pandas as pd
+PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}
+FOUND = "found"
 
-    from streamscope.probes.prompts.alignment import Aligned
-    from streamscope.probes.prompts.suite import Suite
 
-Ranking = Mapping[Head, float]
-"""Every head of a model with its PDS (a difference of attention weights)."""
+class Group(NamedTuple):
+    """Heads under a name."""
+
+    name: str
+    heads: tuple[Head, ...]
+
+    @property
+    def label(self) -> str:
+        """L5H4+L5H5."""
+        return "+".join(head.label for head in self.heads)
+
+
+class HeadFinder:
+    """The groups of one model; its attention is measured only when a specification asks for it."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, k: int = 2, layers: Literal["last", "all"] = "last") -> None:
+        self.model, self.tokenizer, self.k, self.layers = model, tokenizer, k, layers
+
+    @cached_property
+    def _read(self) -> tuple[HeadGroups, Any, Any]:
+        """`probes.head_groups`, what it captured of the model on 200 pronouns of stories, and its query."""
+        aligned = align(load_suite("story-cases", n=200), self.tokenizer, self.model.config.n_ctx)
+        return HeadGroups(k=self.k, layers=self.layers), *capture(self.model, aligned, self.tokenizer)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """The table of `head_groups.measure.summary`."""
+        how, captures, query = self._read
+        return summary(how, read(captures, query, self.tokenizer))
+
+    @cached_property
+    def roles(self) -> pd.DataFrame:
+        """The heads of the found groups, held against shuffled roles (`head_groups.measure.roles`)."""
+        return roles(self.summary, shuffled(*self._read, self.tokenizer))
+
+    def groups(self, specs: Sequence[str]) -> list[Group]:
+        """The groups of `specs`, in order, each once.
+
+        Raises `InputError` for no group, a head or a score that does not exist, and two groups under one name.
+        """
+        found: dict[str, Group] = {}
+        for spec in specs:
+            for group in self._one(spec):
+                if found.setdefault(group.name, group) != group:
+                    raise InputError(f"two groups of heads are called {group.name!r}; name one as NAME=SPEC")
+        if not found:
+            raise InputError("give at least one group of heads, as entity, found or L5.H4+L5.H5")
+        return list(found.values())
+
+    def _one(self, spec: str) -> list[Group]:
+        kind, _, which = spec.partition("-")
+        if kind == FOUND and which in ("", *CLASSES):
+            groups = groups_of(self.summary)
+            return [Group(f"{FOUND}-{name}", groups[name]) for name in ([which] if which else CLASSES)]
+        name, _, heads = spec.rpartition("=")
+        if heads in PLS:
+            try:
+                return [Group(name or heads, self._heads(PLS[heads]))]
+            except InputError:
+                config = self.model.config
+                shape = f"this model has {config.n_layers} layers of {config.n_heads} heads"
+                raise InputError(f"{heads} is {PLS[heads]} (PLS §5.1), but {shape}; use found, or heads") from None
+        chosen = self._heads(heads)
+        return [Group(name or "+".join(head.label for head in chosen) if len(chosen) < 5 else name or heads, chosen)]
+
+    def _heads(self, spec: str) -> tuple[Head, ...]:
+        parts = spec.split("+")
+        scores: dict[str, Mapping[Head, float]] = {}
+        wanted = score_names(parts)
+        if wanted & set(CLASSES):
+            scores |= scores_of(self.summary)
+        if "pds" in wanted:
+            aligned = align(load_suite("competing"), self.tokenizer, self.model.config.n_ctx)
+            scores["pds"] = pds_scores(pds_table(self.model, aligned, self.tokenizer))
+        return tuple(parse_heads(parts, self.model.config.n_layers, self.model.config.n_heads, scores))
 
 
 def every_head(model: Any) -> list[Head]:
     """All heads of a model, in order."""
-    from streamscope.models.head_spec import parse_heads
-
     return parse_heads("all", model.config.n_layers, model.config.n_heads)
 
 
-def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
-    """The columns that name a cell; layer and index of a set are −1."""
-    single = heads[0] if len(heads) == 1 else None
-    return {
-        "head": "+".join(h.label for h in heads),
-        "layer": single.layer if single else -1,
-        "index": single.head if single else -1,
-        "scale": float(g),
-    }
-
-
-def pds_table(model: Any, prompts: "Suite | Aligned", tokenizer: Any) -> "pd.DataFrame":
+def pds_table(model: Any, prompts: Suite | Aligned, tokenizer: Any) -> pd.DataFrame:
     """The table `heads` of `probes.pds` over the prompts' pairs, largest PDS first."""
-    from streamscope.probes.pds.measure import summary
-
-    found = summary(model, prompts, tokenizer)
+    found = pds_summary(model, prompts, tokenizer)
     return found.sort_values(["pds", "layer", "index"], ascending=[False, True, True], ignore_index=True)
 
 
-def pds_scores(table: "pd.DataFrame") -> dict[Head, float]:
+def pds_scores(table: pd.DataFrame) -> dict[Head, float]:
     """Head -> PDS, for `head_spec.parse_heads` and LFA's selections."""
     rows = zip(table["layer"], table["index"], table["pds"], strict=True)
     return {Head(int(layer), int(index)): float(pds) for layer, index, pds in rows}
-
-
-def random_sets(
-    heads: Iterable[Head], selected: Sequence[Head], k: int, draws: int, seed: int
-) -> list[tuple[Head, ...]]:
-    """Matched-random controls: different sets of k heads, drawn evenly from all sets but `selected` itself.
-
-    A set may share heads with the selected ones, as two sets drawn at random do. Then the selected set is one more draw
-    if the selection says nothing about the effect, and its rank among the sets is exact (`permutations.rank_among`).
-    Sets that avoid the selected heads share a smaller pool with each other and not with it: of 36 heads the rank
-    among 39 of those rejects 8 % of true nulls at 5 % for k = 3, 10 % for k = 5, 21 % for k = 10.
-
-    All C(n, k) − 1 sets when there are no more than `draws`. Same seed, same sets. Raises `InputError` for k heads that
-    do not exist or leave no other set, and for no draws.
-    """
-    every, own = sorted(set(heads)), tuple(sorted(selected))
-    possible = comb(len(every), k) - (len(own) == k and set(own) <= set(every)) if k >= 1 else 0
-    if draws < 1 or possible < 1:
-        raise InputError(f"cannot draw {draws} sets of {k} heads out of {len(every)}, other than those selected")
-    if possible <= draws:
-        return [found for found in combinations(every, k) if found != own]
-    generator = random.Random(seed)
-    drawn: dict[tuple[Head, ...], None] = {}
-    while len(drawn) < draws:
-        found = tuple(sorted(generator.sample(every, k)))
-        if found != own:
-            drawn[found] = None
-    return list(drawn)

@@ -195,17 +195,24 @@ def token_losses(
 
 
 def divergences(
-    h: Float[Tensor, "*rows D"], other: Float[Tensor, "*rows D"], w: Float[Tensor, "V D"]
+    h_p: Float[Tensor, "*rows D"],
+    h_q: Float[Tensor, "*rows D"],
+    w_p: Float[Tensor, "V D"],
+    w_q: Float[Tensor, "V D"] | None = None,
 ) -> Float[Tensor, "*rows"]:
-    """KL(softmax(h W^T) ‖ softmax(other W^T)) per position, in nats. No gradient."""
-    flat = other.reshape(-1, other.shape[-1])
+    """KL(P ‖ Q) = Σ_v p_v (ln p_v − ln q_v) in nats per position, P = softmax(h_p w_p^T), Q = softmax(h_q w_q^T); fp64.
+
+    `w_q` is `w_p` where there is but one head. Exactly 0 for equal inputs; the logits are products in the dtype of the
+    inputs, so in fp32 differences below 1e-6 are rounding. No gradient.
+    """
+    flat, other = h_q.reshape(-1, h_q.shape[-1]), w_p if w_q is None else w_q
 
     def kl(logits: Tensor, rows: slice) -> Tensor:
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        p, q = logits.to(dtype).log_softmax(-1), (flat[rows] @ w.to(flat.dtype).T).to(dtype).log_softmax(-1)
-        return (p.exp() * (p - q)).sum(-1)
+        log_p = logits.double().log_softmax(-1)
+        log_q = (flat[rows] @ other.to(flat.dtype).T).double().log_softmax(-1)
+        return (log_p.exp() * (log_p - log_q)).sum(-1)
 
-    return map_logits(h.reshape(-1, h.shape[-1]), w, kl).reshape(h.shape[:-1])
+    return map_logits(h_p.reshape(-1, h_p.shape[-1]), w_p, kl).reshape(h_p.shape[:-1])
 
 
 class TopTwo(NamedTuple):

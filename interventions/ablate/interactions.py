@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from math import comb
 
-from streamscope.interventions.selection import random_sets
+from streamscope.interventions.controls import random_sets
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 

@@ -11,11 +11,12 @@ from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate.interactions import ONE, head_sets, parts
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, RANK_COLUMNS, Sweep, beside_draws, plan
 from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
+from streamscope.interventions.edits.means import document_rows, mean_outputs
 from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
-from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_prompts
-from streamscope.interventions.reference import document_rows, mean_outputs
-from streamscope.interventions.selection import every_head, labels, pds_scores, pds_table
-from streamscope.interventions.sweep import Losses, document_losses
+from streamscope.interventions.observe import SMALLEST, UNIT, Observed
+from streamscope.interventions.observe.documents import Losses, document_losses
+from streamscope.interventions.observe.prompts import observe_prompts
+from streamscope.interventions.selection import every_head, pds_scores, pds_table
 from streamscope.models.errors import unknown
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits
@@ -101,6 +102,17 @@ def sweep_of(
 ) -> Sweep:
     """Every group at every scale, `draws` other random sets of as many heads beside it, and the heads of sets alone."""
     return plan(groups, scales, every_head(model), make, draws=draws, seed=seed, also=parts(groups))
+
+
+def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
+    """The columns that name a cell; layer and index of a set are −1."""
+    single = heads[0] if len(heads) == 1 else None
+    return {
+        "head": "+".join(h.label for h in heads),
+        "layer": single.layer if single else -1,
+        "index": single.head if single else -1,
+        "scale": float(g),
+    }
 
 
 def cells_of(sweep: Sweep) -> pd.DataFrame:

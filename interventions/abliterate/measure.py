@@ -10,9 +10,9 @@ import torch
 
 from streamscope.interventions.abliterate import Abliterate
 from streamscope.interventions.abliterate.weights import abliterated, largest_output
-from streamscope.interventions.divergence import document_divergence
 from streamscope.interventions.edits import random_direction
 from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.observe.documents import document_losses
 from streamscope.models.derived import check_new, write_derived
 from streamscope.models.errors import InputError
 from streamscope.models.text.shards import document_batches
@@ -52,7 +52,7 @@ def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> Se
     opened, d = data[Documents], direction.vector.to(model.cfg.device)
     random = [random_direction(len(d), how.seed, draw) for draw in range(how.draws)]
     variants = [changed(how, model, x) for x in (d, *random)]
-    found = document_divergence(model, opened.shards, variants, **opened.limits, progress=progress)
+    found = document_losses(model, opened.shards, variants, kl="reverse", **opened.limits, progress=progress)
     _, tokens, _ = next(iter(document_batches(opened.shards, model.config.n_ctx, CHECKED, CHECKED)))
     before, after = (largest_output(m, tokens.to(model.cfg.device), d) for m in (model, variants[0]))
     out = pd.DataFrame({"part": list(before), "before": list(before.values()), "after": list(after.values())})
@@ -62,7 +62,7 @@ def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> Se
     cells = pd.DataFrame({"variant": ["before", "after", *["random"] * how.draws], "draw": [0, 0, *range(how.draws)]})
     of: dict[str, Any] = {"cells": cells, "units": opened.units(), "size": found.tokens.astype(float)}
     blocks = {
-        "loss": Observations(measure=LOSS, total=np.concatenate([found.baseline[None], found.loss]), **of),
+        "loss": Observations(measure=LOSS, total=np.concatenate([found.baseline[None], found.edited]), **of),
         "kl": Observations(measure=KL, total=np.concatenate([0 * found.baseline[None], found.kl]), **of),
     }
     at, missing = {"what": "direction"}, "" if how.draws else NO_DRAWS

@@ -10,9 +10,9 @@ from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.amplify.areas import UNIT, areas
 from streamscope.interventions.amplify.areas import contrasts as of_areas
 from streamscope.interventions.edits.amplification import Patterns, amplified, pattern_sums
+from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.observe import SMALLEST
-from streamscope.interventions.reference import document_rows
-from streamscope.interventions.sweep import document_losses
+from streamscope.interventions.observe.documents import document_losses
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of

@@ -32,7 +32,7 @@ def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:
 def replace_heads(heads: Iterable[Head], means: Mapping[Head, Tensor], g: float = 0.0) -> dict[str, Edit]:
     """Mean ablation: z ← g z + (1−g) z̄ at every position, z̄ [K] the head's mean over a reference set.
 
-    Unlike zero, the mean keeps the part of a head's output that is the same everywhere. `interventions.reference`
+    Unlike zero, the mean keeps the part of a head's output that is the same everywhere. `edits.means`
     computes means. Raises `InputError` for a head without a mean, and in the forward pass for one of another width.
     """
     edits: dict[str, Edit] = {}

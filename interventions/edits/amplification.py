@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.interventions.reference import chunks
+from streamscope.interventions.edits.means import chunks
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import Edit, Query, run

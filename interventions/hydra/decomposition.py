@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamscope.interventions.batch import answer_log_probs
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.groups import Group
 from streamscope.interventions.hydra.contributions import check_heads, contributions, directions, observe
 from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.observe.answers import answer_log_probs
+from streamscope.interventions.selection import Group
 from streamscope.models.errors import InputError
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.prompts.tasks import Task

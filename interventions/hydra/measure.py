@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.interventions.groups import Group, HeadFinder
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.contributions import check_heads
 from streamscope.interventions.hydra.decomposition import PARTS, Decomposition, decompose, layer_values, part_values
 from streamscope.interventions.observe import SMALLEST, UNIT
+from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.probes.contract import Opened, Progress, Seen, Tasks, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons, bootstrap, estimate
 from streamscope.probes.result import Column, Result, Table, counts, described, key, quantity

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.interventions.batch import answer_log_probs
+from streamscope.interventions.observe.answers import answer_log_probs
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.hooks import Edit, ObservePoint, Query, row_of, run

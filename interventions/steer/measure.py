@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from streamscope.interventions.divergence import Divergence, document_divergence
 from streamscope.interventions.edits import add_direction, random_direction
+from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.observe import SMALLEST
-from streamscope.interventions.reference import document_rows
+from streamscope.interventions.observe.documents import Losses, document_losses
 from streamscope.interventions.steer import Steer
 from streamscope.models.errors import InputError
 from streamscope.models.generate import check_room, continuations
@@ -88,7 +88,7 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Seen:
     random = [random_direction(len(d), how.seed, i).to(d) for i in range(how.draws)]
     scales = list(dict.fromkeys(how.scale))
     sweep = [steering_edits(x, layers, streams, scale, norms) for x in (d, *random) for scale in scales]
-    found = document_divergence(model, opened.shards, sweep, direction=d, **opened.limits, progress=progress)
+    found = document_losses(model, opened.shards, sweep, kl="reverse", direction=d, **opened.limits, progress=progress)
     where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}"
     title = f"{title_of(model)}: direction of layer {direction.layer} added after {where}; {opened.title()}"
     seen = Seen({}, {}, arrays={"direction": direction.vector.numpy()}, extra={})
@@ -102,13 +102,13 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Seen:
     return seen
 
 
-def add_divergence(seen: Seen, found: Divergence, scales: Sequence[float], draws: int, units: pd.DataFrame) -> None:
+def add_divergence(seen: Seen, found: Losses, scales: Sequence[float], draws: int, units: pd.DataFrame) -> None:
     """Loss, KL and shift of every document: unedited, under the direction's scales, under each random direction's."""
     n, nothing = len(scales), np.zeros((1, len(found.tokens)))
     keys = [{"scale": scale, "draw": draw} for draw in range(-1, draws) for scale in scales]
     cells = pd.DataFrame([{"scale": np.nan, "draw": -1}, *keys])
     totals = {
-        "loss": np.concatenate([found.baseline[None], found.loss]),
+        "loss": np.concatenate([found.baseline[None], found.edited]),
         "kl": np.concatenate([nothing, found.kl]),
         "shift": np.concatenate([nothing, found.shift]),
     }

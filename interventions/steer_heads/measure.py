@@ -10,9 +10,10 @@ from scipy.stats import rankdata
 
 from streamscope.interventions.controls import Sweep, plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.groups import Group, HeadFinder
-from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_loss, observe_task
-from streamscope.interventions.selection import every_head
+from streamscope.interventions.observe import SMALLEST, UNIT, Observed
+from streamscope.interventions.observe.answers import observe_task
+from streamscope.interventions.observe.documents import observe_loss
+from streamscope.interventions.selection import Group, HeadFinder, every_head
 from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.models.errors import InputError
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, Tasks, title_of

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from streamscope.interventions.edits import streams as e
+from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.edits.streams import Replacement
 from streamscope.interventions.observe import SMALLEST
-from streamscope.interventions.reference import document_rows
+from streamscope.interventions.observe.documents import Losses, document_losses
 from streamscope.interventions.streams import Streams, reference
-from streamscope.interventions.sweep import Losses, document_losses
 from streamscope.models.config import FrozenToken
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.head_spec import parse_layers

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.interventions.reference import chunks
+from streamscope.interventions.edits.means import chunks
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Query, run
 

@@ -7,10 +7,13 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from streamscope.interventions.controls import random_sets
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
-from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_loss, observe_prompts
-from streamscope.interventions.selection import Ranking, pds_scores, random_sets
+from streamscope.interventions.observe import SMALLEST, UNIT, Observed
+from streamscope.interventions.observe.documents import observe_loss
+from streamscope.interventions.observe.prompts import observe_prompts
+from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
@@ -108,13 +111,13 @@ def _losses(model: Any, edits: Sequence[Edits], documents: Any, progress: Progre
 # ---- which heads -------------------------------------------------------------------------------
 
 
-def select(how: Suppress, scores: Ranking) -> dict[str, tuple[Head, ...]]:
+def select(how: Suppress, scores: Mapping[Head, float]) -> dict[str, tuple[Head, ...]]:
     """top1, top3, …, and `over`: the heads to suppress."""
     found = {f"top{k}": ranked(scores, k) for k in dict.fromkeys(how.k)} if "topk" in how.select else {}
     return {**found, OVER: over(scores, how.threshold)} if "threshold" in how.select else found
 
 
-def ranked(scores: Ranking, k: int, which: Literal["top", "bottom"] = "top") -> tuple[Head, ...]:
+def ranked(scores: Mapping[Head, float], k: int, which: Literal["top", "bottom"] = "top") -> tuple[Head, ...]:
     """The k heads with the largest or the smallest PDS, in order of layer and index; ties go to the earlier head.
 
     Raises `InputError` when the k heads leave fewer than k others for the controls.
@@ -125,7 +128,7 @@ def ranked(scores: Ranking, k: int, which: Literal["top", "bottom"] = "top") -> 
     return tuple(sorted(sorted(scores, key=lambda head: (sign * scores[head], head))[:k]))
 
 
-def over(scores: Ranking, threshold: float | Literal["own"]) -> tuple[Head, ...]:
+def over(scores: Mapping[Head, float], threshold: float | Literal["own"]) -> tuple[Head, ...]:
     """The heads whose PDS exceeds the threshold (LFA Table 5: 0.075); "own" is μ+σ over the heads, σ with n−1.
 
     Raises `InputError` for no head and for more than half of them, which leave too few for the controls.
@@ -148,7 +151,12 @@ def over(scores: Ranking, threshold: float | Literal["own"]) -> tuple[Head, ...]
 
 
 def design(
-    scores: Ranking, selections: Mapping[str, Sequence[Head]], gates: Sequence[float], *, draws: int = 39, seed: int = 0
+    scores: Mapping[Head, float],
+    selections: Mapping[str, Sequence[Head]],
+    gates: Sequence[float],
+    *,
+    draws: int = 39,
+    seed: int = 0,
 ) -> Protocol:
     """The edits of the protocol. Controls of k selected heads: the k with the smallest PDS, and `draws` random sets.
 

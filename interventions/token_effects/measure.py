@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.interventions.batch import ticks
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.groups import Group, HeadFinder
 from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.observe.answers import ticks
+from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.token_effects import TokenEffects
 from streamscope.interventions.token_effects.sweep import Effects, token_effects
 from streamscope.models.errors import InputError

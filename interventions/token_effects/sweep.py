@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from streamscope.interventions.batch import chunk_log_probs
+from streamscope.interventions.observe.answers import chunk_log_probs
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits

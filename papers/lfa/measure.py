@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from streamscope.interventions.sweep import document_losses
+from streamscope.interventions.observe.documents import document_losses
 from streamscope.models.text.shards import TokenShards
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.rows import NAN, Progress, Rows, why_of

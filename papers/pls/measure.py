@@ -24,11 +24,10 @@ from streamscope.interventions.ablation_effects.changes import rows as of_cases
 from streamscope.interventions.ablation_effects.diagonality import FEW, NUMBERS, OWN, diagonality
 from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.groups import Group, HeadFinder
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.decomposition import PARTS, kept
-from streamscope.interventions.observe import observe_task
-from streamscope.interventions.selection import every_head
+from streamscope.interventions.observe.answers import observe_task
+from streamscope.interventions.selection import Group, HeadFinder, every_head
 from streamscope.interventions.steer_heads.measure import levels, ranges, task_blocks
 from streamscope.models.errors import InputError
 from streamscope.models.text.shards import TokenShards

@@ -85,8 +85,8 @@ def scores(folder: Path) -> dict[str, Any]:
     Loss in nats per token of the validation stories, cut at the context, documents as units. Top-1 among candidates
     (LFA Eq. 5), every case scored by the head that was chosen without it.
     """
+    from streamscope.interventions.observe.documents import document_losses
     from streamscope.interventions.selection import pds_table
-    from streamscope.interventions.sweep import document_losses
     from streamscope.models.checkpoint import load
     from streamscope.models.training.data import evaluation_shards
     from streamscope.probes.coreference import Coreference

@@ -11,7 +11,7 @@ import torch
 from streamscope.interventions.ablate import Ablate, main
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.edits import resample_heads, scale_heads
-from streamscope.interventions.sweep import document_losses
+from streamscope.interventions.observe.documents import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
@@ -56,7 +56,7 @@ def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
     model, shards = measured
     names = ("hook_embed", "blocks.1.attn.hook_pattern", "blocks.0.hook_mlp_out", "ln_final.hook_normalized")
     sweep = [*({name: lambda x, hook: 0.5 * x} for name in names), resample_heads([Head(1, 1)], seed=2)]
-    losses = document_losses(model, shards, sweep, batch_size=8, divergence=True, budget=1000)
+    losses = document_losses(model, shards, sweep, batch_size=8, kl="forward", budget=1000)
     for e, edits in enumerate(sweep):
         for index, tokens, targets in document_batches(shards, model.config.n_ctx, 8):
             with torch.no_grad():
@@ -67,7 +67,7 @@ def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
             loss = -(log_p.gather(2, targets.clamp(min=0)[..., None])[..., 0] * real).sum(1)
             moved = ((log_q.exp() * (log_q - log_p)).sum(-1) * real).sum(1)
             np.testing.assert_allclose(losses.edited[e, index], loss, rtol=1e-5)
-            np.testing.assert_allclose(losses.divergence[e, index], moved, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(losses.kl[e, index], moved, rtol=1e-3, atol=1e-5)
 
 
 def test_table_is_the_estimate_of_the_losses(measured) -> None:

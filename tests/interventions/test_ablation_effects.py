@@ -11,7 +11,7 @@ from streamscope.interventions.ablation_effects import AblationEffects
 from streamscope.interventions.ablation_effects.changes import cases, changes, rows
 from streamscope.interventions.ablation_effects.diagonality import diagonality, own_groups
 from streamscope.interventions.ablation_effects.ratios import mean_ratio, ratio_of_changes, sd_ratio, table
-from streamscope.interventions.groups import HeadFinder
+from streamscope.interventions.selection import HeadFinder
 from streamscope.models.errors import InputError
 from streamscope.probes.documents import OpenTasks
 from streamscope.probes.prompts.tasks import token_task

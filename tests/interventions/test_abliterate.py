@@ -8,10 +8,11 @@ import torch
 
 from streamscope.interventions.abliterate import main
 from streamscope.interventions.abliterate.weights import abliterated, largest_output, project_out
-from streamscope.interventions.divergence import document_divergence, kl_rows
+from streamscope.interventions.observe.documents import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
+from streamscope.models.readout import divergences
 from streamscope.models.runs import main as runs
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
@@ -110,15 +111,15 @@ def test_kl_by_hand() -> None:
     h, g = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)).split(20)
     w = torch.randn(30, 6, generator=torch.Generator().manual_seed(1))
     p, q = (h @ w.T).softmax(-1), (g @ w.T).softmax(-1)
-    torch.testing.assert_close(kl_rows(h, w, g, w).float(), (p * (p / q).log()).sum(-1), rtol=1e-4, atol=1e-6)
-    assert (kl_rows(h, w, h, w) == 0).all()
+    torch.testing.assert_close(divergences(h, g, w).float(), (p * (p / q).log()).sum(-1), rtol=1e-4, atol=1e-6)
+    assert (divergences(h, h, w, w) == 0).all()
 
 
 def test_divergence_of_a_model_from_itself_is_zero(tiny_run: Path) -> None:
     model = load(tiny_run)
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
-    result = document_divergence(model, shards, [load(tiny_run)], max_documents=5, batch_size=2)
-    assert (result.kl == 0).all() and (result.loss[0] == result.baseline).all() and (result.tokens > 0).all()
+    result = document_losses(model, shards, [load(tiny_run)], kl="reverse", max_documents=5, batch_size=2)
+    assert (result.kl == 0).all() and (result.edited[0] == result.baseline).all() and (result.tokens > 0).all()
 
 
 def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

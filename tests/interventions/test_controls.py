@@ -9,7 +9,7 @@ import torch
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.sweep import document_losses
+from streamscope.interventions.observe.documents import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError

@@ -7,7 +7,7 @@ import torch
 
 from streamscope.interventions.ablate import main
 from streamscope.interventions.edits import donors, replace_heads, resample_heads, scale_heads
-from streamscope.interventions.reference import document_rows, mean_outputs
+from streamscope.interventions.edits.means import document_rows, mean_outputs
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, score_names

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import streamscope.models
-from streamscope.interventions.groups import Group
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.contributions import contributions, directions, observe
 from streamscope.interventions.hydra.decomposition import decompose
+from streamscope.interventions.selection import Group
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit

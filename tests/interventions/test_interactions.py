@@ -14,7 +14,7 @@ from streamscope.interventions.ablate import main
 from streamscope.interventions.ablate.interactions import MOST, head_sets
 from streamscope.interventions.ablate.measure import ablate_heads, ablate_on_prompts, add_losses
 from streamscope.interventions.controls import Sweep
-from streamscope.interventions.sweep import Losses
+from streamscope.interventions.observe.documents import Losses
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
@@ -156,7 +156,8 @@ def test_small_interactions_of_many_documents_are_tested() -> None:
         effect = 4e-6 + spread * rng.standard_normal(400)
         seen = Seen({}, {})
         edited = np.stack([100 * effect, np.zeros(400), np.zeros(400)])
-        losses = Losses(np.zeros(400) + 1e-12, edited, np.full(400, 100), np.zeros((3, 400)))
+        none = np.zeros((3, 400))
+        losses = Losses(np.zeros(400) + 1e-12, edited, none, none, np.full(400, 100))
         add_losses(seen, sweep, losses, pd.DataFrame({"unit": names, "cluster": names}))
         found, why = estimate(seen.blocks["loss"], seen.contrasts["loss"]).wide(["head"])
         if tested:

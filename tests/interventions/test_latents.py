@@ -14,7 +14,7 @@ from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.edits.latents import Place, blend_latents, clamp_latents, parse_places, scale_latents
 from streamscope.interventions.latents import main
 from streamscope.interventions.latents_tables import Cell, aligned_positions, latents_on_documents, latents_on_prompts
-from streamscope.interventions.sweep import document_losses
+from streamscope.interventions.observe.documents import document_losses
 from streamscope.models import build, preset
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
@@ -175,14 +175,14 @@ def test_divergence_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamscope.models.readout.chunk_rows", lambda d_vocab: 5)
     h, other, w = (torch.randn(2, 7, 6), torch.randn(2, 7, 6), torch.randn(11, 6))
     p, q = (torch.distributions.Categorical(logits=x @ w.T) for x in (h, other))
-    torch.testing.assert_close(divergences(h, other, w), torch.distributions.kl_divergence(p, q))
+    torch.testing.assert_close(divergences(h, other, w).float(), torch.distributions.kl_divergence(p, q))
     assert not divergences(h, h, w).any()
 
 
 def test_a_sweep_without_divergence_has_none(measured: Any) -> None:
     model, shards = measured
     losses = document_losses(model, shards, [scale_latents([UP], 0.0)])
-    assert not losses.divergence.any() and losses.divergence.shape == losses.edited.shape
+    assert not losses.kl.any() and losses.kl.shape == losses.edited.shape
     assert len(ablate_heads(model, shards, [[Head(1, 1)]], [0.0], max_documents=5).frame) == 1, (
         "heads of HDPL as of any model"
     )

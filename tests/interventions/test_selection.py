@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streamscope.interventions.selection import random_sets
+from streamscope.interventions.controls import random_sets
 from streamscope.interventions.suppress import Suppress
 from streamscope.interventions.suppress.measure import over, ranked
 from streamscope.models.errors import InputError

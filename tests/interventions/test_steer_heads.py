@@ -13,8 +13,7 @@ from scipy import stats
 import streamscope.models
 from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.groups import Group
-from streamscope.interventions.selection import every_head
+from streamscope.interventions.selection import Group, every_head
 from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.interventions.steer_heads.measure import levels, leverage, ranges, spearman, task_blocks
 from streamscope.models.errors import InputError

@@ -13,7 +13,7 @@ import torch
 
 import streamscope.models
 from streamscope.interventions.edits import add_direction, scale_heads
-from streamscope.interventions.sweep import document_losses
+from streamscope.interventions.observe.documents import document_losses
 from streamscope.interventions.token_effects import TokenEffects, main
 from streamscope.interventions.token_effects.sweep import token_effects
 from streamscope.models.checkpoint import load

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from streamscope.interventions.groups import Group
 from streamscope.interventions.hydra.decomposition import decompose, kept
+from streamscope.interventions.selection import Group
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.text.corpus import open_corpus

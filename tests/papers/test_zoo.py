@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamscope.interventions.sweep import document_losses
+from streamscope.interventions.observe.documents import document_losses
 from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder
 from streamscope.models.errors import InputError
 from streamscope.models.training.data import evaluation_shards

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import streamscope.models
-from streamscope.interventions.batch import answer_log_probs
+from streamscope.interventions.observe.answers import answer_log_probs
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.text.tokenizer import Tokenizer

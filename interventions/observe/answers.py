@@ -16,11 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamscope.interventions.observe import NAMES, Observed
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, Query, batches, pad, run
 from streamscope.models.readout import log_probs_at, map_logits
 from streamscope.models.sweep.batched_sweep import Trajectories
 from streamscope.models.sweep.stages import Plan
+from streamscope.probes.prompts.tasks import Task
 
 BATCH_TOKENS = 8192
 """Padded size of a batch of prompts, as in `models.hooks.run`."""
@@ -112,3 +114,13 @@ def ticks(progress: Progress, total: int) -> Callable[[int], None]:
             next(bar, None)
 
     return done
+
+
+def observe_task(
+    model: Any, task: Task, sweep: Sequence[Edits], *, progress: Callable[[Iterable], Iterable] = iter
+) -> dict[str, Observed]:
+    """`probability` and `log_odds` of every case of a task, unedited and under every edit."""
+    reads = task.reads
+    log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
+    cases = task.cases[list(NAMES)]
+    return {m: Observed(m, cases, ("all",), v[0][None], v[1:, None]) for m, v in task.scores(log_p).items()}

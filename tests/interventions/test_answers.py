@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import streamscope.models
-from streamscope.interventions.batch import answer_log_probs
 from streamscope.interventions.edits import add_direction, replace_heads, resample_heads, scale_heads
+from streamscope.interventions.observe.answers import answer_log_probs
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits, Query, edit, run
