@@ -39,6 +39,11 @@ class Group(NamedTuple):
         """L5H4+L5H5."""
         return "+".join(head.label for head in self.heads)
 
+    @property
+    def spec(self) -> str:
+        """found-entity=L5.H4+L5.H5: the same group where it need not be found again."""
+        return f"{self.name}=" + "+".join(f"L{head.layer}.H{head.head}" for head in self.heads)
+
 
 class HeadFinder:
     """The groups of one model; its attention is measured only when a specification asks for it."""

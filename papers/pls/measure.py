@@ -87,7 +87,8 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
     finder = HeadFinder(model, tokenizer)
     groups = finder.groups(settings.groups)
     found = Rows()
-    how = AblationEffects(groups=settings.groups, draws=settings.draws, seed=settings.seed)
+    specs = tuple(g.spec for g in groups)
+    how = AblationEffects(groups=specs, draws=settings.draws, seed=settings.seed)
     effects = how.measure(model, OpenTasks(tasks, tokenizer), progress=progress("ablation"))
     table = pd.concat([effects.table(name).short("delta").assign(measure=name) for name in SUFFIX], ignore_index=True)
     _ablation(found, table)
@@ -95,7 +96,7 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
     clusters = {task.name: cases(effects.blocks["log_odds"], task.name)["cluster"].to_numpy() for task in tasks}
     matrix = _routing(found, deltas, clusters, [g.name for g in groups], settings.seed)
     curves = _steering(found, model, [t for t in tasks if t.name in settings.steered], groups, settings, progress)
-    hydra = _hydra(found, model, tasks, settings.groups, tokenizer, progress)
+    hydra = _hydra(found, model, tasks, specs, tokenizer, progress)
     roles = any(g.name.startswith("found-") for g in groups)
     depth = measure_depth(found, model, shards, settings.tokens, progress)
     tables = {
