@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -213,6 +214,27 @@ def test_seeds_are_the_units_of_a_recipe() -> None:
     assert found["n"] == 3
     alike = [estimate(block(np.full((1, 50), 1e-9 * k)), w) for k in range(3)]
     assert np.isnan(over_seeds(alike, ["head"], NATS).frame["p"][0]), "no more than rounding"
+    wide = over_seeds(each, ["head"], NATS, confidence=0.5).frame.iloc[0]
+    half = stats.t.ppf(0.75, 2) * np.std(values, ddof=1) / np.sqrt(3)
+    assert [wide["low"], wide["high"]] == pytest.approx([fmean(values) - half, fmean(values) + half])
+
+
+def test_what_a_run_lacks_has_no_mean_over_seeds() -> None:
+    def of(**how: Any) -> Any:
+        rng = np.random.default_rng(6)
+        rows = [Contrast(quantity="q", weights={0: 1.0}, labels={"head": h}, **how) for h in "AB"]
+        return estimate(block(rng.normal(0, 1, (1, 9))), [rows[0], replace(rows[1], missing="", fixed="")])
+
+    whole, lost, fixed = of(), of(missing="no such head"), of(fixed="scale 1 changes nothing")
+    for runs, why in (((whole, lost), "undefined in a run"), ((lost, whole), "no such head")):
+        found = over_seeds(runs, ["head"], NATS)
+        assert found.reasons[0, "value"] == why and np.isnan(found.frame["value"][0])
+        assert np.isfinite(found.frame["value"][1]) and (1, "value") not in found.reasons
+    assert np.isfinite(over_seeds([fixed, whole], ["head"], NATS).frame["sd"][0]), "a mean over runs is measured"
+    other = estimate(block(np.ones((1, 9))), [Contrast(quantity="q", weights={0: 1.0}, labels={"head": "C"})])
+    line = "^seeds can be summarised where all runs have the same rows; the runs differ in theirs$"
+    with pytest.raises(InputError, match=line):
+        over_seeds([whole, other], ["head"], NATS)
 
 
 def test_bad_observations_are_refused() -> None:
@@ -270,6 +292,24 @@ def test_wide_has_a_row_for_each_key() -> None:
     assert {at for at, text in why.items() if text == "no way"} == {
         (1, f"delta{s}") for s in ("", "_sd", "_low", "_high", "_p", "_p_holm")
     }
+    untested, _ = estimate(block(y), [replace(rows[1], tested=False)]).wide(["head"])
+    assert untested.columns.tolist() == ["head", "delta", "delta_sd", "delta_low", "delta_high", "n", "clusters"]
+    nowhere, _ = estimate(block(np.full((2, 4), np.nan)), [rows[1]]).wide(["head"])
+    assert nowhere.iloc[0][["n", "clusters"]].tolist() == [0, 0]
+    none, _ = estimate(block(y), []).wide(["head"])
+    assert none.empty and none.columns.tolist() == ["head", "n", "clusters"]
+    with pytest.raises(InputError, match="^head and scale do not tell the contrasts 'q' apart: add a key$"):
+        twice = Contrast(quantity="q", weights={0: 1.0}, labels={"head": "A", "scale": 1})
+        estimate(block(y), [twice, twice]).wide(["head", "scale"])
+
+
+def test_two_independent_cases_have_an_interval_and_one_has_none() -> None:
+    rows = [Contrast(quantity="q", weights={0: 1.0})]
+    two = estimate(block(np.array([[1.0, 3.0]])), rows)
+    half = 12.706204736432095  # t of one degree of freedom, at .975; the standard error of 1 and 3 is 1
+    assert two.frame.loc[0, ["value", "low", "high"]].tolist() == pytest.approx([2.0, 2.0 - half, 2.0 + half])
+    one = estimate(block(np.array([[1.0]])), rows)
+    assert one.frame["value"][0] == 1.0 and np.isnan(one.frame["low"][0]) and one.reasons[0, "low"]
 
 
 def test_bootstrap_of_what_is_no_contrast() -> None:
@@ -378,6 +418,8 @@ def test_some_of_the_estimates_keep_their_reasons() -> None:
     assert both.contrasts == (rows[0], rows[1]) and set(both.reasons.values()) == {"no way"}
     assert found.where(head="A", scale=1).contrasts == (rows[1],)
     assert found.where(quantity="b", head="B").frame.empty
+    assert found.where(quantity={"a", "b"}, head={"B"}).contrasts == (rows[2],), "one of a set"
+    assert found.where(head="B").frame.index.tolist() == [0] and "level_0" not in found.where(head="B").frame
 
 
 def test_controls_of_other_cells_or_measures_are_refused_and_two_units_suffice() -> None:
