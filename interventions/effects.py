@@ -7,14 +7,12 @@ and SPS over all layers when ℓ is the last, cannot change: such cells are unde
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from streamscope.models.head_spec import Head
 from streamscope.probes.observations import Observations, Reasons
 from streamscope.probes.result import Column
 from streamscope.probes.stats.effect_sizes import cohens_d, d_interval
 from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
-from streamscope.probes.stats.means import with_holm
 
 REASON = "undefined by construction, heads do not change the attention of their own or earlier layers"
 
@@ -64,9 +62,3 @@ EFFECT_SIZES = (
     Column(name="d_z", title="d_z", unit="standard deviations of the differences", format="+.3f", shown=False,
            doc="mean difference over the standard deviation of the differences"),
 )  # fmt: skip
-
-
-def holm(table: pd.DataFrame, family: Sequence[str], p: str = "p") -> pd.DataFrame:
-    """`<p>_holm` beside `p`: Holm's correction within each group of rows that agree in the columns `family`."""
-    groups = [with_holm(one, p) for _, one in table.groupby(list(family), sort=False)]
-    return pd.concat(groups).sort_index()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from streamscope.models.bounds import Count
 from streamscope.models.errors import InputError
 from streamscope.models.launch import LaunchOptions, is_worker, launch
 
@@ -39,34 +38,10 @@ class RunOptions:
     """auto, cpu or cuda."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DocumentOptions(RunOptions):
-    """Arguments of every command that measures a run's loss over documents."""
-
-    data: str | None = None
-    """SOURCE to measure the loss on; default: the run's validation data."""
-    max_documents: Count | None = 100
-    """Use at most this many documents; None for all."""
-    batch_size: Count = 32
-    """Documents per batch."""
-
-
 def check_options(options: RunOptions) -> None:
     """Raise `InputError` for a table of another format, before anything heavy is imported."""
     if options.out is not None and options.out.suffix != ".parquet":
         raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
-
-
-def open_run(options: RunOptions, run: str | None = None) -> tuple[str, Any]:
-    """(name for a title, model) of a run, by default that of the checked options."""
-    check_options(options)
-
-    from streamscope.models.checkpoint import load, run_folder, run_label
-    from streamscope.models.provenance import pick_device
-
-    folder = run_folder(options.run if run is None else run)
-    model = load(folder, device=pick_device(options.device))
-    return f"{model.config.name} ({run_label(folder)})", model
 
 
 def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digits: int = 3) -> None:
@@ -120,13 +95,6 @@ def write_results(options: RunOptions, tables: Tables, figure: Any, **about: Any
         page, html = page.with_suffix(".html"), one.to_html(include_plotlyjs=True)
         write_text(page, html)
         print(f"figure {page}")
-
-
-def documents(shards: Any, at_least: int = 1) -> Iterable[list[int]]:
-    """The token ids of each document, BOS first; documents shorter than `at_least` are left out."""
-    for start, stop in zip(shards.starts[:-1], shards.starts[1:], strict=True):
-        if stop - start >= at_least:
-            yield shards.tokens[start:stop].tolist()
 
 
 # ---- the command of an instrument --------------------------------------------------------------

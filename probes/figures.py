@@ -57,9 +57,8 @@ class HeadMap(Figure):
     @property
     def name(self) -> str:
         """What `Result.figure` calls it."""
-        return (
-            f"{super().name}-by-{self.columns}" if (self.rows, self.columns) == ("layer", "position") else super().name
-        )
+        places = (("layer", "position"), ("place", "dims"))
+        return f"{super().name}-by-{self.columns}" if (self.rows, self.columns) in places else super().name
 
 
 @dataclass(frozen=True)

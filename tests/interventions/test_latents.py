@@ -12,8 +12,8 @@ import torch.nn.functional as F
 import tests.tiny
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.edits.latents import Place, blend_latents, clamp_latents, parse_places, scale_latents
-from streamscope.interventions.latents import main
-from streamscope.interventions.latents_tables import Cell, aligned_positions, latents_on_documents, latents_on_prompts
+from streamscope.interventions.latents import Latents, main
+from streamscope.interventions.latents.measure import aligned_positions
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.models import build, preset
 from streamscope.models.checkpoint import load
@@ -22,7 +22,9 @@ from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.readout import divergences
 from streamscope.models.text.shards import document_batches
-from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.contract import Documents, Text
+from streamscope.probes.documents import open_documents
+from streamscope.probes.result import Result
 
 UP, GATE = Place(1, "mlp.up"), Place(0, "mlp.gate")
 
@@ -40,7 +42,17 @@ def run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def measured(run: Path) -> Any:
     model = load(run)
-    return model, evaluation_shards(run, model.tokenizer, None)
+    return model, open_documents(Documents(max_documents=None), model)
+
+
+def over_documents(model: Any, documents: Any, **options: Any) -> Any:
+    """The table of an instrument's edits over opened documents; its text is one word."""
+    return Latents(**options).measure(model, documents, Text(text=("the",))).table("latents")
+
+
+def on_texts(model: Any, text: str, **options: Any) -> Result:
+    """What blends with another text change on a text."""
+    return Latents(**options).measure(model, Text(text=(text,)))
 
 
 # ---- edits -------------------------------------------------------------------------------------
@@ -132,22 +144,23 @@ def planted(trained: Any) -> Any:
 
 
 def test_only_the_dimension_that_is_read_matters(measured: Any) -> None:
-    trained, shards = measured
+    trained, documents = measured
     model = planted(trained)
-    cells = [Cell((UP,), (d,), "clamp", 2.0) for d in range(8)]
-    cells += [Cell((place,), None, "scale", 0.0) for place in parse_places("all", model.config)]
-    table = latents_on_documents(model, shards, cells)
+    each = over_documents(model, documents, at=("L1.up",), each=True, clamp=(2.0,))
+    every = over_documents(model, documents)
+    table = pd.concat([each.frame, every.frame])
     moved = table[(table["delta"] != 0) | (table["kl"] != 0)]
     assert list(zip(moved["place"], moved["dims"], strict=True)) == [("L1.up", "3"), ("L1.up", "all")]
     assert (moved["kl"] > 1e-3).all() and (moved["kl_low"] > 0).all()
-    assert table["undefined"][0] == "p, p_holm: the loss changes by the same amount per token in every document"
+    assert each.missing[0, "delta_p"] == "the same in every independent case"
+    assert (0, "loss") not in each.missing and np.isnan(each.frame["delta_p"][0]) and each.frame["delta_p"][3] < 1
 
 
 def test_losses_and_divergences_are_those_of_the_formula(measured: Any) -> None:
     """The planted model's logits written out: x + down(silu(gate) ⊙ (detail + 20 w_3 silu(z_3)))."""
-    trained, shards = measured
-    model = planted(trained)
-    table = latents_on_documents(model, shards, [Cell((UP,), (3,), "clamp", 2.0)])
+    trained, documents = measured
+    model, shards = planted(trained), documents.shards
+    table = over_documents(model, documents, at=("L1.up",), dims=(3,), clamp=(2.0,)).frame
     block, totals = model.blocks[1], np.zeros(4)
     for _, tokens, targets in document_batches(shards, model.config.n_ctx, 1):
         with torch.no_grad():
@@ -168,7 +181,7 @@ def test_losses_and_divergences_are_those_of_the_formula(measured: Any) -> None:
     assert row["baseline"] == pytest.approx(totals[0] / totals[3], rel=1e-5)
     assert row["delta"] == pytest.approx((totals[1] - totals[0]) / totals[3], rel=1e-3)
     assert row["kl"] == pytest.approx(totals[2] / totals[3], rel=1e-3)
-    assert row["ci_low"] < row["delta"] < row["ci_high"] and row["tokens"] == totals[3]
+    assert row["delta_low"] < row["delta"] < row["delta_high"] and row["tokens"] == totals[3]
 
 
 def test_divergence_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +193,7 @@ def test_divergence_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sweep_without_divergence_has_none(measured: Any) -> None:
-    model, shards = measured
+    model, shards = measured[0], measured[1].shards
     losses = document_losses(model, shards, [scale_latents([UP], 0.0)])
     assert not losses.kl.any() and losses.kl.shape == losses.edited.shape
     assert len(ablate_heads(model, shards, [[Head(1, 1)]], [0.0], max_documents=5).frame) == 1, (
@@ -188,46 +201,58 @@ def test_a_sweep_without_divergence_has_none(measured: Any) -> None:
     )
 
 
-# ---- prompts -----------------------------------------------------------------------------------
+# ---- texts -------------------------------------------------------------------------------------
 
 
-def test_swapping_every_latent_of_a_prompt_into_itself_changes_nothing(measured: Any) -> None:
-    model, _ = measured
-    ids = model.tokenizer.encode("the cat sat on the big tree")
-    places = tuple(parse_places("all", model.config))
-    by_position, following = latents_on_prompts(model, [ids], [ids], [Cell(places, None, "share", 1.0)])
-    assert by_position["kl"].abs().max() < 1e-6
+def test_swapping_every_latent_of_a_text_into_itself_changes_nothing(measured: Any) -> None:
+    text = "the cat sat on the big tree"
+    result = on_texts(measured[0], text, source=(text,), together=True)
+    assert set(result.tables) == {"texts", "next", "positions"}, "a blend is of texts"
+    assert result.table("positions").frame["kl"].abs().max() < 1e-6
+    following = result.table("next").frame
     torch.testing.assert_close(*(torch.tensor(following[c].to_numpy()) for c in ("probability", "before")))
 
 
-def test_a_swap_is_the_other_prompt_s_latent_where_it_was_put(measured: Any) -> None:
+def test_a_swap_is_the_other_text_s_latent_where_it_was_put(measured: Any) -> None:
     model, _ = measured
-    a, b = (model.tokenizer.encode(t) for t in ("the cat sat on the", "she ran from the red house"))
-    by_position, following = latents_on_prompts(model, [a], [b], [Cell((UP,), None, "share", 1.0)], at=[-1], k=3)
+    a, b = "the cat sat on the", "she ran from the red house"
+    result = on_texts(model, a, source=(b,), at=("L1.up",), position=(-1,), k=3)
+    ids, others = (torch.tensor([model.tokenizer.encode(t)]) for t in (a, b))
     with capture(model, UP.hook) as other:
-        model(torch.tensor([b]))
+        model(others)
     swap = {UP.hook: lambda z, hook: torch.cat([z[:, :-1], other[UP.hook][:, -1:]], 1)}
     with torch.no_grad():
-        plain = model(torch.tensor([a]))[0].log_softmax(-1)
+        plain = model(ids)[0].log_softmax(-1)
         with edit(model, swap):
-            swapped = model(torch.tensor([a]))[0].log_softmax(-1)
+            swapped = model(ids)[0].log_softmax(-1)
     kl = (plain.exp() * (plain - swapped)).sum(-1)
-    np.testing.assert_allclose(by_position["kl"], kl.numpy(), atol=1e-6)
-    assert (by_position["kl"].abs() > 1e-6).tolist() == [False] * (len(a) - 1) + [True]
-    after = following[following["edit"] == "share"]
+    found = result.table("positions").frame["kl"]
+    np.testing.assert_allclose(found, kl.numpy(), atol=1e-6)
+    assert (found.abs() > 1e-6).tolist() == [False] * (ids.shape[1] - 1) + [True]
+    following = result.table("next").frame
+    after = following[following["edit"] == "blend"]
     assert after["token"].tolist() == model.tokenizer.pieces(swapped[-1].topk(3).indices.tolist())
     np.testing.assert_allclose(after["probability"], swapped[-1].exp().topk(3).values, rtol=1e-4)
     np.testing.assert_allclose(after["before"], plain[-1].exp()[swapped[-1].topk(3).indices], rtol=1e-4)
+    row = result.table("texts").frame.iloc[0]
+    assert row["kl_max"] == pytest.approx(found.max()) and row["kl"] == pytest.approx(found.mean())
+    assert row["following"].startswith(f"{after['token'].iloc[0]!r} {after['probability'].iloc[0]:.2f}")
 
 
 def test_interpolation_goes_from_one_to_the_other(measured: Any) -> None:
-    model, _ = measured
-    a, b = (model.tokenizer.encode(t) for t in ("the cat sat", "the dog ran"))
-    assert len(a) == len(b)
-    places = tuple(parse_places("all", model.config))
-    cells = [Cell(places, None, "share", s) for s in (0.0, 0.25, 0.5, 1.0)]
-    kl = latents_on_prompts(model, [a], [b], cells)[0].groupby("value")["kl"].sum()
+    result = on_texts(measured[0], "the cat sat", source=("the dog ran",), together=True, blend=(0.0, 0.25, 0.5, 1.0))
+    kl = result.table("texts").frame.set_index("amount")["kl"]
     assert kl[0.0] < 1e-6 and kl[0.0] < kl[0.25] < kl[0.5] < kl[1.0]
+
+
+def test_texts_stand_beside_their_sources_in_order(measured: Any) -> None:
+    model, texts, sources = measured[0], ("the cat sat", "she ran home"), ("the dog ran", "she ran home")
+    both = Latents(source=sources, together=True).measure(model, Text(text=texts))
+    kl = both.table("texts").frame["kl"].to_numpy()
+    assert kl[0] == pytest.approx(on_texts(model, texts[0], source=(sources[0],), together=True).table().frame["kl"][0])
+    assert kl[0] > 1e-4 and kl[1] < 1e-6
+    block = both.blocks["texts"]
+    assert (np.isnan(block.total).sum(0) == 1).all() and block.units["cluster"].nunique() == 2
 
 
 def test_alignment() -> None:
@@ -245,41 +270,49 @@ def test_alignment() -> None:
 
 def test_default_switches_off_every_global_path(run: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "latents.parquet"
-    main([str(run), "--max-documents", "10", "--out", str(out)])
+    main([str(run), "--max-documents", "10", "--out", str(out), "--figure", str(out.with_suffix(".html"))])
     table = pd.read_parquet(out)
     assert table["place"].tolist() == [p.label for p in parse_places("all", preset("hdpl", "tiny"))]
-    assert set(table["edit"]) == {"scale"} and (table["value"] == 0).all() and (table["kl"] > 0).all()
+    assert set(table["edit"]) == {"scale"} and (table["amount"] == 0).all() and (table["kl"] > 0).all()
     assert "L1.gate" in capsys.readouterr().out and "plotly" in out.with_suffix(".html").read_text()
 
 
 def test_command_on_texts(run: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "swap.parquet"
     more = ["--text", "the cat sat", "--source", "the dog ran", "--out", str(out)]
-    main([str(run), "--at", "*.v", "--share", "0.5", "1", *more, "--k", "2"])
-    following = pd.read_parquet(out)
-    assert len(following) == 2 + 2 * 2 * 2 and set(following["edit"]) == {"none", "share"}
+    main([str(run), "--at", "*.v", "--blend", "0.5", "1", *more, "--k", "2"])
+    following = pd.read_parquet(out.with_stem("swap-next"))
+    assert len(following) == 2 + 2 * 2 * 2 and set(following["edit"]) == {"none", "blend"}
     tokens = len(load(run).tokenizer.encode("the cat sat"))  # type: ignore[union-attr]
     assert len(pd.read_parquet(out.with_stem("swap-positions"))) == 2 * 2 * tokens
+    assert len(pd.read_parquet(out)) == 2 * 2
     assert "L1.v" in capsys.readouterr().out
 
 
-def test_command_one_dimension_at_a_time_and_values(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "dims.parquet"
-    few = ["--max-documents", "4", "--out", str(out)]
-    main([str(run), "--at", "L1.up", "--each", "--clamp", "-2", "2", *few])
-    assert pd.read_parquet(out)["dims"].tolist() == 2 * [str(d) for d in range(8)]
-    main([str(run), "--at", "L1.*", "--together", "--dims", "0", "3", "--scale", "0", "2", "--text", "the", *few])
-    table = pd.read_parquet(out)
-    assert table["dims"].tolist() == ["0 3"] * 2 and table["layer"].tolist() == [-1, -1]
-    assert out.with_stem("dims-next").exists() and out.with_stem("dims-positions").exists()
+def test_one_dimension_at_a_time_and_values(measured: Any) -> None:
+    model, few = measured[0], (Documents(max_documents=4), Text(text=("the",)))
+    each = Latents(at=("L1.up",), each=True, clamp=(-2.0, 2.0)).measure(model, *few)
+    assert each.table().frame["dims"].tolist() == 2 * [str(d) for d in range(8)]
+    assert each.table().frame["latents"][3] == "L1.up [3]"
+    assert len(each.figure("delta-over-amount").data) == 2 * 7, "a band and a line of each of the seven that move most"
+    assert np.shape(each.figure("delta-by-dims").data[0].z) == (1, 8)
+    both = Latents(at=("L1.*",), together=True, dims=(0, 3), scale=(0.0, 2.0)).measure(model, *few).table().frame
+    assert both["dims"].tolist() == ["0 3"] * 2 and both["layer"].tolist() == [-1, -1]
+
+
+def test_a_family_of_p_is_one_edit_and_amount(measured: Any) -> None:
+    model, few = measured[0], (Documents(max_documents=8), Text(text=("the",)))
+    table = Latents(at=("L1.*",), scale=(0.0, 2.0)).measure(model, *few).table().frame
+    alone = Latents(at=("L1.*",), scale=(2.0,)).measure(model, *few).table().frame
+    np.testing.assert_allclose(table["delta_p_holm"][table["amount"] == 2], alone["delta_p_holm"])
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--share", "1"], "--share takes latents from another prompt"),
+        (["--blend", "1"], "--blend takes latents from another prompt"),
         (["--text", "a", "--source", "b", "c"], "1 --text and 2 --source"),
-        (["--position", "1"], "--position is a position in a text"),
+        (["--text", "a b", "--position", "9"], "position 9 is outside a text"),
         (["--each", "--together"], "leave --together out"),
         (["--clamp", "0", "nan"], "clamp must be a finite number, got nan"),
         (["--dims", "8"], "L0.q has latent dimensions 0 to 7, not 8"),
@@ -289,6 +322,11 @@ def test_command_one_dimension_at_a_time_and_values(run: Path, tmp_path: Path) -
 def test_bad_input(run: Path, argv: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         main([str(run), *argv])
+
+
+def test_negative_positions_can_be_given(run: Path, capsys: Any) -> None:
+    main([str(run), "--at", "L1.v", "--text", "the cat", "--source", "the cat sat on", "--position", "-1"])
+    assert "blend" in capsys.readouterr().out
 
 
 def test_a_model_without_latents_says_how_to_train_one(tiny_run: Path) -> None:

@@ -109,6 +109,7 @@ RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
                "p_above": "above_p", "p_above_holm": "above_p_holm",
            },
            "ablation_effects/diagonality": {},
+           "latents": {**long_names("delta"), "value": "amount"},
            "hydra": {}, "hydra/layers": {**long_names("compensation"), "mean": "compensation"},
            "suppress/asymmetry": {**long_names("asymmetry"), "difference": "asymmetry", "pairs": "n"},
            "suppress/ranking": long_names("difference"), "suppress/controls": {},
@@ -139,6 +140,7 @@ GONE = {
         "d_pooled": "it was d", "d_pooled_n": "equal to d for paired cases", "d_kind": "d is pooled",
         "model": "a table per run; the control is in the tables of differences",
     },
+    "latents": {"undefined": "reasons name the new columns"},
     "hydra": {
         "undefined": "reasons name the new columns", "part": "of layers it is in `place`",
     },
@@ -180,7 +182,7 @@ GONE = {
 }  # fmt: skip
 CONTRACT = {
     "ablate", "ablation_effects", "abliterate", "amplify", "coherence", "coreference", "directions",
-    "features", "head_groups", "heads", "hydra", "linear", "mixing_monitor", "patch", "pds", "phenomena",
+    "features", "head_groups", "heads", "hydra", "latents", "linear", "mixing_monitor", "patch", "pds", "phenomena",
     "picture", "predict_effects", "routing", "specialization", "sps", "steer", "steer_heads", "streams",
     "suppress", "token_effects",
 }  # fmt: skip

@@ -1,0 +1,81 @@
+"""Change the latents of an HDPL model and measure what the model loses and says (HDPL §4.2.1).
+
+    python -m interventions.latents runs/hdpl                      every global path switched off, one at a time
+    python -m interventions.latents runs/hdpl --at L2.v *.up --scale 0 0.5 2 --out latents.parquet
+    python -m interventions.latents runs/hdpl --at L2.v --dims 3 7 --clamp -2 0 2 --text "Lily had a red"
+    python -m interventions.latents runs/hdpl --at L2.v --each --clamp 0
+    python -m interventions.latents runs/hdpl --text "Lily had a red" --source "Leo found a big" --blend 0 0.5 1
+    python -m interventions.latents runs/hdpl --control hdpl       beside another model with the same projections
+
+--scale multiplies z, --clamp sets it, --blend moves it towards the z of another prompt at the same positions: 1 swaps,
+less interpolates. Over documents `delta` is the change of the loss in nats per token and `kl` is KL(unedited ‖ edited)
+of the next token, both with a 95 % interval over documents; Holm's p corrects over rows of one edit and amount. On
+texts: KL at every position, and the most probable next tokens before and after. A blend is measured on texts only.
+"""
+
+from typing import Any, ClassVar
+
+from streamscope.models.bounds import AnyInt, AnyNumber, Count, Whole
+from streamscope.models.errors import InputError
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, Opened, Text, instrument
+from streamscope.probes.figures import Curve, HeadMap
+
+
+@instrument("latents", Documents(max_documents=200), Text())
+class Latents(Instrument):
+    """Change latents z of HDPL projections, and measure what the model loses and what it says instead.
+
+    z ← g z, z ← c, or z ← (1 − s) z + s z' of another text (HDPL §4.2.1); Δ = loss under the edit − loss,
+    KL = Σ p ln(p / p') of the next token, p unedited and p' edited.
+    """
+
+    at: tuple[str, ...] = ("all",)
+    """Projections: L2.q, L2.*, L0-2.up, *.v, all."""
+    dims: tuple[Whole, ...] = ()
+    """Latent dimensions to change, from 0; default: all."""
+    each: bool = False
+    """Change one latent dimension at a time, of --dims or of all."""
+    together: bool = False
+    """Change all the projections at once instead of one at a time."""
+    scale: tuple[AnyNumber, ...] = ()
+    """Factors on z; 0 is the default when no other change is asked for."""
+    clamp: tuple[AnyNumber, ...] = ()
+    """Values for z; its prior is N(0, 1)."""
+    blend: tuple[AnyNumber, ...] = ()
+    """Shares of the source's z: 1 swaps (the default when there are sources), less interpolates."""
+    source: tuple[str, ...] = ()
+    """For each text, the one whose latents it gets under --blend."""
+    position: tuple[AnyInt, ...] = ()
+    """In texts, change these positions only, from BOS = 0; negative ones count from the end of either text."""
+    k: Count = 5
+    """Most probable next tokens to show."""
+
+    figures: ClassVar = (
+        Curve("delta", x="amount", by="latents", each=("edit",)),
+        HeadMap("delta", rows="layer", columns="projection", by="amount", each=("edit",)),
+        HeadMap("delta", rows="place", columns="dims", by="amount", each=("edit",)),
+        HeadMap("kl", "positions", each=("prompt",), rows="change", columns="position", names="token"),
+    )  # fmt: skip
+    runs: ClassVar = ("hdpl",)
+    quick: ClassVar = {"at": ("L1.*",)}
+    planted: ClassVar = "tests/interventions/test_latents.py::test_only_the_dimension_that_is_read_matters"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.each and self.together:
+            raise InputError("--each changes single dimensions of single projections: leave --together out")
+        if self.blend and not self.source:
+            raise InputError("--blend takes latents from another prompt: give --text and --source")
+
+    def check(self, model: Any) -> None:
+        """The projections and their dimensions are there."""
+        self._body().cells_of(self, model.config)
+
+    def settled(self, data: Opened) -> "Latents":
+        """With the projections that the model has by name."""
+        return self._body().settled(self, data)
+
+
+main = main_of(Latents, __doc__)
+"""`python -m interventions.latents`."""

@@ -1,0 +1,320 @@
+"""Edits of latents: the losses of documents, KL at every position of texts, and the next tokens of these."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from torch import Tensor
+
+from streamscope.interventions.edits.latents import (
+    Latents as Taken,
+)
+from streamscope.interventions.edits.latents import (
+    Place,
+    blend_latents,
+    check_dims,
+    clamp_latents,
+    latent_widths,
+    parse_places,
+    scale_latents,
+)
+from streamscope.interventions.latents import Latents
+from streamscope.interventions.observe import SMALLEST, UNIT
+from streamscope.interventions.observe.documents import document_losses
+from streamscope.models.config import ModelConfig
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import Edits, Query, run
+from streamscope.models.readout import divergences
+from streamscope.probes.contract import Documents, Opened, Progress, Seen, Text, title_of
+from streamscope.probes.documents import OpenText, open_text
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
+from streamscope.probes.result import Column, Table, counts, described, key, quantity
+
+KEYS = ("latents", "place", "layer", "projection", "dims", "edit", "amount")
+DIVERGENCE = "nats, KL(unedited ‖ edited) of the next token"
+NOTHING = {"latents": "none", "place": "", "layer": -1, "projection": "", "dims": "", "edit": "none", "amount": 0.0}
+"""The keys of the unedited model."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One edit of one place, or of several together: what is done to which latent dimensions."""
+
+    places: tuple[Place, ...]
+    dims: tuple[int, ...] | None
+    """None: all."""
+    kind: Literal["scale", "clamp", "blend"]
+    amount: float
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The columns that name it; layer −1 and no projection for several places."""
+        names = [place.label for place in self.places]
+        single = self.places[0] if len(self.places) == 1 else None
+        place = "+".join(names) if len(names) < 4 else f"{names[0]}+…+{names[-1]} ({len(names)})"
+        dims = "all" if self.dims is None else " ".join(map(str, self.dims))
+        return {
+            "latents": place if self.dims is None else f"{place} [{dims}]",
+            "place": place,
+            "layer": single.layer if single else -1,
+            "projection": single.path.split(".")[1] if single else "",
+            "dims": dims,
+            "edit": self.kind,
+            "amount": float(self.amount),
+        }
+
+    def edits(self, at: Sequence[int] | None = None, taken: Taken | None = None) -> Edits:
+        """The edits, at the positions `at`; `taken` is the other prompt's z, to blend with."""
+        if self.kind == "blend":
+            assert taken is not None
+            return blend_latents({place: taken[place] for place in self.places}, self.amount, self.dims, at)
+        make = scale_latents if self.kind == "scale" else clamp_latents
+        return make(self.places, self.amount, self.dims, at)
+
+
+def cells_of(how: Latents, config: ModelConfig) -> list[Cell]:
+    """Every change of every place, or of all together; with `each` of every dimension. Raises `InputError` for a
+    projection or a dimension that the model does not have."""
+    places = parse_places(how.at, config)
+    check_dims(places, how.dims, config)
+    widths = latent_widths(config)
+    blends = how.blend or ((1.0,) if how.source else ())
+    scales = how.scale or (() if how.clamp or blends else (0.0,))
+    changes: list[tuple[Literal["scale", "clamp", "blend"], float]] = [("scale", v) for v in scales]
+    changes += [("clamp", v) for v in how.clamp] + [("blend", v) for v in blends]
+    cells = []
+    for kind, value in dict.fromkeys(changes):
+        for group in [tuple(places)] if how.together else [(place,) for place in places]:
+            every = how.dims or tuple(range(widths[group[0].path]))
+            for dims in [(d,) for d in every] if how.each else [how.dims or None]:
+                cells.append(Cell(group, dims, kind, value))
+    return cells
+
+
+def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: the unedited model and every edit; units: documents, and positions of texts. Texts take seconds and come
+    first: a position that does not exist is told before documents take minutes."""
+    cells, name = cells_of(how, model.config), title_of(model)
+    opened = data[Text]
+    texts = texts_of(how, model, cells, opened, _sources(how, model, data), progress)
+    seen = Seen({}, {}, {"title": {"texts": f"{name} under changed latents"}}, extra=texts)
+    if measured := [cell for cell in cells if cell.kind != "blend"]:
+        documents = data[Documents]
+        edits = [cell.edits() for cell in measured]
+        losses = document_losses(model, documents.shards, edits, kl="forward", **documents.limits, progress=progress)
+        keys = pd.DataFrame([NOTHING, *(cell.labels for cell in measured)])
+        told: dict[str, Any] = {"cells": keys, "units": documents.units(), "size": losses.tokens.astype(float)}
+        nats = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])
+        total = np.concatenate([losses.baseline[None], losses.edited])
+        seen.blocks["loss"] = Observations(measure=nats, total=total, **told)
+        moved = np.concatenate([np.zeros_like(losses.baseline)[None], losses.kl])
+        seen.blocks["kl"] = Observations(measure=replace(nats, name="kl"), total=moved, **told)
+        seen.contrasts |= {"loss": [], "kl": []}
+        for i, cell in enumerate(measured, 1):
+            labels, family = cell.labels, f"delta of {cell.kind} {cell.amount!r}"
+            seen.contrasts["loss"] += [
+                Contrast(quantity="loss", weights={i: 1.0}, labels=labels, null=None),
+                Contrast(quantity="baseline", weights={0: 1.0}, labels=labels, null=None),
+                Contrast(quantity="delta", weights={i: 1.0, 0: -1.0}, labels=labels, family=family),
+            ]
+            seen.contrasts["kl"].append(Contrast(quantity="kl", weights={i: 1.0}, labels=labels, null=None))
+        loss = losses.baseline.sum() / losses.tokens.sum()
+        seen.about["title"]["latents"] = (
+            f"{name}: loss {loss:.4f} nats/token; {documents.title()}, {losses.tokens.sum():,} tokens"
+        )
+    add_texts(seen, texts.positions, opened.names)
+    return seen
+
+
+def settled(how: Latents, data: Opened) -> Latents:
+    """With the projections that the model has by name, so that a control is measured at the same ones."""
+    return replace(how, at=tuple(place.label for place in parse_places(how.at, data.model.config)))
+
+
+# ---- on texts ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What edits change on texts, in rows: `positions`, KL at each; `following`, the most probable next tokens."""
+
+    positions: pd.DataFrame
+    following: pd.DataFrame
+
+
+def _sources(how: Latents, model: Any, data: Opened) -> list[list[int]]:
+    """The token ids of the sources, cut as the texts are."""
+    texts = data[Text].rows
+    if how.source and len(how.source) != len(texts):
+        raise InputError(f"{len(texts)} --text and {len(how.source)} --source: give one source for each text")
+    spec = data.specs[Text]
+    cut = replace(spec if isinstance(spec, Text) else Text(max_tokens=model.config.n_ctx), text=how.source)
+    return open_text(cut, model).rows if how.source else []
+
+
+def aligned_positions(n: int, n_source: int | None, at: Sequence[int]) -> tuple[list[int], list[int]]:
+    """(positions of a text of n tokens, the same positions of its source), from 0; all where `at` is empty.
+
+    Negative positions count from the end of either. Raises `InputError` for positions outside, and for texts of
+    different lengths without positions.
+    """
+    m = n if n_source is None else n_source
+    if not at and n != m:
+        raise InputError(
+            f"the texts have {n} and {m} tokens: say with --position which stand for each other (−1: last)"
+        )
+    chosen = list(at) or list(range(n))
+    for p in chosen:
+        if not -min(n, m) <= p < min(n, m):
+            raise InputError(f"position {p} is outside a text of {min(n, m)} tokens, BOS included")
+    return [p % n for p in chosen], [p % m for p in chosen]
+
+
+def texts_of(
+    how: Latents, model: Any, cells: Sequence[Cell], texts: OpenText, sources: Sequence[Sequence[int]],
+    progress: Progress = iter,
+) -> Texts:  # fmt: skip
+    """KL at every position, and the k most probable next tokens after the last one, of every text and edit.
+
+    A blend takes z of `sources[i]`, at aligned positions, from an unedited pass. `before` is the unedited probability;
+    rows of the edit "none" are the unedited predictions.
+    """
+    last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
+    positions, following = list[dict[str, Any]](), list[dict[str, Any]]()
+    for prompt, ids in enumerate(progress(texts.rows)):
+        source = sources[prompt] if sources else None
+        here, there = aligned_positions(len(ids), len(source) if source else None, how.position)
+        taken = _taken(model, source, there, cells) if source else None
+        query = Query(tokens=[list(ids)], hooks=(last,), logits=[[len(ids) - 1]])
+
+        def predict(edits: Edits, query: Query = query) -> tuple[Float[Tensor, "T D"], Float[Tensor, " V"]]:
+            found = run(model, query, edits)
+            assert found.logits is not None
+            x = model.ln_final(found.hooks[last][0][None])[0]
+            return x.detach(), found.logits[0][0].float().softmax(-1).cpu()
+
+        plain, before = predict({})
+        following += _top(texts.tokenizer, before, before, how.k, {"prompt": prompt, **NOTHING, "change": "none"})
+        pieces = texts.tokenizer.pieces(list(ids))
+        for cell in cells:
+            labels = cell.labels
+            labels |= {"prompt": prompt, "change": f"{labels['latents']} {cell.kind} {cell.amount:g}"}
+            x, after = predict(cell.edits(here, taken))
+            kl = divergences(plain, x, model.head).double().cpu().tolist()
+            rows = enumerate(zip(pieces, kl, strict=True))
+            positions += [{**labels, "position": i, "token": piece, "kl": value} for i, (piece, value) in rows]
+            following += _top(texts.tokenizer, after, before, how.k, labels)
+    return Texts(pd.DataFrame(positions), pd.DataFrame(following))
+
+
+def _taken(model: Any, ids: Sequence[int], at: Sequence[int], cells: Sequence[Cell]) -> Taken:
+    """z of a prompt at the positions `at`, at every place of the cells."""
+    places = list(dict.fromkeys(place for cell in cells for place in cell.places))
+    query = Query(tokens=[list(ids)], hooks=tuple(place.hook for place in places), positions=[list(at)])
+    found = run(model, query)
+    return {place: found.hooks[place.hook][0] for place in places}
+
+
+def _top(tokenizer: Any, p: Tensor, before: Tensor, k: int, labels: Mapping[str, Any]) -> list[dict[str, Any]]:
+    best = p.topk(min(k, len(p))).indices.tolist()
+    return [
+        {**labels, "rank": rank, "token": piece, "probability": float(p[i]), "before": float(before[i])}
+        for rank, (i, piece) in enumerate(zip(best, tokenizer.pieces(best), strict=True), 1)
+    ]
+
+
+def add_texts(seen: Seen, positions: pd.DataFrame, names: Sequence[str]) -> None:
+    """KL as observations: cells are edits of a text, units positions; the mean over a text's positions is wanted."""
+    index = ["prompt", *KEYS]
+    cells = positions[index].drop_duplicates(ignore_index=True)
+    units = positions[["prompt", "position"]].drop_duplicates(ignore_index=True)
+    cell = positions[index].merge(cells.reset_index(names="at"))["at"].to_numpy()
+    unit = positions[["prompt", "position"]].merge(units.reset_index(names="at"))["at"].to_numpy()
+    total = np.full((len(cells), len(units)), np.nan)
+    total[cell, unit] = positions["kl"]
+    units["cluster"] = [names[i] for i in units["prompt"]]
+    units["unit"] = [f"{names[i]}:{at}" for i, at in zip(units["prompt"], units["position"], strict=True)]
+    measure = Measure(name="kl", unit=DIVERGENCE, resolution=SMALLEST["loss"])
+    seen.blocks["texts"] = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
+    labels = cells.to_dict("records")
+    seen.contrasts["texts"] = [
+        Contrast(quantity="kl", weights={i: 1.0}, labels=at, null=None) for i, at in enumerate(labels)
+    ]
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+
+def tables(how: Latents, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """latents: a row per edit over documents; texts: per text and edit; next: its next tokens; positions: KL."""
+    made, titles, texts = {}, seen.about["title"], seen.extra
+    if "loss" in estimates:
+        frame, missing = estimates["loss"].wide(KEYS)
+        kl, lost = estimates["kl"].wide(KEYS, describe=("low", "high"))
+        frame = frame.assign(**{name: kl[name] for name in ("kl", "kl_low", "kl_high")})
+        frame["tokens"] = int(seen.blocks["loss"].sizes[0].sum())
+        made["latents"] = Table(frame, COLUMNS, {**missing, **lost}, titles["latents"])
+    each = ["prompt", *KEYS]
+    frame = estimates["texts"].wide(each)[0].drop(columns="clusters")
+    frame["kl_max"] = texts.positions.groupby(each, sort=False)["kl"].max().to_numpy()
+    edited = texts.following[texts.following["edit"] != "none"]
+    frame["following"] = [_told(rows) for _, rows in edited.groupby(each, sort=False)]
+    plain = texts.following[texts.following["edit"] == "none"].groupby("prompt")
+    unedited = "; ".join(_told(rows, before=False) for _, rows in plain)
+    named = titles["texts"]
+    made["texts"] = Table(frame, TEXTS, {}, f"{named}; unedited, next: {unedited}", "kl", 40)
+    following = texts.following[[column.name for column in NEXT]]
+    made["next"] = Table(following, NEXT, {}, f"{named}: the most probable next tokens", "probability", 10)
+    positions = texts.positions[[column.name for column in POSITIONS]]
+    made["positions"] = Table(positions, POSITIONS, {}, f"{named}: KL at every position", "kl", 10)
+    return made
+
+
+def _told(rows: pd.DataFrame, *, before: bool = True) -> str:
+    """Tokens with their probabilities, in brackets the unedited ones."""
+    each = zip(rows["token"], rows["probability"], rows["before"], strict=True)
+    return ", ".join(f"{token!r} {p:.2f}" + f" ({b:.2f})" * before for token, p, b in each)
+
+
+WHICH = (
+    key("latents", "latents", "the projection, and in brackets the latent dimensions where not all are changed"),
+    Column(name="place", title="projection", unit="name", shown=False, doc="the projections that are changed"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0; −1 of several projections"),
+    Column(name="projection", title="projection", unit="name", shown=False, doc="q, k, v, gate or up; none of several"),
+    Column(name="dims", title="dimensions", unit="latent dimensions", shown=False, doc="which are changed, from 0"),
+    key("edit", "edit", "scale, clamp, or blend with another text's z"),
+    key("amount", "amount", "factor on z, value of z, or share of the other text's z", "scale, z or share", "g"),
+)
+COLUMNS = (
+    *WHICH,
+    *quantity("loss", "loss", UNIT["loss"], "loss under the edit", tested=False, format=".4f"),
+    *quantity("baseline", "unedited", UNIT["loss"], "loss of the model", tested=False, format=".4f", shown=False),
+    *quantity("delta", "Δ loss", UNIT["loss"], "loss under the edit − loss", sd="documents"),
+    *described("kl", "KL", "nats/token, KL(unedited ‖ edited) of the next token", "how far predictions move"),
+    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
+    *counts("documents", "documents"),
+)
+PROMPT = key("prompt", "text", "from 0", "text", "d")
+CHANGE = Column(name="change", title="change", unit="name", doc="latents, edit and amount", shown=False)
+MEANS = quantity("kl", "KL, mean", DIVERGENCE, "mean over the text's positions", tested=False, format=".4f")
+TEXTS = (
+    PROMPT, *WHICH, *MEANS,
+    Column(name="kl_max", title="KL, largest", unit=DIVERGENCE, format=".4f", doc="at any position of the text"),
+    Column(name="following", title="next tokens (unedited)", unit="probability",
+           doc="the most probable next tokens after the text, with their probability and in brackets the unedited one"),
+    counts("positions", "texts")[0],
+)  # fmt: skip
+NEXT = (
+    PROMPT, *WHICH, CHANGE, Column(name="rank", title="rank", unit="rank", format="d", doc="1 is the most probable"),
+    key("token", "next token", "the candidate"),
+    Column(name="probability", title="probability", unit="probability", format=".3f", doc="under the edit"),
+    Column(name="before", title="unedited", unit="probability", format=".3f", doc="of the same token, unedited"),
+)  # fmt: skip
+POSITIONS = (
+    PROMPT, *WHICH, CHANGE, key("position", "position", "from BOS = 0", "tokens from BOS", "d"),
+    key("token", "token read", "the token at the position"),
+    Column(name="kl", title="KL", unit=DIVERGENCE, format=".4f", doc="how far the prediction there moves"),
+)  # fmt: skip
