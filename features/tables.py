@@ -33,7 +33,7 @@ class FeatureTables(Data):
             raise InputError(
                 f"{self.features[0]} is of {found.about['run']}, not of this model; name that run, or none"
             )
-        return OpenFeatures(found, ", ".join(map(str, self.features)))
+        return OpenFeatures(found, ", ".join(map(str, self.features)), self.features)
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class OpenFeatures:
     kind: ClassVar[type[Data]] = FeatureTables
     found: Any
     where: str
+    files: tuple[Path, ...] = ()
 
     def about(self) -> dict[str, Any]:
         """Of which weights and data they are."""

@@ -82,7 +82,7 @@ def agreement_table(
         for measure in ("ARI", "AMI"):
             row: dict[str, Any] = {"tokens": tokens, "measure": measure, "n": len(a), "documents": len(set(d.tolist()))}
             row |= {"clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1})}
-            row |= dict.fromkeys(("value", "ci_low", "ci_high", "control"), np.nan)
+            row |= dict.fromkeys(("value", "value_low", "value_high", "control"), np.nan)
             if len(a) > 1:
                 of = adjusted_rand if measure == "ARI" else adjusted_mutual_information
                 row |= {"value": of(a, b), "control": of(a, control)}
@@ -92,12 +92,12 @@ def agreement_table(
                     if measure == "ARI"
                     else adjusted_mutual_information_interval(a, b, d, seed=seed)
                 )
-                row |= dict(zip(("ci_low", "ci_high"), interval, strict=True))
+                row |= dict(zip(("value_low", "value_high"), interval, strict=True))
             rows.append(row)
     table = pd.DataFrame(rows)
     table = mark(table, ["value", "control"], table["n"] < 2, "fewer than two tokens in clusters of both")
     few = table["documents"] < BOOTSTRAP_CLUSTERS
-    return mark(table, ["ci_low", "ci_high"], few, f"fewer than {BOOTSTRAP_CLUSTERS} documents")
+    return mark(table, ["value_low", "value_high"], few, f"fewer than {BOOTSTRAP_CLUSTERS} documents")
 
 
 def stability_table(

@@ -2,7 +2,7 @@
 
     modes = ComputationalModes().fit(X)              labels_, probabilities_, explained_variance_ratio_
     modes.predict(X_new)                             labels of tokens it has not seen
-    modes.save("modes.safetensors"); ComputationalModes.load("modes.safetensors")
+    ComputationalModes.of(modes.get_params(), columns, modes.arrays())      the same, from what a file holds
 
 Standardise each column, project on the leading principal components, then HDBSCAN* or k-means. HDBSCAN* is our own
 (`features.cluster.hdbscan`): scikit-learn's has no `predict`, it and the `hdbscan` package are several
@@ -13,8 +13,7 @@ Equal rows (beginnings that documents share) count as many tokens but are placed
 depend neither on the order of the rows nor on ties. Labels are numbered by size, 0 the largest.
 """
 
-import json
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -31,10 +30,7 @@ from streamscope.features.cluster.hdbscan.density import (
 )
 from streamscope.features.cluster.hdbscan.hierarchy import RESOLUTION, single_linkage, spanning_tree
 from streamscope.features.cluster.hdbscan.neighbours import Progress, nearest
-from streamscope.models.disk import parse
-from streamscope.models.errors import InputError
 
-KIND, FORMAT = "computational modes", 1
 PCA = 30
 _PCA = ("mean_", "scale_", "components_", "explained_variance_ratio_")
 _DENSITY = ("rows_", "weights_", "core_", "owner_", "numbers_")
@@ -172,42 +168,25 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         self.centers_ = means.cluster_centers_[np.argsort(numbers)]
         return numbers[means.labels_], np.ones(len(z))
 
-    # ---- on disk ---------------------------------------------------------------------------------
+    # ---- arrays ----------------------------------------------------------------------------------
 
-    def save(self, path: Path, **of: Any) -> None:
-        """Write what `predict` needs as safetensors; parameters, column names and `of` (JSON) in its metadata."""
-        from safetensors.numpy import save
-
-        from streamscope.probes.tables import write_atomically
-
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What `predict` needs, beside the parameters and the names of the columns."""
         check_is_fitted(self)
         names = _PCA + (_DENSITY if self.method == "hdbscan" else ("centers_",))
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in names}
         if self.method == "hdbscan":
             arrays |= {f"tree.{name}": np.ascontiguousarray(getattr(self.tree_, name)) for name in _TREE}
-        columns = list(getattr(self, "feature_names_in_", [])) or None
-        about = {"kind": KIND, "format": FORMAT, "parameters": self.get_params(), "columns": columns, "of": of}
-        written = save(arrays, metadata={"about": json.dumps(about)})  # save_file makes files only their owner can read
-        write_atomically(path, lambda part: part.write_bytes(written))
+        return arrays
 
     @classmethod
-    def load(cls, path: Path) -> "ComputationalModes":
-        """Read what `save` wrote; without `labels_`, with `of` as `about_`. Raises `InputError` for another file."""
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="numpy") as file:
-                about = parse((file.metadata() or {}).get("about", "{}"), dict[str, Any], f"about of {path}")
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{path}: cannot be read as clusters ({error}); --save writes such a file") from None
-        if (about.get("kind"), about.get("format")) != (KIND, FORMAT):
-            raise InputError(f"{path} holds no {KIND} of format {FORMAT}; python -m features.cluster writes them")
-        modes = cls(**about["parameters"])
-        modes.about_ = about["of"]
+    def of(
+        cls, parameters: Mapping[str, Any], columns: Sequence[str], arrays: Mapping[str, np.ndarray]
+    ) -> "ComputationalModes":
+        """The fitted modes with these parameters, columns and `arrays`; without `labels_`."""
+        modes = cls(**parameters)
         modes.n_features_in_ = len(arrays["mean_"])
-        if about["columns"]:
-            modes.feature_names_in_ = np.array(about["columns"], object)
+        modes.feature_names_in_ = np.array(columns, object)
         for name, array in arrays.items():
             if not name.startswith("tree."):
                 setattr(modes, name, array)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streamscope.features.cluster.measure import fingerprint
 from streamscope.features.profile.contexts import Contexts, visible
 from streamscope.features.profile.enrichment import enrichment
 from streamscope.features.profile.samples import Scale, farthest_points, from_centre, nearest
@@ -50,30 +51,21 @@ class Clustered:
 
 
 def read_clusters(features: Path | Sequence[Path], labels: Path) -> Clustered:
-    """Features, of one table or several in any order, and labels of the same tokens.
+    """Features, of one table or several in their order, and labels of the same tokens.
 
     Raises `InputError` for files of another kind, labels made from other features, labels without a row of features.
     """
     import pandas as pd
 
-    from streamscope.models.text.readers import digest
-
     paths = [features] if isinstance(features, Path) else list(features)
     named = " ".join(map(str, paths))
     if not labels.exists():
-        raise InputError(
-            f"{labels} does not exist; python -m features.cluster {named} --out {labels.parent} writes one"
-        )
+        raise InputError(f"{labels} does not exist; python -m features.cluster --features {named} writes one")
     about = read_about_of(labels, "clusters")
-    of = about["features"] if isinstance(about["features"], list) else [about["features"]]
-    was, now = [one["sha256"] for one in of], dict[str, Path]()
-    for path in paths:
-        read_about_of(path, "features")
-        now[digest(path, path.parent)["sha256"]] = path
-    if set(was) != set(now):
-        theirs, ours = (", ".join(sha[:8] for sha in some) for some in (was, now))
-        raise InputError(f"{labels} are clusters of other features ({theirs}) than {named} ({ours}); cluster again")
-    found = read_features([now[sha] for sha in was])  # documents are numbered on in this order
+    found = read_features(paths)
+    if about["sha256"] != fingerprint(found):
+        theirs = " ".join(about["files"]) or "features that were extracted then"
+        raise InputError(f"{labels} are clusters of other features ({theirs}) than {named}, or in another order")
     table = pd.read_parquet(labels)
     missing = [name for name in (*KEY, "k_star", "cluster") if name not in table]
     if missing:
@@ -83,7 +75,7 @@ def read_clusters(features: Path | Sequence[Path], labels: Path) -> Clustered:
     rows = found.table[KEY].assign(row=np.arange(len(found.table))).merge(table, on=KEY)
     if len(rows) < len(table):
         raise InputError(f"{len(table) - len(rows)} of {len(table)} labels have no row in {named}; cluster again")
-    files = tuple(one["path"] for one in of) if len(of) > 1 else ()
+    files = tuple(about["files"]) if len(paths) > 1 else ()
     return Clustered(found, rows, len(found.table) - len(rows), about, files)
 
 

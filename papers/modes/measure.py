@@ -24,7 +24,8 @@ import pandas as pd
 
 from streamscope.features.cluster.agreement import adjusted_mutual_information
 from streamscope.features.cluster.checks import agreement_table, raw_rows
-from streamscope.features.cluster.description import cluster_table, depth_spread, share
+from streamscope.features.cluster.description import cluster_table, depth_spread
+from streamscope.features.cluster.measure import AGREEMENT, coverage, each, varying
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.extract import Extract
 from streamscope.features.schema import Tier
@@ -34,6 +35,8 @@ from streamscope.papers.comparison.rows import Progress, Rows
 from streamscope.papers.pls.depth import shares_of_depth
 from streamscope.probes.contract import Tokens
 from streamscope.probes.documents import OpenTokens
+from streamscope.probes.observations import estimate
+from streamscope.probes.result import Table
 from streamscope.probes.undefined import reasons
 
 
@@ -78,9 +81,7 @@ def _clustered(
 ) -> tuple[np.ndarray, np.ndarray, ComputationalModes]:
     """Labels of the tokens by their features and by their raw activations, and the fit of the features."""
 
-    names = [column.name for column in found.columns if not column.constant]
-    x = found.table[names]
-    x = x.loc[:, x.min() != x.max()]
+    x, _ = varying(found)
     modes = ComputationalModes(method, seed=settings.seed)
     labels = modes.fit(x, progress=progress(f"{method} of features")).labels_
     theirs = ComputationalModes(method, seed=settings.seed).fit(raw, progress=progress(f"{method} of raw")).labels_
@@ -95,9 +96,9 @@ def _shape(rows: Rows, found: Features, labels: np.ndarray, modes: Computational
     n = len(one)
     clusters = cluster_table(one, np.zeros(n, int), n_layers).drop(columns="distinct")
     rows.add("hdbscan.clusters", "clusters", "clusters", len(clusters), n=n)
-    covered = share(labels >= 0, one["document"].to_numpy())
-    interval = (covered["ci_low"], covered["ci_high"])
-    rows.add("hdbscan.coverage", "clusters", "share of tokens", covered["share"], interval=interval, n=n)
+    covered = estimate(held := coverage(one), each(held, "coverage")).frame.iloc[0]
+    interval = (covered["low"], covered["high"])
+    rows.add("hdbscan.coverage", "clusters", "share of tokens", covered["value"], interval=interval, n=n)
     explained = float(modes.explained_variance_ratio_.sum())
     rows.add("hdbscan.variance", "clusters", "share of variance", explained, n=modes.n_distinct_)
     why = "" if len(clusters) else "no cluster"
@@ -117,6 +118,7 @@ def _agreement(
 
     documents = found.table["document"].to_numpy()
     table = agreement_table(labels, raw, documents, resamples=settings.resamples, seed=settings.seed)
+    table = Table.noted(table, AGREEMENT, "agreement").short("value")
     if method == "kmeans":
         table = table[table["tokens"].str.startswith("all")].assign(tokens="all")
     for r in table.to_dict("records"):

@@ -1,4 +1,4 @@
-"""`python -m features.cluster` on planted tables, and every bad input."""
+"""Clusters of planted tables, as the command writes them, and every bad input."""
 
 from pathlib import Path
 
@@ -6,11 +6,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from safetensors.numpy import save_file
 
-from streamscope.features.cluster import main
+from streamscope.features.cluster import Cluster, main
 from streamscope.features.extract import Extract
+from streamscope.features.tables import FeatureTables
 from streamscope.models.errors import InputError
-from streamscope.probes.tables import read_about
+from streamscope.probes.result import Result
 from tests.features.planted import about_features, planted_file, planted_table, written
 
 ABOUT = about_features(2, 2, Extract())
@@ -43,40 +45,49 @@ def raw_file(path: Path, table: pd.DataFrame, x: np.ndarray, checkpoint: str = "
     return written(path, pa.table({**fields, hook: rows}), about)
 
 
+def clustered(*paths: Path, **how) -> Result:
+    """Clusters of the tables, without a map unless it is asked for."""
+    return Cluster(**{"umap": False, **how}).measure(None, FeatureTables(features=paths))
+
+
 @pytest.mark.usefixtures("own_plotly")
 def test_k_star_clusters_are_found(tmp_path: Path) -> None:
-    table = planted(noise=6)
-    main([str(planted_file(tmp_path / "f.parquet", table=table)), "--out", str(tmp_path / "out"), "--no-umap"])
-    labels = pd.read_parquet(tmp_path / "out" / "labels.parquet")
+    table, out = planted(noise=6), tmp_path / "out.parquet"
+    path = planted_file(tmp_path / "f.parquet", table=table)
+    main(["--features", str(path), "--out", str(out), "--no-umap", "--figure", str(tmp_path / "out.html")])
+    result = Result.load(out)
+    labels = result.table("labels").frame
     index = ["document", "position", "token_id", "token", "target", "prediction"]
     assert list(labels) == [*index, "k_star", "cluster", "probability"]
     assert labels["cluster"].dtype == np.int32 and labels["probability"].dtype == np.float32
     pd.testing.assert_frame_equal(labels[["document", "position"]], table[["document", "position"]], check_dtype=False)
     far = (table[NAMES[0]].abs() > 200).to_numpy() | (table[NAMES[1]].abs() > 200).to_numpy()
     np.testing.assert_array_equal(labels["cluster"], np.where(far, -1, table["k_star"]))
-    clusters = pd.read_parquet(tmp_path / "out" / "clusters.parquet")
+    clusters = result.table().frame
     assert clusters["n"].tolist() == [120, 80, 34] and clusters["k_star_sd"].tolist() == [0, 0, 0]
     assert clusters[["early", "middle", "late"]].to_numpy().tolist() == np.eye(3).tolist()
-    about = read_about(tmp_path / "out" / "labels.parquet")["about"]["clusters"]
-    assert about["method"] == "hdbscan" and len(about["features"]["sha256"]) == 64
-    summary = pd.read_parquet(tmp_path / "out" / "summary.parquet").set_index("quantity")["value"]
-    assert summary["coverage"] == pytest.approx(234 / 240) and summary["columns zero by construction, left out"] == 4
-    assert (tmp_path / "out" / "clusters.html").stat().st_size > 10_000
+    assert clusters["held"].tolist() == pytest.approx([120 / 240, 200 / 240, 234 / 240])
+    about = result.about["clusters"]
+    assert about["method"] == "hdbscan" and about["files"] == [str(path)] and len(about["sha256"]) == 64
+    summary = result.table("summary").frame.iloc[0]
+    assert summary["coverage"] == pytest.approx(234 / 240) and summary["zero"] == 4
+    assert summary["coverage_low"] < 234 / 240 < summary["coverage_high"]
+    assert (tmp_path / "out.html").stat().st_size > 10_000
+    for one in result.figures:
+        assert one.draw(result) is not None
 
 
-def test_kmeans_and_all_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kmeans_and_all_options(tmp_path: Path) -> None:
     path = planted_file(tmp_path / "f.parquet", table=planted())
     raw = raw_file(tmp_path / "raw.parquet", planted(), planted()[NAMES].to_numpy())
-    options = ["--raw", str(raw), "--resamples", "100", "--stability", "2", "--no-umap", "--out", str(tmp_path / "out")]
-    main([str(path), "--method", "kmeans", "--clusters", "3", *options])
-    labels = pd.read_parquet(tmp_path / "out" / "labels.parquet")
+    result = clustered(path, method="kmeans", clusters=3, raw=(raw,), resamples=100, stability=2)
+    labels = result.table("labels").frame
     assert (labels["cluster"] == labels["k_star"]).all() and (labels["probability"] == 1).all()
-    agreement = pd.read_parquet(tmp_path / "out" / "agreement.parquet")
-    assert agreement["value"].tolist() == pytest.approx([1] * 4)
-    stability = pd.read_parquet(tmp_path / "out" / "stability.parquet")
+    assert result.table("agreement").frame["value"].tolist() == pytest.approx([1] * 4)
+    stability = result.table("stability").frame
     assert stability["kind"].tolist() == ["seed", "seed", "documents", "documents"]
     assert stability["ari"].tolist() == [1] * 4 and stability["n"].tolist() == [240, 240, 200, 200]
-    assert "agreement with clusters of raw activations" in capsys.readouterr().out
+    assert "no components" in result.table("summary").missing[0, "variance"]
 
 
 def test_tables_of_two_corpora_are_clustered_together(tmp_path: Path) -> None:
@@ -85,13 +96,12 @@ def test_tables_of_two_corpora_are_clustered_together(tmp_path: Path) -> None:
     paths = [planted_file(tmp_path / n, table=t, data={"corpus": n}) for n, t in zip(names, tables, strict=True)]
     x = [table[NAMES].to_numpy() for table in tables]
     raw = [raw_file(tmp_path / f"raw-{n}", t, v, data={"corpus": n}) for n, t, v in zip(names, tables, x, strict=True)]
-    main([*map(str, paths), "--no-umap", "--out", str(tmp_path / "out"), "--raw", *map(str, raw), "--resamples", "100"])
-    labels = pd.read_parquet(tmp_path / "out" / "labels.parquet")
+    result = clustered(*paths, raw=tuple(raw), resamples=100)
+    labels = result.table("labels").frame
     assert labels["file"].tolist() == [0] * 240 + [1] * 240 and labels["document"].nunique() == 24
     assert (labels["cluster"] == labels["k_star"]).all()
-    about = read_about(tmp_path / "out" / "labels.parquet")["about"]["clusters"]
-    assert [one["path"] for one in about["features"]] == [str(path) for path in paths]
-    assert pd.read_parquet(tmp_path / "out" / "agreement.parquet")["value"].tolist() == pytest.approx([1] * 4)
+    assert result.about["clusters"]["files"] == [str(path) for path in paths]
+    assert result.table("agreement").frame["value"].tolist() == pytest.approx([1] * 4)
     other = raw_file(tmp_path / "hook", tables[1], x[1], hook="g", data={"corpus": "b"})
     for given, message in (
         (raw[:1], "1 files for 2 tables"),
@@ -99,53 +109,51 @@ def test_tables_of_two_corpora_are_clustered_together(tmp_path: Path) -> None:
         ([raw[0], other], "has other hooks than"),
     ):
         with pytest.raises(InputError, match=message):
-            main([*map(str, paths), "--no-umap", "--out", str(tmp_path), "--raw", *map(str, given)])
+            clustered(*paths, raw=tuple(given))
     with pytest.raises(InputError, match="hold the same documents"):
-        main([str(paths[0]), str(paths[0]), "--no-umap", "--out", str(tmp_path)])
-
-
-def test_what_an_earlier_run_left_is_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, out = planted_file(tmp_path / "f.parquet", table=planted()), tmp_path / "out"
-    raw = raw_file(tmp_path / "raw.parquet", planted(), planted()[NAMES].to_numpy())
-    arguments = [str(path), "--no-umap", "--out", str(out)]
-    main([*arguments, "--raw", str(raw), "--resamples", "100", "--stability", "1"])
-    main(["--predict", str(path), "--out", str(out)])
-    planted_file(out / "predicted-mine.parquet", table=planted())  # no labels: not ours
-    (out / "notes.txt").touch()
-    capsys.readouterr()
-    with pytest.raises(InputError):
-        main([*arguments, "--min-cluster-size", "500"])
-    assert (out / "agreement.parquet").exists()
-    main([*arguments, "--stability", "1"])
-    assert "deleted, of an earlier run: agreement.parquet, predicted-f.parquet" in capsys.readouterr().out
-    kept = ["clusters.html", "modes.safetensors", "notes.txt"]
-    kept += [f"{n}.parquet" for n in ("clusters", "depth", "labels", "predicted-mine", "stability", "summary")]
-    assert sorted(file.name for file in out.iterdir()) == sorted(kept)
-    assert (out / "modes.safetensors").stat().st_mode == (out / "clusters.html").stat().st_mode
+        clustered(paths[0], paths[0])
 
 
 def test_new_tokens_get_the_labels_of_their_kind(tmp_path: Path) -> None:
-    main([str(planted_file(tmp_path / "f.parquet", table=planted())), "--out", str(tmp_path), "--no-umap"])
+    out = tmp_path / "modes.parquet"
+    first = clustered(planted_file(tmp_path / "f.parquet", table=planted()))
+    first.save(out)
     new = planted(seed=0).assign(document=lambda t: t["document"] + 100)
     new["kappa"] += 0.01
-    other = planted_file(tmp_path / "other.parquet", table=new)
-    main(["--predict", str(other), "--out", str(tmp_path)])
-    labels = pd.read_parquet(tmp_path / "predicted-other.parquet")
+    result = clustered(planted_file(tmp_path / "other.parquet", table=new), fitted=out)
+    labels = result.table("labels").frame
     assert (labels["cluster"] == new["k_star"]).mean() > 0.9 and set(labels["cluster"]) <= {-1, 0, 1, 2}
     assert labels["document"].min() == 100
-    about = read_about(tmp_path / "predicted-other.parquet")["about"]["clusters"]
-    assert about["features"]["path"] == str(other)
+    assert result.about["clusters"]["files"] == [str(tmp_path / "other.parquet")]
+    assert result.about["clusters"]["parameters"] == first.about["clusters"]["parameters"]
+    for name, array in first.arrays.items():
+        np.testing.assert_array_equal(result.arrays[name], array)
+    again = clustered(tmp_path / "f.parquet", fitted=out).table("labels").frame
+    assert (again["cluster"] == first.table("labels").frame["cluster"]).all()
+    for bad in ({"stability": 1}, {"raw": (out,)}):
+        with pytest.raises(InputError, match="--fitted fits nothing"):
+            Cluster(fitted=out, **bad)
 
 
 def test_strict_tables_have_late_tokens(tmp_path: Path) -> None:
     """Two layers: k* is 0 or 1; only the options of the table say that 1 is the end."""
     table = planted().assign(k_star=lambda t: t["k_star"].clip(upper=1))
-    path = planted_file(tmp_path / "f.parquet", table=table, options=Extract(kstar="strict"))
-    main([str(path), "--no-umap", "--out", str(tmp_path / "out")])
-    depth = pd.read_parquet(tmp_path / "out" / "depth.parquet").set_index(["tokens", "depth"])["share"]
+    result = clustered(planted_file(tmp_path / "f.parquet", table=table, options=Extract(kstar="strict")))
+    depth = result.table("depth").frame.set_index(["group", "depth"])["share"]
     assert depth[("all", "late")] == 0.5 and depth[("all", "middle")] == 0
-    clusters = pd.read_parquet(tmp_path / "out" / "clusters.parquet")
+    clusters = result.table().frame
     assert (clusters["late"] == (clusters["k_star_mean"] == 1)).all()
+
+
+def test_where_there_is_no_cluster(tmp_path: Path) -> None:
+    table = planted()
+    table[NAMES] = np.random.default_rng(1).random((len(table), len(NAMES)))
+    table["k_star"] = 1.0
+    result = clustered(planted_file(tmp_path / "f.parquet", table=table), min_cluster_size=100)
+    assert not len(result.table().frame) and result.table("summary").frame["coverage"].tolist() == [0]
+    assert result.table("summary").missing[0, "largest"] == "no cluster"
+    written = result.save(tmp_path / "out.parquet")
+    assert len(Result.load(written[0]).table("labels").frame) == 240
 
 
 @pytest.mark.slow
@@ -153,8 +161,7 @@ def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
     pytest.importorskip("umap")
     table = planted()
     table.loc[1, NAMES] = table.loc[0, NAMES]
-    main([str(planted_file(tmp_path / "f.parquet", table=table)), "--out", str(tmp_path)])
-    labels = pd.read_parquet(tmp_path / "labels.parquet")
+    labels = clustered(planted_file(tmp_path / "f.parquet", table=table), umap=True).table("labels").frame
     xy = labels[["x", "y"]].to_numpy()
     assert xy.dtype == np.float32 and np.isfinite(xy).all() and (xy[0] == xy[1]).all()
     centers = labels.groupby("cluster")[["x", "y"]].transform("mean").to_numpy()
@@ -175,24 +182,26 @@ def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
         (["--seed", str(2**32)], f"seed must be at least 0 and below {2**31}, got {2**32}"),
         (["{few}"], "5 tokens are fewer than --min-cluster-size 10"),
         (["{none}"], "none.parquet has no rows"),
-        (["--predict", "{none}", "--out", "{fitted}"], "none.parquet has no rows"),
+        (["--fitted", "{f}"], "there is no .*f.safetensors"),
+        (["--fitted", "{text}"], "is truncated or damaged"),
+        (["--fitted", "{tensors}"], "holds no clusters of one run"),
+        (["{g}", "--fitted", "{modes}"], "another checkpoint than the clusters"),
+        (["{none}", "--fitted", "{modes}"], "none.parquet has no rows"),
         (["--components", "0"], "components must be at least 1"),
         (["--method", "kmeans", "--clusters", "1"], "clusters must be at least 2"),
         (["--method", "kmeans", "--clusters", "241"], "240 distinct feature vectors are fewer than --clusters 241"),
         (["--resamples", "5"], "resamples must be at least 100"),
-        (["--out", "{f}"], "is a file; name a folder"),
         (["--raw", "{f}"], "has not the hooks"),
         (["--raw", "{fewer}"], "40 tokens of the features are missing, 0 are others"),
         (["--raw", "{other}"], "is of another checkpoint"),
         (["--raw", "{twice}"], "is there twice"),
         (["--raw", "{corpus}"], "is of other data"),
-        (["--raw", "{text}"], "3 of 240 tokens or targets are others"),
+        (["--raw", "{texts}"], "3 of 240 tokens or targets are others"),
         (["--raw", "{raw}", "{raw}"], "2 files for 1 tables"),
         (["{missing}"], "does not exist"),
         (["{nan}"], "1 rows with missing values"),
-        (["{constant}"], "2 columns have one value in all rows: traj_prob_L0, kappa; --drop-constant"),
+        (["{constant}"], "every column has one value in all rows"),
         (["{f}", "{g}"], "have different checkpoint"),
-        (["--predict", "{f}"], "cannot be read as clusters"),
     ],
 )
 def test_bad_input(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -202,7 +211,7 @@ def test_bad_input(tmp_path: Path, arguments: list[str], message: str) -> None:
     files["nan"] = planted_file(
         tmp_path / "nan.parquet", table=table.assign(kappa=table["kappa"].where(table.index > 0))
     )
-    constant = table.assign(kappa=1.0, traj_prob_L0=0.5)
+    constant = table.assign(**dict.fromkeys(NAMES, 1.0))
     files["constant"] = planted_file(tmp_path / "constant.parquet", table=constant)
     x = table[NAMES].to_numpy()
     files["fewer"] = raw_file(tmp_path / "fewer.parquet", table[:200], x[:200])
@@ -213,40 +222,33 @@ def test_bad_input(tmp_path: Path, arguments: list[str], message: str) -> None:
     files["raw"] = raw_file(tmp_path / "raw.parquet", table, x)
     text = table.assign(token_id=table["token_id"].mask(table.index == 7, 999))
     text["target_id"] = text["target_id"].mask(table.index.isin([7, 8, 9]), 999)
-    files["text"] = raw_file(tmp_path / "text.parquet", text, x)
+    files["texts"] = raw_file(tmp_path / "texts.parquet", text, x)
     files["few"] = planted_file(tmp_path / "few.parquet", table=table[:5].assign(kappa=1.0))
     files["none"] = planted_file(tmp_path / "none.parquet", table=table[:0])
     files["missing"] = tmp_path / "missing.parquet"
-    if "{fitted}" in arguments:
-        files["fitted"] = tmp_path / "fitted"
-        main([str(files["f"]), "--no-umap", "--out", str(files["fitted"])])
+    (tmp_path / "text.safetensors").write_text("no")
+    save_file({"a": np.ones(1)}, tmp_path / "tensors.safetensors")
+    files |= {name: tmp_path / f"{name}.parquet" for name in ("text", "tensors", "modes")}
+    if "{modes}" in arguments:
+        clustered(files["f"]).save(files["modes"])
     given = [one.format(**files) for one in arguments]
-    if not given[0].endswith(".parquet") and "--predict" not in given:
-        given = [str(files["f"]), *given]
+    given = given if given[0].endswith(".parquet") else [str(files["f"]), *given]
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match=message) as error:
-        main([*given, "--no-umap", *([] if "--out" in given else ["--out", str(tmp_path / "out")])])
+        main(["--features", *given, "--no-umap", "--out", str(tmp_path / "out.parquet")])
     assert "\n" not in str(error.value)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_constant_columns_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = planted_file(tmp_path / "f.parquet", table=planted().assign(kappa=1.0))
-    main([str(path), "--drop-constant", "--no-umap", "--out", str(tmp_path)])
-    assert "constant in this table, left out: kappa" in capsys.readouterr().out
-    summary = pd.read_parquet(tmp_path / "summary.parquet").set_index("quantity")["value"]
-    assert summary["columns used"] == len(NAMES) - 1
-
-
-def test_predictions_are_refused_for_another_model(tmp_path: Path) -> None:
-    main([str(planted_file(tmp_path / "f.parquet", table=planted())), "--out", str(tmp_path), "--no-umap"])
-    other = planted_file(tmp_path / "g.parquet", table=planted(), checkpoint="other")
-    with pytest.raises(InputError, match="another checkpoint than the clusters"):
-        main(["--predict", str(other), "--out", str(tmp_path)])
+def test_constant_columns_are_left_out_and_named(tmp_path: Path) -> None:
+    result = clustered(planted_file(tmp_path / "f.parquet", table=planted().assign(kappa=1.0)))
+    summary = result.table("summary").frame.iloc[0]
+    assert summary["columns"] == len(NAMES) - 1 and summary["constant"] == 1
+    assert result.about["constant"] == ["kappa"]
 
 
 def test_without_umap_learn_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "umap", None)
     path = planted_file(tmp_path / "f.parquet", table=planted())
     with pytest.raises(InputError, match=r"pip install 'streamscope\[cluster\]'"):
-        main([str(path), "--out", str(tmp_path / "out")])
+        clustered(path, umap=True)

@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 
 from streamscope.features.cluster.checks import agreement_table, stability_table
-from streamscope.features.cluster.description import cluster_table, depth_ranges, depth_spread, depth_table
+from streamscope.features.cluster.description import cluster_table, depth_ranges, depth_spread
+from streamscope.features.cluster.measure import depths, each
 from streamscope.features.cluster.modes import ComputationalModes
+from streamscope.probes.observations import estimate
 from tests.features.test_cluster import NAMES, planted
 
 
@@ -15,7 +17,7 @@ def test_agreement_of_independent_clusters() -> None:
     ours, raw, documents = rng.integers(-1, 9, 2000), rng.integers(-1, 30, 2000), np.arange(2000) // 50
     table = agreement_table(ours, raw, documents, resamples=200)
     assert (table["value"].abs() < 0.01).all() and (table["control"].abs() < 0.01).all()
-    assert ((table["ci_low"] < 0) & (table["ci_high"] > 0)).all()
+    assert ((table["value_low"] < 0) & (table["value_high"] > 0)).all()
     both = (ours >= 0) & (raw >= 0)
     assert table["n"].tolist() == [2000, 2000, both.sum(), both.sum()]
 
@@ -62,11 +64,11 @@ def test_tables_against_counting() -> None:
         assert row["k_star_sd"] == pytest.approx((sum((k - sum(depth) / len(of)) ** 2 for k in depth) / len(of)) ** 0.5)
         assert row["early"] == pytest.approx(sum(k < 2 for k in depth) / len(of))
         assert [row[f"k{k}"] for k in range(7)] == pytest.approx([depth.count(k) / len(of) for k in range(7)])
-    shares = depth_table(labels, 6)
-    assert (shares["ci_low"] < shares["share"]).all() and (shares["share"] < shares["ci_high"]).all()
+    shares = estimate(block := depths(labels, 6), each(block, "share")).frame
+    assert (shares["low"] < shares["value"]).all() and (shares["value"] < shares["high"]).all()
     for group in ("all", "clusters", "noise"):
-        one = shares[shares["tokens"] == group]
-        assert one[one["depth"].str.startswith("k*")]["share"].sum() == pytest.approx(1)
+        one = shares[shares["group"] == group]
+        assert one[one["depth"].str.startswith("k*")]["value"].sum() == pytest.approx(1)
     spread = depth_spread(labels)
     held = table["n"] @ table["k_star_sd"] / table["n"].sum()
     assert spread["sd"] == pytest.approx(held) and spread["dealt"] == pytest.approx(2, abs=0.15)

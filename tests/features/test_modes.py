@@ -1,7 +1,6 @@
 """Computational modes on tables whose clusters are known, beside scikit-learn and the hdbscan package."""
 
 import itertools
-from pathlib import Path
 from unittest import SkipTest
 
 import numpy as np
@@ -17,7 +16,6 @@ import streamscope.features.cluster.modes
 from streamscope.features.cluster.hdbscan.density import condense, select
 from streamscope.features.cluster.hdbscan.hierarchy import single_linkage, spanning_tree
 from streamscope.features.cluster.modes import ComputationalModes, distinct_rows, hashes
-from streamscope.models.errors import InputError
 
 
 def blobs(sizes: tuple[int, ...], d: int = 6, noise: int = 0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -244,25 +242,14 @@ def test_prediction_is_nearly_the_packages() -> None:
 
 
 @pytest.mark.parametrize("method", ["hdbscan", "kmeans"])
-def test_on_disk_and_back(method: str, tmp_path: Path) -> None:
+def test_arrays_and_back(method: str) -> None:
     table = pd.DataFrame(loose(0), columns=list("abcd"))
     modes = ComputationalModes(method).fit(table)
-    modes.save(tmp_path / "modes.safetensors")
-    loaded = ComputationalModes.load(tmp_path / "modes.safetensors")
+    loaded = ComputationalModes.of(modes.get_params(), list("abcd"), modes.arrays())
     assert loaded.get_params() == modes.get_params() and list(loaded.feature_names_in_) == list("abcd")
     new = pd.DataFrame(loose(1), columns=list("abcd"))
     for one, other in zip(modes.predict_soft(new), loaded.predict_soft(new), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_files_that_hold_no_clusters(tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    (tmp_path / "text").write_text("no")
-    save_file({"a": np.ones(1)}, tmp_path / "other")
-    for name, message in (("text", "cannot be read"), ("other", "holds no"), ("missing", "cannot be read")):
-        with pytest.raises(InputError, match=message):
-            ComputationalModes.load(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope.features.cluster.measure import fingerprint
 from streamscope.features.compute.formulas import columns
 from streamscope.features.extract import Extract
 from streamscope.features.profile import main
@@ -21,8 +22,8 @@ from streamscope.features.profile.map import map_data, packed
 from streamscope.features.profile.profiles import most_common, profiles, read_clusters, samples
 from streamscope.features.profile.samples import Scale, farthest_points, from_centre, nearest
 from streamscope.features.profile.token_kinds import kinds
+from streamscope.features.store import read_features
 from streamscope.models.errors import InputError
-from streamscope.models.text.readers import digest
 from streamscope.probes.tables import read_about, write_table
 from tests.features.planted import planted_file
 
@@ -132,8 +133,8 @@ def planted(folder: Path, n: int = 240, **more: Any) -> tuple[Path, Path]:
     path = planted_file(folder / "f.parquet", table=pd.concat([table, features], axis=1), **more)
     labels = table.assign(k_star=features["k_star"].astype("int32"), cluster=cluster.astype("int32"), probability=1.0)
     labels = labels.assign(x=rng.random(n).astype("float32"), y=rng.random(n).astype("float32"))
-    of = {"path": "f.parquet", "sha256": digest(path, folder)["sha256"]}
-    about = {"clusters": {"method": "planted", "features": of}}
+    of = {"files": ["f.parquet"], "sha256": fingerprint(read_features(path))}
+    about = {"clusters": {"method": "planted", **of}}
     write_table(labels.sample(frac=1, random_state=1), folder / "labels.parquet", units={}, about=about)
     return path, folder / "labels.parquet"
 
@@ -218,9 +219,10 @@ def test_clusters_of_two_tables_say_which(tmp_path: Path) -> None:
         table = pd.read_parquet(first).assign(token_id=lambda t, i=i: t["token_id"] + 100 * i)
         table = table[: 240 - 120 * i]
         paths.append(str(planted_file(tmp_path / f"{name}.parquet", table=table, **MODEL, data={"corpus": name})))
-    cluster([*paths, "--no-umap", "--method", "kmeans", "--clusters", "2", "--out", str(tmp_path / "clusters")])
-    labels, out = tmp_path / "clusters" / "labels.parquet", tmp_path / "out"
-    main([paths[1], str(labels), "--also", paths[0], "--out", str(out)])  # in any order
+    how = ["--no-umap", "--method", "kmeans", "--clusters", "2", "--out", str(tmp_path / "clusters.parquet")]
+    cluster(["--features", *paths, *how])
+    labels, out = tmp_path / "clusters-labels.parquet", tmp_path / "out"
+    main([paths[0], str(labels), "--also", paths[1], "--out", str(out)])
     table = pd.read_parquet(out / "profiles.parquet")
     held = pd.read_parquet(labels).groupby(["cluster", "file"]).size().unstack(fill_value=0)
     for row in table.to_dict("records"):
@@ -230,7 +232,7 @@ def test_clusters_of_two_tables_say_which(tmp_path: Path) -> None:
     some = pd.read_parquet(out / "samples.parquet")
     assert ((some["document"] >= 20) == (some["file"] == paths[1])).all() and some["file"].nunique() == 2
     assert f"`{paths[0]}` 6" in (out / "profiles.md").read_text()
-    for given in ([paths[0], str(labels)], [paths[0], str(labels), "--also", paths[0]]):
+    for given in ([paths[0], str(labels)], [paths[1], str(labels), "--also", paths[0]]):
         with pytest.raises(InputError, match="clusters of other features"):
             main([*given, "--out", str(out)])
 
@@ -243,7 +245,7 @@ def test_texts_that_look_alike_are_one() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t, a: (t, {"clusters": a["clusters"] | {"features": {"sha256": "0" * 64}}}), "other features"),
+        (lambda t, a: (t, {"clusters": a["clusters"] | {"sha256": "0" * 64}}), "other features"),
         (lambda t, a: (t.assign(document=t["document"] + 100), a), "240 of 240 labels have no row"),
         (lambda t, a: (pd.concat([t, t[:3]]), a), "3 tokens occur twice"),
         (lambda t, a: (t.drop(columns="cluster"), a), "column cluster is missing"),

@@ -9,8 +9,9 @@ import pytest
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 import streamscope.papers.modes
-from streamscope.features.cluster import main as cluster
+from streamscope.features.cluster import Cluster
 from streamscope.features.extract import main as extract
+from streamscope.features.tables import FeatureTables
 from streamscope.models.train import main as train
 from streamscope.papers.modes import main
 from streamscope.papers.modes.printed import CLAIMS, PRINTED, printed, unfit
@@ -86,23 +87,19 @@ def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_the_numbers_are_those_of_the_commands(out: Path, runs: dict[str, Path], tmp_path: Path) -> None:
-    features, raw, folder = tmp_path / "f.parquet", tmp_path / "f-raw.parquet", tmp_path / "clusters"
+    features, raw = tmp_path / "f.parquet", tmp_path / "f-raw.parquet"
     extract([str(runs["pls-0"]), "--tier", "topk", "--max-tokens", str(TOKENS), "--raw", "--out", str(features)])
-    cluster([str(features), "--raw", str(raw), "--out", str(folder), "--no-umap", "--drop-constant"])
-    summary = pd.read_parquet(folder / "summary.parquet").set_index("quantity")["value"]
-    agreement = pd.read_parquet(folder / "agreement.parquet").set_index(["tokens", "measure"])["value"]
+    result = Cluster(raw=(raw,), umap=False).measure(None, FeatureTables(features=(features,)))
+    summary = result.table("summary").frame.iloc[0]
+    agreement = result.table("agreement").frame.set_index(["tokens", "measure"])["value"]
     table = pd.read_parquet(out / "runs.parquet")
     ours = table[(table["preset"] == "pls") & (table["seed"] == 0)].set_index("quantity")["value"]
     assert ours["hdbscan.clusters"] == summary["clusters"] > 1
     assert ours["hdbscan.coverage"] == pytest.approx(summary["coverage"])
-    assert ours["hdbscan.variance"] == pytest.approx(summary["variance they explain"])
-    assert ours["hdbscan.sd"] == pytest.approx(summary["σ(k*) within clusters, mean over tokens"])
+    assert ours["hdbscan.variance"] == pytest.approx(summary["variance"])
+    assert ours["hdbscan.sd"] == pytest.approx(summary["sd"])
     assert ours["hdbscan.ari"] == pytest.approx(agreement["all, noise a cluster", "ARI"])
     assert ours["hdbscan.ami_clustered"] == pytest.approx(agreement["in clusters of both", "AMI"])
-    labels = pd.read_parquet(folder / "labels.parquet")
-    again = tmp_path / "again"
-    cluster([str(features), "--out", str(again), "--no-umap", "--drop-constant", "--method", "kmeans"])
-    assert len(pd.read_parquet(again / "labels.parquet")) == len(labels) == TOKENS
 
 
 def test_identity_is_the_ami_with_token_ids(out: Path, runs: dict[str, Path]) -> None:

@@ -71,16 +71,16 @@ COMMANDS = {
     "features-core": "features.extract kromcanon --tier core --max-tokens 500 --logits-row next",
     "features-options": "features.extract pls --tier structural+position --max-tokens 500 --kstar strict "
     "--target truth --traj-prob raw --kappa-target final --gate-reduce norm --window 3",
-    "cluster": "features.cluster {features/out.parquet} --drop-constant --stability 2",
-    "cluster-kmeans": "features.cluster {features-raw/out.parquet} --raw {features-raw/out-raw.parquet} "
-    "--method kmeans --drop-constant --no-umap --stability 1 --resamples 200",
-    "profile": "features.profile {features/out.parquet} {cluster/labels.parquet}",
+    "cluster": "features.cluster --features {features/out.parquet} --stability 2",
+    "cluster-kmeans": "features.cluster --features {features-raw/out.parquet} --raw {features-raw/out-raw.parquet} "
+    "--method kmeans --no-umap --stability 1 --resamples 200",
+    "profile": "features.profile {features/out.parquet} {cluster/out-labels.parquet}",
     "predict_effects": "features.predict_effects --features {features/out.parquet} "
     "--effects {token_effects/out.parquet} --resamples 200 --shuffles 2",
     "token_effects": "interventions.token_effects lfa --heads L5.* --max-tokens 1000",
     "phenomena": "probes.phenomena lfa --only repeats capitalization --sequences 4",
 }
-FOLDERS = ("features.cluster", "features.profile")
+FOLDERS = ("features.profile",)
 """Commands that write into a folder."""
 ESTIMATE = {"sd": "sd", "ci_low": "low", "ci_high": "high", "p": "p", "p_holm": "p_holm"}
 
@@ -118,11 +118,14 @@ RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
            "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
            "specialization": long_names("value"),
            "head_groups": long_names("held_out"), "routing/heads": long_names("over_even"),
+           "cluster/depth": {**long_names("share"), "tokens": "group", "n": "tokens"},
+           "cluster/agreement": long_names("value"), "cluster": {},
            "predict_effects": {"ci_low": "r2_low", "ci_high": "r2_high"},
            "patch": {"sd": "recovery_sd", "ci_low": "recovery_low", "ci_high": "recovery_high", "p": "effect_p",
                      "p_holm": "effect_p_holm"}}  # fmt: skip
 """By the command's name up to the first hyphen, or that and a table's name."""
 GONE = {
+    "cluster": {"undefined": "reasons name the new columns"},
     "directions": {
         "run": "a column where several runs are measured", "undefined": "reasons name the new columns",
         "run_a": "runs are called by their titles, as in every table", "run_b": "as run_a",
@@ -181,14 +184,24 @@ GONE = {
     },
 }  # fmt: skip
 CONTRACT = {
-    "ablate", "ablation_effects", "abliterate", "amplify", "coherence", "coreference", "directions",
+    "ablate", "ablation_effects", "abliterate", "amplify", "cluster", "coherence", "coreference", "directions",
     "features", "head_groups", "heads", "hydra", "latents", "linear", "mixing_monitor", "patch", "pds", "phenomena",
     "picture", "predict_effects", "routing", "specialization", "sps", "steer", "steer_heads", "streams",
     "suppress", "token_effects",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
+CLUSTER_SUMMARY = {
+    "tokens": "tokens", "documents": "documents", "distinct vectors": "distinct", "columns used": "columns",
+    "columns zero by construction, left out": "zero", "clusters": "clusters", "coverage": "coverage",
+    "coverage, 95 % low": "coverage_low", "coverage, 95 % high": "coverage_high", "principal components": "components",
+    "variance they explain": "variance", "largest cluster": "largest", "median cluster": "median",
+    "clusters of one distinct vector": "single", "σ(k*) within clusters, mean over tokens": "sd",
+    "σ(k*), tokens dealt at random": "dealt", "share of clusters with σ(k*) = 0": "flat",
+}  # fmt: skip
+"""Rows of what was a table of quantities -> columns of its one row."""
 OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
 TABLES_GONE = {
+    "cluster": {"undefined": "reasons name the new columns"},
     "ablation_effects": {"cases": OBSERVED["rows"]},
     "pds": OBSERVED,
     "sps": OBSERVED,
@@ -252,6 +265,18 @@ def controls(old: pd.DataFrame, folder: Path, name: str, family: str) -> list[st
 
 def now_of(again: Path, old: Path, family: str) -> pd.DataFrame:
     """The new table for an old one; a table that is the only one is the main one, and one may have become several."""
+    if family == "cluster":
+        made = {"clusters": "out", **{name: f"out-{name}" for name in ("depth", "labels", "agreement", "stability")}}
+        if old.stem != "summary":
+            table = pd.read_parquet(again / f"{made[old.stem]}.parquet")
+            ends = dict.fromkeys(
+                ("share_low", "share_high"), table.get("share")
+            )  # were no interval, but the value twice
+            return table.fillna(ends) if old.stem == "depth" else table
+        row = pd.read_parquet(again / "out-summary.parquet").iloc[0]
+        names = pd.read_parquet(old)["quantity"]
+        row = row.fillna({f"coverage_{end}": row["coverage"] for end in ("low", "high")})  # as of depth
+        return pd.DataFrame({"quantity": names, "value": [float(row[CLUSTER_SUMMARY[name]]) for name in names]})
     if family == "specialization":
         parts = {"HSS": "out.parquet", "entropy": "out-entropy.parquet"}
         tables = []

@@ -32,7 +32,7 @@ SMALLER = {  # the same commands, so small that they end in seconds
     "interventions.hydra": ["--tasks", "capitalization-8"],
     "probes.head_groups": ["--n", "60"],
     "features.extract": ["--max-tokens", "1000"],
-    "features.cluster": ["--no-umap", "--drop-constant"],
+    "features.cluster": ["--no-umap"],
     "features.predict_effects": ["--shuffles", "1", "--resamples", "100", "--folds", "3"],
     "interventions.token_effects": ["--max-tokens", "1000"],
     "interventions.suppress": ["--draws", "4", "--k", "1", "--gates", "0", "--measures", "sps"],
