@@ -74,7 +74,6 @@ class Features:
     @property
     def X(self) -> np.ndarray:
         """[n, d] float32."""
-        import numpy as np
 
         return self.table[[column.name for column in self.columns]].to_numpy(np.float32)
 
@@ -91,7 +90,7 @@ class Raw:
     about: dict[str, Any]
 
 
-def read_features(path: "str | Path | Sequence[str | Path]") -> Features:
+def read_features(path: str | Path | Sequence[str | Path]) -> Features:
     """Read a feature table, or several of one model and different data, and check what they say they are.
 
     Of several the table has one more index column, `file`: the place of the row's file among `path`, from 0. Documents

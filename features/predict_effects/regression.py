@@ -14,6 +14,8 @@ from functools import reduce
 from itertools import combinations
 
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.model_selection import GroupKFold
 
 from streamscope.models.errors import InputError
 
@@ -37,7 +39,6 @@ class Predictions:
 
 def folds_of(groups: np.ndarray, k: int, seed: int) -> np.ndarray:
     """Fold 0..k−1 of each row [n]; groups are dealt at random, none is in two. `InputError` for fewer than k groups."""
-    from sklearn.model_selection import GroupKFold
 
     found = len(np.unique(groups))
     if k < 3 or found < k:
@@ -141,7 +142,6 @@ def boosting(
     The number of trees, up to `steps`, is the best on the next fold, for a model of the folds that remain; then one
     fit of that many on all but the fold.
     """
-    from sklearn.ensemble import HistGradientBoostingRegressor
 
     def trees(n: int) -> HistGradientBoostingRegressor:
         return HistGradientBoostingRegressor(max_iter=n, early_stopping=False, random_state=seed)

@@ -15,15 +15,14 @@ Positions have labels that mean the same in every pair (`PLACES`), so that pairs
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from streamscope.models.errors import InputError
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.attention import clusters
+from streamscope.probes.prompts.alignment import Aligned
 from streamscope.probes.prompts.suite import Unit
-
-if TYPE_CHECKING:
-    from streamscope.models.text.tokenizer import Tokenizer
-    from streamscope.probes.prompts.alignment import Aligned
 
 Contrast = Literal["clue", "noun", "order"]
 PLACES = (
@@ -76,9 +75,8 @@ class Pairs:
         return "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.filtered).items())
 
 
-def make_pairs(aligned: "Aligned", tokenizer: "Tokenizer", contrast: Contrast) -> Pairs:
+def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pairs:
     """All pairs of a suite. Raises `InputError` when none is left."""
-    from streamscope.probes.attention import clusters
 
     names = clusters(aligned)
     found: list[PatchPair] = []
@@ -117,7 +115,7 @@ def choose_pairs(pairs: Pairs, n: int) -> Pairs:
     return Pairs(tuple(kept), pairs.filtered)
 
 
-def own_pair(tokenizer: "Tokenizer", clean: str, corrupt: str, answer: str, foil: str) -> PatchPair:
+def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: str) -> PatchPair:
     """A pair from two texts and two continuations, whose first tokens are compared; every position has its own label.
 
     Raises `InputError` for texts of different lengths and continuations that do not begin a token.
@@ -141,15 +139,14 @@ def own_pair(tokenizer: "Tokenizer", clean: str, corrupt: str, answer: str, foil
     )  # fmt: skip
 
 
-def token_labels(tokenizer: "Tokenizer", clean: Sequence[int], corrupt: Sequence[int]) -> list[str]:
+def token_labels(tokenizer: Tokenizer, clean: Sequence[int], corrupt: Sequence[int]) -> list[str]:
     """One label per position: its number and token, both tokens where the texts differ."""
     texts = zip(tokenizer.pieces(list(clean)), tokenizer.pieces(list(corrupt)), strict=True)
     return [f"{p} BOS" if p == 0 else f"{p} {a}" + (f" |{b}" if a != b else "") for p, (a, b) in enumerate(texts)]
 
 
-def by_token(pairs: Sequence[PatchPair], tokenizer: "Tokenizer") -> list[PatchPair]:
+def by_token(pairs: Sequence[PatchPair], tokenizer: Tokenizer) -> list[PatchPair]:
     """The pairs with every position on its own. Raises `InputError` for several lengths."""
-    from dataclasses import replace
 
     lengths = {len(pair.clean) for pair in pairs}
     if len(lengths) > 1:
@@ -163,7 +160,7 @@ def by_token(pairs: Sequence[PatchPair], tokenizer: "Tokenizer") -> list[PatchPa
 # ---- the contrasts -------------------------------------------------------------------------
 
 
-def _nouns(aligned: "Aligned") -> dict[str, list[str]]:
+def _nouns(aligned: Aligned) -> dict[str, list[str]]:
     """Relation (or category) -> the target nouns of its prompts, in order, each once."""
     found: dict[str, dict[str, None]] = {}
     for p in aligned.prompts:
@@ -187,7 +184,7 @@ def _gendered(text: str) -> frozenset[str]:
     return frozenset(GENDERED & set(re.findall(r"[a-z]+", text.lower())))
 
 
-def _clues(aligned: "Aligned") -> Clues:
+def _clues(aligned: Aligned) -> Clues:
     """What the prompts say after their nouns, in order, each once."""
     found: Clues = {}
     for p in aligned.prompts:
@@ -200,7 +197,7 @@ def _clues(aligned: "Aligned") -> Clues:
     return found
 
 
-def _clue_pair(aligned: "Aligned", i: int, clues: Clues, tokenizer: "Tokenizer", cluster: Unit) -> PatchPair | str:
+def _clue_pair(aligned: Aligned, i: int, clues: Clues, tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
     """The prompt and the same nouns with a clue for the competitor, or the reason why there is none."""
     prompt, ids, at, after = aligned.prompts[i], aligned.tokens[i], aligned.positions[i], aligned.continuations[i]
     if after is None or "target" not in at or "distractor" not in at:
@@ -227,7 +224,7 @@ def _clue_pair(aligned: "Aligned", i: int, clues: Clues, tokenizer: "Tokenizer",
     return "no clue for its competitor has as many tokens and its pronoun in the same place"
 
 
-def _noun_pair(aligned: "Aligned", i: int, nouns: list[str], tokenizer: "Tokenizer", cluster: Unit) -> PatchPair | str:
+def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
     """The prompt and the same one with another target noun, or the reason why there is none."""
     prompt, ids, at, after = aligned.prompts[i], aligned.tokens[i], aligned.positions[i], aligned.continuations[i]
     if after is None or "target" not in at or "distractor" not in at:
@@ -252,7 +249,7 @@ def _noun_pair(aligned: "Aligned", i: int, nouns: list[str], tokenizer: "Tokeniz
     return "no other noun of its relation has as many tokens"
 
 
-def _order_pair(aligned: "Aligned", first: int, last: int, cluster: Unit) -> PatchPair | str:
+def _order_pair(aligned: Aligned, first: int, last: int, cluster: Unit) -> PatchPair | str:
     """Target first as clean, target last as corrupted, or the reason why they cannot be compared."""
     ids, other = aligned.tokens[first], aligned.tokens[last]
     at, swapped = aligned.positions[first], aligned.positions[last]

@@ -6,13 +6,24 @@ Whether two presets come in the printed order is a claim like others (`order`, b
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
+
+from streamscope.models.checkpoint import run_folder
 from streamscope.models.errors import InputError
-from streamscope.papers.comparison.runs import Run
-
-if TYPE_CHECKING:
-    import pandas as pd
+from streamscope.models.runs import evaluations
+from streamscope.models.tensors import read_tensors
+from streamscope.papers.comparison.markdown import interval, table
+from streamscope.papers.comparison.printed import SMALLEST
+from streamscope.papers.comparison.report import rule
+from streamscope.papers.comparison.runs import Run, opened
+from streamscope.papers.comparison.seeds import paired
+from streamscope.papers.comparison.verdicts import pairs_row, summary, with_verdicts
+from streamscope.probes.mixing import kept_step
+from streamscope.probes.stats.estimators import mean
+from streamscope.probes.stats.t_tests import constant
+from streamscope.probes.undefined import note
 
 NAN = float("nan")
 UNITS = {
@@ -52,8 +63,6 @@ class Below(NamedTuple):
 
 def final_loss(run: Run) -> dict[str, float]:
     """Loss and tokens of the evaluation at the step whose weights the run kept. Raises `InputError` without one."""
-    from streamscope.models.runs import evaluations
-    from streamscope.probes.mixing import kept_step
 
     step = kept_step(run.folder)
     rows = [row for row in evaluations(run.folder) if row["step"] == step]
@@ -62,11 +71,8 @@ def final_loss(run: Run) -> dict[str, float]:
     return {"loss": float(rows[-1]["loss"]), "tokens": int(rows[-1]["tokens"])}
 
 
-def losses(runs: Sequence[Run]) -> "pd.DataFrame":
+def losses(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run: preset, seed, parameters, loss, tokens, steps, minutes, commit."""
-    import pandas as pd
-
-    from streamscope.models.tensors import read_tensors
 
     rows = []
     for run in runs:
@@ -81,17 +87,12 @@ def losses(runs: Sequence[Run]) -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) -> "pd.DataFrame":
+def against(rows: pd.DataFrame, control: str, printed: Mapping[str, Printed]) -> pd.DataFrame:
     """One row per preset: mean loss over seeds, and its difference to `control` over the seeds that both have.
 
     The interval is the paired t interval over seeds, uncorrected and no verdict: `order` gives those. `all_seeds` is
     how many seeds have the sign of the printed difference.
     """
-    import pandas as pd
-
-    from streamscope.probes.stats.estimators import mean
-    from streamscope.probes.stats.t_tests import constant
-    from streamscope.probes.undefined import note
 
     by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}
     if control not in by:
@@ -132,9 +133,8 @@ def against(rows: "pd.DataFrame", control: str, printed: Mapping[str, Printed]) 
     return pd.DataFrame(found)
 
 
-def page_rows(found: "pd.DataFrame", rows: "pd.DataFrame", control: str, source: str) -> str:
+def page_rows(found: pd.DataFrame, rows: pd.DataFrame, control: str, source: str) -> str:
     """The Markdown of a comparison: how it is to be read, and its table. `source` is what the printed values are of."""
-    from streamscope.papers.comparison.markdown import table
 
     cells = []
     for r in found.itertuples():
@@ -158,17 +158,12 @@ def page_rows(found: "pd.DataFrame", rows: "pd.DataFrame", control: str, source:
 # ---- orders that a paper claims ----------------------------------------------------------------
 
 
-def order(rows: "pd.DataFrame", claims: Sequence[Below]) -> "pd.DataFrame":
+def order(rows: pd.DataFrame, claims: Sequence[Below]) -> pd.DataFrame:
     """One row per claim whose two presets were both trained: loss of `more` less that of `less`, positive as printed.
 
     `by_seed` has that difference for every seed that both have, `against` the seeds that contradict. p is corrected
     over the claims that are judged (Holm); the smallest difference of interest is .01 nats per token.
     """
-    import pandas as pd
-
-    from streamscope.papers.comparison.printed import SMALLEST
-    from streamscope.papers.comparison.seeds import paired
-    from streamscope.papers.comparison.verdicts import pairs_row, with_verdicts
 
     quantities = rows.assign(quantity="loss", value=rows["loss"], undefined="")
     by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}
@@ -191,11 +186,8 @@ def order(rows: "pd.DataFrame", claims: Sequence[Below]) -> "pd.DataFrame":
     return with_verdicts(found, instead) if found else pd.DataFrame()
 
 
-def order_rows(found: "pd.DataFrame", source: str) -> str:
+def order_rows(found: pd.DataFrame, source: str) -> str:
     """The Markdown of `order`: the rule, the table, and what every seed says against the printed order."""
-    from streamscope.papers.comparison.markdown import interval, table
-    from streamscope.papers.comparison.report import rule
-    from streamscope.papers.comparison.verdicts import summary
 
     cells = [
         [r.claim, r.printed, r.where, r.by_seed, f"{r.difference:+.4f}", interval(r.ci_low, r.ci_high, "nats/token"),
@@ -207,7 +199,7 @@ def order_rows(found: "pd.DataFrame", source: str) -> str:
     return "\n\n".join([rule("pairs of seeds", "0"), table(columns, cells), summary(found)])
 
 
-def contradictions(found: "pd.DataFrame", rows: "pd.DataFrame") -> list[str]:
+def contradictions(found: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
     """A sentence per claimed order that at least one seed contradicts, with both losses."""
     loss = rows.set_index(["preset", "seed"])["loss"]
     said = []
@@ -224,13 +216,8 @@ def contradictions(found: "pd.DataFrame", rows: "pd.DataFrame") -> list[str]:
 BUNDLED_UNITS = {"loss": "nats per token", "step": "optimiser steps", "tokens_seen": "training tokens"}
 
 
-def bundled(names: Sequence[str]) -> "pd.DataFrame":
+def bundled(names: Sequence[str]) -> pd.DataFrame:
     """Every evaluation of the bundled models of these names: model, preset, seed, step, tokens_seen, loss, commit."""
-    import pandas as pd
-
-    from streamscope.models.checkpoint import run_folder
-    from streamscope.models.runs import evaluations
-    from streamscope.papers.comparison.runs import opened
 
     rows = []
     for name in names:
@@ -243,7 +230,7 @@ def bundled(names: Sequence[str]) -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-def curves(found: "pd.DataFrame", one: str, two: str) -> str:
+def curves(found: pd.DataFrame, one: str, two: str) -> str:
     """Where the loss curves of two bundled models cross, in one sentence. "" where one of them is missing."""
     by = {name: rows.set_index("step") for name, rows in found.groupby("model")} if len(found) else {}
     if not {one, two} <= set(by):

@@ -8,7 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from streamscope.models.checkpoint import read_manifest, run_folder
+from streamscope.models.config import ModelConfig
+from streamscope.models.config.presets import preset
+from streamscope.models.config.serialization import from_dict, to_dict
+from streamscope.models.disk import Config, read_json
 from streamscope.models.errors import InputError
+from streamscope.models.runs import flatten
 from streamscope.models.training.config import tokens_seen
 
 FREE = {
@@ -97,8 +103,6 @@ class Run:
 
 def opened(run: str, presets: Sequence[str]) -> Run:
     """A finished run of one of `presets`. Raises `InputError` for another preset, and for a run that did not end."""
-    from streamscope.models.checkpoint import read_manifest, run_folder  # torch: not while a command shows its help
-    from streamscope.models.disk import Config, read_json
 
     folder = run_folder(run)
     manifest, config = read_manifest(folder), read_json(folder / "config.json", Config)
@@ -148,7 +152,6 @@ def must_agree(one: Run, two: Run, first: dict[str, Any], second: dict[str, Any]
 def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
     """Raises `InputError` for two runs of one arm whose models differ, and for two of different arms that were not
     changed alike (`overrides`), but for the fields `leave_out`."""
-    from streamscope.models.runs import flatten
 
     first: dict[str, Run] = {}
     for run in runs:
@@ -161,9 +164,6 @@ def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
 
 def overrides(run: Run) -> dict[str, Any]:
     """Fields of a run's model that are not those of its preset at its scale, by name; the shape left out."""
-    from streamscope.models.config.presets import preset
-    from streamscope.models.config.serialization import to_dict
-    from streamscope.models.runs import flatten
 
     usual = flatten(json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"])))))
     own = flatten(run.config["model"])
@@ -191,9 +191,6 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
 
     A kind is named alone where its fields are the usual ones, else with them: +rope.fraction=0.5.
     """
-    from streamscope.models.config import ModelConfig
-    from streamscope.models.config.presets import preset
-    from streamscope.models.config.serialization import from_dict, to_dict
 
     found = []
     for run in runs:
@@ -210,7 +207,6 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
 
 def fields_of(runs: Sequence[Run], parts: Sequence[str]) -> list[str]:
     """The dotted names of the fields of some parts, of all runs."""
-    from streamscope.models.runs import flatten
 
     names = (name for run in runs for part in parts for name in flatten(run.config["model"][part], part))
     return list(dict.fromkeys(names))

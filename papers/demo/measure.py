@@ -4,10 +4,41 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from streamscope.models.bounds import Bounds, Count, check
+import numpy as np
+import pandas as pd
+
+from streamscope.interventions.ablate.measure import ablate_heads
+from streamscope.interventions.suppress import Suppress
+from streamscope.models.checkpoint import load, run_folder
+from streamscope.models.describe import parameters_by_part
+from streamscope.models.disk import Config, read_json
 from streamscope.models.errors import InputError
+from streamscope.models.head_spec import parse_heads
+from streamscope.models.provenance import pick_device
+from streamscope.models.training.config import tokens_seen
+from streamscope.models.training.data import evaluation_shards
+from streamscope.models.training.run import read_metrics
+from streamscope.papers.demo.options import Sizes
+from streamscope.probes.attention import choose
+from streamscope.probes.coherence.elsewhere import exchanged
+from streamscope.probes.coherence.measure import rows
+from streamscope.probes.coherence.measure import rows as words
+from streamscope.probes.coherence.measure import summary as coherence
+from streamscope.probes.contract import Prompts
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.coreference.measure import summary as by_coreference
+from streamscope.probes.pds.measure import summary as by_pds
+from streamscope.probes.picture.measure import picture
+from streamscope.probes.probe import measure
+from streamscope.probes.prompts import align, load_suite
+from streamscope.probes.prompts.alignment import check_tokenizer
+from streamscope.probes.sps import Sps
+from streamscope.probes.sps.measure import summary as by_sps
+from streamscope.probes.stats.held_out import RULES, halves, held_out
+from streamscope.probes.stats.means import estimate, hits, with_holm
+from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,25 +48,6 @@ if TYPE_CHECKING:
     Bar = Callable[[str], Callable[[Iterable], Iterable]]
 
 SUITE, PROMPT, WORDS = "stories", "Once upon a time", 90
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """How much is measured. The defaults take one to two minutes per zoo model on one core."""
-
-    pairs: Annotated[int, Bounds(low=4)] = 600
-    """Held-out minimal pairs of the stories, for the probes."""
-    documents: Annotated[int, Bounds(low=2)] = 100
-    """Validation documents, for the ablation of every head."""
-    suppress_pairs: Annotated[int, Bounds(low=4)] = 80
-    """Minimal pairs under every gate of the suppression."""
-    k: Count = 3
-    """Heads to suppress together, those with the largest PDS."""
-    draws: Count = 39
-    """Random sets of k heads to compare them with; with 39 the smallest p_rank is 0.05."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 GATES = (1.0, 0.5, 0.0)
@@ -57,9 +69,9 @@ class Subject:
 class Found:
     """The tables of one run, by name, and what is shown of it besides."""
 
-    tables: "dict[str, pd.DataFrame]" = field(default_factory=dict)
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     sample: str = ""
-    rows: "list[pd.DataFrame]" = field(default_factory=list)
+    rows: list[pd.DataFrame] = field(default_factory=list)
     """The attention picture: one table of `probes.picture` per order of the pair."""
     pair: tuple[str, ...] = ()
     """The ids of its prompts."""
@@ -75,9 +87,6 @@ def open_runs(folders: tuple[str, ...], device: str) -> list[Subject]:
     Raises `InputError` for a folder that is no run, for a model without tokenizer, and for runs of different
     tokenizers: losses per token and the places of words could not be compared.
     """
-    from streamscope.models.checkpoint import load, run_folder
-    from streamscope.models.provenance import pick_device
-    from streamscope.probes.prompts.alignment import check_tokenizer
 
     paths = [run_folder(name) for name in folders]
     if len({p.resolve() for p in paths}) < len(paths):
@@ -99,7 +108,6 @@ def open_runs(folders: tuple[str, ...], device: str) -> list[Subject]:
 
 def measure_run(subject: Subject, sizes: Sizes, bar: "Bar") -> Found:
     """Everything of the page, of one run. `bar(label)` wraps the longer loops."""
-    from streamscope.probes.prompts import align, load_suite
 
     model, found = subject.model, Found()
     aligned = align(load_suite(SUITE, n=sizes.pairs), model.tokenizer, model.config.n_ctx)
@@ -120,10 +128,6 @@ def measure_run(subject: Subject, sizes: Sizes, bar: "Bar") -> Found:
 
 def _about(subject: Subject, found: Found) -> None:
     """Parameters by part, the training log, a text of the model."""
-    import pandas as pd
-
-    from streamscope.models.describe import parameters_by_part
-    from streamscope.models.training.run import read_metrics
 
     model, log = subject.model, subject.folder / "metrics.jsonl"
     found.tables["parameters"] = pd.DataFrame(parameters_by_part(model), columns=["part", "parameters"])
@@ -138,8 +142,6 @@ def _about(subject: Subject, found: Found) -> None:
 
 def _tokens_seen(folder: Path, steps: "pd.Series[int]") -> list[float]:
     """Training tokens after each of `steps`; NaN of a folder that does not say how it was trained."""
-    from streamscope.models.disk import Config, read_json
-    from streamscope.models.training.config import tokens_seen
 
     config = read_json(folder / "config.json", Config) if (folder / "config.json").is_file() else {}
     if "training" not in config:
@@ -148,9 +150,8 @@ def _tokens_seen(folder: Path, steps: "pd.Series[int]") -> list[float]:
 
 
 def _pds(model: Any, aligned: "Aligned", found: Found) -> None:
-    from streamscope.probes.pds.measure import summary
 
-    found.tables["pds"] = summary(model, aligned)
+    found.tables["pds"] = by_pds(model, aligned)
 
 
 def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
@@ -159,19 +160,11 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
     The rules choose between the two nouns, so a head is held against them there. The paper's Top-1 (LFA Eq. 5) is over
     all tokens; it is measured beside, with a head of its own.
     """
-    import pandas as pd
-
-    from streamscope.probes.coreference import Coreference
-    from streamscope.probes.coreference.measure import summary
-    from streamscope.probes.probe import measure
-    from streamscope.probes.stats.held_out import RULES, halves, held_out
-    from streamscope.probes.stats.means import hits
-    from streamscope.probes.undefined import note
 
     table, over_keys = (measure(model, one, aligned) for one in (Coreference(), Coreference(domain="keys")))
     chosen = held_out(table)
-    found.tables |= {"coreference": summary(table), "coreference-held-out": chosen}
-    found.tables |= {"coreference-keys": summary(over_keys)}
+    found.tables |= {"coreference": by_coreference(table), "coreference-held-out": chosen}
+    found.tables |= {"coreference-keys": by_coreference(over_keys)}
     found.tables |= {"coreference-keys-held-out": held_out(over_keys)}
     side, heads = halves(table, 0)[0], chosen.set_index("halves")["head"]
     first, second = heads["A→B"].iloc[0], heads["B→A"].iloc[0]
@@ -197,9 +190,6 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
 
 def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
     """Attention from the pronoun of a pair that did not take part in choosing the head."""
-    from streamscope.models.head_spec import parse_heads
-    from streamscope.probes.attention import choose
-    from streamscope.probes.picture.measure import picture
 
     heads = parse_heads(found.head.replace("H", ".H"), model.config.n_layers, model.config.n_heads)
     place = {prompt.id: i for i, prompt in enumerate(aligned.prompts)}
@@ -209,16 +199,9 @@ def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
 
 def _meaning(model: Any, aligned: "Aligned", found: Found) -> None:
     """SPS over all heads and per layer; coherence over all pairs and per relation."""
-    import pandas as pd
-
-    from streamscope.probes.coherence.measure import rows as words
-    from streamscope.probes.coherence.measure import summary as coherence
-    from streamscope.probes.probe import measure
-    from streamscope.probes.sps import Sps
-    from streamscope.probes.sps.measure import summary
 
     rows = measure(model, Sps(), aligned)
-    sps = pd.concat([summary(rows, level) for level in ("all", "layers")], ignore_index=True)
+    sps = pd.concat([by_sps(rows, level) for level in ("all", "layers")], ignore_index=True)
     found.tables["sps"] = sps.drop(columns=["layer", "index"]).rename(columns={"head": "heads"})
     found.tables["coherence"] = coherence(words(model, aligned, None, model.tokenizer), elsewhere=False)
 
@@ -230,11 +213,6 @@ def _following(model: Any, aligned: "Aligned", found: Found) -> None:
     Every prompt loses the head that was chosen without its half of the cases. Rows: the whole, the chosen head, the
     others one at a time, their mean, and chosen − mean; empty where no prompt has nouns that can be exchanged.
     """
-    import numpy as np
-    import pandas as pd
-
-    from streamscope.probes.coherence.elsewhere import exchanged
-    from streamscope.probes.stats.means import estimate, with_holm
 
     found.tables["following"] = pd.DataFrame(columns=["who", "role", "change", "ci_low", "ci_high", "n", "undefined"])
     after = exchanged(aligned, model.tokenizer, model.config.n_ctx)
@@ -265,10 +243,8 @@ def _following(model: Any, aligned: "Aligned", found: Found) -> None:
     )
 
 
-def _due(model: Any, both: "tuple[Aligned, Aligned]", without: str | None) -> "pd.DataFrame":
+def _due(model: Any, both: "tuple[Aligned, Aligned]", without: str | None) -> pd.DataFrame:
     """Per prompt with a control: log-odds − those after another prompt's nouns, as `due`; `without` one head."""
-    from streamscope.models.head_spec import parse_heads
-    from streamscope.probes.coherence.measure import rows
 
     edits: dict[str, Any] = {}
     if without is not None:
@@ -285,9 +261,6 @@ def _due(model: Any, both: "tuple[Aligned, Aligned]", without: str | None) -> "p
 
 def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
     """Every head at z = 0, one at a time, on validation documents: `interventions.ablate`."""
-    from streamscope.interventions.ablate.measure import ablate_heads
-    from streamscope.models.head_spec import parse_heads
-    from streamscope.models.training.data import evaluation_shards
 
     model = subject.model
     shards = evaluation_shards(subject.folder, model.tokenizer, None)
@@ -301,8 +274,6 @@ def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
 
 def _suppression(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:
     """The k heads with the largest PDS under every gate, with their controls: `interventions.suppress`."""
-    from streamscope.interventions.suppress import Suppress
-    from streamscope.probes.contract import Prompts
 
     model = subject.model
     k = min(sizes.k, model.config.n_layers * model.config.n_heads // 2)

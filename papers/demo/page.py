@@ -9,7 +9,8 @@ from streamscope.papers.demo import figures as draw
 from streamscope.papers.demo import sections as show
 from streamscope.papers.demo import words as words
 from streamscope.papers.demo.html import Command, Figure, Page, Panels, Samples, Section, Table, Text, Verdict
-from streamscope.papers.demo.measure import PROMPT, SUITE, Sizes
+from streamscope.papers.demo.measure import PROMPT, SUITE
+from streamscope.papers.demo.options import Sizes
 from streamscope.papers.demo.sections import Runs, each
 
 

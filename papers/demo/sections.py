@@ -9,7 +9,8 @@ from streamscope.interventions.ablate.measure import LOSS
 from streamscope.papers.demo import figures as draw
 from streamscope.papers.demo import words as words
 from streamscope.papers.demo.html import Command, Figure, Panels, Section, Table, Text, Token, TokenRow, Verdict
-from streamscope.papers.demo.measure import GATES, SUITE, Found, Sizes, Subject
+from streamscope.papers.demo.measure import GATES, SUITE, Found, Subject
+from streamscope.papers.demo.options import Sizes
 from streamscope.probes.coreference.measure import HEADS, HELD_OUT
 from streamscope.probes.result import short_units
 

@@ -2,10 +2,11 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
+
+from streamscope.models.disk import Trained, TrainedConfig, read_json
 
 SUITES = {"stories": "minimal pairs of held-out stories", "story-cases": "labelled pronouns of held-out stories"}
 COMMANDS = {
@@ -44,7 +45,6 @@ INDEX_NOTE = (
 
 def card(name: str, folder: Path, row: dict[str, Any]) -> str:
     """The card of one model: recipe, loss, scores beside chance and the rules, limits."""
-    from streamscope.models.disk import Trained, TrainedConfig, read_json
 
     manifest, training = (
         read_json(folder / "manifest.json", Trained),
@@ -132,9 +132,8 @@ def index(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*head, *lines, ""])
 
 
-def printed(rows: list[dict[str, Any]]) -> "pd.DataFrame":
+def printed(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """The same as a table of texts."""
-    import pandas as pd
 
     def one(row: dict[str, Any]) -> dict[str, str]:
         cells = {"model": row["model"], "parameters": f"{row['parameters']:,}", "loss": f"{row['loss']:.4f}"}

@@ -13,7 +13,7 @@ import pytest
 from streamscope.models.errors import InputError
 from streamscope.papers.demo import main
 from streamscope.papers.demo import words as words
-from streamscope.papers.demo.measure import Sizes
+from streamscope.papers.demo.options import Sizes
 
 SMALL = ["--pairs", "9", "--documents", "3", "--suppress-pairs", "6", "--k", "1", "--draws", "4"]
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,8 @@ from streamscope.interventions.observe.documents import document_losses
 from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder
 from streamscope.models.errors import InputError
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers import zoo
+from streamscope.papers.zoo import bundle as zoo
+from streamscope.papers.zoo import main
 from streamscope.papers.zoo.card import SUITES, card, index
 from streamscope.probes.stats.estimators import ratio_of_sums
 from tests.tiny import some
@@ -144,5 +145,5 @@ def test_bad_input(tiny_run: Path, tmp_path: Path, argv: list[str], message: str
     for name in set(argv):
         shutil.copytree(tiny_run, tmp_path / name)
     with pytest.raises(InputError, match=message):
-        zoo.main([*(str(tmp_path / name) for name in argv), "--out", str(tmp_path / "zoo")])
+        main([*(str(tmp_path / name) for name in argv), "--out", str(tmp_path / "zoo")])
     assert not (tmp_path / "zoo").exists()

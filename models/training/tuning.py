@@ -1,0 +1,135 @@
+"""Fine-tuning a run on pairs: the body of `python -m models.sft`."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from streamscope.models.checkpoint import load, model_config, run_folder, whole_run
+from streamscope.models.config.serialization import from_dict, to_dict
+from streamscope.models.derived import inherited, parent_of
+from streamscope.models.disk import Config, Tuned, TunedConfig, read_json
+from streamscope.models.errors import InputError
+from streamscope.models.provenance import pick_device, provenance
+from streamscope.models.text.pairs import PairWindows, check_template, encode_pairs, hold_out, read_pairs
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.models.training.checkpoints import none_yet
+from streamscope.models.training.config import Training, with_recipe
+from streamscope.models.training.loop import Trainer, run_to_end
+from streamscope.models.training.run import Run, check_startable
+from streamscope.models.transformer import StreamTransformer
+
+VALID_FRACTION = 0.05
+
+
+def start(options: Any, out: Path) -> None:
+    """Begin the fine-tuning that `models.sft.Options` describe."""
+
+    if not options.run or options.data is None:
+        raise InputError("give a run and --data FILE, for example: runs/lfa --data pairs.jsonl --out runs/lfa-sft")
+    template = options.template.replace("\\n", "\n")
+    check_template(template)
+    training = with_recipe(options.training, "", "small")
+    training = replace(training, device=pick_device(training.device))
+
+    check_startable(out)
+
+    folder = run_folder(options.run)
+    sft = {
+        "data": str(options.data), "valid": None if options.valid is None else str(options.valid),
+        "template": template, "masked": not options.unmasked,
+    }  # fmt: skip
+    trainer, counts = _trainer(folder, out, sft, training)
+    config, manifest = inherited(folder)
+    saved = {"model": to_dict(trainer.model.config), "training": asdict(training), **config, "sft": sft}
+    manifest = {"preset": trainer.model.config.name, "scale": "", **manifest}
+    manifest |= {
+        "seed": training.seed, "parameters": trainer.model.n_params(), "parent": parent_of(folder), "sft": counts,
+        **provenance(training.device),
+    }  # fmt: skip
+    trainer.run = Run.create(out, saved, trainer.model.tokenizer, manifest)
+    _fit(trainer, counts)
+
+
+def go_on(out: Path) -> None:
+    """Go on with the fine-tuning in `out`; raises `InputError` where its data, parent or tokenizer changed."""
+
+    folder = whole_run(out)
+    if "sft" not in read_json(folder / "config.json", Config):
+        raise InputError(f"{folder} is no fine-tuning: resume it with python -m models.train --resume --out {folder}")
+    saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", Tuned)
+    training = from_dict(Training, saved["training"])
+    again = none_yet(folder, training.checkpoint_every)
+    start = _parent(manifest) if again else folder
+    trainer, counts = _trainer(start, folder, saved["sft"], training, fresh=not again)
+    if counts["tokenizer"] != manifest["sft"].get("tokenizer", counts["tokenizer"]):
+        raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or tune a new run")
+    for name in ("data", "valid"):
+        if counts[name] != manifest["sft"][name]:
+            raise InputError(f"the {name} pairs changed since the run began: a resumed run would not be the same run")
+    trainer.resume()
+    done = " (the run is complete)" if trainer.step == trainer.steps else ""
+    print(f"resuming at step {trainer.step} of {trainer.steps}{done}", file=sys.stderr)
+    _fit(trainer, counts)
+
+
+def _parent(manifest: dict[str, Any]) -> Path:
+    """The run that the fine-tuning started from. Raises `InputError` when it has other weights now."""
+
+    parent = run_folder(manifest["parent"]["run"])
+    if parent_of(parent)["sha256"] != manifest["parent"]["sha256"]:
+        raise InputError(f"{parent} has other weights than when the fine-tuning began; start it anew")
+    return parent
+
+
+def _trainer(
+    start: Path, out: Path, sft: dict[str, Any], training: Training, *, fresh: bool = False
+) -> tuple[Any, dict[str, Any]]:
+    """(trainer, counts of the pairs). The model is that of `start`; `fresh`: its shape only, a checkpoint fills it."""
+
+    pairs = read_pairs(Path(sft["data"]))
+    if sft["valid"] is not None:
+        train, valid = pairs, read_pairs(Path(sft["valid"]))
+    else:
+        train, valid = hold_out(pairs, VALID_FRACTION)
+    torch.manual_seed(training.seed_of("noise"))
+    if fresh:
+        model = StreamTransformer(model_config(start), Tokenizer.load(start / "tokenizer.json"))
+    else:
+        model = load(start)
+    tokenizer, n_ctx = model._text(), model.config.n_ctx
+    windows: dict[str, PairWindows] = {}
+    counts: dict[str, Any] = {"template": sft["template"], "masked": sft["masked"]}
+    counts["tokenizer"] = tokenizer.sha256
+    for name, some in (("data", train), ("valid", valid)):
+        rows = encode_pairs(some, tokenizer, n_ctx, sft["template"])
+        w = PairWindows(rows, n_ctx, tokenizer.pad_id, packing=training.packing, masked=sft["masked"])
+        windows[name] = w
+        counts[name] = {
+            "pairs": len(some), "used": len(rows.rows), "truncated": rows.truncated, "dropped": rows.dropped,
+            "targets": w.n_targets, "windows": len(w), "sha256": _digest(some),
+        }  # fmt: skip
+    return Trainer(model, training, windows["data"], windows["valid"], Run(out), training.device), counts
+
+
+def _digest(pairs: Sequence[tuple[str, str]]) -> str:
+
+    return hashlib.sha256(json.dumps(list(pairs)).encode()).hexdigest()
+
+
+def _fit(trainer: Any, counts: dict[str, Any]) -> None:
+
+    n_ctx = trainer.model.config.n_ctx
+    for name, part in (("data", "training"), ("valid", "validation")):
+        c = counts[name]
+        print(
+            f"{part}: {c['used']} of {c['pairs']} pairs ({c['truncated']} cut at {n_ctx} tokens, {c['dropped']} "
+            f"without a response within them), {c['targets']:,} targets in {c['windows']} windows",
+            file=sys.stderr,
+        )
+    run_to_end(trainer)
