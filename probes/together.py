@@ -133,7 +133,7 @@ def together(results: Sequence[Result]) -> Result:
     why = no_seeds(results, groups) if len(set(names)) > 1 else ""
     if not why and len(set(names)) > 1:
         means = [seeds(group) for group in groups]
-        for name in means[0] if all(one.keys() == means[0].keys() for one in means) else ():
+        for name in (name for name in means[0] if all(name in one for one in means)):
             each = [({"step": group[0].about["step"]}, one[name]) for group, one in zip(groups, means, strict=True)]
             tables[name] = _joined(each, each[0][1].title) if over else each[0][1]
     about = {**first.about, "model": names, "runs": [dict(one.about) for one in results], "no_mean": why, OVER: over}

@@ -419,7 +419,7 @@ def test_some_of_the_estimates_keep_their_reasons() -> None:
     assert found.where(head="A", scale=1).contrasts == (rows[1],)
     assert found.where(quantity="b", head="B").frame.empty
     assert found.where(quantity={"a", "b"}, head={"B"}).contrasts == (rows[2],), "one of a set"
-    assert found.where(head="B").frame.index.tolist() == [0] and "level_0" not in found.where(head="B").frame
+    assert found.where(head="B").frame.index.tolist() == [0] and "index" not in found.where(head="B").frame
 
 
 def test_controls_of_other_cells_or_measures_are_refused_and_two_units_suffice() -> None:

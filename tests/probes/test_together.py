@@ -59,6 +59,31 @@ def test_a_comparison_is_described_as_the_table_of_its_block() -> None:
     assert table.frame["value_difference"].tolist() == [2.5, 7.5]
 
 
+def test_what_is_missing_in_the_run_or_its_control_is_missing_beside_it_and_in_the_mean() -> None:
+    whole = result(1.0, "c")
+    for run, control in ((result(2.0, lost=(1,)), whole), (result(2.0), result(1.0, "c", lost=(1,)))):
+        table = compare(run, control).tables["size-control"]
+        assert table.missing[1, "value_difference"] == "lost" and np.isfinite(table.frame["value_difference"][0])
+        several = together([compare(run, control), compare(result(3.0, "n"), whole)])
+        assert list(several.tables) == ["size", "speed", "size-control", "speed-control", "size-runs", "speed-runs"]
+        means = several.tables["size-runs"]
+        assert np.isfinite(means.frame["value_difference"][0]) and np.isnan(means.frame["value_difference"][1])
+
+
+def test_means_over_snapshots_are_of_what_every_step_has() -> None:
+    def at(name: str, step: int, *, ranked: bool = False) -> Result:
+        one = result(1.0 + step, f"{name} (runs/{name}@{step})", step=step)
+        made = {k: [replace(c, labels={**c.labels, "head": name}) for c in v] for k, v in one.contrasts.items()}
+        return replace(one, contrasts={**one.contrasts, "size": made["size"]}) if ranked else one
+
+    whole = together([at(name, step, ranked=step == 8) for name in "ab" for step in (0, 8)])
+    assert whole.about["no_mean"] == "" and list(whole.tables) == ["size", "speed", "speed-runs"]
+    same = together([at(name, step) for name in "ab" for step in (0, 8)])
+    means = same.tables["speed-runs"]
+    assert means.frame["step"].tolist() == [0, 0, 8, 8] and means.frame["value"].tolist() == [2.5, 7.5, 22.5, 67.5]
+    assert means.title == "mean over 2 runs of speed of heads; runs are the units"
+
+
 def test_where_nothing_is_tested_all_is_compared_and_percentages_are_shown() -> None:
     def untested(one: Result) -> Result:
         made = {name: [replace(c, null=None) for c in some] for name, some in one.contrasts.items()}
