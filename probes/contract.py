@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from streamscope.models.bounds import Count, Seed, check
+from streamscope.models.bounds import Bounds, Count, Seed, check
 from streamscope.models.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -102,6 +102,49 @@ class Data(Validated):
     def small(self) -> "Data":
         """The same, little of it: for tests and the reference."""
         return self
+
+    def half(self, side: int, by: str = "cluster") -> "Half":
+        """One of two halves that share no cluster: what is selected on half 0 (a head, a layer) is measured on half 1.
+
+        `by` is what stays together: a cluster (a document, a pair of prompts, a story), or another column of the cases.
+        The halves are the same in every process, and for every model the same texts.
+        """
+        return Half(self, side, by)
+
+
+@dataclass(frozen=True)
+class Half(Data):
+    """A half of data (`Data.half`), itself data of the same kind."""
+
+    whole: Data
+    """What is split."""
+    side: Annotated[int, Bounds(low=0, high=1)]
+    """Which half: 0 or 1."""
+    by: str = "cluster"
+    """What is never in both halves."""
+
+    @property
+    def kind(self) -> type[Data]:
+        """The kind of the whole."""
+        return kind_of(self.whole)
+
+    @property
+    def alone(self) -> bool:
+        """As the whole."""
+        return self.whole.alone
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        """The half of what the whole opens as. Raises `InputError` for fewer than two clusters, and for tables."""
+        from streamscope.probes.documents import Splittable
+
+        opened = self.whole.of(model, None if like is None else like.whole)
+        if not isinstance(opened, Splittable):
+            raise InputError(f"{self.kind.__name__} are no cases to split; halve the data that they are measured on")
+        return opened.half(self.side, self.by)
+
+    def small(self) -> "Half":
+        """A half of little."""
+        return replace(self, whole=self.whole.small())
 
 
 @dataclass(frozen=True)
@@ -263,6 +306,12 @@ def kind_of(spec: Any) -> type[Data]:
     return getattr(spec, "kind", type(spec))
 
 
+def about_of(opened: Any) -> dict[str, Any]:
+    """What opened data are, and which half of what."""
+    half = getattr(opened, "part", "")
+    return {**opened.about(), **({"half": half} if half else {})}
+
+
 class Opened(Mapping[type[Data], Any]):
     """The data of one measurement by kind, each opened for the model when it is first asked for."""
 
@@ -363,7 +412,7 @@ class Instrument(Validated):
         about = {
             "instrument": self.name,
             "options": json.loads(json.dumps(asdict(self), default=str)),  # as it is on disk
-            "data": {kind.__name__: one.about() for kind, one in data.opened.items()},
+            "data": {kind.__name__: about_of(one) for kind, one in data.opened.items()},
             "model": title_of(data.model),
             **recipe_of(data.model),
             **seen.about,

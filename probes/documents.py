@@ -2,15 +2,15 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from streamscope.models.errors import InputError
+from streamscope.models.errors import InputError, unknown
 from streamscope.models.text.shards import TokenShards, document_batches, truncated_documents
 from streamscope.models.text.stories import story
 from streamscope.models.training.data import evaluation_shards
@@ -20,12 +20,56 @@ from streamscope.probes.prompts import align, load_suite
 from streamscope.probes.prompts.alignment import check_tokenizer
 from streamscope.probes.prompts.labelled import Example, story_examples
 from streamscope.probes.prompts.sets import Rows, contrast, encode
-from streamscope.probes.prompts.suite import Suite, population
+from streamscope.probes.prompts.suite import Suite, population, unit_of, units
 from streamscope.probes.prompts.tasks import Task, load_tasks
+from streamscope.probes.stats.held_out import deal
+
+
+def sides_of(cases: pd.DataFrame, by: str, what: str) -> np.ndarray:
+    """Half 0 or 1 of every case; no value of the column `by` is in both, and both have a case (`held_out.deal`).
+
+    Cases of one relation are dealt evenly. Where cases share words, no first word is in both halves either, if that
+    leaves halves of at least a quarter. Raises `InputError` for another column, and for fewer than two values in it.
+    """
+    if by not in cases:
+        raise unknown("column to split by", by, list(cases))
+    labels = cases[by].map(lambda label: label if isinstance(label, tuple) else str(label))
+    if (n := labels.map(unit_of).nunique()) < 2:
+        raise InputError(f"{what}: {n} {by} has no two halves; give more data, or split by another column")
+    relation = cases.get("relation", pd.Series("", index=cases.index))
+    return deal(pd.DataFrame({"cluster": labels, "relation": relation}), 0)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splittable:
+    """Base of opened data: cases with clusters, so that there are halves of them."""
+
+    whole: Any = field(default=None, repr=False, compare=False)
+    """What this is a half of."""
+    part: str = ""
+    """Which half."""
+
+    def cases(self) -> pd.DataFrame:
+        """A row per case: cluster, relation where cases have one, and what else they can be split by."""
+        raise NotImplementedError
+
+    def only(self, rows: Sequence[int]) -> Any:
+        """Some of the cases, by their places."""
+        raise NotImplementedError
+
+    def half(self, side: int, by: str = "cluster") -> Any:
+        """`Data.half` of what is opened."""
+        if side not in (0, 1):
+            raise InputError(f"half {side}: there are 0 and 1")
+        rows = np.flatnonzero(sides_of(self.cases(), by, type(self).__name__.removeprefix("Open")) == side)
+        return self._named(self.only(rows.tolist()), side, by)
+
+    def _named(self, made: Any, side: int, by: str) -> Any:
+        return replace(made, whole=self, part=", ".join(filter(None, (self.part, f"half {side} by {by}"))))
 
 
 @dataclass(frozen=True)
-class OpenDocuments:
+class OpenDocuments(Splittable):
     """The shards of a specification in one model's tokens; documents are cut at the model's context."""
 
     kind: ClassVar[type[Data]] = Documents
@@ -55,6 +99,15 @@ class OpenDocuments:
         Only the same document in the same tokens has the same name in two models.
         """
         return unit_names(enumerate(self.rows()))
+
+    def cases(self) -> pd.DataFrame:
+        """The documents, each a cluster."""
+        n = min(self.shards.n_documents, self.spec.max_documents or self.shards.n_documents)
+        return pd.DataFrame({"cluster": [str(i) for i in range(n)]})
+
+    def only(self, rows: Sequence[int]) -> "OpenDocuments":
+        """Some of the documents."""
+        return replace(self, shards=self.shards.only(rows), spec=replace(self.spec, max_documents=None))
 
     def title(self) -> str:
         """How many documents, and how many of them were cut."""
@@ -95,7 +148,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class OpenTokens:
+class OpenTokens(Splittable):
     """The documents of a specification in one model's tokens, to be read as far as the context and `max_tokens` go."""
 
     kind: ClassVar[type[Data]] = Tokens
@@ -113,6 +166,17 @@ class OpenTokens:
             if rows > 0:
                 left -= rows
                 yield Document(i, ids[: rows + 1].tolist(), len(ids))
+
+    def cases(self) -> pd.DataFrame:
+        """The documents that are read, each a cluster."""
+        return pd.DataFrame({"cluster": [str(one.document) for one in self.documents()]})
+
+    def only(self, rows: Sequence[int]) -> "OpenTokens":
+        """Some of the documents that are read; where `max_tokens` ends within the last one, it ends there still."""
+        read = list(self.documents())
+        shards = self.shards.only([read[i].document for i in rows])
+        most = sum(len(read[i].ids) - 1 for i in rows)
+        return replace(self, shards=shards, spec=replace(self.spec, max_tokens=most))
 
     def about(self) -> dict[str, Any]:
         """Where the documents come from."""
@@ -160,7 +224,7 @@ def same_tokens(model: Any, control: Any, name: str) -> None:
 
 
 @dataclass(frozen=True)
-class OpenPrompts:
+class OpenPrompts(Splittable):
     """A suite in one model's tokens; `suite` is None where the prompts were given in tokens already."""
 
     kind: ClassVar[type[Data]] = Prompts
@@ -178,6 +242,28 @@ class OpenPrompts:
             return f"{kept} prompts{out}; {holds}"
         lost = f", {len(self.suite.skipped)} entries skipped" if self.suite.skipped else ""
         return f"{self.suite.name}: {kept} of {len(self.suite.prompts)} prompts{out}{lost}; {holds}"
+
+    def cases(self) -> pd.DataFrame:
+        """Pair, cluster, category, relation and order of the prompts: of all in the suite, so that halves are the same
+        in every tokenizer."""
+        prompts = self.aligned.prompts if self.suite is None else self.suite.prompts
+        names = ("id", "pair", "category", "relation", "order")
+        columns = {name: [getattr(one, name) or "" for one in prompts] for name in names}
+        return pd.DataFrame({"cluster": pd.Series(units(prompts), dtype=object), **columns})
+
+    def only(self, rows: Sequence[int]) -> "OpenPrompts":
+        """Some of the prompts. Raises `InputError` where the tokenizer serves none of them."""
+        if self.suite is None:
+            return replace(self, aligned=self.aligned.only(rows))
+        some = tuple(self.suite.prompts[i] for i in rows)
+        ids = {one.id for one in some}
+        kept = [i for i, one in enumerate(self.aligned.prompts) if one.id in ids]
+        if not kept:
+            raise InputError(f"{self.suite.name}: the tokenizer serves no prompt of this half; give more prompts")
+        left = [(name, why) for name, why in self.aligned.filtered if name in ids]
+        pairs = tuple(pair for pair in self.aligned.dropped_pairs if pair in {one.pair for one in some})
+        aligned = replace(self.aligned.only(kept), filtered=left, dropped_pairs=pairs)
+        return replace(self, aligned=aligned, suite=replace(self.suite, prompts=some))
 
     def unit(self, *ids: str) -> str:
         """A name that only the same prompts have: the first id and a hash of the texts."""
@@ -206,7 +292,7 @@ def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompt
 
 
 @dataclass(frozen=True)
-class OpenTasks:
+class OpenTasks(Splittable):
     """Tasks with the cases that one model's tokenizer and context can score."""
 
     kind: ClassVar[type[Data]] = Tasks
@@ -223,6 +309,11 @@ class OpenTasks:
         ]
         return cases[["cluster", "category", "relation", "order"]].assign(unit=names)
 
+    def half(self, side: int, by: str = "cluster") -> "OpenTasks":
+        """Half of every task."""
+        parts = [_TaskCases(task=task).half(side, by).task for task in self.tasks]
+        return self._named(replace(self, tasks=parts), side, by)
+
     def title(self) -> str:
         """Counts of every task: cases, units, what was left out."""
         return "; ".join(task.title for task in self.tasks)
@@ -232,6 +323,19 @@ class OpenTasks:
         return {task.name: [task.source, task.title] for task in self.tasks}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _TaskCases(Splittable):
+    """The cases of one task."""
+
+    task: Task
+
+    def cases(self) -> pd.DataFrame:
+        return self.task.cases
+
+    def only(self, rows: Sequence[int]) -> "_TaskCases":
+        return replace(self, task=self.task.only(rows))
+
+
 def open_tasks(spec: Tasks, model: Any) -> OpenTasks:
     """The tasks in the model's tokens; `InputError` for none, an unknown one, and one without a case to score."""
     tokenizer = check_tokenizer(model)
@@ -239,13 +343,21 @@ def open_tasks(spec: Tasks, model: Any) -> OpenTasks:
 
 
 @dataclass(frozen=True)
-class OpenText:
+class OpenText(Splittable):
     """Texts in one model's tokens, BOS first, with a name for each."""
 
     kind: ClassVar[type[Data]] = Text
     rows: list[list[int]]
     names: list[str]
     tokenizer: Any
+
+    def cases(self) -> pd.DataFrame:
+        """The texts, each a cluster."""
+        return pd.DataFrame({"cluster": self.names})
+
+    def only(self, rows: Sequence[int]) -> "OpenText":
+        """Some of the texts."""
+        return replace(self, rows=[self.rows[i] for i in rows], names=[self.names[i] for i in rows])
 
     def about(self) -> dict[str, Any]:
         """How many texts."""
@@ -262,7 +374,7 @@ def open_text(spec: Text, model: Any) -> OpenText:
 
 
 @dataclass(frozen=True)
-class OpenSets:
+class OpenSets(Splittable):
     """Two sets of texts in one model's tokens, BOS first."""
 
     kind: ClassVar[type[Data]] = Sets
@@ -270,6 +382,19 @@ class OpenSets:
     b: Rows
     repeated: int
     tokenizer: Any
+
+    def cases(self) -> pd.DataFrame:
+        """The texts of a, then those of b; where the sets are of one size, text i of both is a cluster."""
+        n, m = len(self.a.texts), len(self.b.texts)
+        lines = [*range(n), *range(m)] if n == m else range(n + m)
+        return pd.DataFrame({"cluster": [str(i) for i in lines], "relation": ["a"] * n + ["b"] * m})
+
+    def only(self, rows: Sequence[int]) -> "OpenSets":
+        """Some of the texts."""
+        n, parts = len(self.a.texts), []
+        for some, at in ((self.a, [i for i in rows if i < n]), (self.b, [i - n for i in rows if i >= n])):
+            parts.append(replace(some, texts=[some.texts[i] for i in at], tokens=[some.tokens[i] for i in at]))
+        return replace(self, a=parts[0], b=parts[1])
 
     def title(self) -> str:
         """The sets, and how many of their texts were left out."""
@@ -291,13 +416,22 @@ def open_sets(spec: Sets, model: Any) -> OpenSets:
 
 
 @dataclass(frozen=True)
-class OpenLabels:
+class OpenLabels(Splittable):
     """Labelled positions, to be placed in one model's tokens."""
 
     kind: ClassVar[type[Data]] = Labels
     examples: list[Example]
     title: str
     tokenizer: Any
+
+    def cases(self) -> pd.DataFrame:
+        """Group (story, antecedent), label and word of the positions."""
+        rows = [(one.group, one.label, one.word) for one in self.examples]
+        return pd.DataFrame(rows, columns=["cluster", "label", "word"])
+
+    def only(self, rows: Sequence[int]) -> "OpenLabels":
+        """Some of the positions."""
+        return replace(self, examples=[self.examples[i] for i in rows])
 
     def about(self) -> dict[str, Any]:
         """Which positions."""

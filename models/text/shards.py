@@ -21,6 +21,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class TokenShards:
             for name in sizes:
                 if _sha256(folder / name) != self.meta["sha256"][name]:
                     raise ValueError(f"the content of {name} is not what was written")
-            self.tokens = np.memmap(folder / "tokens.bin", dtype=self.meta["dtype"], mode="r")
+            self.tokens: np.ndarray = np.memmap(folder / "tokens.bin", dtype=self.meta["dtype"], mode="r")
             self.starts: np.ndarray = np.load(folder / "starts.npy")
             self.d_vocab, self.pad_id = int(self.meta["d_vocab"]), int(self.meta["pad_id"])
         except (OSError, ValueError, KeyError, TypeError, InputError) as error:
@@ -86,6 +87,13 @@ class TokenShards:
         if not 0 <= i < self.n_documents:
             raise IndexError(f"document {i} of {self.n_documents}")
         return np.array(self.tokens[self.starts[i] : self.starts[i + 1]], dtype=np.int64)
+
+    def only(self, documents: Sequence[int]) -> "TokenShards":
+        """Some of the documents, in this order, in memory."""
+        some, made = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in documents], copy(self)
+        made.tokens = np.concatenate([np.zeros(0, self.tokens.dtype), *some])
+        made.starts = np.cumsum([0, *map(len, some)])
+        return made
 
 
 def pack(

@@ -152,7 +152,7 @@ def observe(how: Picture, model: Any, data: Opened, progress: Progress) -> Seen:
     """The attention of a prompt of the suite, or of the texts where any are given."""
     tokenizer, cfg = check_tokenizer(model), model.cfg
     spec = data.specs[Text]
-    texts = spec.text if isinstance(spec, Text) else [tokenizer.decode(row[1:]) for row in spec.rows]
+    texts = spec.text if isinstance(spec, Text) else [tokenizer.decode(row[1:]) for row in data[Text].rows]
     if texts and how.prompt is not None:
         raise InputError("--prompt chooses a prompt of the suite, --text gives your own; leave one out")
     scores = {name: _scores(model, tokenizer, name, data) for name in score_names(how.heads)}

@@ -10,7 +10,7 @@ Prompts that a tokenizer or a context cannot serve are filtered, each with its r
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamscope.models.errors import InputError
@@ -49,6 +49,13 @@ class Aligned:
     def queries(self) -> list[int]:
         """Per prompt, the position that attention is read from: the last of the query."""
         return [at["query"][-1] for at in self.positions]
+
+    def only(self, rows: Sequence[int]) -> "Aligned":
+        """Some of the prompts, by their places."""
+        return replace(
+            self, prompts=tuple(self.prompts[i] for i in rows), tokens=[self.tokens[i] for i in rows],
+            positions=[self.positions[i] for i in rows], continuations=[self.continuations[i] for i in rows],
+        )  # fmt: skip
 
     def pairs(self) -> list[tuple[int, int]]:
         """Indices (target first, target last) of the pairs with both prompts kept."""

@@ -18,7 +18,7 @@ A case that cannot be scored is filtered and counted with its reason.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -66,6 +66,17 @@ class Task:
     reads: Reads
     filtered: Filtered
     """(id, reason) of the cases left out."""
+
+    def only(self, rows: Sequence[int]) -> "Task":
+        """Some of the cases, by their places."""
+        at = {old: new for new, old in enumerate(rows)}
+        kept, reads = [i for i, case in enumerate(self.reads.cases) if case in at], self.reads
+        some = Reads(
+            tokens=[reads.tokens[i] for i in kept], positions=[reads.positions[i] for i in kept],
+            ids=[reads.ids[i] for i in kept], cases=np.array([at[reads.cases[i]] for i in kept], int),
+            sides=reads.sides[kept],
+        )  # fmt: skip
+        return replace(self, cases=self.cases.iloc[list(rows)].reset_index(drop=True), reads=some)
 
     def combine(self, log_p: np.ndarray) -> np.ndarray:
         """[..., reads, 2] log-probabilities of the reads -> [..., cases, 2] of answer and foil, in nats."""

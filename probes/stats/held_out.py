@@ -66,15 +66,19 @@ def halves(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
     those that share a first word (a target noun) stay together, so that a head is never scored on a noun it was chosen
     by; the groups go in random order to the half that has fewer cases of their relation. Texts that name many nouns can
     chain all words together: if no half of at least a quarter of the cases comes out, whole texts alternate.
-    """
 
+    Raises `InputError` for fewer than four independent cases.
+    """
+    if (n := table["cluster"].map(unit_of).nunique()) < 4:
+        raise InputError(f"choosing heads on one half of the cases needs at least four independent ones, got {n}")
+    return deal(table, seed)
+
+
+def deal(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
+    """`halves` of any number of cases from two."""
     rng = np.random.default_rng(seed)
     unit = table["cluster"].map(unit_of)
     cases = table.assign(unit=unit).drop_duplicates("unit")[["unit", "relation"]]
-    if len(cases) < 4:
-        raise InputError(
-            f"choosing heads on one half of the cases needs at least four independent ones, got {len(cases)}"
-        )
     within = read_clusters(table["cluster"], len(table))
     if within.shared is not None:
         group = pd.Series(_joined(*within.shared.kinds[:2])[within.codes], index=table.index)
