@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from streamscope.benchmarks.ablation_sweep import as_bridge, main
+from streamscope.benchmarks.ablation_sweep import main
+from streamscope.benchmarks.ablation_sweep.measure import as_bridge
 from streamscope.benchmarks.timing import interleaved
 from streamscope.models import build
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from streamscope.benchmarks.features import main, straightforward
+from streamscope.benchmarks.features import main
+from streamscope.benchmarks.features.measure import straightforward
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.models import build

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamscope.benchmarks import gpu
 from streamscope.benchmarks.gpu import main
+from streamscope.benchmarks.gpu import measure as gpu
 from streamscope.models.errors import InputError
 
 

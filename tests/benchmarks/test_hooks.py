@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from streamscope.benchmarks.hooks import main, no_taps, without_hooks
+from streamscope.benchmarks.hooks import main
+from streamscope.benchmarks.hooks.measure import no_taps, without_hooks
 from streamscope.models import build
 
 

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from streamscope.benchmarks.training import PARTS, Options, _step, main, matmul_ceiling, on_paper, shape, training_step
+from streamscope.benchmarks.training import main
+from streamscope.benchmarks.training.measure import _step, matmul_ceiling, on_paper, shape, training_step
+from streamscope.benchmarks.training.options import PARTS, Options
 from streamscope.models import build
 from streamscope.models.errors import InputError
 

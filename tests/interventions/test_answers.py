@@ -129,7 +129,7 @@ def test_bad_input_is_told() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_bridge_and_our_model_of_the_same_weights_agree() -> None:
     """The bridge runs once per edit, our model shares passes; the numbers are the same."""
-    from streamscope.benchmarks.ablation_sweep import as_bridge
+    from streamscope.benchmarks.ablation_sweep.measure import as_bridge
 
     model = streamscope.models.build("std-t", scale="tiny", init_std=0.2)
     sweep = [scale_heads([head], 0.0) for head in HEADS]

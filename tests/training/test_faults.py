@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.benchmarks.faults import (
+from streamscope.benchmarks.faults import main as faults
+from streamscope.benchmarks.faults.measure import (
     KILLED,
     Case,
     Death,
@@ -25,7 +26,6 @@ from streamscope.benchmarks.faults import (
     tuning,
     uninterrupted,
 )
-from streamscope.benchmarks.faults import main as faults
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.sft import main as tune

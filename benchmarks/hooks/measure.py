@@ -1,51 +1,26 @@
-"""What hooks cost when nobody uses them, and how fast we train beside a plain GPT.
-
-    python -m benchmarks.hooks
-    python -m benchmarks.hooks --compile --device cuda --batch 64
-
-1. Forward and backward of a preset at scale small, against the same modules with every hook point replaced by a
-   bare identity (peer "no hooks").
-2. One training step of `std-t` at scale small (forward, backward, clipping, AdamW), against a plain GPT of the same
-   shape (`benchmarks/plain_gpt.py`), same dtype, same compile setting.
-
-Each figure is a ratio of times measured in one run, pair by pair; state the shape printed with it.
-"""
+"""What `python -m benchmarks.hooks` measures and prints."""
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest.mock import patch
 
-from streamscope.models.bounds import Count
-from streamscope.models.cli import command, parse
+import torch
+from torch import nn
+from transformer_lens.hook_points import HookPoint
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from streamscope.models.transformer import StreamTransformer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Arguments of `python -m benchmarks.hooks`."""
-
-    presets: tuple[str, ...] = ("std-t", "lfa", "pls")
-    """Presets of the first comparison."""
-    batch: Count = 16
-    """Sequences of 256 tokens per step."""
-    rounds: Count = 15
-    """Timed pairs."""
-    device: str = "cpu"
-    """cpu or cuda."""
-    compile: bool = False
-    """torch.compile the blocks of both sides of the second comparison."""
+from streamscope.benchmarks.hooks.options import Options
+from streamscope.benchmarks.plain_gpt import PlainGPT
+from streamscope.benchmarks.timing import paired
+from streamscope.models import build, preset
+from streamscope.models.hooks import observe, tap
+from streamscope.models.transformer import StreamTransformer
 
 
-def without_hooks(model: "StreamTransformer") -> "StreamTransformer":
+def without_hooks(model: StreamTransformer) -> StreamTransformer:
     """A copy whose hook points are bare identities; run it under `no_taps`."""
-    from transformer_lens.hook_points import HookPoint
 
     class Bare:
         listening = False
@@ -65,9 +40,6 @@ def without_hooks(model: "StreamTransformer") -> "StreamTransformer":
 @contextmanager
 def no_taps() -> Iterator[None]:
     """`tap` and `observe` do nothing at all inside, as if no hook had ever been thought of."""
-    from unittest.mock import patch
-
-    from streamscope.models.hooks import observe, tap
 
     nothing = {"tap": (tap, lambda point, x: x), "observe": (observe, lambda point, readout: None)}
     rooms = [module for name, module in sys.modules.items() if name.startswith("streamscope.models.")]
@@ -79,9 +51,8 @@ def no_taps() -> Iterator[None]:
         yield
 
 
-def train_step(model: "nn.Module", loss: Callable[[], Any], device: str) -> Callable[[], None]:
+def train_step(model: nn.Module, loss: Callable[[], Any], device: str) -> Callable[[], None]:
     """A whole step: bf16 autocast, backward, clipping to 1, AdamW, zeroing."""
-    import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
@@ -98,15 +69,8 @@ def train_step(model: "nn.Module", loss: Callable[[], Any], device: str) -> Call
     return step
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print."""
-    options = parse(Options, argv, __doc__)
-    import torch
-
-    from streamscope.benchmarks.plain_gpt import PlainGPT
-    from streamscope.benchmarks.timing import paired
-    from streamscope.models import build, preset
-
+def measure(options: Options) -> None:
+    """Measure and print."""
     device = options.device
     c = build("std-t", "small").config
     tokens = torch.randint(0, c.d_vocab, (options.batch, c.n_ctx + 1), generator=torch.Generator().manual_seed(0))
@@ -116,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{c.n_layers} layers, {c.n_heads} heads, vocabulary {c.d_vocab}, {options.batch} x {c.n_ctx} tokens"
     )
 
-    def forward_backward(model: "StreamTransformer") -> Callable[[], None]:
+    def forward_backward(model: StreamTransformer) -> Callable[[], None]:
         def run() -> None:
             model.loss(x, y)[0].backward()
             model.zero_grad(set_to_none=True)
@@ -151,7 +115,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     speed = options.batch * c.n_ctx / result.second
     print(result.line(f"plain GPT training step {kind}", "std-t"))
     print(f"std-t trains at {speed:,.0f} tokens/s, {result.ratio:.3f} times the plain GPT")
-
-
-if __name__ == "__main__":
-    command(main)

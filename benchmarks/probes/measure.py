@@ -1,44 +1,22 @@
-"""How long the prompt probes take together, on the 60 + 13 prompts of LFA and one model.
-
-    python -m benchmarks.probes
-    python -m benchmarks.probes --run runs/lfa --rounds 5
-
-PDS, coreference in both domains, stability, SPS and coherence, from prompts to summaries (suites loaded and tokens
-aligned before). The peer is one forward pass over the same prompts without hooks, in the same run.
-"""
+"""What `python -m benchmarks.probes` measures and prints."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from statistics import median
 
-from streamscope.models.bounds import Count
-from streamscope.models.cli import command, parse
+from streamscope.benchmarks.probes.options import Options
+from streamscope.models.checkpoint import load
+from streamscope.models.hooks import Query, run
+from streamscope.probes.coherence import Coherence
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.documents import given_prompts
+from streamscope.probes.pds.measure import summary
+from streamscope.probes.prompts import align, check_tokenizer, load_suite
+from streamscope.probes.sps import Sps
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Arguments of `python -m benchmarks.probes`."""
-
-    run: str = "lfa"
-    """Run folder, or a bundled model."""
-    rounds: Count = 3
-    """Times that everything is measured; medians are printed."""
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, time, print."""
-    options = parse(Options, argv, __doc__)
-
-    from streamscope.models.checkpoint import load
-    from streamscope.models.hooks import Query, run
-    from streamscope.probes.coherence import Coherence
-    from streamscope.probes.coreference import Coreference
-    from streamscope.probes.documents import given_prompts
-    from streamscope.probes.pds.measure import summary
-    from streamscope.probes.prompts import align, check_tokenizer, load_suite
-    from streamscope.probes.sps import Sps
-
+def measure(options: Options) -> None:
+    """Measure and print."""
     model = load(options.run)
     tokenizer = check_tokenizer(model)
     pairs, cases = (align(load_suite(s), tokenizer, model.config.n_ctx) for s in ("competing", "coreference"))
@@ -74,7 +52,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{name:26s} {median(times):7.3f} s")
     total = sum(median(times) for name, times in seconds.items() if name != "forward pass alone")
     print(f"{'all probes':26s} {total:7.3f} s, {total / median(seconds['forward pass alone']):.1f} forward passes")
-
-
-if __name__ == "__main__":
-    command(main)

@@ -1,108 +1,30 @@
-"""How fast models train: beside a plain GPT, beside one another, and beside what the machine could do.
-
-    python -m benchmarks.training
-    python -m benchmarks.training --parts gpt supervision --widths 192 --vocabularies 4096 --compile
-    python -m benchmarks.training --parts mfu --presets std-t kromcanon --device cuda
-
-gpt          a whole training step of `std-t` beside a plain GPT (`benchmarks/plain_gpt.py`) of the same shape
-presets      LFA's and DST's presets beside `std-t` of the same shape
-supervision  `pls` beside `c2`: the ratio of times over the ratio of FLOPs
-pairs        hdpl beside llama, kromcanon beside gpt2, at the papers' width and layers
-mfu          model FLOPs utilisation of every preset against a measured ceiling: the fastest large matrix product
-profile      the operators in which a step of each preset spends its time, by torch's profiler
-gpus         on paper: what the gradients of 8 GPUs cost to sum, beside the step that they belong to
-
-A step is forward, backward, clipping and the optimisers of `models.train`. Both sides of a ratio have the same shape,
-dtype (bf16 autocast, or --dtype fp32) and compile setting, and take turns in one process; a figure is the median of the
-rounds, with the smallest and largest. --clock process counts the processor's seconds: use it on a machine that others
-keep busy, with one thread.
-"""
+"""What `python -m benchmarks.training` measures and prints."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from streamscope.models.bounds import Count, Whole
-from streamscope.models.cli import command, parse
+import torch
+from torch.profiler import ProfilerActivity
+
+from streamscope.benchmarks.plain_gpt import PlainGPT
+from streamscope.benchmarks.timing import interleaved, paired
+from streamscope.benchmarks.training.options import Options
+from streamscope.models import build, preset
+from streamscope.models.config import ModelConfig
 from streamscope.models.errors import InputError
+from streamscope.models.flops import PEAKS, peak_flops, training_flops_per_token
+from streamscope.models.training.config import Training, with_recipe
+from streamscope.models.training.optim import make_optimizer
+from streamscope.models.transformer import StreamTransformer
 
-if TYPE_CHECKING:
-    from streamscope.models.config import ModelConfig
-    from streamscope.models.transformer import StreamTransformer
-
-Part = Literal["gpt", "presets", "supervision", "pairs", "mfu", "profile", "gpus"]
-PARTS: tuple[Part, ...] = ("gpt", "presets", "supervision", "pairs", "mfu", "profile", "gpus")
 Step = Callable[[], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Arguments of `python -m benchmarks.training`."""
-
-    parts: tuple[Part, ...] = PARTS
-    """What to measure."""
-    presets: tuple[str, ...] = ("d-cas", "lfa", "cfm", "dst-dense", "dst-kron", "dst-ind", "dst-full-ind")
-    """Presets of the part `presets`; `mfu` and `profile` take these, std-t, and all that the other parts compare."""
-    pairs: tuple[str, ...] = ("hdpl:llama", "kromcanon:gpt2")
-    """Preset and its peer, of the part `pairs`."""
-    widths: tuple[Count, ...] = (192, 384)
-    """Widths of the parts `gpt` and `supervision`; `presets` takes the first."""
-    vocabularies: tuple[Count, ...] = (4096, 50257)
-    """Token ids of the parts `gpt` and `supervision`; the others take the first."""
-    layers: Whole = 0
-    """Layers; 0 for each preset's own."""
-    context: Count = 256
-    """Tokens per sequence."""
-    batch: Count = 16
-    """Sequences per step."""
-    rounds: Count = 7
-    """Timed rounds."""
-    device: str = "cpu"
-    """cpu or cuda."""
-    dtype: Literal["bf16", "fp32"] = "bf16"
-    """Autocast, or none."""
-    compile: bool = False
-    """torch.compile the blocks of both sides."""
-    clock: Literal["wall", "process"] = "wall"
-    """Wall time, or the processor's."""
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print."""
-    options = parse(Options, argv, __doc__)
-    for pair in options.pairs:
-        if pair.count(":") != 1:
-            raise InputError(f"--pairs {pair}: give PRESET:PEER, for example hdpl:llama")
-    if options.rounds < 1 or options.batch < 1:
-        raise InputError("--rounds and --batch must be at least 1")
-    import torch
-
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda: torch finds no CUDA device here")
-    print(
-        f"torch {torch.__version__}, {device_name(options.device)}, {torch.get_num_threads()} threads; "
-        f"{options.dtype}, {'compiled blocks' if options.compile else 'eager'}, {options.clock} time, "
-        f"{options.batch} x {options.context} tokens, {options.rounds} rounds",
-        flush=True,
-    )
-    parts = {
-        "gpt": beside_gpt, "presets": beside_std_t, "supervision": supervision, "pairs": pairs, "mfu": mfu,
-        "profile": profile, "gpus": on_paper,
-    }  # fmt: skip
-    for part in options.parts:
-        for line in parts[part](options):
-            print(f"{part}: {line}", flush=True)
 
 
 def device_name(device: str) -> str:
     """As the hardware calls itself."""
-    import torch
 
     return torch.cuda.get_device_name() if device == "cuda" else device
-
-
-# ---- what is measured --------------------------------------------------------------------------
 
 
 def beside_gpt(o: Options) -> Iterator[str]:
@@ -125,9 +47,6 @@ def beside_std_t(o: Options) -> Iterator[str]:
 
 def supervision(o: Options) -> Iterator[str]:
     """Time of `pls` over `c2`, beside the ratio of their FLOPs."""
-    from streamscope.benchmarks.timing import paired
-    from streamscope.models import build
-    from streamscope.models.flops import training_flops_per_token
 
     for width in o.widths:
         for vocabulary in o.vocabularies:
@@ -152,9 +71,6 @@ def pairs(o: Options) -> Iterator[str]:
 
 def mfu(o: Options) -> Iterator[str]:
     """Training FLOPs per second of every preset over those of a large matrix product in the same dtype."""
-    from streamscope.benchmarks.timing import interleaved
-    from streamscope.models import build
-    from streamscope.models.flops import peak_flops, training_flops_per_token
 
     ceiling = matmul_ceiling(o)
     known = peak_flops(device_name(o.device))
@@ -174,8 +90,6 @@ def mfu(o: Options) -> Iterator[str]:
 
 def profile(o: Options) -> Iterator[str]:
     """The six operators with most time of their own in one step of each preset, as shares of the step, with calls."""
-    import torch
-    from torch.profiler import ProfilerActivity
 
     device = ProfilerActivity.CUDA if o.device == "cuda" else ProfilerActivity.CPU
     own = "self_device_time_total" if o.device == "cuda" else "self_cpu_time_total"
@@ -192,7 +106,7 @@ def profile(o: Options) -> Iterator[str]:
         yield f"{name}, width {c.d_model}: {spent}; {sum(row.count for row in rows):,} calls in all"
 
 
-def compared(o: Options) -> "list[tuple[str, ModelConfig]]":
+def compared(o: Options) -> list[tuple[str, ModelConfig]]:
     """std-t and all that is compared, each once: those of the part `pairs` at their own width, others at the last."""
     pairs = [name for pair in o.pairs for name in pair.split(":")]
     names = dict.fromkeys(["std-t", *o.presets, "c2", "pls", *pairs])
@@ -209,9 +123,6 @@ def on_paper(o: Options) -> Iterator[str]:
     A ring of n moves 2 (n − 1) / n of the gradient's bytes through every link. Without any overlap a step takes the
     sum of the two times; with DDP's overlap of the backward pass the larger of communication and two thirds of compute.
     """
-    from streamscope.models import build
-    from streamscope.models.flops import PEAKS, training_flops_per_token
-    from streamscope.models.training.config import Training, with_recipe
 
     n, speed = 8, 0.35 * PEAKS["H100"]
     for name in ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon"):
@@ -232,12 +143,8 @@ def on_paper(o: Options) -> Iterator[str]:
         )
 
 
-# ---- how ---------------------------------------------------------------------------------------
-
-
-def shape(name: str, o: Options, width: int | None, vocabulary: int) -> "ModelConfig":
+def shape(name: str, o: Options, width: int | None, vocabulary: int) -> ModelConfig:
     """A preset's configuration in the benchmark's shape; heads stay the preset's."""
-    from streamscope.models import preset
 
     change: dict[str, Any] = {"d_vocab": vocabulary, "n_ctx": o.context}
     change |= {"d_model": width, "mlp.d_mlp": 0} if width is not None else {}
@@ -251,20 +158,14 @@ def clock(o: Options) -> Callable[[], float]:
 
 def ratio(peer: str, theirs: Step, name: str, ours: Step, o: Options) -> str:
     """One line: how many times as fast as the peer."""
-    from streamscope.benchmarks.timing import paired
 
     r = paired(theirs, ours, rounds=o.rounds, warmup=2, clock=clock(o))
     speed = o.batch * o.context / r.second
     return f"{name}: {r.ratio:.3f} x {peer} (pairs {r.low:.3f} to {r.high:.3f}), {speed:,.0f} tokens/s"
 
 
-def training_step(c: "ModelConfig", name: str, o: Options) -> Step:
+def training_step(c: ModelConfig, name: str, o: Options) -> Step:
     """A whole step of `models.train`'s kind on random tokens."""
-    import torch
-
-    from streamscope.models import build
-    from streamscope.models.training.config import Training, with_recipe
-    from streamscope.models.training.optim import make_optimizer
 
     model: StreamTransformer = build(c).to(o.device).train()
     optimizer = make_optimizer(model, with_recipe(Training(), name, "paper"))
@@ -273,11 +174,8 @@ def training_step(c: "ModelConfig", name: str, o: Options) -> Step:
     return _step(model, optimizer, lambda: model.loss(x, y, blocks=blocks)[0], o)
 
 
-def plain_step(c: "ModelConfig", o: Options) -> Step:
+def plain_step(c: ModelConfig, o: Options) -> Step:
     """The same of the plain GPT: its optimiser is AdamW with the same options."""
-    import torch
-
-    from streamscope.benchmarks.plain_gpt import PlainGPT
 
     plain = PlainGPT(
         d_vocab=c.d_vocab, n_ctx=c.n_ctx, d=c.d_model, heads=c.n_heads, layers=c.n_layers, d_mlp=c.d_mlp
@@ -288,16 +186,14 @@ def plain_step(c: "ModelConfig", o: Options) -> Step:
     return _step(plain, optimizer, lambda: plain.loss(x, y, blocks=blocks), o)
 
 
-def some_tokens(c: "ModelConfig", o: Options) -> tuple[Any, Any]:
+def some_tokens(c: ModelConfig, o: Options) -> tuple[Any, Any]:
     """Inputs and next tokens, drawn uniformly with seed 0."""
-    import torch
 
     tokens = torch.randint(c.d_vocab, (o.batch, o.context + 1), generator=torch.Generator().manual_seed(0))
     return tokens[:, :-1].to(o.device), tokens[:, 1:].to(o.device)
 
 
 def _step(model: Any, optimizer: Any, loss: Callable[[], Any], o: Options) -> Step:
-    import torch
 
     def step() -> None:
         with torch.autocast(o.device, dtype=torch.bfloat16, enabled=o.dtype == "bf16"):
@@ -314,7 +210,6 @@ def _step(model: Any, optimizer: Any, loss: Callable[[], Any], o: Options) -> St
 
 def matmul_ceiling(o: Options) -> float:
     """FLOPs per second of the fastest of three square products, best of some tries."""
-    import torch
 
     dtype = torch.bfloat16 if o.dtype == "bf16" else torch.float32
     best = 0.0
@@ -329,5 +224,20 @@ def matmul_ceiling(o: Options) -> float:
     return best
 
 
-if __name__ == "__main__":
-    command(main)
+def measure(options: Options) -> None:
+    """Measure and print."""
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: torch finds no CUDA device here")
+    print(
+        f"torch {torch.__version__}, {device_name(options.device)}, {torch.get_num_threads()} threads; "
+        f"{options.dtype}, {'compiled blocks' if options.compile else 'eager'}, {options.clock} time, "
+        f"{options.batch} x {options.context} tokens, {options.rounds} rounds",
+        flush=True,
+    )
+    parts = {
+        "gpt": beside_gpt, "presets": beside_std_t, "supervision": supervision, "pairs": pairs, "mfu": mfu,
+        "profile": profile, "gpus": on_paper,
+    }  # fmt: skip
+    for part in options.parts:
+        for line in parts[part](options):
+            print(f"{part}: {line}", flush=True)

@@ -1,97 +1,43 @@
-"""What a sweep of head ablations costs, in plain forward passes, beside TransformerLens on the same weights.
-
-    python -m benchmarks.ablation_sweep
-    python -m benchmarks.ablation_sweep --cases answers pairs --vocab 4096 --rounds 5
-
-answers   every head ablated alone, ln p of one answer at the last position of every row
-losses    every head ablated alone, the loss at every position
-pairs     every two heads together, scored as `answers`
-
-A forward pass is the model's own, with the logits of all positions; each side is measured in its own. The peer is a
-`TransformerBridge` around GPT-2 with our weights, one `run_with_hooks` per head; outputs are asserted to be equal
-first. Δ is the largest difference to one whole pass per edit: of ln p, or of a document's loss per token.
-"""
+"""What `python -m benchmarks.ablation_sweep` measures and prints."""
 
 import itertools
 import json
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from streamscope.models.bounds import Count
-from streamscope.models.cli import command, parse
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers import GPT2Config, GPT2LMHeadModel
 
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
+from streamscope.benchmarks.ablation_sweep.options import Case, Options
+from streamscope.benchmarks.timing import interleaved
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.observe.answers import answer_log_probs
+from streamscope.interventions.observe.documents import document_losses
+from streamscope.models import build
+from streamscope.models.head_spec import Head, parse_heads
+from streamscope.models.hooks import edit
+from streamscope.models.tensors import sha256
+from streamscope.models.text.shards import FORMAT, TokenShards
+from streamscope.models.transformer import StreamTransformer
 
-    from streamscope.models.head_spec import Head
-    from streamscope.models.text.shards import TokenShards
-    from streamscope.models.transformer import StreamTransformer
-
-Case = Literal["answers", "losses", "pairs"]
 UNITS = 3
 """Forward passes that are timed together."""
 CHECKED = 24
 """Pairs that are compared with a pass of their own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Arguments of `python -m benchmarks.ablation_sweep`."""
-
-    cases: tuple[Case, ...] = ("answers", "losses")
-    """What to time; pairs take a minute per round."""
-    vocab: tuple[Count, ...] = (50257, 4096)
-    """Vocabularies."""
-    batch: Count = 8
-    """Sequences."""
-    length: Count = 128
-    """Tokens of each."""
-    layers: Count = 6
-    """Layers, of 6 heads and width 384."""
-    rounds: Count = 3
-    """Times that everything is measured, in turn; medians of the ratios are printed."""
-    budget: Count | None = None
-    """Tokens that run at once; default: the engine's."""
-    clock: Literal["wall", "cpu"] = "wall"
-    """cpu: processor seconds, for one thread on a machine that others keep busy."""
-    peer: bool = True
-    """Measure TransformerLens as well."""
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print."""
-    options = parse(Options, argv, __doc__)
-    import torch
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        "case", "vocabulary", "edits", "forward", "sweep", "forwards", "rounds", "peer's forwards", "max Δ, nats"
-    )
-    for vocab, case in itertools.product(options.vocab, options.cases):
-        table.add_row(*_measure(options, vocab, case))
-    print(
-        f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.layers} layers, "
-        f"6 heads, width 384, {options.batch} x {options.length} tokens, {options.clock} time; peer: {_peer_name()}"
-    )
-    Console(width=132).print(table)
-
-
 def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     """One row of the table."""
-    import time
-
-    import torch
-
-    from streamscope.benchmarks.timing import interleaved
-    from streamscope.interventions.edits import scale_heads
-    from streamscope.models import build
-    from streamscope.models.head_spec import parse_heads
 
     shape: dict[str, Any] = {"n_layers": options.layers, "d_vocab": vocab, "n_ctx": options.length, "init_std": 0.1}
     model = build("std-t", **shape)
@@ -125,33 +71,24 @@ def _ratios(seconds: dict[str, list[float]], step: str, unit: str) -> list[float
 
 
 def _ours(
-    model: "StreamTransformer", tokens: "Tensor", sweep: list, shards: "TokenShards | None", options: Options
-) -> "Callable[[], np.ndarray]":
+    model: StreamTransformer, tokens: Tensor, sweep: list, shards: TokenShards | None, options: Options
+) -> Callable[[], np.ndarray]:
     """The sweep: ln p [1 + edits, rows] of the next token at the last position, or losses per token."""
-    import numpy as np
-
-    from streamscope.interventions.observe.answers import answer_log_probs
-    from streamscope.interventions.observe.documents import document_losses
 
     prompts, last = tokens[:, :-1].tolist(), [tokens.shape[1] - 2] * len(tokens)
 
     def answers() -> np.ndarray:
         return answer_log_probs(model, prompts, last, tokens[:, -1:].tolist(), sweep, budget=options.budget)[..., 0]
 
-    def losses(shards: "TokenShards") -> np.ndarray:
+    def losses(shards: TokenShards) -> np.ndarray:
         found = document_losses(model, shards, sweep, batch_size=len(tokens), budget=options.budget)
         return np.concatenate([found.baseline[None], found.edited]) / found.tokens
 
     return answers if shards is None else lambda: losses(shards)
 
 
-def _difference(
-    model: "StreamTransformer", tokens: "Tensor", sweep: list, found: "np.ndarray", *, losses: bool
-) -> float:
+def _difference(model: StreamTransformer, tokens: Tensor, sweep: list, found: np.ndarray, *, losses: bool) -> float:
     """The largest difference to one whole pass per edit, of `CHECKED` edits spread over the sweep, or all of a few."""
-    import numpy as np
-
-    from streamscope.models.hooks import edit
 
     step = max(1, len(sweep) // CHECKED) if len(sweep) > 100 else 1
     worst = 0.0
@@ -163,12 +100,8 @@ def _difference(
     return worst
 
 
-def _shards(folder: Path, tokens: "Tensor", vocab: int) -> "TokenShards":
+def _shards(folder: Path, tokens: Tensor, vocab: int) -> TokenShards:
     """The rows as documents."""
-    import numpy as np
-
-    from streamscope.models.tensors import sha256
-    from streamscope.models.text.shards import FORMAT, TokenShards
 
     tokens.numpy().astype(np.uint16).tofile(folder / "tokens.bin")
     np.save(folder / "starts.npy", np.arange(len(tokens) + 1) * tokens.shape[1])
@@ -179,20 +112,15 @@ def _shards(folder: Path, tokens: "Tensor", vocab: int) -> "TokenShards":
     return TokenShards(folder)
 
 
-# ---- the peer ----------------------------------------------------------------------------------
-
-
 def _peer_name() -> str:
-    from importlib.metadata import version
 
     return f"transformer-lens {version('transformer-lens')}, transformers {version('transformers')}"
 
 
 def _peers(
-    model: "StreamTransformer", tokens: "Tensor", heads: "list[Head]", *, losses: bool
+    model: StreamTransformer, tokens: Tensor, heads: list[Head], *, losses: bool
 ) -> dict[str, Callable[[], object]]:
     """TransformerLens' forward pass and its sweep, a pass per head."""
-    import torch
 
     bridge, x = as_bridge(model), tokens[:, :-1]
     torch.testing.assert_close(bridge(x), model(x), rtol=0, atol=1e-3)
@@ -200,7 +128,7 @@ def _peers(
     def sweep() -> None:
         for head in heads:
 
-            def ablate(z: "Tensor", hook: Any, index: int = head.head) -> "Tensor":
+            def ablate(z: Tensor, hook: Any, index: int = head.head) -> Tensor:
                 z = z.clone()
                 z[:, :, index] = 0
                 return z
@@ -216,9 +144,6 @@ def _peers(
 
 def as_bridge(model: Any) -> Any:
     """A `TransformerBridge` around GPT-2 with the weights of a `std-t`: LayerNorm, learned positions, no biases."""
-    import torch
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-    from transformers import GPT2Config, GPT2LMHeadModel
 
     c = model.config
     config = GPT2Config(
@@ -243,5 +168,15 @@ def as_bridge(model: Any) -> Any:
     return build_bridge_from_module(gpt2, "GPT2LMHeadModel", hf_config=config)
 
 
-if __name__ == "__main__":
-    command(main)
+def measure(options: Options) -> None:
+    """Measure and print."""
+    table = Table(
+        "case", "vocabulary", "edits", "forward", "sweep", "forwards", "rounds", "peer's forwards", "max Δ, nats"
+    )
+    for vocab, case in itertools.product(options.vocab, options.cases):
+        table.add_row(*_measure(options, vocab, case))
+    print(
+        f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.layers} layers, "
+        f"6 heads, width 384, {options.batch} x {options.length} tokens, {options.clock} time; peer: {_peer_name()}"
+    )
+    Console(width=132).print(table)

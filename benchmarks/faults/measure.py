@@ -1,15 +1,7 @@
-"""Kill trainings where it hurts, resume them, and compare what they end with to a run that nobody killed.
+"""What `python -m benchmarks.faults` measures and prints."""
 
-    python -m benchmarks.faults --kills 50
-    python -m benchmarks.faults --kills 0 --every-replace       at every rename, before and after it
-
-A tiny training (dropout, so that the random state matters; validation; the best weights kept), a fine-tuning, an
-extraction of features in several parts and a grid of two trainings run in processes of their own. They die by SIGKILL
-after a random time, or at the n-th `os.replace`, with which every file gets its name. Whatever is left is resumed, or
-started again where there is no run yet, until it completes. Then weights, metrics and rows of features must equal those
-of the uninterrupted one, bit for bit.
-"""
-
+import gc
+import importlib
 import json
 import multiprocessing
 import os
@@ -22,9 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamscope.models.bounds import Seed, Whole
-from streamscope.models.cli import command, parse
+import pyarrow.parquet as pq
+import torch
+
+from streamscope.benchmarks.faults.options import Options
+from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
+from streamscope.models.tensors import digest
+from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
 
 KILLED = 86
 """Exit code of a process that killed itself at a rename."""
@@ -34,18 +31,6 @@ PRELOADED = [f"streamscope.models.{name}" for name in (*PRELOADED, "train", "sft
 PRELOADED += ["torch._dynamo", "torch.utils.tensorboard", "typeguard"]  # which torch and tyro import late, and slowly
 LATEST = 120.0
 """Seconds after which a process is no longer waited for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Arguments of `python -m benchmarks.faults`."""
-
-    kills: Whole = 50
-    """Kills at random times."""
-    every_replace: bool = False
-    """Kill at every rename as well, once before it and once after."""
-    seed: Seed = 0
-    """Of the times."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +102,6 @@ def grid(folder: Path) -> Case:
     return Case("grid", "models.grid", (str(path),), resumes=False)
 
 
-# ---- processes that die ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Death:
     """When a process dies: at the n-th rename (before or after it), or a time after its start."""
@@ -131,10 +113,6 @@ class Death:
 
 def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
     """What the process does: the command, on one thread, with its output in a file."""
-    import gc
-    import importlib
-
-    import torch
 
     gc.freeze()  # what the server has imported is not garbage: a collection over it took a third of a second
     torch.set_num_threads(1)
@@ -205,17 +183,9 @@ def killed(case: Case, folder: Path, deaths: Iterator[Death]) -> int:
         kills += 1
 
 
-# ---- what is compared --------------------------------------------------------------------------
-
-
 def ended(folder: Path) -> dict[str, Any]:
     """What must be the same: of each run weights as `load` gives them, metrics without times, outcome and step; of each
     table its rows."""
-    import pyarrow.parquet as pq
-
-    from streamscope.models.checkpoint import load
-    from streamscope.models.tensors import digest
-    from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
 
     found: dict[str, Any] = {}
     for path in sorted([*folder.glob("manifest.json"), *folder.glob("*/manifest.json")]):
@@ -238,9 +208,8 @@ def differences(one: Path, two: Path) -> list[str]:
     return [name for name in a.keys() | b.keys() if a.get(name) != b.get(name)]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, kill, compare, print."""
-    options = parse(Options, argv, __doc__)
+def measure(options: Options) -> None:
+    """Measure and print."""
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -277,7 +246,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{time.perf_counter() - began:.0f} s")
     if wrong:
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    command(main)

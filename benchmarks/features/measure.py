@@ -1,105 +1,40 @@
-"""How fast features are extracted, beside a bare forward pass with its readouts and beside a straightforward one.
-
-    python -m benchmarks.features
-    python -m benchmarks.features --vocab 4096 --tier topk --rounds 5
-    python -m benchmarks.features --memory
-
-extraction        `features.extract` as the command runs it, from token shards to the finished parquet file
-bound             one forward pass with explicit attention, one unembedding per layer, one softmax and top-2 over each
-straightforward   document by document: `run_with_cache`, softmax and top-k of the logits of every layer, then position
-                  by position and layer by layer as in PLS B.6; no file. Equal to the extraction's features, asserted
-
-All three see the same documents; the bound runs in the extraction's batches, its logits in chunks of `readout`. It is
-no lower bound: the extraction keeps of the logits only what it needs, tile by tile, and is faster at a vocabulary of
-50,257.
---memory: the largest resident size of a process that extracts, by the number of tokens.
-"""
+"""What `python -m benchmarks.features` measures and prints."""
 
 import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from streamscope.benchmarks.features.options import Options
+from streamscope.benchmarks.timing import interleaved
 from streamscope.features.extract import Extract
-from streamscope.features.schema import Tier
-from streamscope.models.bounds import Count
-from streamscope.models.cli import command, parse
+from streamscope.features.extract.measure import BATCH_TOKENS
+from streamscope.features.store import read_features
+from streamscope.models import build
 from streamscope.models.errors import InputError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from streamscope.models.text.shards import TokenShards
-    from streamscope.models.transformer import StreamTransformer
+from streamscope.models.hooks import batches, pad
+from streamscope.models.readout import map_logits
+from streamscope.models.tensors import sha256
+from streamscope.models.text.shards import FORMAT, TokenShards
+from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.contract import Tokens
+from streamscope.probes.documents import OpenTokens
 
 COMPARED = 1e-4
 """Largest difference to the straightforward features that rounding may make; relative for values above 1 (spans)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Arguments of `python -m benchmarks.features`."""
-
-    vocab: tuple[Count, ...] = (50257, 4096)
-    """Vocabularies."""
-    tier: Tier = "structural"
-    """Which features."""
-    preset: str = "pls"
-    """Architecture, with `layers` layers, 6 heads and width 384."""
-    layers: Count = 6
-    """Layers."""
-    documents: Count = 12
-    """Documents, of 40 to `length` tokens."""
-    length: Count = 256
-    """Tokens of the longest document; the context."""
-    rounds: Count = 3
-    """Times that everything is measured, in turn; medians of the ratios are printed."""
-    clock: Literal["wall", "cpu"] = "wall"
-    """cpu: processor seconds, for one thread on a machine that others keep busy."""
-    memory: bool = False
-    """Measure memory instead of time."""
-    tokens: tuple[Count, ...] = (20_000, 200_000)
-    """Tokens of --memory."""
-    width: Count = 384
-    """Width of the model."""
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print."""
-    options = parse(Options, argv, __doc__)
-    if options.documents < 1 or options.length < 40:
-        raise InputError(f"{options.documents} documents of {options.length} tokens: at least 1, of at least 40")
-    import torch
-    from rich.console import Console
-    from rich.table import Table
-
-    print(
-        f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.preset}, "
-        f"{options.layers} layers, 6 heads, width {options.width}, context {options.length}; tier {options.tier}"
-    )
-    if options.memory:
-        table = Table("vocabulary", "tokens", "largest resident size", "against the first")
-        for vocab in options.vocab:
-            sizes = [_child(options, vocab, n) for n in options.tokens]
-            for n, size in zip(options.tokens, sizes, strict=True):
-                table.add_row(f"{vocab:,}", f"{n:,}", f"{size / 2**20:.1f} MiB", f"{size / sizes[0] - 1:+.1%}")
-    else:
-        table = Table(
-            "vocabulary", "tokens", "extraction", "tokens/s", "bound", "speed of bound", "rounds", "straightforward",
-            "times faster", "rounds", "max Δ",
-        )  # fmt: skip
-        for vocab in options.vocab:
-            table.add_row(*_measure(options, vocab))
-    Console(width=150).print(table)
-
-
-def _model(options: Options, vocab: int) -> "StreamTransformer":
-    from streamscope.models import build
+def _model(options: Options, vocab: int) -> StreamTransformer:
 
     shape: dict[str, Any] = {
         "n_layers": options.layers,
@@ -110,12 +45,8 @@ def _model(options: Options, vocab: int) -> "StreamTransformer":
     return build(options.preset, **shape, init_std=0.1).eval()
 
 
-def _shards(folder: Path, lengths: "np.ndarray", vocab: int) -> "TokenShards":
+def _shards(folder: Path, lengths: np.ndarray, vocab: int) -> TokenShards:
     """Documents of random tokens, one more than `lengths` says."""
-    import numpy as np
-
-    from streamscope.models.tensors import sha256
-    from streamscope.models.text.shards import FORMAT, TokenShards
 
     starts = np.concatenate([[0], np.cumsum(lengths + 1)])
     np.random.default_rng(0).integers(vocab, size=int(starts[-1]), dtype=np.uint16).tofile(folder / "tokens.bin")
@@ -129,13 +60,6 @@ def _shards(folder: Path, lengths: "np.ndarray", vocab: int) -> "TokenShards":
 
 def _measure(options: Options, vocab: int) -> list[str]:
     """One row of the table of times."""
-    import time
-
-    import numpy as np
-    import torch
-
-    from streamscope.benchmarks.timing import interleaved
-    from streamscope.features.store import read_features
 
     model, how = _model(options, vocab), Extract(tier=options.tier)
     lengths = np.random.default_rng(1).integers(40, options.length + 1, size=options.documents)
@@ -168,20 +92,15 @@ def _measure(options: Options, vocab: int) -> list[str]:
 
 
 def extraction(
-    model: "StreamTransformer", shards: "TokenShards", how: Extract, out: Path, max_tokens: int | None = None
+    model: StreamTransformer, shards: TokenShards, how: Extract, out: Path, max_tokens: int | None = None
 ) -> None:
     """From shards to the finished file."""
-    from streamscope.probes.contract import Tokens
-    from streamscope.probes.documents import OpenTokens
 
     how.measure(model, OpenTokens(Tokens(max_tokens=max_tokens), shards, model.config.n_ctx)).save(out)
 
 
-def _bound(model: "StreamTransformer", documents: Sequence[Sequence[int]]) -> None:
+def _bound(model: StreamTransformer, documents: Sequence[Sequence[int]]) -> None:
     """One forward pass with explicit attention, L unembeddings, one softmax and top-2 over each; no lower bound."""
-    from streamscope.features.extract.measure import BATCH_TOKENS
-    from streamscope.models.hooks import batches, pad
-    from streamscope.models.readout import map_logits
 
     inputs = [ids[:-1] for ids in documents]
     for batch in batches([len(ids) for ids in inputs], BATCH_TOKENS):
@@ -195,13 +114,11 @@ def _bound(model: "StreamTransformer", documents: Sequence[Sequence[int]]) -> No
                 map_logits(h, model.head, lambda logits, rows: logits.softmax(-1).topk(2, -1).values)
 
 
-def straightforward(model: "StreamTransformer", documents: Sequence[Sequence[int]], options: Extract) -> "np.ndarray":
+def straightforward(model: StreamTransformer, documents: Sequence[Sequence[int]], options: Extract) -> np.ndarray:
     """Tiers structural, +position and topk with default options as one writes them down first, X [n, d].
 
     PLS B.6: `attn_slice = layer_attn[:, query_pos, :query_pos]`.
     """
-    import numpy as np
-    import torch
 
     n_layers, n_heads, k = model.config.n_layers, model.config.n_heads, options.k
     X = []
@@ -255,13 +172,13 @@ def straightforward(model: "StreamTransformer", documents: Sequence[Sequence[int
     return np.array(X, dtype=np.float32)
 
 
-# ---- memory ------------------------------------------------------------------------------------
-
 CHILD = """
 import json, resource, sys, tempfile
 from pathlib import Path
 import numpy as np, torch
-from streamscope.benchmarks.features import Options, _model, _shards, extraction
+from streamscope.benchmarks.features.options import Options
+from streamscope.benchmarks.features.measure import extraction
+from streamscope.benchmarks.features.measure import _model, _shards
 from streamscope.features.extract import Extract
 given = json.loads(sys.argv[1])
 options = Options(**given["options"])
@@ -285,5 +202,23 @@ def _child(options: Options, vocab: int, n: int) -> int:
     return int(done.stdout) * 1024  # ru_maxrss is in KiB on Linux
 
 
-if __name__ == "__main__":
-    command(main)
+def measure(options: Options) -> None:
+    """Measure and print."""
+    print(
+        f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.preset}, "
+        f"{options.layers} layers, 6 heads, width {options.width}, context {options.length}; tier {options.tier}"
+    )
+    if options.memory:
+        table = Table("vocabulary", "tokens", "largest resident size", "against the first")
+        for vocab in options.vocab:
+            sizes = [_child(options, vocab, n) for n in options.tokens]
+            for n, size in zip(options.tokens, sizes, strict=True):
+                table.add_row(f"{vocab:,}", f"{n:,}", f"{size / 2**20:.1f} MiB", f"{size / sizes[0] - 1:+.1%}")
+    else:
+        table = Table(
+            "vocabulary", "tokens", "extraction", "tokens/s", "bound", "speed of bound", "rounds", "straightforward",
+            "times faster", "rounds", "max Δ",
+        )  # fmt: skip
+        for vocab in options.vocab:
+            table.add_row(*_measure(options, vocab))
+    Console(width=150).print(table)

@@ -1,0 +1,27 @@
+"""What a sweep of head ablations costs, in plain forward passes, beside TransformerLens on the same weights.
+
+    python -m benchmarks.ablation_sweep
+    python -m benchmarks.ablation_sweep --cases answers pairs --vocab 4096 --rounds 5
+
+answers   every head ablated alone, ln p of one answer at the last position of every row
+losses    every head ablated alone, the loss at every position
+pairs     every two heads together, scored as `answers`
+
+A forward pass is the model's own, with the logits of all positions; each side is measured in its own. The peer is a
+`TransformerBridge` around GPT-2 with our weights, one `run_with_hooks` per head; outputs are asserted to be equal
+first. Δ is the largest difference to one whole pass per edit: of ln p, or of a document's loss per token.
+"""
+
+from collections.abc import Sequence
+
+from streamscope.benchmarks.ablation_sweep.options import Options
+from streamscope.models.cli import parse
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, print."""
+    options = parse(Options, argv, __doc__)
+
+    from streamscope.benchmarks.ablation_sweep.measure import measure
+
+    measure(options)

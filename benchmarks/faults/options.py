@@ -1,0 +1,17 @@
+"""Options of `python -m benchmarks.faults`."""
+
+from dataclasses import dataclass
+
+from streamscope.models.bounds import Seed, Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.faults`."""
+
+    kills: Whole = 50
+    """Kills at random times."""
+    every_replace: bool = False
+    """Kill at every rename as well, once before it and once after."""
+    seed: Seed = 0
+    """Of the times."""

@@ -1,0 +1,33 @@
+"""How fast features are extracted, beside a bare forward pass with its readouts and beside a straightforward one.
+
+    python -m benchmarks.features
+    python -m benchmarks.features --vocab 4096 --tier topk --rounds 5
+    python -m benchmarks.features --memory
+
+extraction        `features.extract` as the command runs it, from token shards to the finished parquet file
+bound             one forward pass with explicit attention, one unembedding per layer, one softmax and top-2 over each
+straightforward   document by document: `run_with_cache`, softmax and top-k of the logits of every layer, then position
+                  by position and layer by layer as in PLS B.6; no file. Equal to the extraction's features, asserted
+
+All three see the same documents; the bound runs in the extraction's batches, its logits in chunks of `readout`. It is
+no lower bound: the extraction keeps of the logits only what it needs, tile by tile, and is faster at a vocabulary of
+50,257.
+--memory: the largest resident size of a process that extracts, by the number of tokens.
+"""
+
+from collections.abc import Sequence
+
+from streamscope.benchmarks.features.options import Options
+from streamscope.models.cli import parse
+from streamscope.models.errors import InputError
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, print."""
+    options = parse(Options, argv, __doc__)
+    if options.documents < 1 or options.length < 40:
+        raise InputError(f"{options.documents} documents of {options.length} tokens: at least 1, of at least 40")
+
+    from streamscope.benchmarks.features.measure import measure
+
+    measure(options)

@@ -1,0 +1,32 @@
+"""Options of `python -m benchmarks.gpu`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from streamscope.models.bounds import Count, Positive
+
+Piece = Literal["correctness", "sync", "mfu", "memory"]
+PIECES: tuple[Piece, ...] = ("correctness", "sync", "mfu", "memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.gpu`."""
+
+    out: Path | None = None
+    """JSON lines to add findings to."""
+    pieces: tuple[Piece, ...] = PIECES
+    """What to look at."""
+    presets: tuple[str, ...] = ()
+    """Presets; none given: all of them."""
+    scale: Literal["paper", "small", "tiny"] = "paper"
+    """Scale of `sync` and `mfu`; `correctness` is at scale small, or tiny if that is chosen."""
+    compile: tuple[Literal["off", "blocks", "step"], ...] = ("off", "blocks", "step")
+    """Compile settings of `mfu`."""
+    steps: Count = 30
+    """Training steps of `sync` and `mfu`; the first third of `mfu` warms up."""
+    minutes: Positive = 9.0
+    """Stop before this; what is missing is left to the next call."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """cpu is a dry run."""

@@ -1,0 +1,21 @@
+"""Options of `python -m benchmarks.hooks`."""
+
+from dataclasses import dataclass
+
+from streamscope.models.bounds import Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.hooks`."""
+
+    presets: tuple[str, ...] = ("std-t", "lfa", "pls")
+    """Presets of the first comparison."""
+    batch: Count = 16
+    """Sequences of 256 tokens per step."""
+    rounds: Count = 15
+    """Timed pairs."""
+    device: str = "cpu"
+    """cpu or cuda."""
+    compile: bool = False
+    """torch.compile the blocks of both sides of the second comparison."""

@@ -1,0 +1,22 @@
+"""How long the prompt probes take together, on the 60 + 13 prompts of LFA and one model.
+
+    python -m benchmarks.probes
+    python -m benchmarks.probes --run runs/lfa --rounds 5
+
+PDS, coreference in both domains, stability, SPS and coherence, from prompts to summaries (suites loaded and tokens
+aligned before). The peer is one forward pass over the same prompts without hooks, in the same run.
+"""
+
+from collections.abc import Sequence
+
+from streamscope.benchmarks.probes.options import Options
+from streamscope.models.cli import parse
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, time, print."""
+    options = parse(Options, argv, __doc__)
+
+    from streamscope.benchmarks.probes.measure import measure
+
+    measure(options)

@@ -1,0 +1,15 @@
+"""Options of `python -m benchmarks.probes`."""
+
+from dataclasses import dataclass
+
+from streamscope.models.bounds import Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.probes`."""
+
+    run: str = "lfa"
+    """Run folder, or a bundled model."""
+    rounds: Count = 3
+    """Times that everything is measured; medians are printed."""
