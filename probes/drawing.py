@@ -15,7 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from streamscope.probes.figures import OVER, Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Scatter
+from streamscope.probes.figures import OVER, Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Points, Scatter
 from streamscope.probes.result import Column, Table
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -174,8 +174,9 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
 
 
 def _names(column: Column, values: Any) -> list[str]:
-    """L5 of layers, H5 of heads; positions are numbers, names as they are."""
-    letter = "L" if column.name == "layer" else "" if "position" in (column.name, column.unit.split()[0]) else "H"
+    """L5 of layers, H5 of heads; positions and clusters are numbers, names as they are."""
+    plain = {"position", "cluster"} & {column.name, column.unit.split()[0]}
+    letter = "L" if column.name == "layer" else "" if plain else "H"
     return [value if isinstance(value, str) else f"{letter}{value}" for value in values]
 
 
@@ -299,6 +300,36 @@ def _(figure: Histogram, table: Table) -> go.Figure:
         over = int((table.frame[figure.y] > line).sum())
         drawn.add_vline(line, line_dash="dash", annotation_text=f"{line:.3f}: {over} over")
     drawn.update_layout(xaxis_title=axis(column), yaxis_title="rows", showlegend=False, height=420)
+    return drawn
+
+
+@_draw.register
+def _(figure: Points, table: Table) -> go.Figure | None:
+    frame = table.frame
+    if not {figure.x, figure.color, *figure.text} <= set(frame):
+        return None
+    column, drawn = table.column(figure.color), go.Figure()
+    shown = [table.column(name) for name in (*figure.text, figure.color)]
+    template = "<br>".join(f"{c.title} %{{customdata[{i}]}}" for i, c in enumerate(shown)) + "<extra></extra>"
+    if figure.ordered:
+        colour = {"color": frame[figure.color], "colorscale": "Viridis", "colorbar": {"title": column.title}}
+        groups = [("", frame, {**colour, "showscale": True})]
+    else:
+        names = frame[figure.color].value_counts().drop(figure.none, errors="ignore").index[: figure.most]
+        rest = frame[~frame[figure.color].isin(names)]
+        groups = [("others", rest, {"color": "#bbb"})] if len(rest) else []
+        for i, name in enumerate(names):
+            mark = {"color": PALETTE[i % len(PALETTE)], "symbol": MARKS[i // len(PALETTE) % len(MARKS)]}
+            groups.append((f"{column.title} {name}", frame[frame[figure.color] == name], mark))
+    for name, rows, marker in groups:
+        texts = np.stack([[escape(str(value)) for value in rows[c.name]] for c in shown], axis=1)
+        drawn.add_scattergl(
+            x=rows[figure.x], y=rows[figure.y], mode="markers", name=name, customdata=texts, hovertemplate=template,
+            marker={"size": 4, "opacity": 0.7, **marker}, showlegend=bool(name),
+        )  # fmt: skip
+    titles = (axis(table.column(name)) for name in (figure.x, figure.y))
+    drawn.update_layout(**dict(zip(("xaxis_title", "yaxis_title"), titles, strict=True)), height=720)
+    drawn.update_layout(legend={"itemsizing": "constant"}, dragmode="pan")
     return drawn
 
 

@@ -146,6 +146,28 @@ class Histogram(Figure):
         return f"{super().name}-histogram"
 
 
+@dataclass(frozen=True)
+class Points(Figure):
+    """A mark for each row at (`x`, y), coloured by a column; the pointer shows the columns `text`.
+
+    Where the colours are names, the `most` frequent have one each, which the legend shows and hides; the others, and
+    `none`, are grey.
+    """
+
+    x: str = "x"
+    color: str = ""
+    text: tuple[str, ...] = ()
+    none: Any = None
+    ordered: bool = False
+    """Colours are numbers, on a scale."""
+    most: int = 20
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        return f"{super().name}-by-{self.color}"
+
+
 OVER = "over_steps"
 """In `Result.about`: whether the tables are of snapshots, with the columns run and step."""
 

@@ -348,7 +348,7 @@ class LongTable(Table):
 
     @classmethod
     def of(
-        cls, batches: Iterable[pa.Table | pd.DataFrame], columns: tuple[Column, ...], title: str = ""
+        cls, batches: Iterable[pa.Table | pd.DataFrame], columns: tuple[Column, ...], title: str = "", *, most: int = 5
     ) -> "LongTable":
         """The rows of the batches, one after the other, in a temporary file that goes with the table.
 
@@ -359,7 +359,7 @@ class LongTable(Table):
         path = scratch.folder / "rows.parquet"
         frames = (pa.Table.from_pandas(b, preserve_index=False) if isinstance(b, pd.DataFrame) else b for b in batches)
         write_batches(path, (one.replace_schema_metadata(None) for one in frames), {})
-        return cls([path], columns, title, keep=scratch)
+        return cls([path], columns, title, most=most, keep=scratch)
 
     def __len__(self) -> int:
 
