@@ -54,7 +54,7 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> Se
     title += f"{len(labels):,} tokens"
     made = {
         "clusters": clusters_of(clusters, labels, title),
-        "labels": LongTable.of([labels], columns_of(labels), f"{title}{unplaced}"),
+        "labels": LongTable.of([labels], tuple(one for one in LABELS if one.name in labels), f"{title}{unplaced}"),
     }  # fmt: skip
     used = {"columns": x.shape[1], "zero": sum(column.constant for column in found.columns), "constant": len(constant)}
     documents = labels["document"].to_numpy()
@@ -259,11 +259,6 @@ def summary_of(
     else:
         missing |= {(0, name): "no cluster" for name in names}
     return Table(pd.DataFrame([row]), SUMMARY, missing, title)
-
-
-def columns_of(labels: pd.DataFrame) -> tuple[Column, ...]:
-    """Those of the labels that are there."""
-    return tuple(column for column in LABELS if column.name in labels)
 
 
 def _share(name: str, title: str, doc: str, shown: bool = True) -> Column:

@@ -6,12 +6,10 @@
 Rows of one document at consecutive positions are consecutive tokens; where rows are missing the text breaks off.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
 BREAK = "…"
 
@@ -37,7 +35,7 @@ def visible(text: str) -> str:
 class Contexts:
     """The texts of the rows of a table with columns document, position, token, target."""
 
-    def __init__(self, table: "pd.DataFrame") -> None:
+    def __init__(self, table: pd.DataFrame) -> None:
         document, position = table["document"].to_numpy(), table["position"].to_numpy()
         self.order = np.lexsort((position, document))
         """Rows by document and position."""

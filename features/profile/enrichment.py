@@ -9,32 +9,22 @@ as independent; those of one document are not, so look at `documents` of the pro
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from scipy.stats import hypergeom
 
 from streamscope.probes.stats.corrections import correct
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-UNITS = {
-    "n": "tokens of the cluster", "k": "of this kind", "share": "k / n", "share_elsewhere": "of the other tokens",
-    "log_odds": "nats, inside over outside", "p": "hypergeometric, two-sided", 
-    "p_holm": "p, Holm over clusters and kinds",
-}  # fmt: skip
+COLUMNS = ("cluster", "kind", "n", "k", "share", "share_elsewhere", "log_odds", "p", "p_holm")
 
 
-def enrichment(clusters: np.ndarray, kinds: Mapping[str, np.ndarray]) -> "pd.DataFrame":
+def enrichment(clusters: np.ndarray, kinds: Mapping[str, np.ndarray]) -> pd.DataFrame:
     """One row per cluster and kind that occurs among the tokens but is not all of them.
 
-    clusters [N]; kind -> [N] booleans. Columns cluster, kind and those of `UNITS`; no rows for a single cluster.
+    clusters [N]; kind -> [N] booleans. Columns: `COLUMNS`; no rows for a single cluster.
     """
-    import pandas as pd
-    from scipy.stats import hypergeom
-
     names, codes, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
-    columns = ["cluster", "kind", *UNITS]
     total, tables = len(clusters), []
     for kind, member in kinds.items():
         whole = int(member.sum())
@@ -48,7 +38,7 @@ def enrichment(clusters: np.ndarray, kinds: Mapping[str, np.ndarray]) -> "pd.Dat
         row |= {"share_elsewhere": (whole - k) / (total - sizes), "log_odds": odds, "p": np.minimum(2 * tails, 1.0)}
         tables.append(pd.DataFrame(row))
     if not tables:
-        return pd.DataFrame(columns=columns)
+        return pd.DataFrame(columns=COLUMNS)
     table = pd.concat(tables, ignore_index=True)
     table["p_holm"] = correct(table["p"]).p
-    return table.sort_values(["cluster", "p", "kind"], kind="stable", ignore_index=True)[columns]
+    return table.sort_values(["cluster", "p", "kind"], kind="stable", ignore_index=True)[list(COLUMNS)]

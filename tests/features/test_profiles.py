@@ -1,8 +1,8 @@
 """Profiles of planted clusters: texts, kinds, samples and enrichment against loops; the files of the command."""
 
-import base64
 import json
 import math
+import re
 from itertools import combinations
 from math import comb
 from pathlib import Path
@@ -12,19 +12,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.measure import fingerprint
 from streamscope.features.compute.formulas import columns
 from streamscope.features.extract import Extract
-from streamscope.features.profile import main
+from streamscope.features.profile import Profile, main
 from streamscope.features.profile.contexts import Contexts
 from streamscope.features.profile.enrichment import enrichment
-from streamscope.features.profile.map import map_data, packed
-from streamscope.features.profile.profiles import most_common, profiles, read_clusters, samples
+from streamscope.features.profile.measure import CLUSTER
+from streamscope.features.profile.profiles import most_common, profiles, samples
 from streamscope.features.profile.samples import Scale, farthest_points, from_centre, nearest
 from streamscope.features.profile.token_kinds import kinds
 from streamscope.features.store import read_features
+from streamscope.features.tables import FeatureTables
 from streamscope.models.errors import InputError
-from streamscope.probes.tables import read_about, write_table
+from streamscope.probes.result import LongTable, Result, Table, key
 from tests.features.planted import planted_file
 
 TEXT = ["<|endoftext|>", "Lil", "y", " had", " 3", " red", " balls", ".", "\n", "She", " saw", " it", "!"]
@@ -133,108 +135,123 @@ def planted(folder: Path, n: int = 240, **more: Any) -> tuple[Path, Path]:
     path = planted_file(folder / "f.parquet", table=pd.concat([table, features], axis=1), **more)
     labels = table.assign(k_star=features["k_star"].astype("int32"), cluster=cluster.astype("int32"), probability=1.0)
     labels = labels.assign(x=rng.random(n).astype("float32"), y=rng.random(n).astype("float32"))
-    of = {"files": ["f.parquet"], "sha256": fingerprint(read_features(path))}
-    about = {"clusters": {"method": "planted", **of}}
-    write_table(labels.sample(frac=1, random_state=1), folder / "labels.parquet", units={}, about=about)
-    return path, folder / "labels.parquet"
+    of = {"method": "planted", "files": [str(path)], "sha256": fingerprint(read_features(path))}
+    return path, clusters_file(folder / "clusters.parquet", labels, of)
 
 
-BYTES = {"Uint8Array": "u1", "Int16Array": "<i2", "Uint16Array": "<u2", "Int32Array": "<i4", "Float32Array": "<f4"}
+def clusters_file(path: Path, labels: pd.DataFrame, of: dict[str, Any] | None, name: str = "cluster") -> Path:
+    """A result of `features.cluster` that says so of its labels."""
+    tables = {"clusters": Table(pd.DataFrame({"cluster": [0, 1]}), (CLUSTER,))}
+    tables["labels"] = LongTable.of([labels], tuple(key(c, c, c) for c in labels))
+    Result(tables, about={"instrument": name, "clusters": of}).save(path)
+    return path
+
+
+def profile(features: Path, clusters: Path | None, **how: Any) -> Result:
+    return Profile(clusters=clusters, **how).measure(None, FeatureTables(features=(features,)))
+
+
 MODEL: dict[str, Any] = {"run": "planted", "preset": "lfa"}
 
 
+@pytest.mark.usefixtures("own_plotly")
 def test_the_command_says_what_was_planted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    features, labels = planted(tmp_path, **MODEL)
-    out = tmp_path / "out"
-    main([str(features), str(labels), "--out", str(out), "--diverse", "4"])
-    table = pd.read_parquet(out / "profiles.parquet").set_index("cluster")
+    features, clusters = planted(tmp_path, **MODEL)
+    out, page = tmp_path / "out.parquet", tmp_path / "map.html"
+    given = ["--features", str(features), "--clusters", str(clusters), "--out", str(out), "--figure", str(page)]
+    main([*given, "--diverse", "4"])
+    result = Result.load(out)
+    table = result.table().frame.set_index("cluster")
     assert table.index.tolist() == [0, 1, -1]
     assert (table.loc[0, "n"], table.loc[0, "documents"], table.loc[0, "share"]) == (20, 20, 20 / 240)
     assert (table.loc[[0, 1], "depth_mean"] == [0, 2]).all() and (table.loc[[0, 1], "depth_sd"] == 0).all()
+    assert result.table().missing[0, "depth_mean_low"] == "the same in every independent case"
+    assert table.loc[-1, "depth_mean_low"] < table.loc[-1, "depth_mean"] < table.loc[-1, "depth_mean_high"]
     assert json.loads(table.loc[1, "tokens"]) == {"She": 1.0} and json.loads(table.loc[1, "predictions"]) == {
         " saw": 1.0
     }
     assert table.loc[1, "mean_head_act_stable_L1H0"] == pytest.approx(5.5, abs=0.2)
     assert "mean_head_act_final_L0H0" not in table and "mean_traj_prob_L1" in table
-    kind = pd.read_parquet(out / "kinds.parquet").set_index(["cluster", "kind"])
+    kind = result.table("kinds").frame.set_index(["cluster", "kind"])
     assert kind.loc[(0, "punctuation"), "share"] == 1 and kind.loc[(0, "punctuation"), "p_holm"] < 1e-6
     assert kind.loc[(1, "pronoun"), "log_odds"] > 3 > 0 > kind.loc[(1, "content"), "log_odds"]
-    some = pd.read_parquet(out / "samples.parquet")
+    some = result.table("samples").frame
     assert some.groupby(["cluster", "kind"]).size()[1].to_dict() == {"diverse": 4, "representative": 8}
     assert (some.loc[some["cluster"] == 1, "left"].str.endswith("balls.\n")).all()
-    assert read_about(out / "profiles.parquet")["about"]["clusters"]["method"] == "planted"
-    text = (out / "profiles.md").read_text()
-    assert "240 tokens, 2 clusters, 200 tokens (83.3%) in none" in text
-    assert "## Cluster 1: 20 tokens (8.3%), k* 2.0 ± 0.0" in text
-    assert "`Lily had 3 red balls.⏎⟦She⟧ saw it!…` → ` saw`" in text and "pronouns 100% (9%)" in text
-    assert "map.html" in capsys.readouterr().out
+    assert result.about["clusters"]["method"] == "planted"
+    assert table.loc[1, "top_tokens"] == "`She` 100%" and "pronouns 100% (9%)" in table.loc[1, "more_or_fewer"]
+    assert re.match(r"L1H\d at k\* 5\.\d\d \(0\.\d\d\), ", table.loc[1, "heads"])
+    assert some.loc[some["cluster"] == 1, "text"].iloc[0] == "Lily had 3 red balls.⏎⟦She⟧ saw it!…"
+    assert "240 tokens in 2 clusters" in " ".join(capsys.readouterr().out.split())
+    assert page.stat().st_size > 10_000
 
 
 def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
-    clustered = read_clusters(*planted(tmp_path, **MODEL))
-    some = samples(clustered, representative=3, diverse=5)
-    x = clustered.features.X[clustered.labels["row"].to_numpy()].astype(float)
+    features, clusters = planted(tmp_path, **MODEL)
+    found, labels = read_features(features), Result.load(clusters).table("labels").frame
+    some = samples(found, labels, representative=3, diverse=5)
+    x = found.X.astype(float)
     z = (x - x.mean(0)) / x.std(0)
-    inside = clustered.labels["cluster"].to_numpy() == 0
+    inside = labels["cluster"].to_numpy() == 0
     distance = np.sqrt(((z[inside] - z[inside].mean(0)) ** 2).sum(1))
     mine = some[(some["cluster"] == 0) & (some["kind"] == "representative")]
     np.testing.assert_allclose(mine["distance"], np.sort(distance)[:3], rtol=1e-5)
-    where = clustered.labels.loc[inside].iloc[np.argsort(distance)[:3]]
+    where = labels.loc[inside].iloc[np.argsort(distance)[:3]]
     assert mine["document"].tolist() == where["document"].tolist()
-    table, _ = profiles(clustered)
+    table, _ = profiles(found, labels)
     assert table["radius"][0] == pytest.approx(np.sqrt((distance**2).mean()), rel=1e-5)
 
 
-def test_the_map_holds_every_token_and_its_text(tmp_path: Path) -> None:
-    clustered = read_clusters(*planted(tmp_path, **MODEL))
-    data = json.loads(json.dumps(map_data(clustered, 2)))
-
-    def unpack(name: str) -> np.ndarray:
-        return np.frombuffer(base64.b64decode(data[name]["data"]), BYTES[data[name]["type"]])
-
-    labels = clustered.labels
-    np.testing.assert_array_equal(unpack("x"), labels["x"])
-    np.testing.assert_array_equal(unpack("cluster"), labels["cluster"])
-    np.testing.assert_array_equal(unpack("depth"), labels["k_star"])
-    at = unpack("at")
-    np.testing.assert_array_equal(unpack("document")[at], labels["document"])
-    np.testing.assert_array_equal(unpack("position")[at], labels["position"])
-    words = np.array(data["words"])
-    shown = labels["token"].str.replace("\n", "⏎")
-    np.testing.assert_array_equal(words[unpack("token")][at], shown)
-    np.testing.assert_array_equal(words[unpack("prediction")], labels["prediction"])
-    start = int(np.flatnonzero(unpack("run") == unpack("run")[at[0]])[0])
-    assert "".join(words[unpack("token")[start + 1 : start + 12]]) == "Lily had 3 red balls.⏎She saw it"
-    with pytest.raises(InputError, match="too large"):
-        packed(np.array([2**40]))
+def test_the_map_shows_every_token_in_its_text(tmp_path: Path) -> None:
+    features, clusters = planted(tmp_path, **MODEL)
+    labels, result = Result.load(clusters).table("labels").frame, profile(features, clusters)
+    drawn = result.figure("tokens-y-by-cluster")
+    assert [trace.name for trace in drawn.data] == ["others", "cluster 0", "cluster 1"]
+    for trace, cluster in zip(drawn.data, [-1, 0, 1], strict=True):
+        mine = labels[labels["cluster"] == cluster]
+        np.testing.assert_array_equal(trace.x, mine["x"])
+        np.testing.assert_array_equal(trace.y, mine["y"])
+    assert drawn.data[2].customdata[0].tolist() == ["Lily had 3 red balls.⏎⟦She⟧ saw it!…", " saw", "1"]
+    by_depth = result.figure("tokens-y-by-k_star")
+    np.testing.assert_array_equal(by_depth.data[0].marker.color, labels["k_star"])
+    tokens = result.table("tokens").frame
+    pd.testing.assert_frame_equal(
+        tokens[["document", "position", "cluster"]], labels[["document", "position", "cluster"]]
+    )
 
 
 def test_clusters_of_two_tables_say_which(tmp_path: Path) -> None:
-    from streamscope.features.cluster import main as cluster
-
     paths = []
     for i, name in enumerate("ab"):
         (tmp_path / name).mkdir()
         first, _ = planted(tmp_path / name, **MODEL, data={"corpus": name})
         table = pd.read_parquet(first).assign(token_id=lambda t, i=i: t["token_id"] + 100 * i)
         table = table[: 240 - 120 * i]
-        paths.append(str(planted_file(tmp_path / f"{name}.parquet", table=table, **MODEL, data={"corpus": name})))
-    how = ["--no-umap", "--method", "kmeans", "--clusters", "2", "--out", str(tmp_path / "clusters.parquet")]
-    cluster(["--features", *paths, *how])
-    labels, out = tmp_path / "clusters-labels.parquet", tmp_path / "out"
-    main([paths[0], str(labels), "--also", paths[1], "--out", str(out)])
-    table = pd.read_parquet(out / "profiles.parquet")
-    held = pd.read_parquet(labels).groupby(["cluster", "file"]).size().unstack(fill_value=0)
-    for row in table.to_dict("records"):
+        paths.append(planted_file(tmp_path / f"{name}.parquet", table=table, **MODEL, data={"corpus": name}))
+    both, clusters = FeatureTables(features=tuple(paths)), tmp_path / "clusters.parquet"
+    made = Cluster(umap=False, method="kmeans", clusters=2).measure(None, both)
+    made.save(clusters)
+    result, names = Profile(clusters=clusters).measure(None, both), [str(path) for path in paths]
+    held = made.table("labels").frame.groupby(["cluster", "file"]).size().unstack(fill_value=0)
+    for row in result.table().frame.to_dict("records"):
         shares = (held.loc[row["cluster"]] / row["n"]).tolist()
         found = json.loads(row["files"])
-        assert [found.get(path, 0) for path in paths] == pytest.approx(shares, abs=1e-4)
-    some = pd.read_parquet(out / "samples.parquet")
-    assert ((some["document"] >= 20) == (some["file"] == paths[1])).all() and some["file"].nunique() == 2
-    assert f"`{paths[0]}` 6" in (out / "profiles.md").read_text()
-    for given in ([paths[0], str(labels)], [paths[1], str(labels), "--also", paths[0]]):
+        assert [found.get(path, 0) for path in names] == pytest.approx(shares, abs=1e-4)
+    some = result.table("samples").frame
+    assert ((some["document"] >= 20) == (some["file"] == names[1])).all() and some["file"].nunique() == 2
+    for given in (paths[:1], paths[::-1]):
         with pytest.raises(InputError, match="clusters of other features"):
-            main([*given, "--out", str(out)])
+            Profile(clusters=clusters).measure(None, FeatureTables(features=tuple(given)))
+
+
+def test_without_clusters_they_are_made_now(tmp_path: Path) -> None:
+    features, _ = planted(tmp_path, **MODEL)
+    result = profile(features, None, umap=False)
+    made = Cluster(umap=False).measure(None, FeatureTables(features=(features,)))
+    assert result.table().frame["n"].sum() == 240
+    assert set(result.table().frame["cluster"]) == set(made.table("labels").frame["cluster"])
+    assert not {"x", "y"} & set(result.table("tokens").frame)
+    assert result.figure().data and result.about["clusters"] == made.about["clusters"]
 
 
 def test_texts_that_look_alike_are_one() -> None:
@@ -243,37 +260,23 @@ def test_texts_that_look_alike_are_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("of", "name", "message"),
     [
-        (lambda t, a: (t, {"clusters": a["clusters"] | {"sha256": "0" * 64}}), "other features"),
-        (lambda t, a: (t.assign(document=t["document"] + 100), a), "240 of 240 labels have no row"),
-        (lambda t, a: (pd.concat([t, t[:3]]), a), "3 tokens occur twice"),
-        (lambda t, a: (t.drop(columns="cluster"), a), "column cluster is missing"),
-        (lambda t, a: (t, {"features": {}}), "no table of clusters"),
+        ({"sha256": "0" * 64, "files": ["g.parquet"]}, "cluster", r"other features \(g\.parquet\)"),
+        ({"sha256": "0" * 64, "files": []}, "cluster", r"other features \(features that were extracted then\)"),
+        (None, "extract", "is no result of features.cluster, but of extract"),
     ],
 )
-def test_labels_that_do_not_match(tmp_path: Path, change: Any, message: str) -> None:
-    features, labels = planted(tmp_path, **MODEL)
-    table, about = change(pd.read_parquet(labels), read_about(labels)["about"])
-    write_table(table, labels, units={}, about=about)
+def test_clusters_that_do_not_match(tmp_path: Path, of: Any, name: str, message: str) -> None:
+    features, clusters = planted(tmp_path, **MODEL)
+    clusters_file(clusters, Result.load(clusters).table("labels").frame, of, name)
     with pytest.raises(InputError, match=message):
-        main([str(features), str(labels), "--out", str(tmp_path / "out")])
-    assert not (tmp_path / "out").exists()
+        profile(features, clusters)
 
 
-def test_clusters_without_a_map_and_other_options(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    features, labels = planted(tmp_path, **MODEL)
-    main([str(features), str(labels), "--out", str(tmp_path / "out")])
-    assert (tmp_path / "out" / "map.html").exists()
-    table = pd.read_parquet(labels).drop(columns=["x", "y"])[:200]
-    write_table(table, labels, units={}, about=read_about(labels)["about"])
-    main([str(features), str(labels), "--out", str(tmp_path / "out"), "--show", "1"])
-    out = " ".join(capsys.readouterr().out.split())
-    assert "no map" in out and "deleted, of an earlier run" in out and "40 rows of the features have no label" in out
-    assert not (tmp_path / "out" / "map.html").exists()
-    text = (tmp_path / "out" / "profiles.md").read_text()
-    assert "The 1 largest clusters; the other 1 are in" in text
+def test_bad_options(tmp_path: Path) -> None:
+    features, _ = planted(tmp_path, **MODEL)
     with pytest.raises(InputError, match="diverse must be at least 1"):
-        main([str(features), str(labels), "--diverse", "0"])
-    with pytest.raises(InputError, match=r"features\.cluster"):
-        main([str(features), str(tmp_path / "none.parquet")])
+        main(["--features", str(features), "--diverse", "0"])
+    with pytest.raises(InputError, match="there is no file"):
+        profile(features, tmp_path / "none.parquet")

@@ -74,14 +74,12 @@ COMMANDS = {
     "cluster": "features.cluster --features {features/out.parquet} --stability 2",
     "cluster-kmeans": "features.cluster --features {features-raw/out.parquet} --raw {features-raw/out-raw.parquet} "
     "--method kmeans --no-umap --stability 1 --resamples 200",
-    "profile": "features.profile {features/out.parquet} {cluster/out-labels.parquet}",
+    "profile": "features.profile --features {features/out.parquet} --clusters {cluster/out.parquet}",
     "predict_effects": "features.predict_effects --features {features/out.parquet} "
     "--effects {token_effects/out.parquet} --resamples 200 --shuffles 2",
     "token_effects": "interventions.token_effects lfa --heads L5.* --max-tokens 1000",
     "phenomena": "probes.phenomena lfa --only repeats capitalization --sequences 4",
 }
-FOLDERS = ("features.profile",)
-"""Commands that write into a folder."""
 ESTIMATE = {"sd": "sd", "ci_low": "low", "ci_high": "high", "p": "p", "p_holm": "p_holm"}
 
 
@@ -119,7 +117,7 @@ RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
            "specialization": long_names("value"),
            "head_groups": long_names("held_out"), "routing/heads": long_names("over_even"),
            "cluster/depth": {**long_names("share"), "tokens": "group", "n": "tokens"},
-           "cluster/agreement": long_names("value"), "cluster": {},
+           "cluster/agreement": long_names("value"), "cluster": {}, "profile": {},
            "predict_effects": {"ci_low": "r2_low", "ci_high": "r2_high"},
            "patch": {"sd": "recovery_sd", "ci_low": "recovery_low", "ci_high": "recovery_high", "p": "effect_p",
                      "p_holm": "effect_p_holm"}}  # fmt: skip
@@ -186,7 +184,7 @@ GONE = {
 CONTRACT = {
     "ablate", "ablation_effects", "abliterate", "amplify", "cluster", "coherence", "coreference", "directions",
     "features", "head_groups", "heads", "hydra", "latents", "linear", "mixing_monitor", "patch", "pds", "phenomena",
-    "picture", "predict_effects", "routing", "specialization", "sps", "steer", "steer_heads", "streams",
+    "picture", "predict_effects", "profile", "routing", "specialization", "sps", "steer", "steer_heads", "streams",
     "suppress", "token_effects",
 }  # fmt: skip
 """Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
@@ -223,7 +221,7 @@ def record(folder: Path, only: set[str]) -> None:
         to = folder / name
         to.mkdir(parents=True, exist_ok=True)
         with contextlib.redirect_stdout(io.StringIO()):
-            import_module(module).main([*argv, "--out", str(to if module in FOLDERS else to / "out.parquet")])
+            import_module(module).main([*argv, "--out", str(to / "out.parquet")])
         print(name, ", ".join(sorted(p.name for p in to.glob("*.parquet"))), flush=True)
         for page in to.glob("*.html"):
             page.unlink()
@@ -265,6 +263,8 @@ def controls(old: pd.DataFrame, folder: Path, name: str, family: str) -> list[st
 
 def now_of(again: Path, old: Path, family: str) -> pd.DataFrame:
     """The new table for an old one; a table that is the only one is the main one, and one may have become several."""
+    if family == "profile":
+        return pd.read_parquet(again / ("out.parquet" if old.stem == "profiles" else f"out-{old.stem}.parquet"))
     if family == "cluster":
         made = {"clusters": "out", **{name: f"out-{name}" for name in ("depth", "labels", "agreement", "stability")}}
         if old.stem != "summary":
