@@ -1,11 +1,7 @@
-"""The contract of a probe: what it asks of a model, what it reads, how it sums up, how it looks.
-
-A probe is a frozen dataclass whose fields are its options, with four methods:
+"""What a probe asks of a model, and what it reads.
 
     plan(prompts, tokenizer) -> Query      tokens, positions, hooks and logits it needs
     read(captures, query) -> DataFrame     one row per observation (prompt × head, …), tidy
-    summarize(table) -> DataFrame          estimates with n, sd, interval, and p where there is a comparison
-    plot(table) -> Figure                  plotly
 
 `read` sees captures only, so a sweep can run the query of any probe under any edits, in its own batches.
 No probe knows an architecture's name; all run on our models and on a TransformerLens bridge.
@@ -29,17 +25,6 @@ class Reader(Protocol):
 
     def read(self, captures: Captures, query: Query) -> pd.DataFrame:
         """One row per observation."""
-
-
-@runtime_checkable
-class Probe(Reader, Protocol):
-    """A reader that sums up and plots its own tables."""
-
-    def summarize(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Estimates."""
-
-    def plot(self, table: pd.DataFrame) -> Any:
-        """A plotly figure of a table."""
 
 
 def measure(

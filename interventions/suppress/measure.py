@@ -251,11 +251,6 @@ def add(seen: Seen, protocol: Protocol, observed: Observed, n_layers: int, name_
         _add_orders(seen, protocol, observed, measure, n_layers, name_of)
 
 
-def first_id(*ids: str) -> str:
-    """Cases under the name of the first."""
-    return ids[0]
-
-
 def _idle(measure: str, readout: str, cell: Cell, n_layers: int) -> str:
     """Why the heads cannot change what is read, "" where they can."""
     return REASON if by_construction(measure, readout, cell.heads, n_layers) else ""

@@ -13,8 +13,10 @@ import torch
 from scipy import stats
 
 from streamscope.models.hooks import Captures
+from streamscope.probes.linear.measure import GAINS, HITS
+from streamscope.probes.observations import Measure, Observations, each, estimate
 from streamscope.probes.specialization.measure import Sums, summary
-from streamscope.probes.stats.cross_validation import SHARED, cross_validated_gain, cross_validated_share, dealt
+from streamscope.probes.stats.cross_validation import SHARED, dealt
 from streamscope.probes.stats.held_out import RULES, held_out
 from streamscope.probes.stats.proportions import paired_proportions, proportion
 from streamscope.probes.stats.t_tests import clustered_t, welch_t
@@ -49,50 +51,59 @@ def noise_probe(rng: np.random.Generator, kind: str) -> tuple[np.ndarray, ...]:
     return x, labels, groups, (rank % 5)[groups], rng.integers(24, size=240)
 
 
+def judged(values: list, groups: np.ndarray, measure: Measure, against: float) -> pd.DataFrame:
+    """A row for each of several cross-validations [cases] of cases in groups, estimated as `probes.linear` does."""
+    units = pd.DataFrame({"unit": np.arange(len(groups)).astype(str), "cluster": groups.astype(str)})
+    total, cells = np.stack(values), pd.DataFrame({"draw": range(len(values))})
+    block = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
+    return estimate(block, each("value", cells, null=against)).frame
+
+
 @pytest.mark.parametrize("kind", ["cases", *(pytest.param(k, marks=pytest.mark.slow) for k in ("groups", "wide"))])
 def test_cross_validated_accuracy_and_selectivity(kind: str) -> None:
     """1,000 probes on noise (binomial error 0.7 points); taking the hits for independent holds under 91 %."""
     rng = np.random.default_rng(20)
-    p, held, naive, gains, both = [], [], [], [], []
+    own, naive, gains = [], [], []
     for _ in range(1000):
         x, labels, groups, folds, words = noise_probe(rng, kind)
         controls = [dealt(words, labels, rng) for _ in range(3)]
         every = ridge(x, np.stack([labels, *controls], 1), folds)
         hits = every[:, 0]
-        one = cross_validated_share(hits, groups, 0.5)
-        p.append(one.p)
-        held.append(one.ci_low <= 0.5 <= one.ci_high)
+        own.append(hits)
         alone = proportion(hits, groups)
         naive.append(alone.ci_low <= 0.5 <= alone.ci_high)
-        mean, low, high = cross_validated_gain(hits - every[:, 1:].mean(1), groups)
-        gains.append(mean)
-        both.append(low <= 0 <= high)
-    assert 0.03 <= np.mean(np.array(p) <= 0.05) <= 0.07
+        gains.append(hits - every[:, 1:].mean(1))
+    share, gain = judged(own, groups, HITS, 0.5), judged(gains, groups, GAINS, 0.0)
+    held = (share["low"] <= 0.5) & (share["high"] >= 0.5)
+    both = (gain["low"] <= 0) & (gain["high"] >= 0)
+    assert 0.03 <= np.mean(share["p"] <= 0.05) <= 0.07
     assert 0.93 <= np.mean(held) <= 0.97 and 0.93 <= np.mean(both) <= 0.97
     assert np.mean(naive) < 0.91
-    assert abs(np.mean(gains)) < 0.01
+    assert abs(gain["value"].mean()) < 0.01
 
 
 def test_cross_validated_power_and_caution() -> None:
     """A label that can be read is found; the interval of its accuracy is too wide, not too narrow."""
     rng = np.random.default_rng(21)
-    found = []
+    hits = []
     for _ in range(400):
         x, labels, groups, folds, _ = noise_probe(rng, "cases")
         x[:, 0] += 1.5 * (labels - 0.5)
-        found.append(cross_validated_share(ridge(x, labels, folds), groups, 0.5))
-    truth = np.mean([f.mean for f in found])
-    assert truth > 0.7 and np.mean([f.p < 0.05 for f in found]) > 0.99
-    assert np.mean([f.ci_low <= truth <= f.ci_high for f in found]) >= 0.95
+        hits.append(ridge(x, labels, folds))
+    found = judged(hits, groups, HITS, 0.5)
+    truth = found["value"].mean()
+    assert truth > 0.7 and np.mean(found["p"] < 0.05) > 0.99
+    assert np.mean((found["low"] <= truth) & (truth <= found["high"])) >= 0.95
 
 
 def test_score_test_by_hand() -> None:
     """Forty groups of one case, 30 hits: SE² = p(1−p)/39, and t with 39 degrees of freedom."""
-    one = cross_validated_share([1.0] * 30 + [0.0] * 10, np.arange(40), 0.5)
+    hits, alone = np.repeat([1.0, 0.0], [30, 10]), np.arange(40)
+    one = judged([hits], alone, HITS, 0.5).iloc[0]
     n = 39 * (1.959964 / 2.022691) ** 2 / SHARED
-    assert one.p == pytest.approx(2 * stats.norm.sf(0.25 / np.sqrt(0.25 / n)), rel=1e-4)
-    assert cross_validated_share([1.0] * 40, np.arange(40), 0.5).p < 1e-5
-    assert cross_validated_share([1.0] * 40, np.arange(40), 1.0).p == 1
+    assert one["p"] == pytest.approx(2 * stats.norm.sf(0.25 / np.sqrt(0.25 / n)), rel=1e-4)
+    assert judged([np.ones(40)], alone, HITS, 0.5)["p"][0] < 1e-5
+    assert judged([np.ones(40)], alone, HITS, 1.0)["p"][0] == 1
 
 
 def test_dealt_labels_are_as_frequent_as_the_true_ones() -> None:

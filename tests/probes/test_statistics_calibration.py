@@ -13,11 +13,12 @@ below reject 10 % and more.
 import gc
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
+from streamscope.probes.observations import Contrast, Measure, Observations, estimate
 from streamscope.probes.stats.corrections import correct
-from streamscope.probes.stats.curves import response_curve
 from streamscope.probes.stats.effect_sizes import d_of_totals, d_totals
 from streamscope.probes.stats.estimators import cluster_bootstrap, cluster_totals, ratio, read_clusters, t_quantile
 from streamscope.probes.stats.permutations import rank_among, relabel, sign_flip
@@ -172,14 +173,6 @@ def test_sign_flip_over_pairs(first: slice, tails: str = "t3") -> None:
     calibrated([sign_flip(row, resamples=199, seed=i).p for i, row in enumerate(totals[first])])
 
 
-def test_asymmetry_is_the_pairwise_t() -> None:
-    """`asymmetry` tests one number per pair: the same kernel, on the difference between the orders."""
-    condition, baseline, _ = pairs("t3", seed=5)
-    effect = (condition - baseline).reshape(S, -1, 2)
-    difference = effect[..., 0] - effect[..., 1]
-    calibrated(clustered_t(difference, np.ones(difference.shape[-1])).p)
-
-
 def test_power_is_that_of_theory() -> None:
     """With mean δ and sd σ of the pair means, the t test has the power of noncentral t with δ √D/σ."""
     effect, n = 0.3, 30
@@ -326,12 +319,23 @@ def test_slope_and_curvature() -> None:
     case, wiggle = draw(rng, "t3", S, 30, 1, 1), draw(rng, "t3", S, 30, 1, 5)
     y = (case + 0.3 * wiggle + 0.1 * rng.standard_normal((S, 30, 2, 5))).reshape(S, 60, 5)
     labels = np.repeat(np.arange(30), 2)
-    found = [response_curve(gates, row, labels) for row in y]
-    calibrated([f.p_slope for f in found])
-    calibrated([f.p_curvature for f in found])
-    assert 0.93 <= np.mean([f.slope_low <= 0 <= f.slope_high for f in found]) <= 0.97
-    collapse = [response_curve(gates, row + 0.5 * (gates == 1), labels).p_curvature for row in y[:500]]
-    assert rejected(collapse) > 0.8
+    powers = np.stack([np.ones(5), gates, gates**2], 1)
+    line, bend = np.linalg.pinv(powers[:, :2])[1], np.linalg.pinv(powers)[2]
+    units = pd.DataFrame({"unit": np.arange(60).astype(str), "cluster": labels.astype(str)})
+    measure = Measure(name="y", unit="y", resolution=0.0)
+
+    def fit(y: np.ndarray, weights: np.ndarray) -> pd.DataFrame:
+        cells = pd.DataFrame({"gate": np.tile(gates, len(y))})
+        total = y.transpose(0, 2, 1).reshape(-1, 60)
+        block = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
+        of = [dict(enumerate(weights, 5 * i)) for i in range(len(y))]
+        return estimate(block, [Contrast(quantity="fit", weights=one) for one in of]).frame
+
+    found = fit(y, line)
+    calibrated(found["p"])
+    calibrated(fit(y, bend)["p"])
+    assert 0.93 <= np.mean((found["low"] <= 0) & (found["high"] >= 0)) <= 0.97
+    assert rejected(fit(y[:500] + 0.5 * (gates == 1), bend)["p"]) > 0.8
 
 
 @pytest.mark.parametrize(("kind", "n"), [("pooled", 8), ("pooled", 30), ("d_z", 8), ("d_z", 30)])
