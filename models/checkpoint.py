@@ -39,6 +39,10 @@ NAMES = (
 )  # fmt: skip
 
 
+HUGGING_FACE = "hf:"
+"""What the name of a Hugging Face folder, or of a model in the hub's cache, begins with where a run is named."""
+
+
 def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
     """Copy weights into the model; any difference in names or shapes raises `InputError`."""
     own = dict(model.state_dict())
@@ -63,10 +67,15 @@ def bundled() -> tuple[str, ...]:
 def run_folder(run_or_path: str | Path) -> Path:
     """The folder of a run, checked to be one, or of a bundled model; a folder of that name here comes first.
 
-    `RUN@STEP` is the run at one of its snapshots, a `SnapshotPath`. Raises `InputError` for what is neither.
+    `RUN@STEP` is the run at one of its snapshots, a `SnapshotPath`. `hf:FOLDER` is the model of a Hugging Face folder
+    (`models.huggingface`), read into a run folder of the cache. Raises `InputError` for what is neither.
     """
     if not str(run_or_path):
         raise InputError("the name of a run is empty; give a run folder or a bundled model")
+    if str(run_or_path).startswith(HUGGING_FACE):
+        from streamscope.models.huggingface.convert import cached_run
+
+        return cached_run(str(run_or_path).removeprefix(HUGGING_FACE))
     path = Path(run_or_path)
     if path.is_dir():
         return SnapshotPath(path) if snapshot_step(path) is not None else path

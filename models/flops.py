@@ -3,7 +3,7 @@
     MFU = tokens per second · training FLOPs per token / peak FLOPs per second
 
 A multiply-add counts as two. Matrix products only: what norms, activations and softmaxes cost is in the time and not
-in the FLOPs. Attention counts all n keys (4 n D per layer); the causal half is not subtracted, as in PaLM's MFU.
+in the FLOPs. Attention counts all n keys (4 n H d_h per layer); the causal half is not subtracted, as in PaLM's MFU.
 """
 
 from typing import TYPE_CHECKING
@@ -38,7 +38,11 @@ def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[st
     n = n or c.n_ctx
     projections = sum(m.flops() for m in model.modules() if isinstance(m, Projection))
     gates = sum(2 * m.weight.numel() for m in model.modules() if isinstance(m, HeadGate))
-    out = {"projections": projections, "attention": 4 * n * c.d_model * c.n_layers, "head": 2 * c.d_model * c.d_vocab}
+    out = {
+        "projections": projections,
+        "attention": 4 * n * c.n_heads * c.d_head * c.n_layers,
+        "head": 2 * c.d_model * c.d_vocab,
+    }
     streams = sum(m.flops() for m in model.modules() if isinstance(m, HyperConnection))
     return out | ({"gates": gates} if gates else {}) | ({"hyper-connections": streams} if streams else {})
 

@@ -24,7 +24,6 @@ class LensConfig:
     """TransformerLens' flat field names, read-only, from a model and its configuration."""
 
     attn_only = False
-    n_key_value_heads = None
     positional_embedding_type = "standard"
     use_attn_result = False
     use_split_qkv_input = False
@@ -45,6 +44,12 @@ class LensConfig:
     def normalization_type(self) -> str | None:
         """LN or RMS of the final norm; None where TransformerLens has no name for it."""
         return NORM_NAMES.get(type(self._model.config.readout.norm))
+
+    @property
+    def n_key_value_heads(self) -> int | None:
+        """Heads of keys and values where they are fewer than those of queries, as in TransformerLens."""
+        config = self._model.config
+        return config.kv_heads if config.kv_heads < config.n_heads else None
 
     @property
     def device(self) -> torch.device:

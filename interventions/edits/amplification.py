@@ -33,9 +33,10 @@ def check_alpha(alpha: float) -> float:
     return float(alpha)
 
 
-def amplify_heads(heads: Iterable[Head], alpha: float, *, slopes: bool = False) -> dict[str, Edit]:
+def amplify_heads(heads: Iterable[Head], alpha: float, *, slopes: bool = False, scaled: str = "k") -> dict[str, Edit]:
     """softmax(α · scores) in the heads. Hooks: `attn.hook_k` [B, T, H, K], with `slopes` `attn.hook_slopes` [B, H].
 
+    Keys are scaled, which no gate reads; queries (`scaled="q"`) where several heads share their keys.
     α = 1 changes nothing, bit for bit. Raises `InputError` for α that is not above 0.
     """
     check_alpha(alpha)
@@ -44,16 +45,23 @@ def amplify_heads(heads: Iterable[Head], alpha: float, *, slopes: bool = False) 
         by_layer.setdefault(layer, []).append(head)
     edits: dict[str, Edit] = {}
     for layer, index in by_layer.items():
-        edits[f"blocks.{layer}.attn.hook_k"] = partial(_scale, index=index, alpha=alpha, axis=2)
+        edits[f"blocks.{layer}.attn.hook_{scaled}"] = partial(_scale, index=index, alpha=alpha, axis=2)
         if slopes:
             edits[f"blocks.{layer}.attn.hook_slopes"] = partial(_scale, index=index, alpha=alpha, axis=1)
     return edits
 
 
 def amplified(model: Any, alpha: float, heads: Iterable[Head] | None = None) -> dict[str, Edit]:
-    """`amplify_heads` for this model, with ALiBi's slopes where it has them; all heads by default."""
+    """`amplify_heads` for this model, with ALiBi's slopes where it has them; all heads by default.
+
+    Raises `InputError` where heads share keys and a gate reads the queries: neither can be scaled alone.
+    """
+    config = model.config
+    shared, gate = config.kv_heads < config.n_heads, config.attention.gate
+    if shared and gate is not None and gate.source == "query":
+        raise InputError("heads that share keys and whose gate reads the queries cannot be amplified one by one")
     chosen = parse_heads("all", model.config.n_layers, model.config.n_heads) if heads is None else heads
-    return amplify_heads(chosen, alpha, slopes=model.config.positions.slopes)
+    return amplify_heads(chosen, alpha, slopes=config.positions.slopes, scaled="q" if shared else "k")
 
 
 def _scale(x: Tensor, hook: Any, *, index: list[int], alpha: float, axis: int) -> Tensor:

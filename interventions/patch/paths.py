@@ -90,10 +90,10 @@ def connected(model: Any, edge: Edge) -> bool:
         return True
     if edge.layer < sender.layer or (edge.layer == sender.layer and (sender.ffn or edge.reader != "mlp_in")):
         return False
+    if edge.layer == sender.layer and getattr(residual, "order", "") == "parallel":
+        return False
     if not isinstance(residual, DualStream):
         return True
-    if edge.layer == sender.layer and residual.order == "parallel":
-        return False
     if edge.reader == "attn_v_in" and residual.values == "token":
         return not sender.ffn and not isinstance(residual, FrozenToken)
     return True

@@ -125,6 +125,12 @@ class Attention(Part):
     """Head gate."""
     dropout: float = 0.0
     """Dropout of the attention weights, in training."""
+    d_head: int = 0
+    """Width of a head; 0 means the model width over the heads."""
+    kv_heads: int = 0
+    """Heads of keys and values, each read by as many query heads in a row (grouped queries); 0 means one for each."""
+    qk_norm: Norm | None = None
+    """Norm of each head's queries and keys, before positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +146,8 @@ class Mlp(Part):
     """Output projection."""
     gate: Projection | None = None
     """Gate projection, for a gated FFN."""
-    activation: Literal["gelu", "silu"] = "gelu"
-    """Activation; gelu is the exact one."""
+    activation: Literal["gelu", "gelu_tanh", "silu", "relu"] = "gelu"
+    """Activation; gelu is the exact one, gelu_tanh GPT-2's approximation of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +249,12 @@ class ModelConfig:
         for field, largest in LARGEST.items():
             if not 1 <= getattr(self, field) <= largest:
                 raise InputError(f"{field} must be from 1 to {largest:,}, got {getattr(self, field)}")
-        if self.d_model % self.n_heads:
+        attention = self.attention
+        if attention.d_head < 0 or attention.kv_heads < 0:
+            raise InputError("attention.d_head and attention.kv_heads must not be negative")
+        if attention.kv_heads and self.n_heads % attention.kv_heads:
+            raise InputError(f"{attention.kv_heads} heads of keys and values do not divide the {self.n_heads} heads")
+        if self.d_model % self.n_heads and (not attention.d_head or attention.gate or self.norm.kind == "channel"):
             raise InputError(
                 f"{self.n_heads} heads do not divide the width {self.d_model}; "
                 f"the nearest width that fits is {max(1, round(self.d_model / self.n_heads)) * self.n_heads}"
@@ -267,8 +278,13 @@ class ModelConfig:
 
     @property
     def d_head(self) -> int:
-        """d_h = D / H."""
-        return self.d_model // self.n_heads
+        """d_h, by default D / H."""
+        return self.attention.d_head or self.d_model // self.n_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """G, heads of keys and values."""
+        return self.attention.kv_heads or self.n_heads
 
     @property
     def d_mlp(self) -> int:
@@ -278,14 +294,17 @@ class ModelConfig:
     def projections(self) -> list[tuple[str, Projection, int, int]]:
         """(hook prefix inside a block, spec, d_in, d_out) of every projection, in order of use."""
         attn, mlp, d, m = self.attention, self.mlp, self.d_model, self.d_mlp
-        rows = [(f"attn.{n}", getattr(attn, n), d, d) for n in "qkvo"]
+        q, kv = self.n_heads * self.d_head, self.kv_heads * self.d_head
+        widths = {"q": (d, q), "k": (d, kv), "v": (d, kv), "o": (q, d)}
+        rows = [(f"attn.{n}", getattr(attn, n), *width) for n, width in widths.items()]
         rows += [("mlp.gate", mlp.gate, d, m)] if mlp.gate is not None else []
         return [*rows, ("mlp.up", mlp.up, d, m), ("mlp.down", mlp.down, m, d)]
 
     def canon_widths(self) -> dict[str, int]:
         """Channels of each Canon layer of a block: {"a": D, "b": 3 D, "c": D, "d": M or 2 M}."""
         d, m = self.d_model, self.d_mlp
-        widths = {"a": d, "b": 3 * d, "c": d, "d": m if self.mlp.gate is None else 2 * m}
+        qkv = (self.n_heads + 2 * self.kv_heads) * self.d_head
+        widths = {"a": d, "b": qkv, "c": d, "d": m if self.mlp.gate is None else 2 * m}
         return {p: width for p, width in widths.items() if self.canon is not None and p.upper() in self.canon.places}
 
     @property

@@ -338,6 +338,8 @@ class Single(Residual):
     """One residual stream: a standard pre-norm transformer."""
 
     kind: ClassVar[str] = "single"
+    order: Literal["sequential", "parallel"] = "sequential"
+    """sequential: the FFN sees the attention's update of its layer; parallel: both read the same (GPT-NeoX)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """THE hook table: every activation a model exposes, in the order in which it is computed.
 
 Names follow TransformerLens 4 wherever it has one. Shapes use B batch, T position, D width, H heads,
-K head width, N streams, M hidden width of the FFN, R latent width of an HDPL projection; every hook carries the
-batch dimension. What the points do is in `models.hooks.points`.
+G heads of keys and values, K head width, N streams, M hidden width of the FFN, R latent width of an HDPL projection;
+every hook carries the batch dimension. What the points do is in `models.hooks.points`.
 """
 
 from collections.abc import Callable, Iterator
@@ -170,8 +170,8 @@ HOOKS: list[Hook] = [
     *_hdpl("attention", "v"),
     _canon("b", "B T 3D", "queries, keys and values"),
     Hook(name="blocks.L.attn.hook_q", shape="B T H K", meaning="queries, before positions"),
-    Hook(name="blocks.L.attn.hook_k", shape="B T H K", meaning="keys, before positions"),
-    Hook(name="blocks.L.attn.hook_v", shape="B T H K", meaning="values"),
+    Hook(name="blocks.L.attn.hook_k", shape="B T G K", meaning="keys, before positions"),
+    Hook(name="blocks.L.attn.hook_v", shape="B T G K", meaning="values"),
     Hook(
         name="blocks.L.attn.hook_rot_q",
         shape="B T H K",
@@ -179,7 +179,7 @@ HOOKS: list[Hook] = [
         when=lambda c: c.positions.rotates,
     ),
     Hook(
-        name="blocks.L.attn.hook_rot_k", shape="B T H K", meaning="keys after RoPE", when=lambda c: c.positions.rotates
+        name="blocks.L.attn.hook_rot_k", shape="B T G K", meaning="keys after RoPE", when=lambda c: c.positions.rotates
     ),
     Hook(
         name="blocks.L.attn.hook_slopes",
@@ -279,6 +279,7 @@ def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
     sizes = {
         "D": config.d_model,
         "H": config.n_heads,
+        "G": config.kv_heads,
         "K": config.d_head,
         "M": config.d_mlp,
         "3D": 3 * config.d_model,

@@ -23,10 +23,9 @@ class HeadGate(nn.Module):
     [D, H, 1 or d_h], so that every head sees the whole width.
     """
 
-    def __init__(self, spec: c.Gate, d_model: int, n_heads: int) -> None:
+    def __init__(self, spec: c.Gate, d_model: int, n_heads: int, d_head: int) -> None:
         super().__init__()
         self.spec, self.n_heads = spec, n_heads
-        d_head = d_model // n_heads
         width = d_head if spec.shape == "vector" else 1
         wide = spec.source == "normed"
         shape = (d_model, n_heads, width) if wide else (n_heads, d_head, width)
@@ -61,19 +60,25 @@ class Attention(Projected):
         spec, d, self.n_heads = config.attention, config.d_model, config.n_heads
         self.d_head, self.dropout = config.d_head, spec.dropout
         self.positions = module_for(config.positions)(config.positions, self.d_head, self.n_heads, config.n_ctx)
-        for name in "qkv":
-            self.add_projection(name, getattr(spec, name), d, d, config)
+        self.kv_heads = config.kv_heads
+        self.widths = (self.n_heads * self.d_head, *(self.kv_heads * self.d_head,) * 2)
+        for name, width in zip("qkv", self.widths, strict=True):
+            self.add_projection(name, getattr(spec, name), d, width, config)
+        if spec.qk_norm is not None:
+            self.q_norm, self.k_norm = (
+                module_for(spec.qk_norm)(spec.qk_norm, self.d_head, 1, hooks=False) for _ in range(2)
+            )
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         if config.positions.rotates:
             self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint()
         if config.positions.slopes:
             self.hook_slopes = OnDemand()
         self.hook_attn_scores, self.hook_pattern = OnDemand(), OnDemand()
-        self.gate = HeadGate(spec.gate, d, self.n_heads) if spec.gate is not None else None
+        self.gate = HeadGate(spec.gate, d, self.n_heads, self.d_head) if spec.gate is not None else None
         if self.gate is not None:
             self.hook_z_ungated, self.hook_gate = HookPoint(), HookPoint()
         self.hook_z = HookPoint()
-        self.add_projection("o", spec.o, d, d, config, init_scale=residual_scale(config))
+        self.add_projection("o", spec.o, self.widths[0], d, config, init_scale=residual_scale(config))
 
     def forward(
         self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"], canon: nn.Module | None = None
@@ -99,7 +104,7 @@ class Attention(Projected):
         else:
             q, k, v = self.project("q", x_q), self.project("k", x), self.project("v", x_v)
         if canon is not None:
-            q, k, v = canon(torch.cat([q, k, v], -1)).chunk(3, -1)
+            q, k, v = canon(torch.cat([q, k, v], -1)).split(self.widths, -1)
         q, k, v = self._heads("q", q), self._heads("k", k), self._heads("v", v)
         gate = self.gate(q, x_q, x_v if at is None else pick(x_v, at)) if self.gate is not None else None
         q, k = self._rotated(q, k, at)
@@ -115,8 +120,9 @@ class Attention(Projected):
         dense = [name for name, x in inputs.items() if x is inputs["k"] and self._plain(name)]
         if len(dense) < 2:
             return [self.project(name, x) for name, x in inputs.items()]
-        weight = torch.cat([self._modules[name].weight for name in dense])  # type: ignore[union-attr, misc]
-        made = dict(zip(dense, linear(inputs["k"], weight).chunk(len(dense), -1), strict=True))
+        weights = [self._modules[name].weight for name in dense]  # type: ignore[union-attr]
+        product = linear(inputs["k"], torch.cat(weights))  # type: ignore[arg-type]
+        made = dict(zip(dense, product.split([len(w) for w in weights], -1), strict=True))  # type: ignore[arg-type]
         return [made[name] if name in made else self.project(name, x) for name, x in inputs.items()]
 
     def _plain(self, name: str) -> bool:
@@ -127,8 +133,11 @@ class Attention(Projected):
         """The update: z through the output projection."""
         return self.project("o", z.flatten(-2))
 
-    def _heads(self, name: str, y: Tensor) -> Float[Tensor, "B T H K"]:
-        y = y.unflatten(-1, (self.n_heads, self.d_head))
+    def _heads(self, name: str, y: Tensor) -> Float[Tensor, "B T heads K"]:
+        """[B, T, H or G, K], normed where there is a norm, after its hook."""
+        y = y.unflatten(-1, (-1, self.d_head))
+        norm = self._modules.get(f"{name}_norm")
+        y = y if norm is None else norm(y)
         return tap(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
 
     def _rotated(self, q: Tensor, k: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -137,9 +146,13 @@ class Attention(Projected):
             q, k = self.hook_rot_q(q), self.hook_rot_k(k)
         return q, k
 
+    def _shared(self, x: Float[Tensor, "B T G K"]) -> Float[Tensor, "B T H K"]:
+        """Keys or values once for every query head that reads them."""
+        return x if self.kv_heads == self.n_heads else x.repeat_interleave(self.n_heads // self.kv_heads, 2)
+
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "B T H K"]:
         """A V per head; scores and weights are written out only for who listens to them."""
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, T, K]
+        q, k, v = (t.transpose(1, 2) for t in (q, self._shared(k), self._shared(v)))  # [B, H, T, K]
         bias = self._bias(q.shape[0], q.shape[2])
         dropout = self.dropout if self.training else 0.0
         if self.hook_attn_scores.listening or self.hook_pattern.listening:
@@ -161,7 +174,7 @@ class Attention(Projected):
 
     def _attend_at(self, q: Tensor, k: Tensor, v: Tensor, at: Int[Tensor, "B P"]) -> Float[Tensor, "B P H K"]:
         """`_attend` for the queries [B, P, H, K] of positions `at`, in evaluation and with nobody listening."""
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        q, k, v = (t.transpose(1, 2) for t in (q, self._shared(k), self._shared(v)))
         mask = torch.arange(k.shape[2], device=k.device) <= at[:, None, :, None]  # [B, 1, P, T]
         bias = self.positions.bias(k.shape[2])
         if bias is not None:
@@ -204,7 +217,8 @@ class Attention(Projected):
         return self.o.bias if self.o.bias is not None else self.o.matrix().new_zeros(self.o.d_out)
 
     def _in_weights(self, name: str) -> Tensor:
-        return self._modules[name].matrix().unflatten(1, (self.n_heads, self.d_head)).transpose(0, 1)  # type: ignore
+        own = self._modules[name].matrix().unflatten(1, (-1, self.d_head)).transpose(0, 1)  # type: ignore
+        return own.repeat_interleave(self.n_heads // len(own), 0)
 
 
 NARROW_HEAD = 48

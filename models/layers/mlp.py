@@ -1,6 +1,7 @@
 """The FFN: two channelized projections around an activation, optionally gated (DST Eq. 11–12)."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,9 @@ from streamscope.models import config as c
 from streamscope.models.hooks import tap
 from streamscope.models.layers.projections import Projected, Projection, residual_scale
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "silu": F.silu, "relu": F.relu,
+}  # fmt: skip
 
 
 class Mlp(Projected):

@@ -137,19 +137,32 @@ class Block(nn.Module):
         raise NotImplementedError
 
 
+class MidStream(NamedTuple):
+    """The stream between the branches of a parallel layer, with what its FFN reads."""
+
+    x: Tensor
+    x_ffn: Tensor
+
+
 class SingleBlock(Block):
-    """x ← x + attn(x); x ← x + mlp(x)."""
+    """x ← x + attn(x); x ← x + mlp(x). In parallel order x ← x + attn(x) + mlp(x)."""
 
     hook_resid_pre: HookPoint
     hook_resid_mid: HookPoint
     hook_resid_post: HookPoint
 
-    def around_attn(self, x: Tensor, attn: AttentionBranch) -> Tensor:
-        x = tap(self.hook_resid_pre, x)
-        return self.hook_resid_mid(x + attn(x, x))
+    def __init__(self, config: c.ModelConfig, layer: int) -> None:
+        super().__init__(config, layer)
+        self.parallel = isinstance(config.residual, c.Single) and config.residual.order == "parallel"
 
-    def around_mlp(self, x: Tensor, mlp: MlpBranch) -> Tensor:
-        return self.hook_resid_post(x + mlp(x))
+    def around_attn(self, x: Tensor, attn: AttentionBranch) -> Tensor | MidStream:
+        x = tap(self.hook_resid_pre, x)
+        mid = self.hook_resid_mid(x + attn(x, x))
+        return MidStream(mid, x) if self.parallel else mid
+
+    def around_mlp(self, state: Tensor | MidStream, mlp: MlpBranch) -> Tensor:
+        x, x_ffn = state if isinstance(state, MidStream) else (state, state)
+        return self.hook_resid_post(x + mlp(x_ffn))
 
 
 @implements(c.Single)

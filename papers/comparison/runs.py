@@ -106,6 +106,8 @@ def opened(run: str, presets: Sequence[str]) -> Run:
 
     folder = run_folder(run)
     manifest, config = read_manifest(folder), read_json(folder / "config.json", Config)
+    # with the fields that have come since, at their defaults: runs of two versions are compared by what they say
+    config["model"] = to_dict(from_dict(ModelConfig, config["model"]))
     preset = str(manifest.get("preset"))
     if preset not in presets:
         raise InputError(f"{folder} is a run of {preset}; this comparison is of {', '.join(presets)}")

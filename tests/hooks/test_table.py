@@ -101,7 +101,7 @@ def test_shapes(variant: str) -> None:
     """Every activation has one of its row's shapes, and begins with the batch."""
     model = make(variant)
     c = model.config
-    sizes = {"B": B, "T": T, "D": c.d_model, "H": c.n_heads, "K": c.d_head, "M": c.d_mlp, "1": 1}
+    sizes = {"B": B, "T": T, "D": c.d_model, "H": c.n_heads, "G": c.kv_heads, "K": c.d_head, "M": c.d_mlp, "1": 1}
     ranks = {path: spec.latent_width(i, o) for path, spec, i, o in c.projections() if isinstance(spec, Hdpl)}
     sizes |= {"3D": 3 * c.d_model, "2M": 2 * c.d_mlp, "N": getattr(c.residual, "n", 0)}
     projections = {name: (d_in // c.n_heads, d_out // c.n_heads) for name, _, d_in, d_out in c.projections()}

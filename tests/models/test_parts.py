@@ -169,7 +169,7 @@ def test_alibi_enters_the_scores_and_learned_positions_the_stream() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_gate(shape: Any, source: Any, bias: bool) -> None:
     """σ(W s + b), head by head: scalar or vector, from the query, the normed input, or the values' input."""
-    gate = shake(HeadGate(c.Gate(shape=shape, source=source, bias=bias), D, H))
+    gate = shake(HeadGate(c.Gate(shape=shape, source=source, bias=bias), D, H, D // H))
     q, x, x_v = random(B, T, H, K, seed=1), random(B, T, D, seed=2), random(B, T, D, seed=4)
     g = gate(q, x, x_v)
     assert g.shape == (B, T, H, K if shape == "vector" else 1)

@@ -1,0 +1,177 @@
+"""A Hugging Face folder as a run folder: configuration, weights, tokenizer, and what it was made of."""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from streamscope.models.config import ModelConfig
+from streamscope.models.config.serialization import to_dict
+from streamscope.models.disk import read_json, write_text
+from streamscope.models.errors import InputError, unknown
+from streamscope.models.huggingface.families import FAMILIES, Family
+from streamscope.models.tensors import FORMAT, write_tensors
+from streamscope.models.text.cache import cache_root, cached
+from streamscope.models.text.tokenizer import PAIRS, Tokenizer
+
+INDEX = "model.safetensors.index.json"
+IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
+"""Ends of names of buffers that older files hold: causal masks and wavelengths."""
+
+
+def source_folder(name: str) -> Path:
+    """The folder of a model: a folder here, or one in the hub's cache. Raises `InputError` for neither."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, OSError):
+        raise InputError(f"{name} is no folder here and no model in the hub's cache; nothing is fetched") from None
+
+
+def read_config(folder: Path) -> tuple[ModelConfig, Family]:
+    """The configuration in our parts. Raises `InputError` for another family, a lacking or an unsupported option."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InputError(f"{folder} has no config.json: is it the folder of a Hugging Face model?")
+    theirs = read_json(path, dict[str, Any])
+    kind = str(theirs.get("model_type"))
+    if kind not in FAMILIES:
+        raise unknown(f"model_type of {path}", kind, list(FAMILIES))
+    family = FAMILIES[kind]
+    try:
+        return family.config(theirs), family
+    except KeyError as error:
+        raise InputError(f"{path} lacks {error}") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _files(folder: Path) -> list[Path]:
+    """The safetensors files of a model. Raises `InputError` where there are none."""
+    if (folder / INDEX).is_file():
+        index = read_json(folder / INDEX, dict[str, Any])
+        return [folder / name for name in sorted(set(index.get("weight_map", {}).values()))]
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    pickled = next(iter(sorted(folder.glob("*.bin"))), None)
+    hint = f"; {pickled.name} is pickled, which is not read: save the model as safetensors" if pickled else ""
+    raise InputError(f"{folder} has no model.safetensors{hint}")
+
+
+def read_weights(folder: Path, config: ModelConfig, family: Family) -> dict[str, Tensor]:
+    """Our tensors by name, mapped from theirs, fp32 unless they are narrower.
+
+    Raises `InputError` for a damaged file, a tensor that is not there and one that nobody reads.
+    """
+    with ExitStack() as stack:
+        where: dict[str, Any] = {}
+        for path in _files(folder):
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise InputError(f"{path} is no sound safetensors file ({error})") from None
+            where |= dict.fromkeys(file.keys(), file)
+        whole = any(name.startswith(family.prefix) for name in where)
+        found: dict[str, Tensor] = {}
+        used: set[str] = set()
+        for ours, their, make in _unrepeated(family, config):
+            name = their[1:] if their.startswith("/") else (family.prefix if whole else "") + their
+            if name not in where:
+                raise InputError(f"{folder} lacks {name}, which makes {ours}")
+            found[ours] = make(where[name].get_tensor(name)).contiguous()
+            used.add(name)
+        rest = [
+            n for n in where if n not in used and not n.endswith(IGNORED) and not (_head(n) and config.readout.tied)
+        ]
+        if rest:
+            raise InputError(
+                f"{folder} has {rest[0]}{f' and {len(rest) - 1} more' * (len(rest) > 1)} that no part takes"
+            )
+    return found
+
+
+def _unrepeated(family: Family, config: ModelConfig) -> Iterator[Any]:
+    """The weights of a family, without the biases of maps that have none."""
+    lacking = {f".{name}.bias" for name, spec, *_ in config.projections() if not getattr(spec, "bias", False)}
+    seen: set[str] = set()
+    for ours, their, make in family.weights(config):
+        if ours not in seen and not any(ours.endswith(end) for end in lacking):
+            seen.add(ours)
+            yield ours, their, make
+
+
+def _head(name: str) -> bool:
+    return name in ("lm_head.weight", "embed_out.weight")
+
+
+def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer | None:
+    """Its tokenizer, where the folder has one that fits the model."""
+    if not any((folder / name).is_file() for name in ("tokenizer.json", *PAIRS)):
+        return None
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.d_vocab > config.d_vocab:
+        raise InputError(f"the tokenizer of {folder} has {tokenizer.d_vocab} entries, the model {config.d_vocab}")
+    return tokenizer
+
+
+def write_run(folder: Path, out: Path) -> ModelConfig:
+    """Fill the empty folder `out` with the model of a Hugging Face folder. Raises as the readers of the parts."""
+    config, family = read_config(folder)
+    tokenizer = read_tokenizer(folder, config)
+    tensors = read_weights(folder, config, family)
+    digest = write_tensors(out / "model.safetensors", tensors, {})
+    if tokenizer is not None:
+        tokenizer.save(out / "tokenizer.json")
+    write_text(out / "config.json", json.dumps({"format": FORMAT, "model": to_dict(config)}, indent=1))
+    manifest = {
+        "preset": config.name, "scale": None, "seed": None, "outcome": "completed", "weights": digest,
+        "parameters": sum(x.numel() for x in tensors.values()), "source": str(folder.resolve()),
+    }  # fmt: skip
+    write_text(out / "manifest.json", json.dumps(manifest, indent=2))
+    return config
+
+
+def convert(folder: Path, out: Path) -> ModelConfig:
+    """Write the model of a Hugging Face folder as the run folder `out`, whole or not at all.
+
+    Raises `InputError` for an `out` that is there, and as `write_run`.
+    """
+    if out.exists():
+        raise InputError(f"{out} is there already; give a new folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name[:12]}-", dir=out.parent) as scratch:
+        part = Path(scratch) / "run"
+        part.mkdir()
+        config = write_run(folder, part)
+        part.rename(out)
+    return config
+
+
+def cached_run(name: str) -> Path:
+    """The run folder of `hf:NAME` in the cache, made where it is not there; another state of its files has another."""
+    folder = source_folder(name)
+    files = [folder / "config.json", *_files(folder), *(p for p in sorted(folder.glob("*token*")) if p.is_file())]
+    state = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.exists()]
+    digest = hashlib.sha256(json.dumps(state).encode()).hexdigest()[:16]
+    out = cache_root() / "huggingface" / f"{folder.resolve().name}-{digest}"
+
+    def build(part: Path) -> None:
+        write_run(folder, part)
+
+    def there(run: Path) -> Path:
+        if not (run / "manifest.json").is_file():
+            raise InputError(f"{run} is not whole")
+        return run
+
+    return cached(out, build, there)

@@ -1,0 +1,127 @@
+"""Models of the library's families, random, as ours: logits equal to the library's, and every command takes them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from streamscope.models import load
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
+from streamscope.models.huggingface import main
+
+SIZES = dict(vocab_size=260, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
+BASE = dict(SIZES, max_position_embeddings=40)
+LLAMA = dict(BASE, num_key_value_heads=2, rms_norm_eps=1e-6)
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2", dict(vocab_size=260, n_embd=48, n_layer=3, n_head=4, n_positions=40)),
+    "gpt2-untied": ("GPT2", dict(vocab_size=260, n_embd=48, n_layer=2, n_head=4, n_positions=40, n_inner=70,
+                                 activation_function="relu", tie_word_embeddings=False)),
+    "pythia": ("GPTNeoX", dict(BASE, num_attention_heads=2)),
+    "neox-in-sequence": ("GPTNeoX", dict(BASE, num_attention_heads=3, rotary_pct=0.5, attention_bias=False,
+                                         use_parallel_residual=False,
+                                         hidden_act="gelu_new", tie_word_embeddings=True)),
+    "llama": ("Llama", dict(LLAMA)),
+    "llama-wide-heads": ("Llama", dict(LLAMA, head_dim=20, attention_bias=True, mlp_bias=True,
+                                       tie_word_embeddings=True)),
+    "qwen2": ("Qwen2", dict(LLAMA)),
+    "qwen3": ("Qwen3", dict(LLAMA, head_dim=16)),
+}  # fmt: skip
+
+
+def theirs(kind: str, seed: int = 0) -> Any:
+    """A random model of the library; norms and biases are not at their neutral values."""
+    transformers = pytest.importorskip("transformers")
+    name, options = CASES[kind]
+    head = {"GPT2": "GPT2LMHeadModel"}.get(name, f"{name}ForCausalLM")
+    torch.manual_seed(seed)
+    model = getattr(transformers, head)(getattr(transformers, f"{name}Config")(**options)).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    return model
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_logits_are_the_librarys(kind: str, tmp_path: Path) -> None:
+    peer = theirs(kind)
+    peer.save_pretrained(tmp_path / "model", max_shard_size="60KB" if kind == "llama" else "5GB")
+    assert (tmp_path / "model" / "model.safetensors.index.json").is_file() == (kind == "llama"), "sharded"
+    model = load(f"hf:{tmp_path / 'model'}")
+    tokens = torch.randint(0, 260, (3, 40), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        want = peer(tokens).logits
+        got = model(tokens)
+    scale = want.abs().max()
+    assert ((got - want).abs().max() / scale).item() < 1e-5
+    assert model.n_params() == sum(p.numel() for p in peer.parameters())
+
+
+@pytest.mark.parametrize("kind", ["pythia", "qwen3"])
+def test_hooks_have_the_shapes_of_the_table_and_segments_agree(kind: str, tmp_path: Path) -> None:
+    theirs(kind).save_pretrained(tmp_path / "model")
+    model = load(f"hf:{tmp_path / 'model'}")
+    tokens = torch.arange(12)[None]
+    with capture(model, ["blocks.*.attn.hook_*", "blocks.*.hook_resid_*"]) as found, torch.no_grad():
+        model(tokens)
+    c = model.config
+    assert found["blocks.1.attn.hook_k"].shape == (1, 12, c.kv_heads, c.d_head)
+    assert found["blocks.1.attn.hook_z"].shape == (1, 12, c.n_heads, c.d_head)
+    assert model.cfg.n_key_value_heads == (None if kind == "pythia" else 2)
+    assert model.blocks[0].attn.W_K.shape == model.blocks[0].attn.W_Q.shape == (c.n_heads, c.d_model, c.d_head)
+    with torch.no_grad():
+        whole = model(tokens)
+    state = model.segment(model.embed_tokens(tokens), 0, 1)
+    with torch.no_grad():
+        assert torch.equal(model.logits(model.segment(state, 1)), whole)
+        scores = torch.einsum("btgk,bsgk->bgts", *(found[f"blocks.0.attn.hook_rot_{n}"] for n in "qk")) \
+            if c.kv_heads == c.n_heads else None  # fmt: skip
+    if scores is not None:
+        pattern = model.patterns(tokens, [0])[0]
+        future = torch.ones(12, 12, dtype=torch.bool).triu(1)
+        want = (scores / c.d_head**0.5).masked_fill(future, -torch.inf).softmax(-1)
+        torch.testing.assert_close(pattern, want, rtol=1e-4, atol=1e-6)
+    with edit(model, {"blocks.2.attn.hook_z": lambda z, hook: 0 * z}), torch.no_grad():
+        assert not torch.allclose(model(tokens), whole)
+
+
+def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    peer = theirs("gpt2")
+    folder, out = tmp_path / "model", tmp_path / "runs" / "gpt2"
+    peer.save_pretrained(folder)
+    main([str(folder), "--out", str(out)])
+    assert "3 layers, 4 heads, width 48" in capsys.readouterr().out
+    assert load(out).run == out
+    with pytest.raises(InputError, match="is there already"):
+        main([str(folder), "--out", str(out)])
+    saved = json.loads((folder / "config.json").read_text())
+
+    def refused(line: str, **changes: Any) -> None:
+        (folder / "config.json").write_text(json.dumps(saved | changes))
+        with pytest.raises(InputError, match=line):
+            load(f"hf:{folder}")
+
+    refused("did you mean|model_type", model_type="gpt3")
+    refused("scale_attn_weights = False has no part here", scale_attn_weights=False)
+    refused("activation", activation_function="tanh")
+    refused("belongs to another configuration|lacks", n_layer=4)
+    refused("has .* that no part takes", n_layer=2)
+    saved.pop("n_head")
+    refused("lacks 'n_head'")
+    (folder / "config.json").write_text(json.dumps(saved | {"n_head": 4}))
+    (folder / "model.safetensors").write_bytes(b"no")
+    with pytest.raises(InputError, match="no sound safetensors file"):
+        load(f"hf:{folder}")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="pickled, which is not read"):
+        load(f"hf:{folder}")
+    with pytest.raises(InputError, match="no folder here and no model in the hub's cache"):
+        load("hf:nobody/nothing")
+    assert not list((tmp_path / "cache").rglob("*/built"))
