@@ -72,13 +72,12 @@ def relabel(
     Statistic: mean(a) − mean(b). Under the null the groups have one distribution: unequal spreads count against it.
     p_min = 2 / C(n_a+n_b, n_a): with 3 seeds against 3 it is 0.10, so 5 % is out of reach; 4 against 4 gives 0.029.
 
-    Raises `InputError` for values that are not finite and an empty group. scipy.stats.permutation_test.
+    Raises `InputError` for values that are not finite and a group of fewer than two. scipy.stats.permutation_test.
     """
-
     x, y = finite(a, "first group"), finite(b, "second group")
     n = len(x) + len(y)
-    if n < 3:
-        raise InputError("relabelling one unit against one has nothing to count; train more seeds")
+    if min(len(x), len(y)) < 2:
+        raise InputError(f"relabelling {len(x)} against {len(y)} units: two in each group are needed; train more seeds")
     result = stats.permutation_test(
         (x, y),
         _difference,

@@ -9,6 +9,7 @@ import statsmodels.api as sm
 from scipy import stats
 
 from streamscope.models.errors import InputError
+from streamscope.probes.stats.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
 from streamscope.probes.stats.estimators import (
     cluster_bootstrap,
     cluster_codes,
@@ -23,7 +24,7 @@ from streamscope.probes.stats.estimators import (
 )
 from streamscope.probes.stats.permutations import sign_flip
 from streamscope.probes.stats.proportions import paired_proportions, proportion
-from streamscope.probes.stats.t_tests import clustered_t
+from streamscope.probes.stats.t_tests import clustered_t, constant, welch_t
 
 RNG = np.random.default_rng(0)
 
@@ -329,3 +330,58 @@ def test_statistics_of_one_label_refuse_several() -> None:
         mean(x, [(None, "a", "b"), *labels[1:]])
     with pytest.raises(InputError, match="at least two clusters, got 1"):
         mean(x, [(*one[:2], "same") for one in labels])
+
+
+def test_a_bootstrap_interval_is_the_percentiles_at_the_level_expanded_to_t() -> None:
+    """By a loop over resamples of its own: D = 9 clusters, level 1 − 2 Φ(−sqrt(9/8) t_8) (Hesterberg 2015)."""
+    x = np.random.default_rng(8).normal(size=9)
+    means = np.random.default_rng(0).choice(x, (100_000, 9)).mean(1)
+    tail = stats.norm.sf(np.sqrt(9 / 8) * stats.t.ppf(0.975, 8))
+    want = np.quantile(means, [tail, 1 - tail])
+    found = cluster_bootstrap(ratio, x, np.ones(9), method="percentile", resamples=50_000)
+    np.testing.assert_allclose([float(f) for f in found], want, atol=0.01 * (want[1] - want[0]))
+
+
+def test_an_interval_is_given_from_the_fewest_clusters_on() -> None:
+    labels = [(f"a{i % 8}", f"b{i // 8}") for i in range(64)]
+    x = np.random.default_rng(2).normal(size=64)
+    within = read_clusters(labels, 64)
+    assert within.count == 8
+    low, high = statistic_interval(ratio, *within.totals(x), within=within)
+    assert low < x.mean() < high
+
+
+def test_d_of_several_rows_far_from_zero_is_that_of_each() -> None:
+    rng = np.random.default_rng(4)
+    x1, x0 = rng.normal(size=(2, 3, 40)) + np.array([0.0, 1e5, -3e6])[:, None]
+    totals = d_totals(x1, x0, np.repeat(np.arange(10), 4))
+    for kind in ("pooled", "d_z"):
+        found = d_of_totals(kind, *totals)
+        np.testing.assert_allclose(found, [cohens_d(a, b, kind) for a, b in zip(x1, x0, strict=True)], rtol=1e-6)
+
+
+def test_welch_of_several_rows_is_scipys_of_each() -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(size=(3, 7)) * np.array([[1.0], [3.0], [9.0]]), rng.normal(size=(3, 5)) + 1
+    found = welch_t(a, b)
+    for row in range(3):
+        want = stats.ttest_ind(a[row], b[row], equal_var=False)
+        assert [found.t[row], found.p[row], found.df[row]] == pytest.approx([want.statistic, want.pvalue, want.df])
+        assert found.difference[row] == pytest.approx(a[row].mean() - b[row].mean())
+
+
+def test_what_is_constant_is_so_beside_the_scale_of_the_data() -> None:
+    eps = np.finfo(float).eps
+    assert constant(np.array([1.0, 1.0 + 8 * eps]), 1.0) and not constant(np.array([1.0, 1.0 + 32 * eps]), 1.0)
+    assert constant(np.array([0.0, 1e-13]), 1e3) and not constant(np.array([0.0, 1e-13]), 1.0)
+    assert not constant(np.array([0.0, 1e-13])), "without a scale its own values are the scale"
+    assert constant(np.zeros(3))
+
+
+def test_d_needs_two_values_in_each_condition() -> None:
+    for make in (cohens_d, d_interval):
+        with pytest.raises(InputError, match="condition"):
+            make([1.0], [0.0, 1.0])
+        with pytest.raises(InputError, match="baseline"):
+            make([1.0, 2.0], [0.0])
+    assert cohens_d([1.0, 3.0], [0.0, 1.0]) == pytest.approx(1.5 / np.sqrt(1.25))

@@ -124,7 +124,7 @@ def test_sign_flips_of_clusters() -> None:
     """A cluster flips as one: its sum is all that counts; clusters that sum to 0 change nothing."""
     c = sign_flip([1, 2, 3, 1, 4, -4, 2, -2], list("aabbccdd"))
     assert (c.n, c.p, c.p_min) == (4, 0.5, 0.5)
-    assert sign_flip([0.0, 0.0, 0.0]).p == 1
+    assert sign_flip([0.0, 0.0, 0.0]).p == sign_flip([0.0, 0.0, 0.0]).p_min == 1
     assert sign_flip([0.0, 0.0, 2.0]).p == 1 and sign_flip([0.0, 2.0], alternative="greater").p == 0.5
 
 
@@ -147,7 +147,14 @@ def test_relabelling_by_enumeration() -> None:
     tails = [(np.array(found) >= observed - 1e-9).mean(), (np.array(found) <= observed + 1e-9).mean()]
     c = relabel(a, b)
     assert c.exact and c.p == pytest.approx(min(1, 2 * min(tails))) and c.p_min == 2 / 35
-    assert not relabel(RNG.normal(size=10), RNG.normal(size=10)).exact
+    many = RNG.normal(size=10), RNG.normal(size=10)
+    assert not relabel(*many).exact and relabel(*many).p_min == 2 / 10_000
+    assert relabel(*many, alternative="less").p_min == 1 / 10_000 and relabel(*many, resamples=99).p_min == 2 / 100
+    assert relabel(*many, seed=1) == relabel(*many, seed=1) != relabel(*many, seed=2)
+    assert relabel(a, b, alternative="greater").p_min == 1 / 35 and relabel(a, b, resamples=35).exact
+    with pytest.raises(InputError, match="relabelling 2 against 1 units: two in each group are needed"):
+        relabel([1.0, 2.0], [5.0])
+    assert relabel([1.0, 2.0], [5.0, 6.0]).n == 4
 
 
 def test_rank_by_hand() -> None:
@@ -157,7 +164,10 @@ def test_rank_by_hand() -> None:
     assert rank_among(19.5, draws).p == pytest.approx(2 / 21)
     assert rank_among(0.0, draws, alternative="less").p == pytest.approx(2 / 21)
     c = rank_among(9.5, draws)
-    assert (c.p, c.p_min, c.n, c.statistic) == (1, pytest.approx(2 / 21), 20, 0)
+    assert (c.p, c.p_min, c.n, c.statistic, c.exact) == (1, pytest.approx(2 / 21), 20, 0, True)
+    assert rank_among(1.0, [0.0], alternative="greater").p_min == 1 / 2 and rank_among(1.0, [0.0]).p_min == 1
+    with pytest.raises(InputError, match="observed effect inf is not finite"):
+        rank_among(np.inf, draws)
 
 
 @pytest.mark.parametrize(
