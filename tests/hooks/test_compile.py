@@ -151,7 +151,7 @@ def _sampled_step(backend: str) -> None:
     assert all(p.penalty is None for p in model._hdpl)
 
 
-def check_a_whole_step_compiles_as_one_graph() -> None:
+def check_a_whole_step_compiles_as_one_graph_slowly() -> None:
     """Model, readouts of all layers, loss: no graph break, and the plain step's loss and gradients."""
     _whole_step("eager", "pls")
 

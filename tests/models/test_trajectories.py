@@ -100,7 +100,7 @@ def assert_same(model: StreamTransformer, sweep: Sequence[Edits], tolerance: flo
     [
         pytest.param(case, at, id=f"{case}-{where}", marks=[] if case in fast else pytest.mark.slow)
         for where, at, fast in (
-            ("everywhere", None, {"pls", "kromcanon"}),
+            ("everywhere", None, {"pls"}),
             ("answers", AT, {*FOUR, "alibi", "gate from values"}),
         )
         for case in CASES

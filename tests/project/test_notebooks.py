@@ -9,7 +9,15 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-SMALLER = {"00_tour": {"n=300": "n=40", "max_documents=50": "max_documents=4", "max_new_tokens=60": "max_new_tokens=8"}}
+SMALLER = {
+    "00_tour": {
+        "n=300": "n=40",
+        "max_documents=50": "max_documents=4",
+        "max_new_tokens=60": "max_new_tokens=8",
+        "max_new_tokens=40": "max_new_tokens=8",
+        'Ablate(heads="all")': 'Ablate(heads="L5.*", draws=1)',
+    }
+}
 """What the quick test writes in the place of the notebook's own sizes, which `make test-slow` keeps."""
 
 
