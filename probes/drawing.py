@@ -186,7 +186,7 @@ def _(figure: Intervals, table: Table) -> go.Figure:
     if figure.by is not None and len(frame):
         frame = frame[frame[figure.by] == frame[figure.by].min()]
     order = frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]
-    frame = frame.loc[order].iloc[::-1]
+    frame = frame.loc[order if figure.ranked else sorted(order)].iloc[::-1]
     drawn = go.Figure()
     for i, name in enumerate([figure.y, *([figure.beside] if figure.beside and figure.beside in frame else [])]):
         column = table.column(name)

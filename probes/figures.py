@@ -72,6 +72,8 @@ class Intervals(Figure):
     beside: str | None = None
     by: str | None = None
     most: int = 40
+    ranked: bool = True
+    """The largest above; else in the order of the table."""
     each: tuple[str, ...] = ()
     """A panel for every combination of these columns' values; the last of two or more goes across."""
 

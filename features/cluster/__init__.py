@@ -62,7 +62,7 @@ class Cluster(Instrument):
     """Clusters that were written before: the tokens get their labels, and nothing is fitted."""
 
     figures: ClassVar = (
-        Intervals("share", "depth", label="depth", each=("group",)),
+        Intervals("share", "depth", label="depth", each=("group",), ranked=False),
         Curve("held", x="largest", log=True),
         Histogram("k_star_sd", at="dealt"),
     )

@@ -10,7 +10,7 @@ import pytest
 
 from streamscope.models.errors import InputError
 from streamscope.probes.contract import REGISTERED, Documents, Instrument, Prompts, Seen, instrument
-from streamscope.probes.figures import Curve, HeadMap
+from streamscope.probes.figures import Curve, HeadMap, Intervals
 from streamscope.probes.observations import Contrast, Measure, Observations
 from streamscope.probes.result import Column, Result, Table, counts, key, quantity
 from streamscope.probes.together import compare, together
@@ -170,6 +170,19 @@ def test_seeds_beside_controls_are_means_of_the_differences() -> None:
     assert found.loc["L0H0", "value_difference"] == pytest.approx(differences.mean())
     half = 4.302652729749462 * differences.std(ddof=1) / np.sqrt(3)  # t of 2 degrees of freedom
     assert found.loc["L0H0", "value_difference_high"] == pytest.approx(differences.mean() + half)
+
+
+def test_intervals_are_drawn_by_size_or_in_the_order_of_the_table() -> None:
+    class Less(Nobody):
+        level = -1.0
+
+    found = Steps().measure(Less())
+    swapped = found.table().frame.iloc[::-1].reset_index(drop=True)
+    table = replace(found.table(), frame=swapped, missing={})
+    result = replace(found, tables={"main": table})
+    for ranked, rows in ((True, ["L0H1", "L0H0"]), (False, ["L0H0", "L0H1"])):
+        drawn = replace(result, figures=(Intervals("value", ranked=ranked),)).figure()
+        assert list(drawn.data[0].y) == rows, "the lowest row comes first"
 
 
 def test_files_of_two_results_are_not_read_as_one(tmp_path: Path) -> None:
