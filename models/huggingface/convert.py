@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import to_dict
@@ -23,6 +24,12 @@ from streamscope.models.text.tokenizer import PAIRS, Tokenizer
 INDEX = "model.safetensors.index.json"
 IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
 """Ends of names of buffers that older files hold: causal masks and wavelengths."""
+
+
+class Index(TypedDict):
+    """model.safetensors.index.json: which file holds a tensor."""
+
+    weight_map: dict[str, str]
 
 
 def source_folder(name: str) -> Path:
@@ -51,17 +58,18 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     family = FAMILIES[kind]
     try:
         return family.config(theirs), family
-    except KeyError as error:
-        raise InputError(f"{path} lacks {error}") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    except KeyError as error:
+        raise InputError(f"{path} lacks {error}") from None
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise InputError(f"{path} has a value of the wrong kind ({error})") from None
 
 
 def _files(folder: Path) -> list[Path]:
     """The safetensors files of a model. Raises `InputError` where there are none."""
     if (folder / INDEX).is_file():
-        index = read_json(folder / INDEX, dict[str, Any])
-        return [folder / name for name in sorted(set(index.get("weight_map", {}).values()))]
+        return [folder / name for name in sorted(set(read_json(folder / INDEX, Index)["weight_map"].values()))]
     if (folder / "model.safetensors").is_file():
         return [folder / "model.safetensors"]
     pickled = next(iter(sorted(folder.glob("*.bin"))), None)
@@ -89,7 +97,11 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> dict[str,
             name = their[1:] if their.startswith("/") else (family.prefix if whole else "") + their
             if name not in where:
                 raise InputError(f"{folder} lacks {name}, which makes {ours}")
-            found[ours] = make(where[name].get_tensor(name)).contiguous()
+            theirs = where[name].get_tensor(name)
+            try:
+                found[ours] = make(theirs).contiguous()
+            except (RuntimeError, IndexError):
+                raise InputError(f"{name} of {folder} is {list(theirs.shape)}: not of its config.json") from None
             used.add(name)
         rest = [
             n for n in where if n not in used and not n.endswith(IGNORED) and not (_head(n) and config.readout.tied)

@@ -113,9 +113,19 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
     refused("activation", activation_function="tanh")
     refused("belongs to another configuration|lacks", n_layer=4)
     refused("has .* that no part takes", n_layer=2)
+    refused("wrong kind", n_embd="wide")
+    refused("belongs to another configuration|not of its config.json", n_embd=52)
+    refused("heads", n_head=0)
     saved.pop("n_head")
     refused("lacks 'n_head'")
     (folder / "config.json").write_text(json.dumps(saved | {"n_head": 4}))
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": [1]}')
+    with pytest.raises(InputError, match="weight_map"):
+        load(f"hf:{folder}")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"wte.weight": "gone.safetensors"}}')
+    with pytest.raises(InputError, match="gone.safetensors"):
+        load(f"hf:{folder}")
+    (folder / "model.safetensors.index.json").unlink()
     (folder / "model.safetensors").write_bytes(b"no")
     with pytest.raises(InputError, match="no sound safetensors file"):
         load(f"hf:{folder}")
