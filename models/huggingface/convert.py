@@ -78,7 +78,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def read_weights(folder: Path, config: ModelConfig, family: Family) -> dict[str, Tensor]:
-    """Our tensors by name, mapped from theirs, fp32 unless they are narrower.
+    """Our tensors by name, made of theirs, in the dtype of the file.
 
     Raises `InputError` for a damaged file, a tensor that is not there and one that nobody reads.
     """

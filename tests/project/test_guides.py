@@ -1,5 +1,6 @@
 """The guides' code is run, and the instrument that one of them writes is measured where the answer is known."""
 
+import os
 import re
 import subprocess
 import sys
@@ -108,10 +109,11 @@ def test_other_files_are_one_line(spec: str, code: str | None, line: str, tmp_pa
     assert "\n" not in str(caught.value)
 
 
-def test_code_of_the_guides_runs() -> None:
+def test_code_of_the_guides_runs(tmp_path: Path) -> None:
     """In a process of its own, nnsight last, for it changes what it is imported into."""
     guides = ["errors", "new_architecture", "coming_from"]
     assert {*guides, *RUN_ELSEWHERE, "new_instrument"} == set(CODE)
     code = "\n".join(block for guide in guides for block in CODE[guide])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    own = {**os.environ, "PYTHONPATH": str(GUIDES.parents[1]), "STREAMSCOPE_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=own)
     assert done.returncode == 0, done.stderr[-2000:]
