@@ -18,7 +18,8 @@ from streamscope.models.errors import InputError
 class OnDemand(HookPoint):
     """A hook point whose activation is computed only when it is listened to.
 
-    TransformerLens hooks are noticed by themselves; `model.explicit()` asks for all of them (nnsight).
+    TransformerLens hooks, and an nnsight trace that waits for it, are noticed by themselves; `model.explicit()` asks
+    for all of them.
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,7 @@ class OnDemand(HookPoint):
     @property
     def listening(self) -> bool:
         """Whether the activation has to be computed."""
-        return self.wanted or bool(self._forward_hooks) or bool(self._backward_hooks)
+        return self.wanted or bool(self._forward_hooks) or bool(self._backward_hooks) or _awaited(self)
 
 
 class ObservePoint(HookPoint):
@@ -45,11 +46,41 @@ class ObservePoint(HookPoint):
         return super().add_hook(hook, dir, **options)
 
 
-def _hooked(point: HookPoint) -> bool:
-    """Whether anybody may read or write here: hooks, or nnsight, which replaces `forward` for good."""
-    if point._forward_hooks or point._forward_pre_hooks or point._backward_hooks:
-        return True
+def _wrapped(point: HookPoint) -> bool:
+    """Whether nnsight has wrapped the point: it replaces `forward`, for good."""
     return "forward" in point.__dict__ and not torch.compiler.is_compiling()
+
+
+def _hooked(point: HookPoint) -> bool:
+    """Whether anybody may read or write here: hooks, or nnsight."""
+    return bool(point._forward_hooks or point._forward_pre_hooks or point._backward_hooks) or _wrapped(point)
+
+
+def _awaited(point: HookPoint) -> bool:
+    """Whether a running nnsight trace waits for the point, or keeps it in a cache.
+
+    A block of a trace stops at the next value that it wants, and the trace knows where its blocks stopped; so
+    this answers rightly where it is asked just before the activation would be computed, and nowhere else. Those are
+    nnsight's own records (0.8): what the wrapper of a module knows of its traces. Raises `InputError` for a block that
+    counts the passes of the model (`tracer.iter`) after one in which nobody waited: nnsight counts those it has seen.
+    """
+    if not _wrapped(point) or not hasattr(point.forward, "state"):
+        return False
+    trace, path, _ = point.forward.state.active()
+    if trace is None:
+        return False
+    for block in trace.mediators:
+        where = block.pending.provider if block.pending is not None else None
+        if where is None or not where.startswith(f"{path}."):
+            continue
+        passes = block.occurrence(f"{path.split('.')[0]}.input")
+        if block.iteration is not None and block.occurrence(where) != passes - 1:
+            raise InputError(
+                f"nnsight waits for {point.name} in a later pass, after passes that did not compute it: put the trace "
+                "into `with model.explicit():`, which computes it in every one"
+            )
+        return True
+    return any(where.startswith(f"{path}.") for where in trace.observers)
 
 
 def quiet(point: HookPoint) -> bool:

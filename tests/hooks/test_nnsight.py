@@ -58,39 +58,127 @@ def check_reading() -> None:
             assert torch.equal(found[name], cache[name]), (preset, name)
 
 
+ON_DEMAND = [
+    ("lfa", ["blocks.0.attn.hook_attn_scores", "blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern"]),
+    ("dst-kron", ["blocks.0.attn.hook_v_mix", "blocks.0.attn.hook_o_mix"]),
+    ("std-t", ["blocks.1.ln2.hook_scale", "ln_final.hook_scale"]),
+]
+
+
 def check_on_demand() -> None:
-    """Inside explicit_attention patterns and scores are there; mixing matrices and scales inside explicit."""
+    """A trace that waits for a pattern, a mixing matrix or a scale gets it; nobody else computes it, then or later."""
     import torch
 
-    for preset, names, context in [
-        ("lfa", ["blocks.0.attn.hook_attn_scores", "blocks.0.attn.hook_pattern"], "attn.hook_pattern"),
-        ("dst-kron", ["blocks.0.attn.hook_v_mix", "blocks.0.attn.hook_o_mix"], "_mix"),
-        ("std-t", ["blocks.1.ln2.hook_scale", "ln_final.hook_scale"], "hook_scale"),
-    ]:
+    for preset, names in ON_DEMAND:
         model, sight, tokens = _setup(preset)
-        with model.explicit(context):
+        plain = model(tokens)
+        _, cache = model.run_with_cache(tokens, names_filter=names)
+        found, _ = _read(sight, tokens, ["hook_embed", *names])
+        for name in names:
+            assert torch.equal(found[name], cache[name]), name
+        _, logits = _read(sight, tokens, ["blocks.1.attn.hook_z"])
+        assert torch.equal(logits, plain) and torch.equal(model(tokens), plain), preset
+    model, sight, tokens = _setup("lfa")
+    flat = torch.eye(6).expand(2, 4, 6, 6)
+    with sight.trace(tokens):
+        sight.blocks[1].attn.hook_pattern.output = flat
+        logits = sight.output.save()
+    hook = [("blocks.1.attn.hook_pattern", lambda x, hook: flat)]
+    assert torch.equal(logits, model.run_with_hooks(tokens, fwd_hooks=hook))
+
+
+def check_on_demand_in_a_cache() -> None:
+    """tracer.cache() keeps on-demand activations too: of the modules that it is given, or of all."""
+    import torch
+
+    model, sight, tokens = _setup("lfa")
+    name = "blocks.1.attn.hook_pattern"
+    _, cache = model.run_with_cache(tokens, names_filter=name)
+    with sight.trace(tokens) as tracer:
+        kept = tracer.cache()
+    torch.testing.assert_close(kept.model.blocks[1].attn.hook_pattern.output, cache[name], rtol=0, atol=1e-6)
+
+
+def check_explicit() -> None:
+    """Inside explicit() the same values are computed in every pass, and nothing is left of it afterwards."""
+    import torch
+
+    for preset, names in ON_DEMAND:
+        model, sight, tokens = _setup(preset)
+        with model.explicit():
             found, _ = _read(sight, tokens, names)
             _, cache = model.run_with_cache(tokens, names_filter=names)
         for name in names:
             assert torch.equal(found[name], cache[name]), name
         assert not any(getattr(p, "wanted", False) for p in model.hook_dict.values())
-    model, sight, tokens = _setup("lfa")
-    with model.explicit_attention(), sight.trace(tokens):
-        sight.blocks[1].attn.hook_pattern.output = torch.eye(6).expand(2, 4, 6, 6)
-        logits = sight.output.save()
-    hook = [("blocks.1.attn.hook_pattern", lambda x, hook: torch.eye(6).expand(2, 4, 6, 6))]
-    with model.explicit_attention():
-        assert torch.equal(logits, model.run_with_hooks(tokens, fwd_hooks=hook))
 
 
-def check_on_demand_without_asking() -> None:
-    """Reading a pattern that nobody computed raises; it is never a stale or an empty value."""
+def check_out_of_order() -> None:
+    """A pattern asked for after what is computed from it is nnsight's own error, never a stale or an empty value."""
+    from nnsight.intervention.interleaver import OutOfOrderError
+
     _, sight, tokens = _setup("lfa")
     try:
-        _read(sight, tokens, ["blocks.0.attn.hook_pattern"])
-    except Exception:  # nnsight's own error
+        _read(sight, tokens, ["blocks.0.attn.hook_z", "blocks.0.attn.hook_pattern"])
+    except OutOfOrderError:
         return
     raise AssertionError("no error")
+
+
+def check_later_passes() -> None:
+    """tracer.iter reads a pattern of the pass that it names; after passes that did not compute it, it is told so."""
+    import torch
+
+    from streamscope.models.errors import InputError
+
+    model, sight, tokens = _setup("lfa")
+    name = "blocks.0.attn.hook_pattern"
+
+    def three(tokens: Any) -> Any:
+        for n in (2, 4, 6):
+            out = sight._module(tokens[:, :n])
+        return out
+
+    with sight.trace(tokens, fn=three) as tracer:
+        for _ in tracer.iter[1]:
+            second = sight.get(name).output.save()
+    _, cache = model.run_with_cache(tokens[:, :4], names_filter=name)
+    assert torch.equal(second, cache[name])
+    with model.explicit(), sight.trace(tokens, fn=three) as tracer:
+        for _ in tracer.iter[0]:
+            sight.ln_final.output.save()
+        for _ in tracer.iter[2]:
+            third = sight.get(name).output.save()
+    assert third.shape[-1] == 6
+    try:
+        with sight.trace(tokens, fn=three) as tracer:
+            for _ in tracer.iter[0]:
+                sight.ln_final.output.save()
+            for _ in tracer.iter[2]:
+                sight.get(name).output.save()
+    except InputError as error:
+        assert "model.explicit()" in str(error)
+    else:
+        raise AssertionError("no error")
+
+
+def check_source() -> None:
+    """Calls inside a module's forward: what attention's heads return, and what its output projection reads."""
+    import torch
+
+    for preset in PRESETS:
+        model, sight, tokens = _setup(preset)
+        names = ["blocks.1.attn.hook_z", "blocks.1.hook_attn_out"]
+        _, cache = model.run_with_cache(tokens, names_filter=names)
+        with sight.trace(tokens):
+            heads = sight.blocks[1].attn.source.self_heads_0.output.save()
+            written = sight.blocks[1].attn.source.self_write_0.output.save()
+        assert torch.equal(heads, cache[names[0]]) and torch.equal(written, cache[names[1]]), preset
+        with sight.trace(tokens):
+            sight.blocks[1].attn.source.self_heads_0.output = heads * 0.5
+            halved = sight.output.save()
+        hook = [(names[0], lambda z, hook: z * 0.5)]
+        assert torch.equal(halved, model.run_with_hooks(tokens, fwd_hooks=hook)), preset
 
 
 def check_setting() -> None:
@@ -167,25 +255,33 @@ def check_observe_only() -> None:
 
 
 def check_gradients() -> None:
-    """Gradients at a reader and at the heads through nnsight are those of capture(grad=True)."""
+    """`.grad` inside backward, and autograd on what was read, are the gradients of capture(grad=True); patterns too."""
     import torch
 
     from streamscope.models.hooks import capture
 
     for preset in PRESETS:
         model, sight, tokens = _setup(preset)
-        names = ["blocks.1.hook_attn_in", "blocks.1.attn.hook_z", "blocks.1.hook_mlp_in"]
+        names = ["blocks.1.hook_attn_in", "blocks.1.attn.hook_pattern", "blocks.1.attn.hook_z", "blocks.1.hook_mlp_in"]
         with capture(model, names, grad=True) as found:
             loss = model(tokens).sum()
         expected = torch.autograd.grad(loss, [found[n] for n in names])
         found, logits = _read(sight, tokens, names)
         got = torch.autograd.grad(logits.sum(), [found[n] for n in names])
+        inside: dict[str, Any] = {}
+        with sight.trace(tokens):
+            read = {name: sight.get(name).output for name in names}
+            with sight.output.sum().backward():
+                for name in reversed(names):
+                    inside[name] = read[name].grad.save()
+        model.zero_grad()
         for name, a, b in zip(names, got, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=f"{preset} {name}")
+            torch.testing.assert_close(inside[name], b, rtol=1e-5, atol=1e-6, msg=f"{preset} {name}")
 
 
 def check_batched_invokes() -> None:
-    """An edit in one invoke does not reach the rows of another, at any point that always fires."""
+    """An edit in one invoke does not reach the rows of another, at any point of a layer and outside the layers."""
     import torch
     from nnsight import NNsight
 
@@ -201,7 +297,7 @@ def check_batched_invokes() -> None:
         model, _, tokens = _setup(preset)
         sight = Batching(model)
         rows = expected_hooks(model.config)
-        names = [n for n, row in rows if not row.on_demand and row.edit(model.config)]
+        names = [n for n, row in rows if not row.on_demand and row.edit(model.config) and "blocks.0." not in n]
         plain = model(tokens)
         for name in names:
             with sight.trace() as tracer:
@@ -210,6 +306,14 @@ def check_batched_invokes() -> None:
                 with tracer.invoke(tokens[1:]):
                     other = sight.output.save()
             torch.testing.assert_close(other, plain[1:], rtol=0, atol=1e-5, msg=f"{preset} {name}")
+        name = "blocks.1.attn.hook_pattern"
+        _, cache = model.run_with_cache(tokens, names_filter=name)
+        with sight.trace() as tracer:
+            with tracer.invoke(tokens[:1]):
+                sight.get(name).output[:] = 0
+            with tracer.invoke(tokens[1:]):
+                pattern = sight.get(name).output.save()
+        torch.testing.assert_close(pattern, cache[name][1:], rtol=0, atol=1e-6)
 
 
 def check_our_tools_after_wrapping() -> None:
