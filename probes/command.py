@@ -4,8 +4,8 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ import tyro
 
 from streamscope.models.errors import InputError
 from streamscope.models.launch import LaunchOptions, is_worker, launch
+from streamscope.models.own_code import split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,6 +111,9 @@ class Arguments(LaunchOptions):
     control: str | None = None
     """A control model of the same layers and heads: its numbers, and what the run has beyond them, unit by unit.
     RUN@all: each snapshot beside the control's of the same step."""
+    edit: tuple[str, ...] = ()
+    """Measure the runs under edits of your own, the control as it is: FILE.py:NAME@HOOK of a function (value, hook) ->
+    value, or FILE.py:NAME of a function (model) -> {hook: function}. RUN --control RUN says what they change."""
     out: Path | None = None
     """Write the main table (.parquet) here, the other tables and the observations beside it; killed, the same command
     goes on with the runs that are left."""
@@ -153,6 +157,8 @@ class Job:
     instrument: "Instrument"
     data: Sequence[Any]
     device: str
+    edits: tuple[str, ...] = ()
+    """The user's own, under which the run is measured."""
     work: Path | None = None
     """Where unfinished work is kept, of an instrument that shares it."""
 
@@ -160,11 +166,12 @@ class Job:
     def task(self) -> str:
         """Its name in a ledger: what is measured how on which weights."""
         from streamscope.models.checkpoint import run_folder
+        from streamscope.models.hooks.own_edits import about_edits
         from streamscope.models.tensors import sha256
 
         weights = [(one, sha256(run_folder(one) / "model.safetensors")) for one in (self.run, self.control) if one]
         data = [[type(one).__name__, asdict(one)] for one in self.data]
-        about = [self.instrument.name, asdict(self.instrument), data, weights]
+        about = [self.instrument.name, asdict(self.instrument), data, weights, *about_edits(self.edits)]
         return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
 
     def models(self) -> "tuple[Any, Any]":
@@ -191,28 +198,50 @@ class Job:
         opened.work = self.work and self.work / f"{self.task}{'' if like is None else '-control'}"
         return opened
 
+    @contextmanager
+    def edited(self, model: Any) -> Iterator[None]:
+        """The model under the user's own edits; `InputError` where they are none, or none fires."""
+        from streamscope.models.hooks import edit
+        from streamscope.models.hooks.own_edits import own_edits
+
+        with edit(model, own_edits(model, self.edits), must_fire=self.work is None):  # or all of it was done before
+            try:
+                yield
+            except InputError as error:
+                if self.edits and "finite" in str(error):
+                    raise InputError(f"{error}; this is under --edit {' '.join(self.edits)}") from error
+                raise
+
     def share(self, label: str = "") -> None:
         """Do what is open of the work, with a bar on stderr."""
         from streamscope.models.ledger import Gone
         from streamscope.probes.contract import title_of
 
         model, control = self.models()
-        opened = self.open(model)
-        for one in (opened,) if control is None else (opened, self.open(control, opened)):
+        with self.edited(model):
+            opened = self.open(model)
             with suppress(Gone):  # all was done, and who saw that has tidied up
-                self.instrument.share(one, progress_bar(f"{label}{title_of(one.model)}"))
+                self.instrument.share(opened, progress_bar(f"{label}{title_of(model)}"))
+        if control is not None:
+            with suppress(Gone):
+                self.instrument.share(self.open(control, opened), progress_bar(f"{label}{title_of(control)}"))
 
     def do(self, label: str = "") -> "Result":
         """Measure, with a bar on stderr."""
+        from streamscope.models.hooks.own_edits import about_edits
         from streamscope.probes.contract import title_of
         from streamscope.probes.together import compare
 
         model, control = self.models()
-        opened, how = self.open(model), self.instrument
+        how = self.instrument
+        with self.edited(model):
+            opened = self.open(model)
+            how = how if control is None else how.settled(opened)
+            result = how.run(opened, progress_bar(f"{label}{title_of(model)}"))
+        if self.edits:
+            result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
         if control is None:
-            return how.run(opened, progress_bar(f"{label}{title_of(model)}"))
-        how = how.settled(opened)
-        result = how.run(opened, progress_bar(f"{label}{title_of(model)}"))
+            return result
         like = self.open(control, opened)
         return compare(result, how.run(like, progress_bar(f"{label}{title_of(control)}, control")))
 
@@ -233,14 +262,20 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     from streamscope.models.provenance import pick_device, provenance
     from streamscope.probes.together import together
 
+    for spec in options.edit:
+        split(spec.partition("@")[0])
     if data and all(one.alone for one in data) and not options.run and options.control is None:
+        if options.edit:
+            raise InputError(f"--edit: {how.name} reads files, and no model runs; give it to what made them")
         made = how.run(how.open(None, *data), progress_bar(how.name))
         finish(made, options, provenance("cpu"))
         return
     names = runs_of(options.run or how.runs)
     device = pick_device(options.device)
     beside = _beside(names, runs_of([options.control]) if options.control is not None else [])
-    jobs = [Job(name, control, how, data, str(device)) for name, control in zip(names, beside, strict=True)]
+    jobs = [
+        Job(name, control, how, data, str(device), options.edit) for name, control in zip(names, beside, strict=True)
+    ]
     first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
     for job in first.values() if len(jobs) > 1 and not is_worker(options) else ():
         job.models()  # what cannot be measured is refused before any is

@@ -401,6 +401,7 @@ class Instrument(Validated):
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
         """`measure` of data that are opened."""
+        from streamscope.models.hooks import edited_at
         from streamscope.probes.observations import estimate_all
         from streamscope.probes.result import Result
 
@@ -414,6 +415,7 @@ class Instrument(Validated):
             "options": json.loads(json.dumps(asdict(self), default=str)),  # as it is on disk
             "data": {kind.__name__: about_of(one) for kind, one in data.opened.items()},
             "model": title_of(data.model),
+            "edited_at": list(edited_at(data.model)),
             **recipe_of(data.model),
             **seen.about,
         }
@@ -472,15 +474,16 @@ class Instrument(Validated):
 
 
 def title_of(model: Any) -> str:
-    """What titles call a model: its preset and where it comes from."""
+    """What titles call a model: its preset, where it comes from, and that it is edited."""
     from streamscope.models.checkpoint import run_label
+    from streamscope.models.hooks import edited_at
 
     name = getattr(getattr(model, "config", None), "name", type(model).__name__)
-    run = getattr(model, "run", None)
+    run, edited = getattr(model, "run", None), ", edited" if edited_at(model) else ""
     if run is None:
-        return str(name)
+        return f"{name}{edited}"
     label = run_label(run)
-    return f"{Path(run).name if label == 'bundled' else name} ({label})"
+    return f"{Path(run).name if label == 'bundled' else name} ({label}{edited})"
 
 
 def recipe_of(model: Any) -> dict[str, Any]:

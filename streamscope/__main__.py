@@ -2,6 +2,7 @@
 
 streamscope ablate lfa --heads L4.*          as python -m streamscope.interventions.ablate
 streamscope pds --help
+streamscope my.py:MyProbe lfa                an instrument of your own (`probes.instrument`)
 streamscope --help                           what there is, a line each
 """
 
@@ -58,11 +59,13 @@ def entry(module: str) -> Callable[[Sequence[str]], None]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command by name, or list them."""
     from streamscope.models.errors import unknown
+    from streamscope.models.own_code import is_own
 
     words = list(sys.argv[1:] if argv is None else argv)
     known = commands()
     if not words or words[0] in ("-h", "--help"):
-        print("usage: streamscope COMMAND [options]; streamscope COMMAND --help says more\n")
+        print("usage: streamscope COMMAND [options]; streamscope COMMAND --help says more")
+        print("       streamscope FILE.py:CLASS [RUN…] [options]; an instrument of your own\n")
         width = max(map(len, known))
         for room in ROOMS:
             print(f"{room}:")
@@ -70,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 if module.split(".")[1] == room:
                     print(f"  {name:{width}}  {says(module)}")
         return
+    if is_own(words[0]):
+        words.insert(0, "instrument")
     if words[0] not in known:
         raise unknown("command", words[0], list(known))
     sys.argv = [f"streamscope {words[0]}", *words[1:]]

@@ -15,6 +15,7 @@ from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.models.derived import check_new, write_derived
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import edited_at
 from streamscope.models.text.shards import document_batches
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
@@ -31,6 +32,8 @@ KL = Measure(name="KL(after ‖ before)", unit="nats/token", resolution=SMALLEST
 
 def check(how: Abliterate, model: Any) -> None:
     """Raise `InputError` for a direction that does not fit, weights that cannot be projected, a folder that is used."""
+    if edited_at(model):
+        raise InputError("what is projected are weights, which an edit of activations does not change: leave it out")
     if how.to is not None:
         check_new(how.to)
         if getattr(model, "run", None) is None:

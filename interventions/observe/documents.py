@@ -20,7 +20,7 @@ from torch import Tensor
 from streamscope.interventions.observe import Observed
 from streamscope.interventions.observe.answers import ticks
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import Edits
+from streamscope.models.hooks import Edits, edited_at
 from streamscope.models.readout import divergences, token_losses
 from streamscope.models.sweep.driver import measure_rows
 from streamscope.models.sweep.stages import Plan
@@ -68,6 +68,8 @@ def document_losses(
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"data of {shards.meta['d_vocab']} token ids for a model of {model.config.d_vocab}")
+    if edited_at(model) and not all(isinstance(variant, Mapping) for variant in variants):
+        raise InputError("an edit around the sweep is not on the other model: give it among the variants")
     device = model.cfg.device
     edited = [i for i, variant in enumerate(variants) if isinstance(variant, Mapping)]
     plans = [Plan(model, edits) for edits in ({}, *(v for v in variants if isinstance(v, Mapping)))]

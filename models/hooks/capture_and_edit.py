@@ -89,12 +89,12 @@ def capture(model: Any, names: str | Sequence[str], *, grad: bool = False) -> It
 
 
 @contextmanager
-def edit(model: Any, edits: Edits) -> Iterator[None]:
+def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
     """Apply edits (name or pattern -> function) to the forward passes in the block.
 
     Raises `InputError` for unknown names and observe-only hooks before anything runs, for an edit that
-    changes a shape or dtype or returns nothing, for values that are not finite (NaN, or an infinity anywhere but a
-    −∞ among attention scores), and at the end for an edit that never fired.
+    changes its argument, a shape or a dtype or returns nothing, for values that are not finite (NaN, or an infinity
+    anywhere but a −∞ among attention scores), and at the end for an edit that never fired, if it `must_fire`.
     """
     plan = resolve(model, edits)
     fired: set[str] = set()
@@ -118,8 +118,15 @@ def edit(model: Any, edits: Edits) -> Iterator[None]:
     with attached(model, [(name, noted(name, fn)) for name, fn in plan]), ExitStack() as stack:
         if plan:
             stack.callback(model.register_forward_hook(check).remove)
+            stack.callback(setattr, model, "edited_at", edited_at(model))
+            model.edited_at = (*edited_at(model), *(name for name, _ in plan))
         yield
-    check_fired([name for name, _ in plan if name not in fired])
+    check_fired([name for name, _ in plan if must_fire and name not in fired])
+
+
+def edited_at(model: Any) -> tuple[str, ...]:
+    """The hooks that the `edit` around the caller changes, by full name; () outside any."""
+    return getattr(model, "edited_at", ())
 
 
 def resolve(model: Any, edits: Edits) -> list[tuple[str, Edit]]:
@@ -136,8 +143,13 @@ def resolve(model: Any, edits: Edits) -> list[tuple[str, Edit]]:
 
 
 def changed(name: str, fn: Edit, x: Tensor, hook: Any) -> Tensor:
-    """`x` after an edit; `InputError` when it changes the shape or dtype, or returns nothing."""
+    """`x` after an edit; `InputError` when it changes `x` itself, the shape or the dtype, or returns nothing."""
+    version = None if x.is_inference() else x._version
     y = fn(x, hook)
+    if version is not None and x._version != version:
+        raise InputError(
+            f"the edit of {name} changes its argument, which others read: return a new one (x = x.clone())"
+        )
     if not isinstance(y, Tensor):
         raise InputError(f"the edit of {name} returned {type(y).__name__}; it must return the new activation")
     if y.shape != x.shape or y.dtype != x.dtype:
@@ -179,7 +191,7 @@ def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, 
     names = list({id(point): name for name, point in reversed(model.hook_dict.items())}.values())
     with torch.no_grad(), attached(model, [*hooks, *((name, look(name)) for name in reversed(names))]):
         model(tokens)
-    edited = ", ".join(dict.fromkeys(name for name, _ in plan))
+    edited = ", ".join(dict.fromkeys((*edited_at(model), *(name for name, _ in plan))))
     what = f"under the edit of {edited} the results" if edited else "the results of the unedited model"
     return InputError(f"{what} are not finite; first at {seen[0] if seen else 'the head: no hook before it is'}")
 

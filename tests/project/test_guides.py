@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.__main__ import main as streamscope
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.probes.contract import Documents, Instrument
@@ -91,10 +92,29 @@ def test_the_instrument_of_the_guide_has_a_command(
     assert "--ends" in capsys.readouterr().out
 
 
+def test_the_guides_own_code_by_the_command(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`streamscope FILE.py:CLASS` under the edit of the guide: attention after the edited layers changes."""
+    (tmp_path / "halve.py").write_text(CODE["new_instrument"][1])
+    monkeypatch.chdir(tmp_path)
+    argv = ["lfa", "--control", "lfa", "--max-documents", "3", "--out", "x.parquet"]
+    streamscope([f"{file}:PreviousSentence", *argv, "--edit", "halve.py:without_ffns"])
+    assert "lfa (bundled, edited) minus lfa (bundled)" in capsys.readouterr().out
+    table = Result.load(tmp_path / "x.parquet").tables["heads-control"].frame.set_index("head")
+    changed = table["attention_difference"].abs() > 1e-6
+    assert not changed[[f"L{layer}H{head}" for layer in range(4) for head in range(6)]].any()
+    assert changed[[f"L{layer}H{head}" for layer in (4, 5) for head in range(6)]].all()
+    streamscope([str(file), *argv[:5], "--edit", "halve.py:halve@blocks.0.hook_mlp_out"])
+    assert "edited" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("spec", "code", "line"),
     [
-        ("none.py:A", None, "no FILE.py:CLASS"),
+        ("none.py:A", None, "there is no file"),
+        ("none", None, "no FILE.py:NAME"),
+        ("x.py:A", "def A(): pass", "A of .* is no instrument"),
         ("x.py", "1 / 0", "cannot be executed: ZeroDivisionError"),
         ("x.py", "a = (", "cannot be executed: SyntaxError"),
         ("x.py", "", "holds 0 instruments"),
