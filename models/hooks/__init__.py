@@ -27,9 +27,9 @@ from streamscope.models.hooks.capture_and_edit import (
     not_finite,
     resolve,
 )
-from streamscope.models.hooks.points import ObservePoint, OnDemand, observe, quiet, tap
+from streamscope.models.hooks.points import ObservePoint, OnDemand, observe, quiet, resid_point, tap
 from streamscope.models.hooks.query import Captures, Query, batches, crop, pad, run, time_axes
-from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, resid_point, row_of
+from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, row_of
 
 __all__ = [
     "HOOKS",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
+from streamscope.models.config import ModelConfig
 from streamscope.models.errors import InputError
 
 
@@ -49,6 +50,14 @@ class ObservePoint(HookPoint):
 def _wrapped(point: HookPoint) -> bool:
     """Whether nnsight has wrapped the point: it replaces `forward`, for good."""
     return "forward" in point.__dict__ and not torch.compiler.is_compiling()
+
+
+def resid_point(config: ModelConfig, place: str) -> HookPoint:
+    """`hook_resid_{place}`: editable with one stream, observe-only with several."""
+    if not config.residual.streams:
+        return HookPoint()
+    shows = f"the {getattr(config.residual, 'reduce', 'sum')} of the streams"
+    return ObservePoint(" or ".join(f"hook_{stream}_{place}" for stream in config.residual.streams), shows)
 
 
 def _hooked(point: HookPoint) -> bool:

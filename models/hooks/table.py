@@ -8,10 +8,7 @@ every hook carries the batch dimension. What the points do is in `models.hooks.p
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from transformer_lens.hook_points import HookPoint
-
 from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
-from streamscope.models.hooks.points import ObservePoint
 
 Condition = Callable[[ModelConfig], bool]
 
@@ -250,14 +247,6 @@ def row_of(name: str) -> Hook | None:
         parts[1] = "L"
     generic = ".".join(parts)
     return next((row for row in HOOKS if row.name == generic), None)
-
-
-def resid_point(config: ModelConfig, place: str) -> HookPoint:
-    """`hook_resid_{place}`: editable with one stream, observe-only with several."""
-    if not _multi(config):
-        return HookPoint()
-    shows = f"the {getattr(config.residual, 'reduce', 'sum')} of the streams"
-    return ObservePoint(" or ".join(f"hook_{stream}_{place}" for stream in config.residual.streams), shows)
 
 
 def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:

@@ -19,6 +19,7 @@ from transformer_lens.hook_points import HookPoint
 from streamscope.models import config as c
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint, OnDemand, observe, tap
+from streamscope.models.layers.noise import noise
 from streamscope.models.layers.projections import Projection
 from streamscope.models.layers.registry import implements
 
@@ -33,21 +34,6 @@ def kl_to_prior(mu: Float[Tensor, "*tokens R"], logvar: Float[Tensor, "*tokens R
     dtype = torch.promote_types(mu.dtype, torch.float32)
     mu, logvar = mu.to(dtype), logvar.to(dtype)
     return -0.5 * (1 + logvar - mu.square() - logvar.exp()).sum(-1)
-
-
-@torch.library.custom_op("streamscope::noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
-def noise(like: Tensor) -> Tensor:
-    """ε ~ N(0, I) of a tensor's shape and dtype.
-
-    Closed to the compiler, so that a compiled block draws the numbers of a plain one, and because the generator that
-    the compiler writes for a CPU costs 15 % of a training step.
-    """
-    return torch.randn_like(like)
-
-
-@noise.register_fake
-def _(like: Tensor) -> Tensor:
-    return torch.empty_like(like)
 
 
 class Affine(nn.Linear):

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from streamscope.models.decoder import Embedding
 from streamscope.models.errors import InputError
 from streamscope.models.layers.hyper_mixing import DTYPES, HyperConnection
 from streamscope.models.layers.positions import PositionTable
 from streamscope.models.training.config import Training
-from streamscope.models.transformer import Embedding
 
 
 def decays(name: str, p: nn.Parameter) -> bool:

@@ -1,0 +1,171 @@
+"""The forward pass of a `StreamTransformer`, without what looks into it: embed, L blocks, readout.
+
+`models.transformer` adds hooks, text and losses. `models.export` hands this file and the parts it is made of to others.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from streamscope.models import config as c
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import tap
+from streamscope.models.layers import hyper  # noqa: F401  (registers its topologies)
+from streamscope.models.layers.initialisation import fill
+from streamscope.models.layers.norms import Norm
+from streamscope.models.layers.positions import PositionTable
+from streamscope.models.layers.registry import module_for
+from streamscope.models.layers.residual import State, Topology
+
+BlockCall = Callable[[State], State]
+
+
+class Embedding(nn.Module):
+    """A table [rows, D]; `weight` is W_E, or the transposed W_U of an untied head."""
+
+    def __init__(self, rows: int, d_model: int, init: c.Init) -> None:
+        super().__init__()
+        self.init = init
+        self.weight = nn.Parameter(torch.empty(rows, d_model))
+
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        """By `init`; the fan-in is the width."""
+        fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
+
+    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Rows of the table."""
+        return F.embedding(tokens, self.weight)
+
+
+def check_memory(config: c.ModelConfig) -> None:
+    """Raise `InputError` for a model whose tables and dense projections alone are larger than this machine's memory."""
+    attention, d = config.attention, config.d_model
+    dense = sum(isinstance(one, c.Dense) for one in (attention.q, attention.k, attention.v, attention.o))
+    tables = config.d_vocab + (config.n_ctx if config.positions.table else 0)
+    size = torch.get_default_dtype().itemsize * d * (tables + config.n_layers * dense * d)
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > have:
+        raise InputError(
+            f"a model of width {d:,}, vocabulary {config.d_vocab:,} and {config.n_layers:,} layers takes more than "
+            f"{size / 2**30:,.0f} GiB, this machine has {have / 2**30:,.0f}; choose smaller sizes"
+        )
+
+
+class Decoder(nn.Module):
+    """From token ids to logits. Weights are unset until `init_weights`, or until they are loaded."""
+
+    ln_final: Norm
+
+    def __init__(self, config: c.ModelConfig) -> None:
+        super().__init__()
+        check_memory(config)
+        self.config = config
+        self.embed = Embedding(config.d_vocab, config.d_model, config.init.embed)
+        self.hook_embed = HookPoint()
+        table = config.positions.table
+        self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
+        if self.pos_embed is not None:
+            self.hook_pos_embed = HookPoint()
+        self.dropout = nn.Dropout(config.dropout)
+        self.residual: Topology = module_for(config.residual)(config)
+        self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
+        norm, d, heads = config.readout.norm, config.d_model, config.n_heads
+        own = config.readout.layer_norms == "own"
+        make = module_for(norm)
+        self.layer_norms = nn.ModuleList(
+            [make(norm, d, heads, hooks=False) for _ in range(config.n_layers - 1)] if own else []
+        )
+        self.ln_final = make(norm, d, heads)
+        self.unembed = None if config.readout.tied else Embedding(config.d_vocab, d, config.init.embed)
+
+    def init_weights(self, seed: int) -> None:
+        """Every module with an `init_weights(std, generator)` sets its own weights, in the model's order.
+
+        Projections by their own rule or by `init.weights`, tables by `init`; norms 1 and 0; gates, Canon layers, HDPL
+        projections and hyper-connections by their spec. With `init.head` copy an untied head starts as the embedding.
+        """
+        generator = torch.Generator().manual_seed(seed)
+
+        def visit(module: nn.Module) -> None:
+            for child in module.children():
+                own = getattr(child, "init_weights", None)
+                if callable(own):
+                    own(self.config.init_std, generator)
+                else:
+                    visit(child)
+
+        visit(self)
+        if self.unembed is not None and self.config.init.head == "copy":
+            with torch.no_grad():
+                self.unembed.weight.copy_(self.embed.weight)
+
+    # ---- the forward pass, in pieces -----------------------------------------------------------
+
+    @property
+    def head(self) -> Float[Tensor, "V D"]:
+        """The matrix that turns a normed stream into logits: logits = x W^T."""
+        return (self.unembed or self.embed).weight
+
+    def embed_tokens(self, tokens: Int[Tensor, "B T"]) -> State:
+        """The state before layer 0."""
+        if tokens.shape[1] > self.config.n_ctx:
+            raise InputError(f"sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}")
+        x = self.hook_embed(self.embed(tokens))
+        if self.pos_embed is not None:
+            x = x + tap(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0]))
+        return self.residual.init(self.dropout(x))
+
+    def segment(
+        self, state: State, start: int = 0, stop: int | None = None, *, blocks: Sequence[BlockCall] | None = None
+    ) -> State:
+        """The state after layers start … stop−1. `blocks` replaces the modules (compiled ones, in training).
+
+        segment(segment(s, 0, l), l, L) equals segment(s, 0, L) bit for bit.
+        """
+        n = self.config.n_layers
+        stop = n if stop is None else stop
+        if not 0 <= start <= stop <= n:
+            raise InputError(f"segment {start}..{stop} does not lie in the {n} layers")
+        for layer in range(start, stop):
+            state = (blocks or self.blocks)[layer](state)
+        return state
+
+    def readout(self, state: State) -> Float[Tensor, "B T D"]:
+        """The stream the head reads, before the final norm."""
+        return self.residual.readout(state)
+
+    def logits(
+        self, state: State, logits_at: Int[Tensor, "B P"] | Int[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B P V"]:
+        """Final norm and head, at positions [B, P] or [B], or everywhere.
+
+        Negative positions count from the end of the padded row: with right padding, −1 may be a pad.
+        """
+        x = self.readout(state)
+        if logits_at is None:
+            x = self.ln_final(x)
+        elif self.ln_final.listening:  # its hooks see every position
+            x = gather_positions(self.ln_final(x), logits_at)
+        else:
+            x = self.ln_final(gather_positions(x, logits_at))
+        return F.linear(x, self.head)
+
+
+def gather_positions(
+    x: Float[Tensor, "B T D"], positions: Int[Tensor, "B P"] | Int[Tensor, " B"]
+) -> Float[Tensor, "B P D"]:
+    """Rows of x at each sequence's own positions; negative positions count from the end."""
+    p = torch.as_tensor(positions, device=x.device)
+    p = p[:, None] if p.ndim == 1 else p
+    n = x.shape[1]
+    if p.shape[0] != x.shape[0]:
+        raise InputError(f"positions for {p.shape[0]} sequences given, the batch has {x.shape[0]}")
+    if p.numel() and not -n <= int(p.min()) <= int(p.max()) < n:
+        worst = int(p.max()) if int(p.max()) >= n else int(p.min())
+        raise InputError(f"position {worst} is outside a sequence of {n} tokens")
+    return x.gather(1, (p % n)[..., None].expand(-1, -1, x.shape[2]))
