@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from statistics import median
 from typing import Any
 
@@ -39,10 +40,13 @@ CHECKED = 24
 def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     """One row of the table."""
 
-    shape: dict[str, Any] = {"n_layers": options.layers, "d_vocab": vocab, "n_ctx": options.length, "init_std": 0.1}
+    shape: dict[str, Any] = {
+        "n_layers": options.layers, "n_heads": options.heads, "d_model": options.width, "d_vocab": vocab,
+        "n_ctx": options.length, "init_std": 0.1,
+    }  # fmt: skip
     model = build("std-t", **shape)
     tokens = torch.randint(vocab, (options.batch, options.length + 1), generator=torch.Generator().manual_seed(0))
-    heads = parse_heads("all", options.layers, 6)
+    heads = parse_heads("all", options.layers, options.heads)
     groups = list(itertools.combinations(heads, 2)) if case == "pairs" else [(head,) for head in heads]
     sweep = [scale_heads(group, 0.0) for group in groups]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
@@ -63,7 +67,8 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     ratio = _ratios(seconds, "sweep", "forward")
     peer = f"{median(_ratios(seconds, 'peer sweep', 'peer')):.1f}" if "peer" in seconds else "–"
     cells = [case, f"{vocab:,}", str(len(sweep)), *(f"{median(seconds[name]):.3f} s" for name in ("forward", "sweep"))]
-    return [*cells, f"{median(ratio):.2f}", f"{min(ratio):.2f} to {max(ratio):.2f}", peer, f"{difference:.1e}"]
+    times = f"{median(_ratios(seconds, 'peer sweep', 'sweep')):.2f}" if "peer" in seconds else "–"
+    return [*cells, f"{median(ratio):.2f}", f"{min(ratio):.2f} to {max(ratio):.2f}", peer, times, f"{difference:.1e}"]
 
 
 def _ratios(seconds: dict[str, list[float]], step: str, unit: str) -> list[float]:
@@ -171,12 +176,23 @@ def as_bridge(model: Any) -> Any:
 def measure(options: Options) -> None:
     """Measure and print."""
     table = Table(
-        "case", "vocabulary", "edits", "forward", "sweep", "forwards", "rounds", "peer's forwards", "max Δ, nats"
+        "case",
+        "vocabulary",
+        "edits",
+        "forward",
+        "sweep",
+        "forwards",
+        "rounds",
+        "peer's forwards",
+        "peer / ours",
+        "max Δ, nats",
     )
     for vocab, case in itertools.product(options.vocab, options.cases):
         table.add_row(*_measure(options, vocab, case))
     print(
         f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.layers} layers, "
-        f"6 heads, width 384, {options.batch} x {options.length} tokens, {options.clock} time; peer: {_peer_name()}"
+        f"{options.heads} heads, width {options.width}, {options.batch} x {options.length} tokens, {options.clock} time; "
+        f"peer: {_peer_name()}"
     )
     Console(width=132).print(table)
+    print(f"largest memory of the process, both sides: {getrusage(RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")

@@ -21,7 +21,11 @@ class Options:
     length: Count = 128
     """Tokens of each."""
     layers: Count = 6
-    """Layers, of 6 heads and width 384."""
+    """Layers."""
+    heads: Count = 6
+    """Heads of each layer."""
+    width: Count = 384
+    """Width, a multiple of the heads."""
     rounds: Count = 3
     """Times that everything is measured, in turn; medians of the ratios are printed."""
     budget: Count | None = None
