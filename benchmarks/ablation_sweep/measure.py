@@ -191,8 +191,8 @@ def measure(options: Options) -> None:
         table.add_row(*_measure(options, vocab, case))
     print(
         f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.layers} layers, "
-        f"{options.heads} heads, width {options.width}, {options.batch} x {options.length} tokens, {options.clock} time; "
-        f"peer: {_peer_name()}"
+        f"{options.heads} heads, width {options.width}, {options.batch} x {options.length} tokens, "
+        f"{options.clock} time; peer: {_peer_name()}"
     )
     Console(width=132).print(table)
     print(f"largest memory of the process, both sides: {getrusage(RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")

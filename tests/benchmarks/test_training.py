@@ -12,6 +12,7 @@ from streamscope.models.errors import InputError
 SMALL = ["--layers", "1", "--batch", "1", "--context", "8", "--rounds", "1", "--widths", "48", "--vocabularies", "64"]
 
 
+@pytest.mark.slow
 def test_prints_a_line_per_comparison(capsys: pytest.CaptureFixture) -> None:
     main([*SMALL, "--presets", "lfa", "--pairs", "hdpl:llama"])
     lines = capsys.readouterr().out.splitlines()

@@ -1,7 +1,5 @@
 """Effects from features: planted relations of known R², none, one that baselines explain; files that do not match."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +258,6 @@ def test_other_models_kinds_and_edits(tmp_path: Path) -> None:
         matched(one, other)
 
 
-def test_bad_input_exits_with_code_2(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "features.predict_effects", "--out", "x.csv"]
-    done = subprocess.run(arguments, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith("error: --out x.csv") and done.stderr.count("\n") == 1
+def test_a_table_of_another_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="--out x.csv"):
+        main(["--out", "x.csv"])

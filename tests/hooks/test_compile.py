@@ -317,6 +317,7 @@ def _run(*names: str) -> dict[str, str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", FAST)
 def test_compile(check: str, outcomes: dict[str, str]) -> None:
     """One check; its docstring says what."""

@@ -1,7 +1,5 @@
 """The commands on tasks run on every preset, write tables and figures, and refuse bad input in a line."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,22 +126,3 @@ def test_bad_input_is_one_line(main: Callable, argv: list[str], message: str, ru
     with pytest.raises(InputError, match=message) as caught:
         main([other if a == "OTHER" else a for a in argv])
     assert "\n" not in str(caught.value)
-
-
-def test_a_process_exits_2_and_help_loads_nothing_heavy() -> None:
-    call = [sys.executable, "-m", "interventions.ablation_effects", "lfa", "--out", "x.csv"]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    code = (
-        "import sys\n"
-        "from importlib import import_module\n"
-        "for name in ('interventions.ablation_effects', 'interventions.steer_heads', 'interventions.hydra',"
-        " 'interventions.amplify', 'interventions.streams', 'interventions.patch', 'probes.head_groups'):\n"
-        "    try:\n        import_module(name).main(['--help'])\n    except SystemExit:\n        pass\n"
-        "assert not {'torch', 'transformer_lens', 'tokenizers', 'pandas', 'plotly'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for option in ("--diagonal", "--within", "--groups", "--layers"):
-        assert option in done.stdout
-    assert done.stdout.count("--control {None}|STR") == 7

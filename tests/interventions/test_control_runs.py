@@ -222,7 +222,7 @@ def test_hydra_of_other_heads(tiny_run: Path, changed: Path, words: Path) -> Non
     assert (both["n"] == 16).all() and (both["clusters"] == 8).all() and both["total_difference_p"].notna().any()
 
 
-@pytest.mark.parametrize("method", some(["exact", "attribution"], ["exact"]))
+@pytest.mark.parametrize("method", some(["exact", "attribution"], ["attribution"]))
 def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path: Path) -> None:
     options = ["--suite", str(words), "--contrast", "noun", "--threshold", "1e-6", "--pairs", "4", "--method", method]
     options += ["--hooks", "token_pre", "z", "--direction", "denoise", "noise"]

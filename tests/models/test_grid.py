@@ -143,6 +143,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
     # a run is killed with its worker in the middle; another cannot be trained
     out, grid = tmp_path / "grid", toml(corpus, tmp_path / "grid.toml", '["lfa"]')

@@ -48,6 +48,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return made
 
 
+@pytest.mark.slow
 def test_two_runs_make_a_page_and_tables(runs: list[Path], tmp_path: Path, capsys) -> None:
     out = tmp_path / "page"
     main([str(runs[0]), str(runs[1]), "--out", str(out), *SMALL])

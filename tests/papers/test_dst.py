@@ -101,6 +101,7 @@ def test_a_gap_within_the_smallest_effect_of_interest_is_negligible_however_sure
     assert (row["direction"], row["smallest"]) == ("negligible: within ±0.01", 0.01)
 
 
+@pytest.mark.slow
 def test_kronecker_maps_begin_weaker_than_dense_ones() -> None:
     """Beside layer 0's attention written out in plain torch; the same number every time."""
     shape = {"n_layers": 2, "n_heads": 4, "d_model": 64, "d_vocab": 100, "n_ctx": 128}

@@ -52,6 +52,7 @@ def runs(corpus, tmp_path_factory) -> dict[str, Path]:
     return {name: folder / name for name in plan}
 
 
+@pytest.mark.slow
 def test_replay_without_gradient_is_decay_alone(runs: dict) -> None:
     """b ← b (1 − η_t λ): warm-up of a tenth of the run, then a cosine to a tenth, by hand."""
     (run,) = open_runs([str(runs["kromhc-0"])])

@@ -301,6 +301,7 @@ def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@pytest.mark.slow
 def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> None:
     text = (out / "README.md").read_text(encoding="utf-8")
     tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
@@ -323,6 +324,7 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
     assert "python -m models.train lfa --data" in text
 
 
+@pytest.mark.slow
 def test_the_quantities_are_those_of_the_instruments(out: Path, runs: dict[str, Path]) -> None:
     from streamscope.interventions.observe.documents import document_losses
 
@@ -339,11 +341,13 @@ def test_the_quantities_are_those_of_the_instruments(out: Path, runs: dict[str, 
     assert found["sps"] == pytest.approx(heads["sps"].mean())
 
 
+@pytest.mark.slow
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:
     # heads and rules hold columns of several probes; their own tests hold them
     assert unexplained(out, ("heads", "rules")) == {}
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_not_measured_again(
     out: Path, runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +394,7 @@ def test_the_committed_tables_judged_again_give_the_committed_page(tmp_path: Pat
     assert not {"opposite"} & set(counts.index)
 
 
+@pytest.mark.slow
 def test_a_page_is_judged_again_without_a_model(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_commands(out: Path, runs: dict[str, Path], tmp_path: Path) -> None:
     features, raw = tmp_path / "f.parquet", tmp_path / "f-raw.parquet"
     extract([str(runs["pls-0"]), "--tier", "topk", "--max-tokens", str(TOKENS), "--raw", "--out", str(features)])

@@ -431,6 +431,7 @@ def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@pytest.mark.slow
 def test_the_page_says_what_the_tables_say(out: Path) -> None:
     text = (out / "README.md").read_text(encoding="utf-8")
     tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
@@ -458,6 +459,7 @@ def test_the_page_says_what_the_tables_say(out: Path) -> None:
         assert (out / name).is_file()
 
 
+@pytest.mark.slow
 def test_tables_judged_again_give_the_same_page_without_a_model(out: Path, tmp_path: Path) -> None:
     once_more(main, out, tmp_path)
 
@@ -476,6 +478,7 @@ def test_the_published_page_is_what_its_tables_say(tmp_path: Path) -> None:
     assert text.count("unedited, PLS / C2") == 5, "baselines in every table of effects"
 
 
+@pytest.mark.slow
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:
     assert unexplained(out) == {}
 

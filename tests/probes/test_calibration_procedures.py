@@ -59,7 +59,8 @@ def judged(values: list, groups: np.ndarray, measure: Measure, against: float) -
     return estimate(block, each("value", cells, null=against)).frame
 
 
-@pytest.mark.parametrize("kind", ["cases", *(pytest.param(k, marks=pytest.mark.slow) for k in ("groups", "wide"))])
+@pytest.mark.slow  # a quarter of the experiments of the next test
+@pytest.mark.parametrize("kind", ["cases", "groups", "wide"])
 def test_cross_validated_accuracy_and_selectivity(kind: str) -> None:
     """1,000 probes on noise (binomial error 0.7 points); taking the hits for independent holds under 91 %."""
     rng = np.random.default_rng(20)

@@ -57,6 +57,7 @@ def test_every_column_and_option_says_what_it_is(name: str) -> None:
         assert after.startswith('"""'), f"{name}: option {one.name} has no documentation"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_call_gives_the_same_tables(name: str) -> None:
     how = small(name)

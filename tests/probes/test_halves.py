@@ -88,6 +88,7 @@ def test_counterparts_of_two_sets_stay_together(model: Any) -> None:
     assert half.a.tokens == [whole.a.tokens[i] for i in at[0]]
 
 
+@pytest.mark.slow
 def test_halves_are_the_same_in_another_process(model: Any) -> None:
     code = (
         "from streamscope.models.checkpoint import load\nfrom streamscope.probes.contract import Prompts\n"

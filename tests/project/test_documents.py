@@ -14,8 +14,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "docs/guides/training.md", "docs/guides/measuring.md"]  # in the order of a reader
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in PAGES}
-BLOCKS = [block for text in TEXTS.values() for block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)]
-COMMANDS = [line for kind, block in BLOCKS if not kind for line in block.splitlines() if line.startswith("python -m ")]
+COMMANDS = [
+    (name, line)
+    for name, text in TEXTS.items()
+    for kind, block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+    if kind != "python"
+    for line in block.splitlines()
+    if line.startswith("python -m ")
+]
 SMALLER = {  # the same commands, so small that they end in seconds
     "models.train": ["--steps=2", "--max-documents=200", "--sample-every=0", "--set", "d_vocab=600", "--batch-size=4"],
     "probes.phenomena": ["--only", "loss", "repeats", "--sequences", "4", "--max-documents", "4"],
@@ -40,19 +46,40 @@ SMALLER = {  # the same commands, so small that they end in seconds
 
 
 def test_there_are_commands() -> None:
-    assert len(COMMANDS) >= 6
+    assert {page for page, _ in COMMANDS} == set(PAGES)
 
 
-def test_readme_commands_and_code_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for line in COMMANDS:
-        _, _, module, *argv = shlex.split(line, comments=True)
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """A reader's folder, and the commands that were run there, in their order."""
+    return tmp_path_factory.mktemp("reader"), []
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(i, marks=[pytest.mark.slow] if page == "docs/guides/measuring.md" else [])
+        for i, (page, _) in enumerate(COMMANDS)
+    ],
+    ids=lambda i: f"{Path(COMMANDS[i][0]).stem}-{i}-{COMMANDS[i][1].split()[2]}",
+)
+def test_command(at: int, reader: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command runs, after those that stand before it."""
+    folder, ran = reader
+    monkeypatch.chdir(folder)
+    for i in range(len(ran), at + 1):
+        _, _, module, *argv = shlex.split(COMMANDS[i][1], comments=True)
         import_module(module).main([*argv, *SMALLER.get(module, [])])
-    code = "\n".join(block for kind, block in BLOCKS if kind == "python")
+        ran.append(i)
+
+
+@pytest.mark.parametrize("page", ["README.md", pytest.param("docs/guides/measuring.md", marks=pytest.mark.slow)])
+def test_code_runs(page: str, tmp_path: Path) -> None:
+    code = "\n".join(re.findall(r"```python\n(.*?)```", TEXTS[page], re.DOTALL))
     own = {**os.environ, "PYTHONPATH": str(ROOT)}  # a process without the tests' type checks, as a reader's
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "torch.Size([1, 6," in done.stdout
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own, cwd=tmp_path)
+    assert code and done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("\n") > 4
 
 
 def test_make_targets_of_the_documents_exist() -> None:

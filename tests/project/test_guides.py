@@ -129,6 +129,7 @@ def test_other_files_are_one_line(spec: str, code: str | None, line: str, tmp_pa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_code_of_the_guides_runs(tmp_path: Path) -> None:
     """In a process of its own, nnsight last, for it changes what it is imported into."""
     guides = ["errors", "new_architecture", "coming_from"]

@@ -64,6 +64,7 @@ def reached(runs: Path) -> list[dict]:
     return [json.loads((runs / f"jobs.{rank}").read_text()) for rank in (0, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "documents"])
 def test_two_processes_give_the_losses_of_one(runs: Path, name: str) -> None:
     one, two = rows(runs / name), rows(runs / f"{name}-2")
@@ -81,6 +82,7 @@ def test_two_processes_give_the_losses_of_one(runs: Path, name: str) -> None:
     assert json.loads((runs / f"{name}-2" / "manifest.json").read_text())["processes"] == 2
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_at_the_same_step(runs: Path) -> None:
     for found in reached(runs):
         assert (found["sharded"], found["sharded, exit"]) == (6, 130)
@@ -88,6 +90,7 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(runs: Path) -> None:
         assert (found["plain"], found["resumed"]) == (8, 8)
 
 
+@pytest.mark.slow
 def test_noise_repeats_on_as_many_processes(runs: Path) -> None:
     # pls has dropout: each process' random state is in the checkpoint, so stopping at step 3 changes nothing
     whole, cut = (load_file(runs / n / "model.safetensors") for n in ("noise-2", "stopped-2"))
@@ -105,6 +108,7 @@ def test_processes_draw_other_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn[0] == float(torch.rand(())), "process 0 draws as a training alone"
 
 
+@pytest.mark.slow
 def test_sharded_on_two_processes_goes_on_in_one(runs: Path) -> None:
     out = runs / "sharded-2"
     assert not (out / "checkpoint.safetensors").exists()
@@ -121,6 +125,7 @@ def test_sharded_on_two_processes_goes_on_in_one(runs: Path) -> None:
     torch.testing.assert_close(load(f"{out}@4").embed.weight, load(f"{runs / 'plain'}@4").embed.weight)
 
 
+@pytest.mark.slow
 def test_the_moments_are_resumed_as_well(runs: Path, corpus, tmp_path: Path) -> None:
     # one process saves and loads the sharded form too; without moments or their place the next step would differ
     argv = ["--parallel", "fsdp", "--steps", "6", "--checkpoint-every", "3", "--batch-size", "8", "--sample-every", "0"]

@@ -48,6 +48,7 @@ def test_two_thousand_unit_steps() -> None:
     assert ends(pull="unit", dtype="bf16")[-8.0]["b1"] == -8.0
 
 
+@pytest.mark.slow
 def test_decay_alone_thaws_fp32_and_not_bf16() -> None:
     """No gradient at all: b_1 = −8 Π(1 − .2 lr_t), by hand from the schedule; in bf16 no stored number changes."""
     lr = [5e-3 * min(1, (t + 1) / 200) for t in range(200)]
@@ -67,6 +68,7 @@ def test_the_gradient_of_sgd_has_the_factor_that_krom_names() -> None:
     assert slope[-2.0] == pytest.approx(rows[-2.0]["p(1-p)"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_sgd_is_frozen_at_the_rate_of_adamw_and_not_at_its_own() -> None:
     frozen, own = (ends(optimizer="sgd", lr=lr, decay=0.0)[-8.0] for lr in (5e-3, 5.0))
     assert frozen["swap"] == pytest.approx(1 / (1 + math.exp(8)), rel=0.01)
@@ -74,6 +76,7 @@ def test_sgd_is_frozen_at_the_rate_of_adamw_and_not_at_its_own() -> None:
     assert ends(optimizer="sgd", lr=5.0, decay=0.0, dtype="bf16")[-8.0]["b1"] == -8.0
 
 
+@pytest.mark.slow
 def test_decay_outweighs_the_gradient_of_sgd() -> None:
     """With decay .2 SGD goes past .30, to the same place from every bias: no evidence about saturation."""
     ended = [row["swap"] for row in ends(optimizer="sgd", lr=0.5).values()]
