@@ -65,18 +65,18 @@ def paired(
     `left_out`; `alike` is how many of the others have both of one sign. Runs of one seed share the order of their data
     and, of one architecture, where they begin: the seed is the pair.
     """
-    seed_and_value = quantities[["seed", "value"]]
-    columns = {p: seed_and_value.iloc[_rows(quantities, quantity, p)] for p in (a, b)}
+    seed, value = quantities["seed"].to_numpy(), quantities["value"].to_numpy(float)
+    of = {p: {seed[i]: value[i] for i in _rows(quantities, quantity, p)} for p in (a, b)}
     numbers = ("mean", "sd", "ci_low", "ci_high", "p")
     row: dict[str, Any] = {**dict.fromkeys(numbers, NAN), "n": 0, "left_out": "", "alike": 0}
     for preset in (a, b):
-        if columns[preset]["value"].notna().sum() == 0:
+        if all(np.isnan(one) for one in of[preset].values()):
             return {**row, "why": dict.fromkeys(numbers, nothing(quantities, quantity, preset))}
-    both = columns[a].merge(columns[b], on="seed", how="outer", suffixes=("_a", "_b")).sort_values("seed")
-    x, y = (both[f"value_{end}"].to_numpy(float) for end in ("a", "b"))
+    seeds = sorted(of[a].keys() | of[b].keys())
+    x, y = (np.array([of[preset].get(one, NAN) for one in seeds]) for preset in (a, b))
     small = (np.abs(x) <= resolution) | (np.abs(y) <= resolution)
     usable = np.isfinite(x) & np.isfinite(y) & ~(ratio & small)
-    lost = ", ".join(f"seed {s}" for s in both.loc[~usable, "seed"])
+    lost = ", ".join(f"seed {s}" for s, used in zip(seeds, usable, strict=True) if not used)
     if not usable.any():
         sized = f" and larger than {resolution:g}" if resolution else " and not 0"
         why = "no seed in which both are defined" + (sized if ratio else "")
