@@ -12,7 +12,7 @@ import pandas as pd
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.checks import agreement_table, raw_rows_of, stability_table
 from streamscope.features.cluster.description import RANGES, cluster_table, depth_ranges, depth_spread
-from streamscope.features.cluster.modes import ComputationalModes
+from streamscope.features.cluster.modes import PCA, ComputationalModes
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
@@ -161,6 +161,16 @@ def labels_of(found: Features, cluster: np.ndarray, probability: np.ndarray) -> 
     table["cluster"] = cluster.astype("int32")
     table["probability"] = probability.astype("float32")
     return table
+
+
+def placed(found: Features, umap: bool) -> pd.DataFrame:
+    """`labels_of` tokens that are in no cluster yet, with their place on the map of their principal components."""
+    labels = labels_of(found, np.full(len(found.table), -1), np.ones(len(found.table)))
+    if umap:
+        x, _ = varying(found)
+        modes = ComputationalModes("kmeans", n_clusters=1, components=PCA).fit(x)
+        _place(_umap(0), labels, *np.unique(modes.transform(x), axis=0, return_inverse=True))
+    return labels
 
 
 def _umap(seed: int) -> Any:

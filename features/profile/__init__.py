@@ -4,12 +4,16 @@
     python -m features.cluster --features features.parquet --out modes.parquet
     python -m features.profile --features features.parquet --clusters modes.parquet --out p.parquet --figure map.html
     python -m features.profile --features a.parquet b.parquet --clusters modes.parquet     as they were clustered
+    python -m features.profile --features features.parquet --labels mine.parquet --figure map.html     your own
 
 One row per cluster: size, depth, tokens, predictions, kinds of tokens, heads; on disk also means of head activations,
 probabilities by layer and core features. Beside it `kinds`, which kinds of tokens a cluster holds more or less often;
 `samples`, tokens nearest to its centre, and diverse ones by farthest point, in their texts; `tokens`, all of them. On
 the map (where clusters have coordinates) the pointer shows each token in its text. Texts come from the feature table
 itself; of several tables profiles and samples say which one tokens are from.
+
+Labels of your own are parquet with the columns document, position (as in the table of features) and label (text, or a
+whole number; null and −1 mean none). Tokens without one, and labels without a token, are counted in every title.
 """
 
 from pathlib import Path
@@ -31,14 +35,17 @@ class Profile(Instrument):
 
     clusters: Path | None = None
     """Result of `features.cluster` of the same features; default: clustered now, by density."""
+    labels: Path | None = None
+    """Clusters of your own, instead: parquet with document, position, label. With --clusters the map is that one's."""
     umap: bool = True
-    """Place tokens on a map, where they are clustered now."""
+    """Place tokens on a map, where --clusters brings none."""
     representative: Count = 8
     """Tokens nearest to the centre, per cluster."""
     diverse: Count = 15
     """Tokens by farthest point, per cluster; 15 in the paper."""
 
     figures: ClassVar = (
+        Points("y", "tokens", color="label", text=("text", "prediction"), none=""),
         Points("y", "tokens", color="cluster", text=("text", "prediction"), none=-1),
         Points("y", "tokens", color="k_star", text=("text", "prediction"), ordered=True),
         Intervals("depth_mean", label="cluster"),

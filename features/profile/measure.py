@@ -8,15 +8,17 @@ import numpy as np
 import pandas as pd
 
 from streamscope.features.cluster import Cluster
-from streamscope.features.cluster.measure import fingerprint
+from streamscope.features.cluster.measure import fingerprint, placed
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.profile import Profile
 from streamscope.features.profile.contexts import Contexts
+from streamscope.features.profile.own_labels import named, read_labels
 from streamscope.features.profile.profiles import profiles, samples
 from streamscope.features.profile.token_kinds import NAMES
 from streamscope.features.schema import Feature
 from streamscope.features.tables import FeatureTables, OpenFeatures
 from streamscope.models.errors import InputError
+from streamscope.models.own_code import digest
 from streamscope.probes.contract import Opened, Progress, Seen
 from streamscope.probes.observations import NUMBERS, Contrast, Estimates, Measure, Observations
 from streamscope.probes.result import Column, LongTable, Result, Table, described, key
@@ -34,38 +36,47 @@ def observe(how: Profile, model: object, data: Opened, progress: Progress) -> Se
     """Cells: clusters, noise (−1) last; units: documents, Σ k* over tokens."""
     opened: OpenFeatures = data[FeatureTables]
     found = opened.found
-    if how.clusters is None:
-        result = Cluster(umap=how.umap).measure(model, opened, progress=progress)
+    result = None if how.clusters is None else read_clusters(how.clusters, opened)
+    if how.labels is None:
+        result = result or Cluster(umap=how.umap).measure(model, opened, progress=progress)
+        labels, about, own = result.table("labels").frame, result.about["clusters"], None
     else:
-        result = read_clusters(how.clusters, opened)
-    labels, files = result.table("labels").frame, [str(path) for path in opened.files[1:] and opened.files]
+        own = read_labels(how.labels, found)
+        labels = placed(found, how.umap) if result is None else result.table("labels").frame
+        labels = labels.assign(cluster=own.cluster, probability=np.float32(1))
+        about = {"method": "labels of one's own", "labels": str(how.labels), "sha256": digest(how.labels),
+                 "names": list(own.names), "files": [str(path) for path in opened.files]}  # fmt: skip
+    files = [str(path) for path in opened.files[1:] and opened.files]
     table, kinds = profiles(found, labels, files)
     some = samples(found, labels, files, representative=how.representative, diverse=how.diverse)
     block = depth(labels, table["cluster"])
     title = f"{found.about['preset']}: {len(labels):,} tokens in {(table['cluster'] >= 0).sum()} clusters"
+    title += "" if own is None else f"; {own.title}"
     return Seen(
         {"depth": block},
         {"depth": [
             Contrast(quantity="depth_mean", weights={i: 1.0}, labels=cell, null=None)
             for i, cell in enumerate(block.cells.to_dict("records"))
         ]},
-        {"clusters": result.about["clusters"], "model": f"{found.about['preset']} ({found.about['run']})",
+        {"clusters": about, "model": f"{found.about['preset']} ({found.about['run']})",
          "title": title},
-        extra=(table, kinds, some, in_texts(opened, labels), found.columns),
+        extra=(table, kinds, some, in_texts(opened, labels), found.columns, own and own.names),
     )  # fmt: skip
 
 
 def tables(how: Profile, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A row per cluster; kinds of tokens, samples, and every token in its text."""
-    table, kinds, some, tokens, features = seen.extra
+    table, kinds, some, tokens, features, names = seen.extra
     title, known = seen.about["title"], {one.name: one for one in features}
     wide, missing = estimates["depth"].wide(["cluster"], describe=NUMBERS[1:4])
     wide = wide.drop(columns=["n", "clusters"])
     table = table.merge(wide, on="cluster", validate="1:1").assign(**words(table, kinds))
+    if names is not None:
+        table, kinds, some, tokens = (named(one, names) for one in (table, kinds, some, tokens))
     columns = (*_there(PROFILES, table), *means(table, known))
     return {
         "profiles": Table(table, columns, missing, title, "n", 15),
-        "kinds": Table(kinds, KINDS, {}, "kinds of tokens, in a cluster and elsewhere", "log_odds"),
+        "kinds": Table(kinds, _there(KINDS, kinds), {}, "kinds of tokens, in a cluster and elsewhere", "log_odds"),
         "samples": LongTable.of([some], _there(SAMPLES, some), "tokens that stand for the clusters", most=23),
         "tokens": LongTable.of([tokens], _there(TOKENS, tokens), title),
     }
@@ -166,10 +177,12 @@ def _number(name: str, title: str, unit: str, doc: str, format: str, shown: bool
 
 
 CLUSTER = key("cluster", "cluster", "its number, −1 for tokens in none", "cluster", "d")
+LABEL = key("label", "label", "its name, where the clusters are labels of one's own", "label")
 TEXT = key("text", "text", "the token in brackets ⟦ ⟧, with what stands around it", "text")
 FILE = _number("file", "file", "table", "that the token is from", "")
 PROFILES: tuple[Column, ...] = (
     CLUSTER,
+    LABEL,
     _number("n", "tokens", "tokens", "of the cluster", ",.0f", True),
     _number("share", "share", "share of all tokens", "of the cluster", ".3f", True),
     _number("documents", "documents", "documents", "with a token of the cluster", ",.0f", True),
@@ -186,8 +199,9 @@ PROFILES: tuple[Column, ...] = (
     _number("more_or_fewer", "kinds", "share (share elsewhere)", f"kinds of tokens with p, Holm, < {P:g}", "", True),
     _number("heads", "heads", "mean largest attention weight (over all tokens)", "those that differ most", "", True),
 )  # fmt: skip
-KINDS = (
+KINDS: tuple[Column, ...] = (
     CLUSTER,
+    LABEL,
     key("kind", "kind", "of tokens (`token_kinds`)"),
     _number("n", "tokens", "tokens", "of the cluster", ",.0f", True),
     _number("k", "of the kind", "tokens", "of the cluster that are of this kind", ",.0f"),
@@ -199,6 +213,7 @@ KINDS = (
 )
 SAMPLES: tuple[Column, ...] = (
     CLUSTER,
+    LABEL,
     key("kind", "kind", "representative: nearest to the centre; diverse: by farthest point"),
     key("rank", "rank", "from 1", "rank", "d"),
     _number("distance", "distance", "sds of the features", "to the centre of the cluster", ".3f"),
@@ -214,6 +229,7 @@ TOKENS: tuple[Column, ...] = (
     key("file", "file", "place of its table among those that were given", "table", "d"),
     *(one for one in TOKEN if one.name in ("document", "position", "prediction")),
     CLUSTER,
+    LABEL,
     _number("k_star", "k*", "layers", "until the prediction is the final one", ".0f", True),
     *(_number(name, name, "UMAP", "place on the map, for display", ".2f") for name in "xy"),
     TEXT,
