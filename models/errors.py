@@ -9,6 +9,10 @@ class InputError(Exception):
     """
 
 
+class Undefined(InputError, AttributeError):
+    """A quantity that this architecture does not define. `hasattr` is False for it, and the message says why."""
+
+
 def unknown(what: str, name: str, known: list[str]) -> InputError:
     """An `InputError` for a name that does not exist, with the nearest ones that do."""
     import difflib

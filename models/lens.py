@@ -1,4 +1,4 @@
-"""What TransformerLens' tools expect of a model, read from ours: `cfg`, weight names, run_with_cache."""
+"""What TransformerLens' tools expect of a model: `cfg`, run_with_cache, text (`models.weights` has the weights)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,24 +9,27 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.utilities import Slice
+from transformer_lens.utilities.lm_utils import lm_cross_entropy_loss
 
-from streamscope.models.config import Hyper, LayerNorm, ModelConfig, RMSNorm
+from streamscope.models.config import Alibi, Hyper, LayerNorm, Learned, RMSNorm, Rope
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.hooks import ObservePoint, OnDemand, capture, match, time_axes
+from streamscope.models.weights import WeightsMixin
 
 if TYPE_CHECKING:
     from streamscope.models.text.tokenizer import Tokenizer
 
 NORM_NAMES = {LayerNorm: "LN", RMSNorm: "RMS"}
+POSITION_NAMES = {Learned: "standard", Rope: "rotary", Alibi: "alibi"}
 
 
 class LensConfig:
     """TransformerLens' flat field names, read-only, from a model and its configuration."""
 
     attn_only = False
-    positional_embedding_type = "standard"
-    use_attn_result = False
-    use_split_qkv_input = False
+    default_prepend_bos = True
+    use_split_qkv_input = use_attn_in = False
+    use_hook_mlp_in = True
     final_rms = False
 
     def __init__(self, model: Any) -> None:
@@ -44,6 +47,26 @@ class LensConfig:
     def normalization_type(self) -> str | None:
         """LN or RMS of the final norm; None where TransformerLens has no name for it."""
         return NORM_NAMES.get(type(self._model.config.readout.norm))
+
+    @property
+    def positional_embedding_type(self) -> str:
+        """TransformerLens' name of the positions."""
+        return POSITION_NAMES.get(type(self._model.config.positions), "none")
+
+    @property
+    def gated_mlp(self) -> bool:
+        """Whether the FFN is gated."""
+        return self._model.config.mlp.gate is not None
+
+    @property
+    def use_attn_result(self) -> bool:
+        """What `set_use_attn_result` chose."""
+        return any(point.wanted for point in self._model.result_points())
+
+    @property
+    def model_name(self) -> str:
+        """The preset."""
+        return self._model.config.name
 
     @property
     def n_key_value_heads(self) -> int | None:
@@ -78,60 +101,67 @@ class Cache(ActivationCache):
             raise InputError("apply_ln knows the final norm only: the blocks norm what hook_pre reads of the streams")
         return super().apply_ln_to_stack(residual_stack, layer, *args, **kwargs)
 
+    def logit_lens(self, **kwargs: Any) -> Any:
+        """Raises `InputError`: TransformerLens' own reads bridges only."""
+        raise InputError(
+            "TransformerLens' logit_lens reads bridges only: its logits are cache.accumulated_resid(apply_ln=True) @ "
+            "model.W_U, or model.layer_logits(tokens)"
+        )
+
     def decompose_resid(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens: embeddings and updates, which add up to the residual stream; not with n streams."""
-        self._adds_up()
+        self.model.adds_up()
         return super().decompose_resid(*args, **kwargs)
 
     def get_full_resid_decomposition(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens, head by head; not with n streams."""
-        self._adds_up()
+        self.model.adds_up()
         return super().get_full_resid_decomposition(*args, **kwargs)
 
-    def _adds_up(self) -> None:
-        if isinstance(self.model.config.residual, Hyper):
-            raise InputError(
-                "updates do not add up to the residual stream of hyper-connections: they are scaled by hook_post and "
-                "mixed by hook_res; use accumulated_resid, or the streams in hook_streams_post"
-            )
 
-
-class LensMixin:
+class LensMixin(WeightsMixin):
     """Names and calls of TransformerLens on a `StreamTransformer`."""
 
-    config: ModelConfig
     tokenizer: "Tokenizer | None"
     hook_dict: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        """As in torch; a property that raised `Undefined` is asked again, for its own sentence."""
+        try:
+            return super().__getattr__(name)  # type: ignore[misc]
+        except AttributeError:
+            made = getattr(type(self), name, None)
+            if isinstance(made, property) and made.fget is not None:
+                return made.fget(self)
+            raise
 
     @property
     def cfg(self) -> LensConfig:
         """The configuration under TransformerLens' flat names."""
         return LensConfig(self)
 
-    @property
-    def W_E(self) -> Float[Tensor, "V D"]:
-        """Token embedding."""
-        return self.embed.weight  # type: ignore[attr-defined]
-
-    @property
-    def W_U(self) -> Float[Tensor, "D V"]:
-        """Unembedding."""
-        return self.head.T  # type: ignore[attr-defined]
-
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
-        """(output, ActivationCache); every hook of the table is in the cache unless `names_filter` chooses."""
+        """(output, ActivationCache) of tokens or text, with what `names_filter` chooses.
 
-        chosen = kwargs.get("names_filter")
-        if isinstance(chosen, str | list | tuple):  # exact names or patterns; TransformerLens would cache nothing
-            kwargs["names_filter"] = match(self, chosen)
-
+        Without a filter every hook of the table but `hook_result`, H times as large as the stream, is in the cache:
+        name it, or `set_use_attn_result(True)`. Raises `InputError` for a filter that chooses nothing, and for a name
+        whose hook did not fire before `stop_at_layer`.
+        """
+        one = kwargs.get("remove_batch_dim", False)
+        if one and args and isinstance(args[0], list | tuple) and len(args[0]) != 1:
+            raise InputError(f"remove_batch_dim is for one text, {len(args[0])} were given")
         out, cache = super().run_with_cache(*args, **kwargs)  # type: ignore[misc]
-        cut, batch = Slice.unwrap(pos_slice), 0 if kwargs.get("remove_batch_dim") else 1
+        chosen = kwargs.get("names_filter")
+        if isinstance(chosen, str | list | tuple):
+            silent = [name for name in match(self, chosen) if name not in cache]
+            if silent:
+                raise InputError(f"hooks that did not fire before stop_at_layer: {', '.join(silent[:5])}")
+        cut, batch = Slice.unwrap(pos_slice), 0 if one else 1
         for name, x in cache.items():
             for axis in time_axes(name.removesuffix("_grad"), x.ndim + 1 - batch)[:1]:
                 cache[name] = cut.apply(x, dim=axis + batch)
         if return_cache_object:
-            cache = Cache(cache, self, has_batch_dim=not kwargs.get("remove_batch_dim", False))
+            cache = Cache(cache, self, has_batch_dim=not one)
         return out, cache
 
     @contextmanager
@@ -143,10 +173,27 @@ class LensMixin:
         with super().hooks(list(fwd_hooks), list(bwd_hooks), *args, **kwargs) as model:  # type: ignore[misc]
             yield model
 
-    def get_caching_hooks(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens, without backward hooks on points that only observe."""
-        cache, fwd, bwd = super().get_caching_hooks(*args, **kwargs)  # type: ignore[misc]
+    def get_caching_hooks(self, names_filter: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens; patterns are names too, and points that only observe get no backward hooks.
+
+        Raises `InputError` for a filter that chooses no hook.
+        """
+        if isinstance(names_filter, str | list | tuple):  # TransformerLens would cache nothing for a wrong name
+            names_filter = match(self, names_filter)
+        elif names_filter is None:
+            left_out = {point.name for point in self.result_points() if not point.wanted}
+            names_filter = [name for name in self.hook_dict if name not in left_out]
+        elif not any(map(names_filter, self.hook_dict)):
+            raise InputError("names_filter chooses no hook of this model; `python -m models.describe` lists them")
+        cache, fwd, bwd = super().get_caching_hooks(names_filter, *args, **kwargs)  # type: ignore[misc]
         return cache, fwd, [(n, f) for n, f in bwd if not isinstance(self.hook_dict[n], ObservePoint)]
+
+    def loss_fn(
+        self, logits: Float[Tensor, "B T V"], tokens: Int[Tensor, "B T"], attention_mask: Any = None,
+        per_token: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Next-token loss of logits in nats: the mean, or [B, T − 1] with `per_token`, 0 where `attention_mask` is."""
+        return lm_cross_entropy_loss(logits, tokens, attention_mask, per_token)
 
     # ---- on-demand activations -----------------------------------------------------------------
 
@@ -154,7 +201,7 @@ class LensMixin:
     def explicit(self, suffix: str = "") -> Iterator[None]:
         """Compute every on-demand activation whose name ends in `suffix`, whether hooked or not.
 
-        TransformerLens hooks do this by themselves; tools that do not hook points (nnsight) need it.
+        TransformerLens hooks and nnsight's traces do this by themselves, for what they read.
         """
         points = [p for n, p in self.hook_dict.items() if isinstance(p, OnDemand) and n.endswith(suffix)]
         before = [p.wanted for p in points]
@@ -169,6 +216,25 @@ class LensMixin:
     def explicit_attention(self) -> Any:
         """`explicit` for attention: scores and patterns are computed and pass through their hooks."""
         return self.explicit("attn.hook_pattern")
+
+    def result_points(self) -> list[OnDemand]:
+        """`hook_result` of every layer; none where the output projection is not linear."""
+        return [point for name, point in self.hook_dict.items() if name.endswith("attn.hook_result")]
+
+    def set_use_attn_result(self, use_attn_result: bool) -> None:
+        """Compute `hook_result`, whether hooked or not, so that it is in a cache of everything."""
+        if not self.result_points():
+            raise InputError("this model has no hook_result: its output projection is not linear, no sum over heads")
+        for point in self.result_points():
+            point.wanted = use_attn_result
+
+    def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
+        """Raises `InputError` for True: the heads of a layer read one stream here."""
+        if use_split_qkv_input:
+            raise InputError(
+                "heads read one input here, hook_attn_in (and hook_attn_v_in): for one head alone edit its hook_q, "
+                "hook_k or hook_v"
+            )
 
     @torch.no_grad()
     def patterns(self, tokens: Int[Tensor, "B T"], layers: Sequence[int] | None = None) -> Float[Tensor, "B l H T T"]:
@@ -206,9 +272,35 @@ class LensMixin:
         nested = bool(ids) and isinstance(ids[0], list)
         return [self._text().decode(row) for row in ids] if nested else self._text().decode(ids)
 
-    def to_str_tokens(self, text: str, prepend_bos: bool = True) -> list[str]:
-        """The text piece of every token."""
-        return self._text().pieces(self._text().encode(text, bos=prepend_bos))
+    def to_str_tokens(self, text: Any, prepend_bos: bool = True) -> Any:
+        """The text piece of every token of a text or of a sequence of ids ([T], [1, T]); a list for a list of texts."""
+        if isinstance(text, list | tuple) and text and all(isinstance(one, str) for one in text):
+            return [self.to_str_tokens(one, prepend_bos) for one in text]
+        if isinstance(text, str):
+            ids = self._text().encode(text, bos=prepend_bos)
+        else:
+            rows = torch.as_tensor(text)
+            if rows.ndim > 2 or (rows.ndim == 2 and len(rows) != 1):
+                raise InputError(f"to_str_tokens takes one sequence of ids, got {list(rows.shape)}: call it row by row")
+            ids = rows.reshape(-1).tolist()
+        return self._text().pieces(ids)
+
+    def to_single_str_token(self, token: int) -> str:
+        """The text piece of one id."""
+        return self._text().pieces([token])[0]
+
+    def get_token_position(self, token: str | int, text: Any, mode: str = "first", prepend_bos: bool = True) -> int:
+        """The first or last position of a token in a text or in ids [T] or [1, T]; `InputError` where it is not."""
+        if mode not in ("first", "last"):
+            raise unknown("mode", mode, ["first", "last"])
+        wanted = self.to_single_token(token) if isinstance(token, str) else int(token)
+        ids = self.to_tokens(text, prepend_bos) if isinstance(text, str) else torch.as_tensor(text)
+        if ids.ndim > 2 or (ids.ndim == 2 and len(ids) != 1):
+            raise InputError(f"get_token_position takes one sequence of ids, got {list(ids.shape)}")
+        found = (ids.reshape(-1) == wanted).nonzero().flatten().tolist()
+        if not found:
+            raise InputError(f"token {token!r} is not in the text")
+        return found[0 if mode == "first" else -1]
 
     def to_single_token(self, text: str) -> int:
         """The id of a text that is one token; `InputError` otherwise."""
@@ -221,11 +313,3 @@ class LensMixin:
         """Columns of W_U: the stream directions that raise the tokens' logits."""
         ids = self.to_single_token(tokens) if isinstance(tokens, str) else tokens
         return self.W_U.T[torch.as_tensor(ids)]
-
-    def accumulated_bias(self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True) -> Tensor:
-        """Sum of the output biases written before layer `layer` (its attention included with `mlp_input`)."""
-        blocks = self.blocks  # type: ignore[attr-defined]
-        total = torch.zeros(self.config.d_model, device=self.cfg.device, dtype=self.cfg.dtype)
-        for block in blocks[:layer]:
-            total = total + block.attn.b_O + (block.mlp.b_out if include_mlp_biases else 0.0)
-        return total + blocks[layer].attn.b_O if mlp_input else total

@@ -47,21 +47,40 @@ class StreamTransformer(LensMixin, Decoder, HookedRootModule):
     def forward(
         self,
         tokens: Any,
-        logits_at: Int[Tensor, "B P"] | Int[Tensor, " B"] | None = None,
+        logits_at: Int[Tensor, "B P"] | Int[Tensor, " B"] | str | None = None,
         *,
         return_type: str | None = "logits",
+        loss_per_token: bool = False,
+        prepend_bos: bool | None = True,
+        start_at_layer: int | None = None,
+        stop_at_layer: int | None = None,
         mask: Bool[Tensor, "B T"] | None = None,
     ) -> Any:
-        """Logits [B, T, V], or [B, P, V] at `logits_at`; "loss", "both", or None (hooks only).
+        """Logits [B, T, V] of tokens or texts, or [B, P, V] at `logits_at`; "loss", "both", or None (hooks only).
 
-        The loss is the mean next-token loss in nats; with `mask` (from `to_batch`) over real targets only: without
-        it, the padding of a batch of texts counts. Raises `InputError` for tokens outside the vocabulary, sequences
-        longer than the context and unknown return types.
+        The loss is the mean next-token loss in nats, or [B, T − 1] with `loss_per_token`; with `mask` (from `to_batch`)
+        over real targets only: without it, the padding of a batch of tokens counts. Texts are padded on the right and
+        bring their mask. `stop_at_layer` k returns the residual stream that enters layer k, [B, T, D] (with several
+        streams their readout), negative k counted from the end; `start_at_layer` takes that stream in place of tokens.
+
+        Raises `InputError` for tokens outside the vocabulary, sequences longer than the context, unknown return types,
+        layers that do not exist, and a start from the stream where there are several.
         """
+        if isinstance(logits_at, str):
+            raise InputError(f"give the return type by name: model(tokens, return_type={logits_at!r})")
         if return_type not in ("logits", "loss", "both", None):
             raise unknown("return_type", str(return_type), ["logits", "loss", "both"])
-        self.check_tokens(tokens)
-        state = self.segment(self.embed_tokens(tokens))
+        if start_at_layer is not None:
+            start, state = self._layer("start_at_layer", start_at_layer), self._resumed(tokens, return_type)
+        else:
+            if is_text(tokens):
+                tokens, real = self.to_batch(tokens, prepend_bos is not False)
+                mask = real if mask is None else mask
+            self.check_tokens(tokens)
+            start, state = 0, self.embed_tokens(tokens)
+        if stop_at_layer is not None:
+            return self.readout(self.segment(state, start, self._layer("stop_at_layer", stop_at_layer)))
+        state = self.segment(state, start)
         if return_type == "logits":
             return self.logits(state, logits_at)
         if return_type is None:
@@ -69,17 +88,45 @@ class StreamTransformer(LensMixin, Decoder, HookedRootModule):
             return None
         if tokens.shape[1] < 2:
             raise InputError("a next-token loss needs sequences of at least two tokens")
+        x = self.ln_final(self.readout(state))
+        if loss_per_token:
+            logits = F.linear(x, self.head)
+            loss = self.loss_fn(logits, tokens, mask, per_token=True)
+            return loss if return_type == "loss" else (logits, loss)
         targets = tokens[:, 1:]
         if mask is not None:
             targets = targets.masked_fill(~mask[:, 1:], readout.IGNORE)
-        x = self.ln_final(self.readout(state))
         loss = readout.cross_entropy(x[:, :-1], self.head, targets)
         return loss if return_type == "loss" else (F.linear(x, self.head), loss)
+
+    def _layer(self, option: str, layer: int) -> int:
+        """A layer counted from 0, of an option that may count from the end."""
+        n = self.config.n_layers
+        if not -n <= layer <= n:
+            raise InputError(f"{option} must be from {-n} to {n}, got {layer}")
+        return layer + n if layer < 0 else layer
+
+    def _resumed(self, x: Any, return_type: str | None) -> State:
+        """The stream as a state to go on from."""
+        if self.config.residual.streams:
+            names = " and ".join(self.config.residual.streams)
+            raise InputError(
+                f"start_at_layer is for one stream; this model has {names}: use model.segment(state, start)"
+            )
+        if return_type in ("loss", "both"):
+            raise InputError("a loss needs the tokens: take the logits, and model.loss_fn(logits, tokens)")
+        if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != self.config.d_model or not x.is_floating_point():
+            raise InputError(
+                f"start_at_layer takes the stream that enters the layer, [batch, position, {self.config.d_model}]"
+            )
+        return x
 
     def check_tokens(self, tokens: Any) -> None:
         """Raise `InputError` unless tokens are [B, T] with ids of the vocabulary."""
         if not isinstance(tokens, Tensor):
-            raise InputError(f"the model reads token ids, not {type(tokens).__name__}: pass model.to_tokens(text)")
+            raise InputError(
+                f"the model reads texts, or a tensor of token ids, not {type(tokens).__name__}: pass torch.tensor(ids)"
+            )
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
             raise InputError(
                 f"tokens must be integers of shape [batch, position], got {list(tokens.shape)} {tokens.dtype}"
@@ -182,3 +229,8 @@ class StreamTransformer(LensMixin, Decoder, HookedRootModule):
         """The configuration as JSON data."""
 
         return to_dict(self.config)
+
+
+def is_text(x: Any) -> bool:
+    """Whether x is a text or several."""
+    return isinstance(x, str) or (isinstance(x, list | tuple) and bool(x) and all(isinstance(one, str) for one in x))

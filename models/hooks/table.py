@@ -194,6 +194,13 @@ HOOKS: list[Hook] = [
     Hook(name="blocks.L.attn.hook_z", shape="B T H K", meaning="what the output projection consumes"),
     _mix("attention", "o"),
     *_hdpl("attention", "o"),
+    Hook(
+        name="blocks.L.attn.hook_result",
+        shape="B T H D",
+        meaning="what each head adds to attention's update: its z through the output projection, without the bias",
+        when=lambda c: not isinstance(c.attention.o, Hdpl),
+        on_demand=True,
+    ),
     Hook(name="blocks.L.hook_attn_out", shape="B T D", meaning="attention's update"),
     *_streams("mid"),
     *_connection("mlp"),

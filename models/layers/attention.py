@@ -79,6 +79,8 @@ class Attention(Projected):
             self.hook_z_ungated, self.hook_gate = HookPoint(), HookPoint()
         self.hook_z = HookPoint()
         self.add_projection("o", spec.o, self.widths[0], d, config, init_scale=residual_scale(config))
+        if not isinstance(spec.o, c.Hdpl):
+            self.hook_result = OnDemand()
 
     def forward(
         self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"], canon: nn.Module | None = None
@@ -130,8 +132,14 @@ class Attention(Projected):
         return isinstance(projection, DenseProjection) and projection.bias is None
 
     def write(self, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T D"]:
-        """The update: z through the output projection."""
-        return self.project("o", z.flatten(-2))
+        """The update: z through the output projection; head by head, then summed, for who listens to the results."""
+        result = self._modules.get("hook_result")
+        if not isinstance(result, OnDemand) or not result.listening:
+            return self.project("o", z.flatten(-2))
+        own = torch.eye(self.n_heads, dtype=torch.bool, device=z.device)[..., None]
+        alone = z[:, :, None].where(own, 0.0).flatten(-2)  # [B, T, H, H K], one head in each row
+        written = self.project("o", alone.flatten(1, 2)).unflatten(1, (-1, self.n_heads))
+        return result(written - self.b_O).sum(2) + self.b_O
 
     def _heads(self, name: str, y: Tensor) -> Float[Tensor, "B T heads K"]:
         """[B, T, H or G, K], normed where there is a norm, after its hook."""
@@ -212,12 +220,31 @@ class Attention(Projected):
         return self.o.matrix().unflatten(0, (self.n_heads, self.d_head))
 
     @property
+    def b_Q(self) -> Float[Tensor, "H K"]:
+        """Query biases; zeros where there are none, as for the others."""
+        return self._in_biases("q")
+
+    @property
+    def b_K(self) -> Float[Tensor, "H K"]:
+        """Key biases."""
+        return self._in_biases("k")
+
+    @property
+    def b_V(self) -> Float[Tensor, "H K"]:
+        """Value biases."""
+        return self._in_biases("v")
+
+    @property
     def b_O(self) -> Float[Tensor, " D"]:
-        """Output bias; zeros where there is none."""
-        return self.o.bias if self.o.bias is not None else self.o.matrix().new_zeros(self.o.d_out)
+        """Output bias."""
+        return self.o.bias_or_zeros()
 
     def _in_weights(self, name: str) -> Tensor:
         own = self._modules[name].matrix().unflatten(1, (-1, self.d_head)).transpose(0, 1)  # type: ignore
+        return own.repeat_interleave(self.n_heads // len(own), 0)
+
+    def _in_biases(self, name: str) -> Tensor:
+        own = self._modules[name].bias_or_zeros().unflatten(0, (-1, self.d_head))  # type: ignore
         return own.repeat_interleave(self.n_heads // len(own), 0)
 
 

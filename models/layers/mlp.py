@@ -54,8 +54,13 @@ class Mlp(Projected):
 
     @property
     def W_in(self) -> Float[Tensor, "D M"]:
-        """Input weights."""
+        """Input weights; of the linear half, in a gated FFN."""
         return self.up.matrix()
+
+    @property
+    def W_gate(self) -> Float[Tensor, "D M"] | None:
+        """Input weights of what the activation reads, in a gated FFN."""
+        return self._modules["gate"].matrix() if self.gated else None  # type: ignore[operator, union-attr]
 
     @property
     def W_out(self) -> Float[Tensor, "M D"]:
@@ -63,6 +68,11 @@ class Mlp(Projected):
         return self.down.matrix()
 
     @property
+    def b_in(self) -> Float[Tensor, " M"]:
+        """Input bias; zeros where there is none, as for the output."""
+        return self.up.bias_or_zeros()
+
+    @property
     def b_out(self) -> Float[Tensor, " D"]:
-        """Output bias; zeros where there is none."""
-        return self.down.bias if self.down.bias is not None else self.down.matrix().new_zeros(self.down.d_out)
+        """Output bias."""
+        return self.down.bias_or_zeros()

@@ -64,6 +64,13 @@ class Projection(nn.Module):
         """The dense matrix this map is equal to, without its bias."""
         raise NotImplementedError
 
+    def bias_or_zeros(self) -> Float[Tensor, " d_out"]:
+        """The bias; zeros where there is none."""
+        if self.bias is not None:
+            return self.bias
+        like = next(iter((*self.parameters(), *self.buffers())))
+        return torch.zeros(self.d_out, dtype=like.dtype, device=like.device)
+
     def flops(self) -> int:
         """Floating-point operations per token, a multiply-add counted as two."""
         raise NotImplementedError

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from streamscope.models import load
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Query, capture, edit, run
 
@@ -39,6 +40,74 @@ def gpt2() -> tuple[Any, nn.Module]:
     inner, copy = GPT2LMHeadModel(config).eval(), GPT2LMHeadModel(config).eval()
     copy.load_state_dict(inner.state_dict())
     return build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config), copy
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """(our model of a GPT-2 folder, a bridge around the same weights), every weight and bias random."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32)
+    inner, generator = GPT2LMHeadModel(config).eval(), torch.Generator().manual_seed(2)
+    for parameter in inner.parameters():
+        nn.init.normal_(parameter, std=0.2, generator=generator)
+    folder = tmp_path_factory.mktemp("theirs")
+    inner.save_pretrained(folder)
+    return load(f"hf:{folder}"), build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
+
+
+WEIGHTS = "W_E W_U b_U W_pos W_E_pos W_Q W_K W_V W_O b_Q b_K b_V b_O W_in W_out b_in b_out"
+
+
+def test_weights_are_those_of_a_bridge(ours: tuple[Any, Any]) -> None:
+    """Names, shapes and numbers of TransformerLens, from the same weights."""
+    model, bridge = ours
+    for name in WEIGHTS.split():
+        assert torch.equal(getattr(model, name), getattr(bridge, name)), name
+    for name in ("QK", "OV"):
+        torch.testing.assert_close(getattr(model, name).AB, getattr(bridge, name).AB)
+    assert model.W_gate is None and bridge.W_gate is None
+    assert model.all_head_labels == bridge.all_head_labels
+    torch.testing.assert_close(model.accumulated_bias(1, True), bridge.accumulated_bias(1, True))
+    ids = torch.tensor([3, 8])
+    assert torch.equal(model.tokens_to_residual_directions(ids), bridge.tokens_to_residual_directions(ids))
+
+
+@torch.no_grad()
+def test_passes_and_caches_are_those_of_a_bridge(ours: tuple[Any, Any]) -> None:
+    """Losses per token, segments of the model, results of heads, and what TransformerLens' cache makes of them."""
+    model, bridge = ours
+    close = dict(rtol=0, atol=2e-5)
+    for options in ({}, {"return_type": "loss"}, {"return_type": "loss", "loss_per_token": True}, {"stop_at_layer": 1}):
+        torch.testing.assert_close(model(TOKENS, **options), bridge(TOKENS, **options), **close, msg=str(options))
+    middle = bridge(TOKENS, stop_at_layer=1)
+    torch.testing.assert_close(model(middle, start_at_layer=1), bridge(middle, start_at_layer=1), **close)
+    for one in ours:
+        one.set_use_attn_result(True)
+    (_, cache), (_, theirs) = model.run_with_cache(TOKENS), bridge.run_with_cache(TOKENS)
+    for one in ours:
+        one.set_use_attn_result(False)
+    torch.testing.assert_close(cache["result", 1], theirs["result", 1], **close)
+    for name, options in [
+        ("accumulated_resid", {"apply_ln": True, "incl_mid": True}),
+        ("decompose_resid", {"layer": 1, "mlp_input": True}),
+        ("stack_head_results", {"incl_remainder": True, "apply_ln": True}),
+        ("stack_neuron_results", {"layer": 1}),
+        ("get_full_resid_decomposition", {}),
+        ("get_full_resid_decomposition", {"expand_neurons": False, "apply_ln": True}),
+    ]:
+        mine, labels = getattr(cache, name)(**options, return_labels=True)
+        expected, names = getattr(theirs, name)(**options, return_labels=True)
+        assert labels == names
+        torch.testing.assert_close(mine, expected, **close, msg=name)
+    right, wrong = torch.tensor([3, 8]), torch.tensor([5, 6])
+    stacks = [one.logit_attrs(one.decompose_resid(), right, wrong) for one in (cache, theirs)]
+    torch.testing.assert_close(*stacks, **close)
+    lens = cache.accumulated_resid(apply_ln=True) @ model.W_U + model.b_U
+    torch.testing.assert_close(lens[:, :, -1], theirs.logit_lens().values, **close)
+    with pytest.raises(InputError, match=r"reads bridges only.*layer_logits"):
+        cache.logit_lens()
 
 
 def clean(bridge: Any) -> bool:

@@ -41,9 +41,9 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_run_with_cache(model: StreamTransformer) -> None:
-    """Every hook is cached; the output is the model's; short names and options work."""
+    """Every hook but the results of heads is cached; the output is the model's; short names and options work."""
     logits, cache = model.run_with_cache(CLEAN)
-    assert set(cache.keys()) == set(model.hook_dict)
+    assert set(cache.keys()) == {name for name in model.hook_dict if not name.endswith("hook_result")}
     torch.testing.assert_close(logits, model(CLEAN), **TIGHT)
     assert cache["pattern", 1].shape == (2, 4, 5, 5)
     assert torch.equal(cache["z", 0], cache["blocks.0.attn.hook_z"])
@@ -122,6 +122,44 @@ def test_head_results(name: str, overrides: dict[str, Any]) -> None:
     for layer in range(2):
         total = heads[4 * layer : 4 * layer + 4].sum(0) + model.blocks[layer].attn.b_O
         torch.testing.assert_close(total, cache["attn_out", layer], **TIGHT)
+
+
+def test_hook_result(model: StreamTransformer) -> None:
+    """What each head adds: z through W_O; an edit of one head's result is the edit of its z; a choice, not a rule."""
+    _, cache = model.run_with_cache(CLEAN, names_filter=["*hook_result", "*hook_z", "*hook_attn_out"])
+    for layer in range(2):
+        attn = model.blocks[layer].attn
+        each = torch.einsum("bthk,hkd->bthd", cache["z", layer], attn.W_O)
+        torch.testing.assert_close(cache["result", layer], each, **TIGHT)
+        torch.testing.assert_close(cache["result", layer].sum(2) + attn.b_O, cache["attn_out", layer], **TIGHT)
+    off = torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None].double()
+    with edit(model, {"blocks.0.attn.hook_result": lambda x, hook: x * off}):
+        by_result = model(CLEAN)
+    with edit(model, {"blocks.0.attn.hook_z": lambda z, hook: z * off}):
+        torch.testing.assert_close(by_result, model(CLEAN), **TIGHT)
+    model.set_use_attn_result(True)
+    assert model.cfg.use_attn_result and set(model.run_with_cache(CLEAN)[1].keys()) == set(model.hook_dict)
+    model.set_use_attn_result(False)
+    assert not model.cfg.use_attn_result
+
+
+def test_a_result_sees_the_mixing_matrix_in_use() -> None:
+    """hook_result is after hook_o_mix: doubling the matrix doubles the results."""
+    model = make("dst-kron")
+    _, cache = model.run_with_cache(CLEAN, names_filter="*hook_result")
+    with edit(model, {"*attn.hook_o_mix": lambda w, hook: w * 2}), capture(model, "blocks.0.attn.hook_result") as found:
+        model(CLEAN)
+    torch.testing.assert_close(found["blocks.0.attn.hook_result"], 2 * cache["result", 0], **TIGHT)
+
+
+def test_a_result_that_is_no_sum() -> None:
+    """A head of a nonlinear output projection has no result of its own: no hook, and one line."""
+    model = build("hdpl", "tiny", **{"attention.o": "hdpl"})
+    assert not model.result_points()
+    with pytest.raises(InputError, match="no hook_result"):
+        model.set_use_attn_result(True)
+    with pytest.raises(InputError, match="heads read one input here"):
+        model.set_use_split_qkv_input(True)
 
 
 def test_logit_lens(model: StreamTransformer) -> None:
@@ -240,7 +278,7 @@ def test_backward_hooks_of_everything(model: StreamTransformer) -> None:
     _, cache = model.run_with_cache(CLEAN, return_type="loss", incl_bwd=True)
     model.zero_grad()
     resid = [n for n in model.hook_dict if "hook_resid" in n] if model.config.residual.streams else []
-    missing = [n for n in model.hook_dict if f"{n}_grad" not in cache and n not in resid]
+    missing = [n for n in model.hook_dict if f"{n}_grad" not in cache and n not in resid and "hook_result" not in n]
     assert missing == []
 
 

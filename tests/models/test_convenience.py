@@ -12,6 +12,8 @@ from streamscope.models.hooks import match
 from streamscope.models.text.stories import documents
 from streamscope.models.text.tokenizer import Tokenizer
 
+TEXTS = ["Lily ran.", "Once there was a boy who had a small dog."]
+
 
 @pytest.fixture(scope="module")
 def model():
@@ -38,8 +40,91 @@ def test_return_types(model) -> None:
     assert model(tokens, return_type=None) is None
     with pytest.raises(InputError, match="unknown return_type 'lozz'"):
         model(tokens, return_type="lozz")
-    with pytest.raises(InputError, match="pass model.to_tokens"):
-        model("Lily ran.")
+    with pytest.raises(InputError, match="reads texts, or a tensor of token ids, not list"):
+        model([1, 2])
+    with pytest.raises(InputError, match="return_type='loss'"):
+        model(tokens, "loss")
+
+
+@torch.no_grad()
+def test_text_in_place_of_tokens(model) -> None:
+    """A text is its tokens; several are padded on the right, and the loss is that of their real targets."""
+    assert torch.equal(model(TEXTS[0]), model(model.to_tokens(TEXTS[0])))
+    tokens, mask = model.to_batch(TEXTS)
+    logits, loss = model(TEXTS, return_type="both")
+    assert torch.equal(logits, model(tokens))
+    assert torch.equal(loss, model(tokens, return_type="loss", mask=mask))
+    torch.testing.assert_close(logits[:1, : mask[0].sum()], model(TEXTS[0]))
+    bare = model(TEXTS[1], prepend_bos=False)
+    assert torch.equal(bare, model(tokens[1:, 1:])) and torch.equal(model(TEXTS[1], prepend_bos=None), model(TEXTS[1]))
+    _, cache = model.run_with_cache(TEXTS[1], names_filter="*hook_z", remove_batch_dim=True)
+    _, same = model.run_with_cache(tokens[1:], names_filter="*hook_z")
+    assert torch.equal(cache["z", 1], same["z", 1][0])
+    with pytest.raises(InputError, match="for one text, 2 were given"):
+        model.run_with_cache(TEXTS, remove_batch_dim=True)
+    with pytest.raises(InputError, match="no tokenizer"):
+        build("lfa", "tiny")("Lily ran.")
+
+
+def test_losses_per_token(model) -> None:
+    """[B, T − 1] in nats, 0 at padding, with gradients; their mean over real targets is the loss."""
+    tokens, mask = model.to_batch(TEXTS)
+    each = model(TEXTS, return_type="loss", loss_per_token=True)
+    expected = torch.nn.functional.cross_entropy(model(tokens)[:, :-1].mT, tokens[:, 1:], reduction="none")
+    torch.testing.assert_close(each, expected * mask[:, 1:])
+    total = each.sum() / mask[:, 1:].sum()
+    torch.testing.assert_close(total, model(TEXTS, return_type="loss"))
+    torch.testing.assert_close(total, model.loss_fn(model(tokens), tokens, mask))
+    total.backward()
+    assert model.embed.weight.grad is not None
+    model.zero_grad()
+
+
+def test_pieces_and_positions(model) -> None:
+    """Pieces of texts and of ids; where a token stands."""
+    tokens = model.to_tokens(TEXTS[0])
+    pieces = model.to_str_tokens(TEXTS[0])
+    assert "".join(pieces[1:]) == TEXTS[0] and pieces[0] == "<|endoftext|>"
+    for ids in (tokens, tokens[0], tokens[0].tolist()):
+        assert model.to_str_tokens(ids) == pieces
+    assert model.to_str_tokens(TEXTS) == [model.to_str_tokens(text) for text in TEXTS]
+    assert model.to_single_str_token(int(tokens[0, 1])) == pieces[1]
+    last = len(pieces) - 1
+    assert model.get_token_position(pieces[last], TEXTS[0]) == last == model.get_token_position(pieces[last], tokens)
+    twice = torch.cat([tokens, tokens], 1)
+    assert model.get_token_position(int(tokens[0, 1]), twice, "last") == len(pieces) + 1
+    with pytest.raises(InputError, match="one sequence of ids, got .2, 3."):
+        model.to_str_tokens(torch.zeros(2, 3, dtype=torch.long))
+    with pytest.raises(InputError, match="is not in the text"):
+        model.get_token_position(399, tokens)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("preset", ["std-t", "lfa", "kromcanon"])
+def test_stopping_and_starting(preset) -> None:
+    """The stream that enters a layer; going on from it gives the same bits, where there is one stream."""
+    model = build(preset, "tiny")
+    tokens = torch.arange(12).reshape(2, 6)
+    _, cache = model.run_with_cache(tokens, names_filter="*resid*")
+    for stop, name in [(0, "blocks.0.hook_resid_pre"), (1, "blocks.1.hook_resid_pre"), (2, "blocks.1.hook_resid_post")]:
+        torch.testing.assert_close(model(tokens, stop_at_layer=stop), cache[name], rtol=0, atol=1e-6)
+    assert torch.equal(model(tokens, stop_at_layer=-1), model(tokens, stop_at_layer=1))
+    assert list(model.run_with_cache(tokens, stop_at_layer=1)[1].keys())[-1] == "blocks.0.hook_resid_post"
+    with pytest.raises(InputError, match="did not fire before stop_at_layer: blocks.1.attn.hook_z"):
+        model.run_with_cache(tokens, names_filter=["blocks.1.attn.hook_z"], stop_at_layer=1)
+    with pytest.raises(InputError, match="stop_at_layer must be from -2 to 2, got 3"):
+        model(tokens, stop_at_layer=3)
+    middle = model(tokens, stop_at_layer=1)
+    if preset != "std-t":
+        with pytest.raises(InputError, match=r"start_at_layer is for one stream.*model.segment"):
+            model(middle, start_at_layer=1)
+        return
+    assert torch.equal(model(middle, start_at_layer=1), model(tokens))
+    assert torch.equal(model(middle, start_at_layer=1, stop_at_layer=2), model(tokens, stop_at_layer=2))
+    with pytest.raises(InputError, match="a loss needs the tokens"):
+        model(middle, start_at_layer=1, return_type="loss")
+    with pytest.raises(InputError, match="the stream that enters the layer"):
+        model(tokens, start_at_layer=1)
 
 
 @torch.no_grad()
@@ -66,6 +151,8 @@ def test_transformer_lens_names_are_checked(model) -> None:
         model.run_with_hooks(tokens, fwd_hooks=[("blocks.1.hook_rezid_pre", lambda x, hook: x)])
     _, cache = model.run_with_cache(tokens, names_filter="blocks.*.attn.hook_z")
     assert len(list(cache.keys())) == 2
+    with pytest.raises(InputError, match="names_filter chooses no hook"):
+        model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_patern"))
 
 
 def test_patterns_of_names(model) -> None:

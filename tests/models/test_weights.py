@@ -1,0 +1,110 @@
+"""TransformerLens' names for weights: the maps that the forward pass computes, and one line where there is none."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from streamscope.models.errors import InputError, Undefined
+from streamscope.models.make import build
+from streamscope.models.transformer import StreamTransformer
+
+torch.set_num_threads(1)
+TOKENS = torch.randint(256, (2, 5), generator=torch.Generator().manual_seed(4))
+TIGHT = dict(rtol=0, atol=1e-10)
+GROUPED = {f"attention.{name}.bias": True for name in "qkvo"} | {
+    "mlp.up.bias": True, "mlp.down.bias": True, "attention.kv_heads": 2, "mlp.gate": "dense",
+}  # fmt: skip
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfa": ("lfa", {}), "dst-kron": ("dst-kron", {}), "gpt2": ("gpt2", {}), "grouped": ("std-t", GROUPED),
+    "pls": ("pls", {}), "identity": ("lfa", {"attention.v": "id", "attention.o": "id"}),
+}  # fmt: skip
+
+
+def make(name: str) -> StreamTransformer:
+    preset, overrides = MODELS[name]
+    model = build(preset, "tiny", init_std=0.2, **overrides).double()
+    for parameter in model.parameters():  # biases and norms start at values that hide mistakes
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def apply(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """[B, T, D] through maps of heads, [H, D, K]."""
+    return torch.einsum("btd,hdk->bthk", x, w) + b
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_are_the_maps_of_the_forward_pass(name: str) -> None:
+    model = make(name)
+    inputs: dict[str, Tensor] = {}
+    attn, mlp = model.blocks[1].attn, model.blocks[1].mlp
+    attn.register_forward_pre_hook(lambda m, args: inputs.update(x=args[0], v=args[1]))
+    mlp.register_forward_pre_hook(lambda m, args: inputs.update(mlp=args[0]))
+    _, cache = model.run_with_cache(TOKENS, names_filter=lambda name: True)
+    groups = model.config.n_heads // model.config.kv_heads
+    torch.testing.assert_close(apply(inputs["x"], model.W_Q[1], model.b_Q[1]), cache["q", 1], **TIGHT)
+    for w, b, key, x in [(model.W_K, model.b_K, "k", "x"), (model.W_V, model.b_V, "v", "v")]:
+        torch.testing.assert_close(apply(inputs[x], w[1], b[1]), cache[key, 1].repeat_interleave(groups, 2), **TIGHT)
+    written = torch.einsum("bthk,hkd->btd", cache["z", 1], model.W_O[1]) + model.b_O[1]
+    torch.testing.assert_close(written, cache["attn_out", 1], **TIGHT)
+    linear = "pre_linear" if model.W_gate is not None else "pre"
+    torch.testing.assert_close(
+        inputs["mlp"] @ model.W_in[1] + model.b_in[1], cache[f"blocks.1.mlp.hook_{linear}"], **TIGHT
+    )
+    if model.W_gate is not None:
+        torch.testing.assert_close(inputs["mlp"] @ model.W_gate[1], cache["blocks.1.mlp.hook_pre"], **TIGHT)
+    torch.testing.assert_close(cache["post", 1] @ model.W_out[1] + model.b_out[1], cache["mlp_out", 1], **TIGHT)
+    torch.testing.assert_close(model.W_E[TOKENS], cache["hook_embed"], **TIGHT)
+    norm = model.ln_final(model.readout(model.segment(model.embed_tokens(TOKENS))))
+    torch.testing.assert_close(norm @ model.W_U + model.b_U, model(TOKENS), **TIGHT)
+
+
+def test_circuits_give_scores_and_results() -> None:
+    """x QK x'ᵀ / sqrt(d_h) is the score, A x OV the result of a head, in a model without positions and biases."""
+    model = build("std-t", "tiny", init_std=0.2, positions="none").double()
+    inputs: list[Tensor] = []
+    model.blocks[1].attn.register_forward_pre_hook(lambda m, args: inputs.append(args[0]))
+    _, cache = model.run_with_cache(TOKENS, names_filter=["*scores", "*pattern", "*result"])
+    x = inputs[0]
+    scores = torch.einsum("bqd,hde,bke->bhqk", x, model.QK.AB[1], x) / model.config.d_head**0.5
+    seen = cache["attn_scores", 1].isfinite()
+    torch.testing.assert_close(scores[seen], cache["attn_scores", 1][seen], **TIGHT)
+    results = torch.einsum("bhqk,bkd,hde->bqhe", cache["pattern", 1], x, model.OV.AB[1])
+    torch.testing.assert_close(results, cache["result", 1], **TIGHT)
+    assert model.all_head_labels[5] == "L1H1" and len(model.all_head_labels) == 8
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "name", "says"),
+    [
+        ("lfa", {}, "W_pos", "W_pos is a table of learned positions; this model's are of kind rope"),
+        ("pls", {}, "OV", "a gate that reads the input stands between V and O"),
+        ("canon", {}, "QK", "Canon-B mixes positions after the projections; read hook_q"),
+        ("canon", {}, "OV", "Canon-B mixes positions after the projections; read hook_result"),
+        ("std-t", {"attention.qk_norm": "rms"}, "QK", "queries and keys are normed before their product"),
+        ("hdpl", {}, "W_Q", "an HDPL projection 32 -> 32 is not linear"),
+        ("hdpl", {}, "QK", "an HDPL projection 32 -> 32 is not linear"),
+    ],
+)
+def test_what_an_architecture_does_not_define(preset: str, overrides: Any, name: str, says: str) -> None:
+    """One line, which is bad input and a lacking attribute alike."""
+    model = build(preset, "tiny", **overrides)
+    assert not hasattr(model, name) and getattr(model, name, None) is None
+    with pytest.raises(Undefined, match=says):
+        getattr(model, name)
+    with pytest.raises(AttributeError, match="no attribute 'W_q'"):
+        model.W_q  # noqa: B018
+
+
+def test_accumulated_bias() -> None:
+    model = make("grouped")
+    expected = model.b_O[0] + model.b_out[0]
+    torch.testing.assert_close(model.accumulated_bias(1), expected, **TIGHT)
+    torch.testing.assert_close(model.accumulated_bias(1, mlp_input=True), expected + model.b_O[1], **TIGHT)
+    torch.testing.assert_close(model.accumulated_bias(2, include_mlp_biases=False), model.b_O.sum(0), **TIGHT)
+    with pytest.raises(InputError, match="from 0 to 1, got 2"):
+        model.accumulated_bias(2, mlp_input=True)
+    with pytest.raises(InputError, match="hyper-connections"):
+        build("kromhc", "tiny").accumulated_bias(1)
