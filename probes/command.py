@@ -34,7 +34,7 @@ class RunOptions:
     run: Annotated[str, tyro.conf.Positional] = "lfa"
     """Run folder, or bundled: lfa, std-t, d-cas, cfm, pls, c2, dst-kron, llama, hdpl, gpt2, kromcanon, kromcanon-b2."""
     out: Path | None = None
-    """Write the table (.parquet) here, what else there is and the figure (.html) beside it."""
+    """Write the table (.parquet) here, what else there is beside it."""
     device: str = "auto"
     """auto, cpu or cuda."""
 
@@ -72,13 +72,11 @@ def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
     return bar
 
 
-def write_results(options: RunOptions, tables: Tables, figure: Any, **about: Any) -> None:
-    """Write OUT ("" in `tables`), OUT-<name> for the others, and the figure; nothing without --out.
+def write_results(options: RunOptions, tables: Tables, **about: Any) -> None:
+    """Write OUT ("" in `tables`), OUT-<name> for the others; nothing without --out.
 
-    `about` goes into the schema metadata, with who computed it and on which run. `figure` may be None, or several by
-    name, as the tables.
+    `about` goes into the schema metadata, with who computed it and on which run.
     """
-    from streamscope.models.disk import write_text
     from streamscope.models.provenance import pick_device, provenance
     from streamscope.probes.tables import write_table
 
@@ -89,13 +87,6 @@ def write_results(options: RunOptions, tables: Tables, figure: Any, **about: Any
         path = options.out.with_stem(f"{options.out.stem}-{name}") if name else options.out
         write_table(table, path, units={c: u for c, u in units.items() if c in table}, about=about)
         print(f"table {path}")
-    for name, one in (figure if isinstance(figure, Mapping) else {"": figure}).items():
-        if one is None:
-            continue
-        page = options.out.with_stem(f"{options.out.stem}-{name}") if name else options.out
-        page, html = page.with_suffix(".html"), one.to_html(include_plotlyjs=True)
-        write_text(page, html)
-        print(f"figure {page}")
 
 
 # ---- the command of an instrument --------------------------------------------------------------
@@ -115,8 +106,8 @@ class Arguments(LaunchOptions):
     """Measure the runs under edits of your own, the control as it is: FILE.py:NAME@HOOK of a function (value, hook) ->
     value, or FILE.py:NAME of a function (model) -> {hook: function}. RUN --control RUN says what they change."""
     out: Path | None = None
-    """Write the main table (.parquet) here, the other tables and the observations beside it; killed, the same command
-    goes on with the runs that are left."""
+    """Write the main table (.parquet, or .csv for other programs) here, the other tables and the observations beside
+    it; killed, the same command goes on with the runs that are left."""
     figure: Path | None = None
     """Write the first figure here: .html, .svg, .pdf or .png."""
     device: str = "auto"
@@ -310,7 +301,8 @@ def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> No
         shutil.rmtree(_parts(options.out), ignore_errors=True)
     if options.figure is not None:
         write_figure(result.figure(), options.figure)
-        print(f"figure {options.figure}")
+        whole = ", with plotly inside" if options.figure.suffix == ".html" else ""
+        print(f"figure {options.figure} ({options.figure.stat().st_size / 1e6:.1f} MB{whole})")
 
 
 def _parts(out: Path) -> Path:

@@ -28,16 +28,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from pyarrow import csv
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from streamscope.models.disk import check_writable, write_atomically
+from streamscope.models.disk import check_writable, write_atomically, write_text
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.probes.contract import discover
 from streamscope.probes.figures import OVER, over_steps, write_figure
 from streamscope.probes.observations import Contrast, Measure, Observations, Reasons
+from streamscope.probes.tables import probability
 from streamscope.probes.undefined import COLUMN as UNDEFINED
 from streamscope.probes.undefined import note
 from streamscope.probes.undefined import reasons as read_reasons
@@ -46,7 +48,6 @@ FORMAT = 2
 """Of the files written by `Result.save`."""
 OBSERVED = "observations"
 """What the file of observations adds to the main table's name."""
-LEAST_P = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class Column:
         if value is None or (isinstance(value, float) and np.isnan(value)):
             return "undefined"
         if self.format == "p":
-            return "< 1e-4" if value < LEAST_P else f"{value:.4f}"
+            return probability(value)
         if isinstance(value, bool | np.bool_):
             return "yes" if value else "no"
         shown = format(value, self.format) if self.format and not isinstance(value, str) else str(value)
@@ -490,14 +491,17 @@ class Result:
 
         Tables are parquet with units, columns, reasons and provenance; the figure is html, svg, pdf or png by its
         suffix. Every file is complete when it bears its name; the paths are returned. Tables and observations of an
-        earlier result at PATH that this one does not have are deleted. Raises `InputError` for another suffix and for
-        what cannot be written.
+        earlier result at PATH that this one does not have are deleted. PATH.csv are the tables alone, as text with
+        every digit, and what is known about them as JSON, PATH-about.json; only parquet can be loaded again. Raises
+        `InputError` for another suffix and for what cannot be written.
         """
 
         path = check_out(Path(path))
         names = list(self.tables)
         if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
             raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
+        if path.suffix == ".csv":
+            return self._save_text(path, figure)
         about = {**self.about, "format": FORMAT, "tables": names, "blocks": list(self.blocks)}
         about |= {"arrays": list(self.arrays), "result": secrets.token_hex(8)}
         made: list[tuple[Path, pd.DataFrame | LongTable, dict[bytes, bytes]]] = []
@@ -521,9 +525,37 @@ class Result:
             done.append(Path(figure))
         return done
 
+    def _save_text(self, path: Path, figure: str | Path | None) -> list[Path]:
+        """`save` as CSV."""
+        done, beside = [], path.with_name(f"{path.stem}-about.json")
+        told = {
+            name: {"title": one.title, "columns": [asdict(c) for c in one.columns]} for name, one in self.tables.items()
+        }
+        for i, (name, table) in enumerate(self.tables.items()):
+            done.append(path if i == 0 else path.with_stem(f"{path.stem}-{name}"))
+            _write_text(done[-1], table)
+        try:
+            before = json.loads(beside.read_text(encoding="utf-8"))["files"] if beside.is_file() else []
+        except (ValueError, KeyError, TypeError):  # another's file, or a damaged one
+            before = []
+        for old in {path.with_name(name) for name in before} - set(done):
+            old.unlink(missing_ok=True)
+        if self.arrays:
+            done.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, dict(self.about)))
+        files = [one.name for one in done if one.suffix == ".csv"]
+        text = json.dumps({"about": self.about, "tables": told, "files": files}, default=_plain_number, indent=1)
+        write_text(beside, text + "\n")
+        done.append(beside)
+        if figure is not None:
+            write_figure(self.figure(), Path(figure))
+            done.append(Path(figure))
+        return done
+
     @classmethod
     def load(cls, path: str | Path) -> "Result":
         """A result written by `save`. Raises `InputError` for a file that is not one, damaged, or mixed with others."""
+        if Path(path).suffix == ".csv":
+            raise InputError(f"{path} is text for other programs; a result is read again from .parquet")
         try:
             return cls._load(Path(path))
         except InputError:
@@ -558,8 +590,8 @@ def check_out(path: Path) -> Path:
     """`path` where a table can be written there. Raises `InputError` before anything is measured where it cannot."""
     if path.name in ("", "..") or path.is_dir():
         raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
-    if path.suffix != ".parquet":
-        raise InputError(f"--out {path}: the table is parquet, name it {path.with_suffix('.parquet')}")
+    if path.suffix not in (".parquet", ".csv"):
+        raise InputError(f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv")
     check_writable(path)
     return path
 
@@ -596,10 +628,11 @@ def _units(table: Table) -> dict[str, str]:
 def _json(meta: Mapping[str, Any]) -> dict[bytes, bytes]:
     """As schema metadata; numbers of numpy are plain ones."""
 
-    def plain(x: Any) -> Any:
-        return x.tolist() if hasattr(x, "tolist") else str(x)
+    return {name.encode(): json.dumps(value, default=_plain_number).encode() for name, value in meta.items()}
 
-    return {name.encode(): json.dumps(value, default=plain).encode() for name, value in meta.items()}
+
+def _plain_number(x: Any) -> Any:
+    return x.tolist() if hasattr(x, "tolist") else str(x)
 
 
 def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
@@ -616,6 +649,32 @@ def _write(path: Path, frame: pd.DataFrame | LongTable, told: Mapping[bytes, byt
     table = pa.Table.from_pandas(frame, preserve_index=False)
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
     write_atomically(path, lambda part: pq.write_table(table, part))
+
+
+def _write_text(path: Path, table: Table) -> None:
+    """CSV, UTF-8, a row of names first; an empty cell is undefined, and the column `undefined` says why.
+
+    Raises `InputError` for a column of lists.
+    """
+
+    def write(part: Path) -> None:
+        batches = (
+            table.batches()
+            if isinstance(table, LongTable)
+            else [pa.Table.from_pandas(_told(table), preserve_index=False)]
+        )
+        writer: Any = None
+        try:
+            for batch in batches:
+                if lists := [field.name for field in batch.schema if pa.types.is_nested(field.type)]:
+                    raise InputError(f"{path}: {lists[0]} holds lists, which CSV cannot; write .parquet")
+                writer = writer or csv.CSVWriter(part, batch.schema)
+                writer.write_table(batch)
+        finally:
+            if writer is not None:
+                writer.close()
+
+    write_atomically(path, write)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:

@@ -17,8 +17,20 @@ from streamscope.models.errors import InputError
 
 WORD, HEADER = 16, 8
 """Characters of a name and of a column's head that are kept in one piece where a terminal is narrow."""
-NUMBER = r"[-+]?\d|undefined|NaN|$"
+NUMBER = r"[-+<]? ?\d|undefined|NaN|$"
 """How cells begin that hold a number or an interval."""
+
+LEAST_P = 1e-4
+
+
+def probability(p: float) -> str:
+    """A p as it is shown, in every table: four decimals, and below them that it is less. Files keep the number."""
+    return "undefined" if p != p else "< 1e-4" if p < LEAST_P else f"{p:.4f}"
+
+
+def _is_p(name: str) -> bool:
+    """Whether a column holds p: p, p_holm, delta_p, above_p_holm, p_rank …"""
+    return name == "p" or name.startswith("p_") or name.endswith(("_p", "_p_holm"))
 
 
 def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], about: Mapping[str, Any]) -> None:
@@ -59,15 +71,22 @@ def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
 
     grid = Table(title=title, title_justify="left")
     needed = 1
-    for name in table.columns:
-        cells = [f"{v:.{digits}f}" if isinstance(v, float) else str(v) for v in table[name]]
+    texts = {name: [_text(v, str(name), digits) for v in table[name]] for name in table.columns}
+    for name, cells in texts.items():
         right = bool(pd.api.types.is_numeric_dtype(table[name]))
         longest = max((len(cell) for cell in cells), default=0)
         whole = right or all(re.match(NUMBER, cell) for cell in cells)
         least = max(longest if whole else min(longest, WORD), min(len(str(name)), HEADER))
         grid.add_column(str(name), justify="right" if right else "left", overflow="fold", min_width=least)
         needed += least + 3
-    for row in table.itertuples(index=False):
-        grid.add_row(*(f"{v:.{digits}f}" if isinstance(v, float) else str(v) for v in row))
+    for row in zip(*texts.values(), strict=True):
+        grid.add_row(*row)
     terminal = Console()
     Console(width=max(terminal.width if terminal.is_terminal else 160, needed)).print(grid)
+
+
+def _text(value: Any, name: str, digits: int) -> str:
+    """A cell as it is shown."""
+    if not isinstance(value, float):
+        return str(value)
+    return probability(value) if _is_p(name) and value == value else f"{value:.{digits}f}"

@@ -23,6 +23,7 @@ from streamscope.papers.comparison.verdicts import pairs_row, summary, with_verd
 from streamscope.probes.mixing import kept_step
 from streamscope.probes.stats.estimators import mean
 from streamscope.probes.stats.t_tests import constant
+from streamscope.probes.tables import LEAST_P, probability
 from streamscope.probes.undefined import note
 
 NAN = float("nan")
@@ -191,7 +192,8 @@ def order_rows(found: pd.DataFrame, source: str) -> str:
 
     cells = [
         [r.claim, r.printed, r.where, r.by_seed, f"{r.difference:+.4f}", interval(r.ci_low, r.ci_high, "nats/token"),
-         *("" if x != x else f"{x:.3g}" for x in (r.p, r.p_holm)), f"{r.smallest:g}", r.direction, r.alone, r.size]
+         *("" if x != x else probability(x) if x < LEAST_P else f"{x:.3g}" for x in (r.p, r.p_holm)),
+         f"{r.smallest:g}", r.direction, r.alone, r.size]
         for r in found.itertuples()
     ]  # fmt: skip
     columns = ("claim", f"the {source}'s losses", "where", "higher − lower as claimed, by seed", "mean, nats/token",

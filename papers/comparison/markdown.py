@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from streamscope.probes.tables import LEAST_P, probability
+
 SHARES = ("share of cases", "share of heads")
 
 
@@ -17,6 +19,8 @@ def number(x: float, unit: str = "") -> str:
     """A number for a table: whole ones with separators, others with as many decimals as they need."""
     if x != x:
         return "undefined"
+    if unit == "p" and x < LEAST_P:
+        return probability(x)
     if unit in ("parameters", "prompts") or (abs(x) >= 1000 and x == round(x)):
         return f"{x:,.0f}"
     if unit in ("heads", "layer"):

@@ -140,7 +140,7 @@ def _contradictions() -> str:
 def _claims(report: DstReport) -> str:
     rows = [
         [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high), r.runs,
-         number(r.p_holm), number(r.smallest), r.direction + _blind(r.quantity), r.alone, r.size]
+         number(r.p_holm, "p"), number(r.smallest), r.direction + _blind(r.quantity), r.alone, r.size]
         for r in report.tables["claims"].itertuples()
     ]  # fmt: skip
     text = (

@@ -232,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     show(_short(found), f"swap probability after {options.steps} steps; the pull swap aims at {TARGET}")
     said = pd.DataFrame(conclusions(found), columns=["claim", "computed", "holds"])
     show(said, "what holds")
-    write_results(as_run, {"": (found, UNITS), "claims": (said, {})}, None, steps=options.steps)
+    write_results(as_run, {"": (found, UNITS), "claims": (said, {})}, steps=options.steps)
 
 
 if __name__ == "__main__":

@@ -183,8 +183,8 @@ def _comparisons(report: LfaReport) -> str:
     mine = found[found["quantity"].isin(MAIN)]
     rows = [
         [f"`{r.quantity}`", r.preset, r.control, number(r.difference, r.unit),
-         interval(r.ci_low, r.ci_high, r.unit), number(r.p), "" if r.verdict == EXPLORED else number(r.p_holm),
-         number(r.d), r.seeds, r.verdict.split(": ")[0]]
+         interval(r.ci_low, r.ci_high, r.unit), number(r.p, "p"),
+         "" if r.verdict == EXPLORED else number(r.p_holm, "p"), number(r.d), r.seeds, r.verdict.split(": ")[0]]
         for r in mine.itertuples()
     ]  # fmt: skip
     columns = ("quantity", "preset", "control", "difference", "95 %", "p", "p Holm", "d", "seeds", "as a claim")
@@ -250,7 +250,7 @@ def _claims(report: LfaReport) -> str:
     found = report.tables["claims"]
     rows = [
         [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
-         number(r.smallest), number(r.p), number(r.p_holm), r.direction, r.alone, r.size]
+         number(r.smallest), number(r.p, "p"), number(r.p_holm, "p"), r.direction, r.alone, r.size]
         for r in found.itertuples()
     ]  # fmt: skip
     columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "smallest", "p", "p Holm",

@@ -110,7 +110,7 @@ def _claims(report: ModesReport) -> str:
     mean = report.tables["presets"].set_index(["quantity", "preset"])["mean"]
     rows = [
         [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
-         number(r.p_holm), number(r.smallest), r.direction, r.alone,
+         number(r.p_holm, "p"), number(r.smallest), r.direction, r.alone,
          " / ".join(number(mean[r.quantity, preset]) for preset in PRESETS)]
         for r in report.tables["claims"].itertuples()
     ]  # fmt: skip

@@ -86,7 +86,7 @@ def _claims(report: PlsReport) -> str:
         measured, low, high = (value(x, r.unit) for x in (r.difference, r.ci_low, r.ci_high))
         signs = f", one sign in {r.alike}" if r.alike else ""
         rows.append([r.heads, r.claim, f"`{r.quantity}`", r.printed, r.where, measured + signs,
-                     f"{low} … {high}" if r.ci_low == r.ci_low else "undefined", number(r.p_holm),
+                     f"{low} … {high}" if r.ci_low == r.ci_low else "undefined", number(r.p_holm, "p"),
                      value(r.smallest, r.unit).lstrip("+"), r.direction, r.alone, r.size])  # fmt: skip
     text = (
         f"{rule('pairs of seeds', 'no difference (1 of a factor, 0 of a difference or limit)')} A factor is the "

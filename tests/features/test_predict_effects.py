@@ -259,5 +259,5 @@ def test_other_models_kinds_and_edits(tmp_path: Path) -> None:
 
 
 def test_a_table_of_another_kind_is_refused() -> None:
-    with pytest.raises(InputError, match="--out x.csv"):
-        main(["--out", "x.csv"])
+    with pytest.raises(InputError, match="--out x.xlsx"):
+        main(["--out", "x.xlsx"])

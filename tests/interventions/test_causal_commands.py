@@ -111,7 +111,7 @@ def test_head_groups_of_a_gated_model(run: Callable[..., str], tmp_path: Path) -
         (ablation_effects, ["lfa", "--tasks", "coreference"], "no case of 'coreference' can be scored"),
         (ablation_effects, ["lfa", "--diagonal", "gender:anchor"], "give TASK=GROUP"),
         (ablation_effects, ["lfa", "--draws", "-1"], "draws must be at least 0"),
-        (ablation_effects, ["lfa", "--out", "x.csv"], "table is parquet"),
+        (ablation_effects, ["lfa", "--out", "x.xlsx"], "a table is parquet or CSV"),
         (ablation_effects, ["no/such/run"], "no/such/run"),
         (steer_heads, ["lfa", "--scales", "1"], "besides 1"),
         (steer_heads, ["lfa", "--measures"], "at least one --measures"),

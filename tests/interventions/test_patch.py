@@ -203,7 +203,7 @@ def test_bad_input(tiny_run: Path, suite: Path) -> None:
         ([*own, "--senders", "L7.mlp"], "layers go from 0 to 1"),
         (["--suite", str(suite), "--pairs", "0"], "at least 1"),
         (["--suite", str(suite), "--contrast", "clue"], "query is in the sentence"),
-        (["--out", "x.csv"], "parquet"),
+        (["--out", "x.xlsx"], "parquet"),
     ):
         with pytest.raises(InputError, match=message):
             main([str(tiny_run), *argv])

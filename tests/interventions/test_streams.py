@@ -268,7 +268,7 @@ def test_bad_input(tiny_run: Path) -> None:
         (["--where", "hed"], "head or everywhere"),
         (["--draws", "0"], "draws must be at least 1"),
         (["--streams", "context", "--method", "random"], "resample"),
-        (["--out", "x.csv"], "parquet"),
+        (["--out", "x.xlsx"], "parquet"),
     ):
         with pytest.raises(InputError, match=message):
             main([str(tiny_run), *argv])

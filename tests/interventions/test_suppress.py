@@ -286,7 +286,7 @@ def test_command_and_its_tables(tmp_path: Path, net: Any, monkeypatch: pytest.Mo
     ("arguments", "message"),
     [
         (["run", "--draws", "0"], "at least 1"),
-        (["run", "--out", "table.csv"], "table is parquet"),
+        (["run", "--out", "table.xlsx"], "a table is parquet or CSV"),
         (["run", "--k"], "at least one"),
         (["no/such/run"], "no/such/run"),
     ],

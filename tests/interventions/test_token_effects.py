@@ -151,7 +151,7 @@ def test_the_means_are_those_of_the_whole_table(tiny_run: Path) -> None:
         (["--max-tokens", "0"], "max_tokens must be at least 1, got 0"),
         (["--heads", "L9.H0"], "layers go from 0 to"),
         (["--groups", "L0H1=L0.H0", "--heads", "L0.H1"], "name of a single head"),
-        (["--out", "effects.csv"], "effects.parquet"),
+        (["--out", "effects.xlsx"], "effects.parquet"),
     ],
 )
 def test_bad_input_is_told(tiny_run: Path, arguments: list[str], message: str) -> None:

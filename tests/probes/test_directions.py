@@ -275,4 +275,4 @@ def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, caps
     assert check_direction(best, load(wide)) == ""
     assert check_direction(best, load(krom)) == f"found in {wide}"
     with pytest.raises(InputError, match="parquet"):
-        main([str(krom), "--out", "x.csv"])
+        main([str(krom), "--out", "x.xlsx"])

@@ -219,7 +219,7 @@ def short_suite(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["RUN", "--out", "pds.csv"], "parquet"),
+        (["RUN", "--out", "pds.xlsx"], "parquet"),
         (["RUN", "--reference", "RUN", "--threshold", "0.1"], "leave --threshold out"),
         (["RUN", "--suite", "competng"], "competing"),
         (["nowhere"], "no run folder"),

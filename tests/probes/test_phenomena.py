@@ -296,7 +296,7 @@ def test_what_is_wrong_is_one_line(run: Path) -> None:
         ([f"{run}@5"], "has no snapshot '5'; it has 0, 4, 12"),
         ([str(run), str(run)], "is named twice"),
         ([str(run), "--launch", "ray"], "--launch needs --out"),
-        ([str(run), "--out", "x.csv"], "the table is parquet"),
+        ([str(run), "--out", "x.xlsx"], "a table is parquet or CSV"),
         ([str(run), "--only", "loss", "loss"], "name each phenomenon once"),
     ):
         with pytest.raises(InputError, match=line):

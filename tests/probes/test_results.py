@@ -1,5 +1,6 @@
 """The contract itself, on an instrument made here: estimates, tables, files, several runs, snapshots, bad input."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ import pandas as pd
 import pytest
 
 from streamscope.models.errors import InputError
+from streamscope.papers.comparison.markdown import number
 from streamscope.probes.contract import REGISTERED, Documents, Instrument, Prompts, Seen, instrument
 from streamscope.probes.figures import Curve, HeadMap, Intervals
 from streamscope.probes.observations import Contrast, Measure, Observations
-from streamscope.probes.result import Column, Result, Table, counts, key, quantity
+from streamscope.probes.result import Column, LongTable, Result, Table, counts, key, quantity
+from streamscope.probes.tables import print_table
 from streamscope.probes.together import compare, together
 
 
@@ -274,3 +277,56 @@ def test_damaged_results_are_one_line(tmp_path: Path) -> None:
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "y.parquet")
     with pytest.raises(InputError, match="no result of an instrument"):
         Result.load(tmp_path / "y.parquet")
+
+
+def test_csv_holds_every_digit_and_says_what_it_is(tmp_path: Path) -> None:
+    result = Steps().measure(Nobody(), Prompts())
+    path = tmp_path / "new" / "x.csv"
+    written = result.save(path, figure=path.with_suffix(".html"))
+    assert [one.name for one in written] == ["x.csv", "x-about.json", "x.html"]
+    frame, own = pd.read_csv(path), result.table().frame
+    assert list(frame) == [*own, "undefined"]
+    pd.testing.assert_frame_equal(frame[list(own)], own, check_dtype=False, check_exact=True)
+    assert result.table().missing  # a constant has no interval: an empty cell, and the reason beside it
+    reasons = result.table().missing
+    assert ["value_p" in str(text) for text in frame["undefined"]] == [(i, "value_p") in reasons for i in (0, 1)]
+    told = json.loads((path.parent / "x-about.json").read_text())
+    assert told["about"]["instrument"] == "steps" and told["files"] == ["x.csv"]
+    assert {c["name"]: c["unit"] for c in told["tables"]["main"]["columns"]}["value"] == "steps"
+    more = replace(result, tables={**result.tables, "more": result.table()})
+    assert {"x-more.csv"} < {one.name for one in more.save(path)}
+    result.save(path)  # what an earlier result had, this one has not
+    assert not (path.parent / "x-more.csv").exists() and not list(path.parent.glob(".*"))
+    with pytest.raises(InputError, match=r"is read again from .parquet"):
+        Result.load(path)
+    with pytest.raises(InputError, match="a table is parquet or CSV"):
+        result.save(tmp_path / "x.txt")
+
+
+def test_csv_of_a_long_table_is_its_rows(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"n": range(1000), "x": np.random.default_rng(0).random(1000), "text": ['a,"b"\n'] * 1000})
+    columns = tuple(key(name, name, name) for name in frame)
+    parts = [frame[:600], frame[600:]]
+    Result({"rows": LongTable.of(parts, columns)}).save(tmp_path / "x.csv")
+    read = pd.read_csv(tmp_path / "x.csv")
+    pd.testing.assert_frame_equal(read, frame)
+    lists = LongTable.of([pd.DataFrame({"n": [[1, 2]]})], (key("n", "n", "n"),))
+    with pytest.raises(InputError, match="n holds lists, which CSV cannot"):
+        Result({"rows": lists}).save(tmp_path / "y.csv")
+    assert not (tmp_path / "y.csv").exists()
+
+
+def test_small_p_are_said_to_be_small_everywhere_and_kept_in_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    column = Column(name="p", title="p", unit="probability", doc="p", format="p")
+    table = Table(pd.DataFrame({"p": [3.2e-7, 1e-4, 0.5]}), (column,), title="t")
+    assert table.cells()[1] == [["< 1e-4"], ["0.0001"], ["0.5000"]]
+    assert "&lt; 1e-4" in table._repr_html_() and "| < 1e-4 |" in table.markdown()
+    table.print()
+    print_table(pd.DataFrame({"head": ["a"], "p_holm": [3.2e-7], "above_p": [np.nan], "d": [3.2e-7]}), "t", digits=3)
+    said = capsys.readouterr().out
+    assert said.count("< 1e-4") == 2 and "0.000 " in said and "nan" in said
+    assert number(3.2e-7, "p") == "< 1e-4" and number(0.02, "p") == "0.0200"
+    Result({"t": table}).save(tmp_path / "t.csv")
+    assert pd.read_csv(tmp_path / "t.csv")["p"][0] == 3.2e-7

@@ -134,7 +134,7 @@ def test_tokens_and_sequences(tiny_run: Path) -> None:
         (ablate, ["RUN", "--heads", "top3:nope"], "unknown head score"),
         (ablate, ["RUN", "--heads", "random99:1"], "asks for 99 heads"),
         (ablate, ["RUN", "--scale", "nan"], "scale must be a finite number"),
-        (ablate, ["RUN", "--out", "table.csv"], "the table is parquet"),
+        (ablate, ["RUN", "--out", "table.xlsx"], "a table is parquet or CSV"),
         (ablate, ["RUN", "--data", "nowhere.txt"], "nowhere.txt"),
         (ablate, ["nowhere"], "nowhere is no run folder"),
         (describe, ["lfaa"], "unknown preset"),
