@@ -62,6 +62,7 @@ def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> pd.DataFrame:
 def observe(how: HeadGroups, model: Any, data: Opened, progress: Any = iter) -> Seen:
     """Cells: head × class, and every head's score for its own class on the half that did not choose it."""
     opened = data[Prompts]
+    check_heads(model.cfg.n_heads * (model.cfg.n_layers if how.layers == "all" else 1), how.k)
     captures, query = capture(model, opened.aligned, opened.tokenizer)
     seen = seen_of(how, read(captures, query, opened.tokenizer), opened.unit)
     seen.about["title"] = f"{title_of(model)} on {opened.title()}"
@@ -184,14 +185,19 @@ def roles(summary: pd.DataFrame, shuffled: np.ndarray) -> pd.DataFrame:
     return found.assign(above_shuffled=found["p_shuffled_holm"] <= 0.05)
 
 
+def check_heads(n: int, k: int) -> None:
+    """Raise `InputError` where `n` heads are too few for a group of k in every class."""
+    if n < k * len(CLASSES):
+        raise InputError(
+            f"{len(CLASSES)} groups of {k} heads need {k * len(CLASSES)} heads, here are {n}; "
+            "lower --k, or --layers all"
+        )
+
+
 def _assigned(scores: np.ndarray, k: int) -> list[str]:
     """The class of every head, "" for none: disjoint groups of k with the largest sum of scores [heads, classes]
     (linear assignment)."""
-    if len(scores) < k * len(CLASSES):
-        raise InputError(
-            f"{len(CLASSES)} groups of {k} heads need {k * len(CLASSES)} heads, here are {len(scores)}; "
-            "lower --k, or --layers all"
-        )
+    check_heads(len(scores), k)
     places = np.repeat(np.arange(len(CLASSES)), k)
     heads, columns = linear_sum_assignment(scores[:, places], maximize=True)
     found = [""] * len(scores)

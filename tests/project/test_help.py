@@ -18,8 +18,8 @@ COMMANDS = sorted(
 HEAVY = ("torch", "pandas", "transformer_lens", "plotly", "pyarrow", "tokenizers", "sklearn", "scipy", "statsmodels")
 
 BLOCKED = f"""
-import json, os, runpy, sys, tempfile, traceback
-import tyro  # every command's own need; each is run in a fork, which finds no more than this imported
+import contextlib, io, json, os, runpy, sys, tempfile, traceback
+import tyro  # every command is run in a fork, which finds no more imported than what all of them need
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
@@ -37,10 +37,14 @@ def help_of(module):
         return 1
     return 0
 
+modules = sys.argv[1:]
 sys.meta_path.insert(0, Blocker())
+import streamscope.models.cli, streamscope.probes.command, streamscope.probes.contract, streamscope.probes.figures
+with contextlib.redirect_stdout(io.StringIO()):
+    help_of("probes.pds")  # what printing a help loads
 assert not set(sys.modules) & set({HEAVY!r})
 found = {{}}
-for module in sys.argv[1:]:
+for module in modules:
     with tempfile.TemporaryFile("w+") as said:
         if not (child := os.fork()):
             os.dup2(said.fileno(), 1)
