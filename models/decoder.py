@@ -15,7 +15,7 @@ from transformer_lens.hook_points import HookPoint
 from streamscope.models import config as c
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import tap
-from streamscope.models.layers import hyper  # noqa: F401  (registers its topologies)
+from streamscope.models.layers import hdpl, hyper  # noqa: F401  (they register what they compute)
 from streamscope.models.layers.initialisation import fill
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable

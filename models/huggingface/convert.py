@@ -3,20 +3,22 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from typing_extensions import TypedDict
 
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import to_dict
+from streamscope.models.decoder import Decoder
 from streamscope.models.disk import read_json, write_text
 from streamscope.models.errors import InputError, unknown
-from streamscope.models.huggingface.families import FAMILIES, Family
+from streamscope.models.huggingface.families import FAMILIES, Family, Weight, Whole
 from streamscope.models.tensors import FORMAT, write_tensors
 from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.tokenizer import PAIRS, Tokenizer
@@ -93,13 +95,13 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> dict[str,
         whole = any(name.startswith(family.prefix) for name in where)
         found: dict[str, Tensor] = {}
         used: set[str] = set()
-        for ours, their, make in _unrepeated(family, config):
+        for ours, their, how in _unrepeated(family, config):
             name = their[1:] if their.startswith("/") else (family.prefix if whole else "") + their
             if name not in where:
                 raise InputError(f"{folder} lacks {name}, which makes {ours}")
             theirs = where[name].get_tensor(name)
             try:
-                found[ours] = make(theirs).contiguous()
+                found[ours] = how.take(theirs).contiguous()
             except (RuntimeError, IndexError):
                 raise InputError(f"{name} of {folder} is {list(theirs.shape)}: not of its config.json") from None
             used.add(name)
@@ -113,14 +115,31 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> dict[str,
     return found
 
 
-def _unrepeated(family: Family, config: ModelConfig) -> Iterator[Any]:
+def _unrepeated(family: Family, config: ModelConfig) -> Iterator[Weight]:
     """The weights of a family, without the biases of maps that have none."""
     lacking = {f".{name}.bias" for name, spec, *_ in config.projections() if not getattr(spec, "bias", False)}
     seen: set[str] = set()
-    for ours, their, make in family.weights(config):
+    for ours, their, how in family.weights(config):
         if ours not in seen and not any(ours.endswith(end) for end in lacking):
             seen.add(ours)
-            yield ours, their, make
+            yield ours, their, how
+
+
+def their_weights(tensors: Mapping[str, Tensor], config: ModelConfig, family: Family) -> dict[str, Tensor]:
+    """Their tensors by name, made of ours: the inverse of `read_weights`. `config` is the family's of theirs.
+
+    Biases that ours has not are zeros. Raises `InputError` for a tensor of ours that has no place there.
+    """
+    with torch.device("meta"):
+        shapes = {name: x.shape for name, x in Decoder(config).state_dict().items()}
+    parts: dict[str, tuple[Whole, list[Tensor]]] = {}
+    for ours, their, how in _unrepeated(family, config):
+        x = tensors[ours] if ours in tensors else torch.zeros(shapes[ours], dtype=tensors["embed.weight"].dtype)
+        name = their[1:] if their.startswith("/") else family.prefix + their
+        parts.setdefault(name, (how, []))[1].append(x)
+    if extra := sorted(tensors.keys() - shapes.keys()):
+        raise InputError(f"{extra[0]} has no place in a {family.architecture}")
+    return {name: how.join(found).contiguous() for name, (how, found) in parts.items()}
 
 
 def _head(name: str) -> bool:

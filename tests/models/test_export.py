@@ -1,0 +1,268 @@
+"""Our models as the transformers library's: equal logits without streamscope, tokenizer, card, and the way back."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from streamscope.models import build, load, preset
+from streamscope.models.checkpoint import write_snapshot
+from streamscope.models.config.presets import PRESETS
+from streamscope.models.errors import InputError
+from streamscope.models.export import main
+from streamscope.models.export.code import files
+from streamscope.models.export.write import export
+from streamscope.models.tensors import read_tensors
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.models.transformer import StreamTransformer
+from tests.models.test_huggingface import CASES, theirs
+from tests.tiny import PARTS, some
+
+transformers = pytest.importorskip("transformers")
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "alibi": ("d-cas", {"positions": "alibi"}), "hc": ("kromhc", {"residual": "hc"}),
+    "mhc": ("kromhc", {"residual": "mhc"}), "mhc-lite": ("kromhc", {"residual": "mhc_lite"}),
+    "identity": ("d-cas", {"attention.v": "id"}), "parallel": ("dst-kron", {"residual.order": "parallel"}),
+    "no-positions": ("std-t", {"positions": "none"}), "grouped": ("llama", {"attention.kv_heads": 2}),
+    "half-precision-coefficients": ("kromhc", {"residual.hc_dtype": "bf16"}),
+    "own-layer-norms": ("pls", {"readout.layer_norms": "own"}),
+}  # fmt: skip
+TEXTS = ["Lily had a red ball.", "She gave  it\n\nto <|endoftext|> Tom."]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The exported modeling file as a module, imported from files alone."""
+    folder = tmp_path_factory.mktemp("code") / "exported_code"
+    folder.mkdir()
+    for name, text in files().items():
+        (folder / name).write_text(text)
+    sys.path.insert(0, str(folder.parent))
+    try:
+        return importlib.import_module("exported_code.modeling_streamscope")
+    finally:
+        sys.path.remove(str(folder.parent))
+
+
+def made(name: str, tokenizer: Tokenizer | None = None) -> StreamTransformer:
+    """A tiny model none of whose parameters is at a neutral value."""
+    base, changes = VARIANTS.get(name, (name, {}))
+    model = build(preset(base, "tiny", **changes, **({"d_vocab": 280} if tokenizer else {})), tokenizer=tokenizer)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator).to(p.dtype))
+    return model
+
+
+def exported(model: StreamTransformer, folder: Path, **options: Any) -> Path:
+    """The export of a model through a folder of ours."""
+    model.save(folder / "ours")
+    export(str(folder / "ours"), folder / "theirs", **options)
+    return folder / "theirs"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(["Lily had a red ball. She gave it to Tom.", "Tom had a red ball."] * 9, 280)
+
+
+def tokens(rows: int = 3, length: int = 20) -> torch.Tensor:
+    return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", some([*PRESETS, *VARIANTS], (*PARTS, "alibi", "mhc-lite", "identity")))
+def test_logits_are_ours_bit_by_bit(name: str, code: Any, tmp_path: Path) -> None:
+    model = made(name)
+    peer, report = code.StreamscopeForCausalLM.from_pretrained(exported(model, tmp_path), output_loading_info=True)
+    assert not any(report.values()), report
+    with torch.no_grad():
+        assert torch.equal(peer(tokens()).logits, model(tokens()))
+    assert not any(type(m).__module__.startswith("streamscope") for m in peer.modules())
+    back = load(f"hf:{tmp_path / 'theirs'}")
+    assert back.config == model.config
+    assert all(torch.equal(x, back.state_dict()[key]) for key, x in model.state_dict().items())
+
+
+def test_the_code_names_nothing_but_torch_and_transformers() -> None:
+    for name, text in files().items():
+        for line in text.splitlines():
+            first, *rest = line.split() or [""]
+            if first in ("import", "from") and not rest[0].startswith("."):
+                assert rest[0].partition(".")[0] in ("torch", "transformers", "__future__", *sys.stdlib_module_names), (
+                    name,
+                    line,
+                )
+
+
+def test_calls_of_the_library(code: Any, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = made("lfa", tokenizer)
+    peer = code.StreamscopeForCausalLM.from_pretrained(exported(model, tmp_path))
+    x = tokens(1, 7)
+    with torch.no_grad():
+        ours = model(x)
+        rows = torch.full((3, 12), 99)
+        mask = torch.zeros(3, 12, dtype=torch.long)
+        rows[0, 5:], rows[1, :7], mask[0, 5:], mask[1, :7], mask[2] = x[0], x[0], 1, 1, 1
+        out = peer(rows, attention_mask=mask, output_hidden_states=True)
+        torch.testing.assert_close(out.logits[0, 5:], ours[0], rtol=0, atol=1e-5)
+        torch.testing.assert_close(out.logits[1, :7], ours[0], rtol=0, atol=1e-5)
+        assert torch.equal(peer(x, logits_to_keep=2).logits, ours[:, -2:])
+        assert len(out.hidden_states) == model.config.n_layers + 1
+        found = model.run_with_cache(rows)[1]
+        torch.testing.assert_close(out.hidden_states[1][2], found["blocks.0.hook_resid_post"][2], rtol=0, atol=1e-5)
+        want = torch.nn.functional.cross_entropy(ours[0, :-1], x[0, 1:])
+        torch.testing.assert_close(peer(x, labels=x).loss, want)
+        for cached in (True, False):
+            greedy = peer.generate(x, max_new_tokens=9, do_sample=False, use_cache=cached, eos_token_id=None)
+            assert (
+                greedy[0].tolist() == model.generate(x.tolist(), max_new_tokens=9, temperature=0, stop_at_bos=False)[0]
+            )
+    mask[2, 4] = 0
+    with pytest.raises(ValueError, match="gaps"):
+        peer(rows, attention_mask=mask)
+    with pytest.raises(TypeError, match="takes no inputs_embeds"):
+        peer(x, inputs_embeds=x)
+    handle = peer.model.blocks[1].attn.hook_z.register_forward_hook(lambda m, args, z: 0 * z)
+    with torch.no_grad():
+        edited = peer(x).logits
+        handle.remove()
+        ablated = model.run_with_hooks(x, fwd_hooks=[("blocks.1.attn.hook_z", lambda z, hook: 0 * z)])
+        assert torch.equal(edited, ablated) and not torch.allclose(edited, ours)
+    fresh = code.StreamscopeForCausalLM(peer.config)
+    assert torch.equal(fresh.model.embed.weight, StreamTransformer(model.config).embed.weight), "seed 0"
+    tensors = read_tensors(tmp_path / "theirs" / "model.safetensors")[0]
+    tensors.pop("model.ln_final.weight")
+    from safetensors.torch import save_file
+
+    save_file(tensors, tmp_path / "theirs" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="lacks weights of a LayerNorm"):
+        code.StreamscopeForCausalLM.from_pretrained(tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("name", ["std-t", "llama"])
+def test_native_classes_and_their_tokenizer(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = made(name, tokenizer)
+    folder = exported(model, tmp_path, native=True)
+    assert not list(folder.glob("*.py"))
+    peer = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert type(peer).__name__ == {"std-t": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}[name]
+    with torch.no_grad():
+        want = model(tokens())
+        assert ((peer(tokens()).logits - want).abs().max() / want.abs().max()).item() < 1e-5
+    read = transformers.AutoTokenizer.from_pretrained(folder)
+    assert [read(text).input_ids for text in TEXTS] == tokenizer.encode_batch(TEXTS)
+    assert [read.decode(read(text).input_ids, skip_special_tokens=True) for text in TEXTS] == TEXTS
+    assert (read.bos_token_id, read.eos_token_id, read.pad_token_id) == (tokenizer.bos_id,) * 3
+    assert read.model_max_length == model.config.n_ctx
+    back = load(f"hf:{folder}")
+    with torch.no_grad():
+        assert torch.equal(back(tokens()), want), "biases of zeros change nothing"
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_theirs_come_back_bit_by_bit(kind: str, tmp_path: Path) -> None:
+    peer = theirs(kind)
+    peer.save_pretrained(tmp_path / "theirs")
+    export(f"hf:{tmp_path / 'theirs'}", tmp_path / "back", native=True)
+    want, got = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("theirs", "back"))
+    assert want.keys() == got.keys() and all(torch.equal(x, got[key]) for key, x in want.items())
+    again = type(peer).from_pretrained(tmp_path / "back")
+    with torch.no_grad():
+        assert torch.equal(again(tokens()).logits, peer(tokens()).logits)
+
+
+def test_what_is_no_class_of_the_library_is_refused_in_one_line(tmp_path: Path) -> None:
+    for name in ("gpt2", "lfa", "own-layer-norms", "kromhc", "grouped-bias"):
+        model = made("llama" if name == "grouped-bias" else name)
+        if name == "grouped-bias":  # Qwen3 has no biases, Llama and Qwen2 no norm of queries and keys
+            model = build(preset("llama", "tiny", **{"attention.q.bias": True, "attention.qk_norm": "rms"}))
+        with pytest.raises(InputError, match="no class of the library computes"):
+            exported(model, tmp_path / name, native=True)
+        assert not (tmp_path / name / "theirs").exists()
+
+
+def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    model, run = made("pls", tokenizer), tmp_path / "run"
+    model.save(run)
+    with pytest.raises(InputError, match="no snapshots"):
+        export(str(run), tmp_path / "none", snapshots=True)
+    early = {name: x.detach() * 0.5 for name, x in model.state_dict().items()}
+    write_snapshot(run, early, 16, "fp32")
+    packed = {"corpus": "c" * 40, "n_tokens": 1234567, "n_documents": 89, "source": {"source": "stories:0:89"}}
+    data = {"train": packed, "valid": {**packed, "source": {"source": "stories:1:5"}}, "tokenizer": {"sha256": "a"}}
+    manifest = {"preset": "pls", "scale": "tiny", "seed": 7, "parameters": 1, "argv": ["python", "a b"],
+                "commit": "f" * 40, "data": data, "step": 40, "steps": 40, "outcome": "completed"}  # fmt: skip
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"training": {"batch_size": 8}, "data": {}}))
+    evals = [{"step": s, "kind": "eval", "loss": 5.0 - s / 20, "perplexity": 2.0, "tokens": 640.0} for s in (16, 40)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evals))
+    main([str(run), "--out", str(tmp_path / "out"), "--snapshots", "--license", "apache-2.0"])
+    assert capsys.readouterr().out.count("StreamscopeForCausalLM") == 2
+    card, before = ((tmp_path / "out" / name / "README.md").read_text() for name in ("", "step-000016"))
+    for told in ("license: apache-2.0", "40 steps, 10,240 tokens seen", "Seed 7, commit ffffffffffff", "python 'a b'",
+                 "`stories:0:89`, 89 documents, 1,234,567 tokens",
+                 "| loss, nats/token | 3.0000 | 640 tokens of `stories:1:5`",
+                 "trained on every layer", "| head gates | vector", f"{model.n_params():,} parameters"):  # fmt: skip
+        assert told in card, told
+    assert "16 steps of 40, 4,096 tokens seen" in before and "4.2000" in before and "3.0000" not in before
+    tensors = read_tensors(tmp_path / "out" / "step-000016" / "model.safetensors")[0]
+    assert all(torch.equal(x, tensors[f"model.{name}"]) for name, x in early.items())
+    for argv, line in (([str(run), "--out", str(tmp_path / "out")], "is there already"), ([str(run)], "give a run and"),
+                       (["nothing", "--out", str(tmp_path / "x")], "no run folder")):  # fmt: skip
+        with pytest.raises(InputError, match=line):
+            main(argv)
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+ALONE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("streamscope", "models", "transformer_lens", "jaxtyping"):
+            raise ImportError("blocked: " + name)
+
+sys.meta_path.insert(0, Blocked())
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+for folder in sys.argv[1:]:
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    text = tokenizer(["Lily had a red ball.", "Tom"], return_tensors="pt", padding=True)
+    with torch.no_grad():
+        one = tokenizer("Lily had a red ball.", return_tensors="pt")
+        torch.save((one.input_ids, model(**one).logits, model.generate(**text, max_new_tokens=5, do_sample=False)),
+                   folder + "/found.pt")
+"""
+
+
+@pytest.mark.slow
+def test_it_opens_where_streamscope_is_not(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """By the library's own loaders, offline, with the import of streamscope and of what it needs refused."""
+    models = {name: made(name, tokenizer) for name in ("kromcanon", "hdpl")}
+    folders = {name: exported(model, tmp_path / name) for name, model in models.items()}
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, "-c", ALONE, *map(str, folders.values())], cwd=tmp_path, env=environment, check=True
+    )
+    for name, model in models.items():
+        ids, logits, texts = torch.load(folders[name] / "found.pt")
+        assert ids.tolist() == model.to_tokens("Lily had a red ball.").tolist()
+        with torch.no_grad():
+            assert torch.equal(logits, model(ids))
+        for row, prompt in zip(texts.tolist(), ["Lily had a red ball.", "Tom"], strict=True):
+            want = model.generate([prompt], max_new_tokens=5, temperature=0)[0]
+            assert row[len(row) - 5 - len(model.to_tokens(prompt)[0]) :][: len(want)] == want
