@@ -43,6 +43,8 @@ INDEX = {
     "prediction": "string",
 }
 """Index columns and their Arrow types."""
+WINDOWS = ("window", "offset")
+"""Index columns of documents that were read in windows."""
 KEY = ["document", "position"]
 """What a row is known by."""
 
@@ -144,7 +146,7 @@ def read_raw(path: str | Path) -> Raw:
     """
     path = Path(path)
     about = read_about_of(path, "features")
-    hooks = tuple(name for name in pq.read_schema(path).names if name not in INDEX)
+    hooks = tuple(name for name in pq.read_schema(path).names if name not in (*INDEX, *WINDOWS))
     if not hooks or hooks != tuple(about.get("raw", ())):
         raise InputError(f"{path} has not the hooks {about.get('raw')} that it describes; extract it again, with --raw")
     index = read_columns(path, INDEX)

@@ -28,8 +28,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from streamscope.models.bounds import Bounds, Count, Seed, check
+from streamscope.models.bounds import Bounds, Count, Seed, Whole, check
 from streamscope.models.errors import InputError, unknown
+from streamscope.models.text import SplitAt
 
 if TYPE_CHECKING:
     import numpy as np
@@ -156,7 +157,18 @@ class Documents(Data):
     max_documents: Count | None = 100
     """Use at most this many documents; None for all."""
     batch_size: Count = 32
-    """Documents per batch."""
+    """Documents, or windows of them, per batch."""
+    text_field: str = "text"
+    """Field of JSON lines, column of parquet, that holds the text."""
+    split_at: SplitAt = "separator"
+    """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
+    or nothing: every file is one."""
+    stride: Whole | None = None
+    """Documents longer than the context are read in windows, each N tokens behind the last, and every token is scored
+    once, with at least context − N tokens before it; 0 cuts them at the context. Default: cut where --data has
+    --max-documents documents, else (a book, some chapters) half the context, and at most that many windows."""
+    max_windows: Count | None = None
+    """Read at most this many windows, evenly spread over the text; with --stride by default all."""
 
     def of(self, model: Any, like: Any = None) -> Any:
         """`probes.documents.OpenDocuments`."""
@@ -179,6 +191,13 @@ class Tokens(Data):
     """Field of JSON lines, column of parquet, that holds the text."""
     max_tokens: Count | None = None
     """At most this many tokens, a row each; None for all."""
+    split_at: SplitAt = "separator"
+    """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
+    or nothing: every file is one."""
+    stride: Whole | None = None
+    """Documents longer than the context are read in windows, each N tokens behind the last, and every token has one
+    row, with at least context − N tokens before it; 0 cuts them at the context. Default: cut where --data has 100
+    documents, else (a book, some chapters) half the context."""
 
     def of(self, model: Any, like: Any = None) -> Any:
         """`probes.documents.OpenTokens`."""

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from streamscope.models.errors import InputError, unknown
-from streamscope.models.text.shards import TokenShards, document_batches, truncated_documents
+from streamscope.models.text.shards import TokenShards, document_batches
 from streamscope.models.text.stories import story
+from streamscope.models.text.strides import WindowedShards, windowed
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.attention import align_once
 from streamscope.probes.contract import Data, Documents, Labels, Prompts, Sets, Tasks, Text, Tokens
@@ -22,6 +23,7 @@ from streamscope.probes.prompts.labelled import Example, story_examples
 from streamscope.probes.prompts.sets import Rows, contrast, encode
 from streamscope.probes.prompts.suite import Suite, population, unit_of, units
 from streamscope.probes.prompts.tasks import Task, load_tasks
+from streamscope.probes.result import Column
 from streamscope.probes.stats.held_out import deal
 
 
@@ -68,9 +70,22 @@ class Splittable:
         return replace(made, whole=self, part=", ".join(filter(None, (self.part, f"half {side} by {by}"))))
 
 
+WINDOW = (
+    Column(name="window", title="window", unit="window", format="d", shown=False, doc="of the document, from 0"),
+    Column(name="offset", title="offset", unit="tokens", format="d", shown=False,
+           doc="where the window begins in the document: what the model reads from there on"),
+)  # fmt: skip
+"""Columns of rows of documents that are read in windows."""
+MANY = 100
+"""Documents that are enough: where there are as many, long ones are cut by default, else read in windows."""
+
+
 @dataclass(frozen=True)
 class OpenDocuments(Splittable):
-    """The shards of a specification in one model's tokens; documents are cut at the model's context."""
+    """The shards of a specification in one model's tokens; long documents cut at the model's context, or in windows.
+
+    In windows (`shards` are `WindowedShards`) a row is a window, its cluster the document.
+    """
 
     kind: ClassVar[type[Data]] = Documents
     spec: Documents
@@ -88,36 +103,59 @@ class OpenDocuments(Splittable):
         return document_batches(self.shards, self.n_ctx, self.spec.batch_size, self.spec.max_documents)
 
     def rows(self) -> Iterator[list[int]]:
-        """The token ids of each document, BOS first, as far as the model reads and predicts them."""
-        n = min(self.shards.n_documents, self.spec.max_documents or self.shards.n_documents)
-        for i in range(n):
+        """The token ids of each document, BOS first, as far as the model reads and predicts them; of windows as well,
+        with the context that a window repeats."""
+        for i in range(self._n):
             yield self.shards.document(i)[: self.n_ctx + 1].tolist()
 
     def units(self) -> pd.DataFrame:
         """unit and cluster of every document: its place and the hash of its tokens; documents are independent.
 
-        Only the same document in the same tokens has the same name in two models.
+        Windows also have document, window and offset (the first token's position there); those of one document are a
+        cluster. Only the same document in the same tokens has the same name in two models.
         """
-        return unit_names(enumerate(self.rows()))
+        if not isinstance(self.shards, WindowedShards):
+            return unit_names(enumerate(self.rows()))
+        return window_names(self.shards, range(self._n))
 
     def cases(self) -> pd.DataFrame:
-        """The documents, each a cluster."""
-        n = min(self.shards.n_documents, self.spec.max_documents or self.shards.n_documents)
-        return pd.DataFrame({"cluster": [str(i) for i in range(n)]})
+        """The documents, each a cluster, or their windows."""
+        of = self.shards.source if isinstance(self.shards, WindowedShards) else range(self._n)
+        return pd.DataFrame({"cluster": [str(i) for i in of]})
 
     def only(self, rows: Sequence[int]) -> "OpenDocuments":
-        """Some of the documents."""
+        """Some of the documents, or of their windows."""
         return replace(self, shards=self.shards.only(rows), spec=replace(self.spec, max_documents=None))
 
+    @property
+    def _n(self) -> int:
+        return min(self.shards.n_documents, self.spec.max_documents or self.shards.n_documents)
+
     def title(self) -> str:
-        """How many documents, and how many of them were cut."""
-        n = min(self.shards.n_documents, self.spec.max_documents or self.shards.n_documents)
-        cut = truncated_documents(self.shards, self.n_ctx, self.spec.max_documents)
-        return f"{n} documents, {cut} cut at {self.n_ctx} tokens"
+        """How many documents, and how many of them were cut or read in windows."""
+        if isinstance(self.shards, WindowedShards):
+            return windows_title(self.shards, self.n_ctx)
+        return f"{self._n} documents, {cut_title(self.shards.lengths[: self._n], self.n_ctx)}"
 
     def about(self) -> dict[str, Any]:
         """Where the documents come from."""
         return {"source": self.shards.meta["source"], "documents": self.title()}
+
+
+def cut_title(lengths: np.ndarray, n_ctx: int) -> str:
+    """How many documents of these lengths are cut at the context, and what is not read of them."""
+    over = np.maximum(lengths - 1 - n_ctx, 0)
+    cut = f"{np.count_nonzero(over)} cut at {n_ctx} tokens"
+    return f"{cut} ({over.sum():,} tokens not read: --stride)" if over.any() else cut
+
+
+def windows_title(shards: WindowedShards, n_ctx: int) -> str:
+    """How many documents in how many windows, what each token is predicted from, and what was left out."""
+    n, stride = len(set(shards.source.tolist())), shards.stride
+    words = "document" if n == 1 else "documents"
+    read = f"{n} {words} in {len(shards.source):,} windows of {n_ctx} tokens, stride {stride}"
+    left = shards.possible - len(shards.source)
+    return read + (f" ({left:,} of {shards.possible:,} windows not read)" if left else "")
 
 
 def open_documents(spec: Documents, model: Any, like: OpenDocuments | None = None) -> OpenDocuments:
@@ -130,26 +168,59 @@ def open_documents(spec: Documents, model: Any, like: OpenDocuments | None = Non
     if like is not None:
         if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
             raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
-        return OpenDocuments(spec, like.shards, n_ctx, tokenizer)
-    run = getattr(model, "run", None)
-    if run is None and spec.data is None:
-        raise InputError("this model was not loaded from a run: say what to measure it on, as Documents('valid.txt')")
-    shards = evaluation_shards(Path() if run is None else run, tokenizer, spec.data)
+        return OpenDocuments(like.spec, like.shards, n_ctx, tokenizer)
+    shards = _shards(spec, model, tokenizer)
+    stride, most = _stride(spec.stride, shards, n_ctx, spec.max_documents), spec.max_windows
+    if stride:
+        if spec.stride is None and most is None:
+            most = spec.max_documents
+        shards = windowed(shards, n_ctx, stride, spec.max_documents, most)
+        spec = replace(spec, max_documents=None)
     return OpenDocuments(spec, shards, n_ctx, tokenizer)
+
+
+def _shards(spec: Documents | Tokens, model: Any, tokenizer: Any) -> TokenShards:
+    """The packed documents of a specification; `InputError` where neither it nor a run says which."""
+    run, kind = getattr(model, "run", None), type(spec).__name__
+    if run is None and spec.data is None:
+        raise InputError(f"this model was not loaded from a run: say what to measure it on, as {kind}('valid.txt')")
+    options: dict[str, Any] = {"text_field": spec.text_field, "split_at": spec.split_at}
+    return evaluation_shards(Path() if run is None else run, tokenizer, spec.data, **options)
+
+
+def _stride(given: int | None, shards: TokenShards, n_ctx: int, wanted: int | None) -> int:
+    """Of the windows; 0 where long documents are cut: as it is given, by default where there are enough documents, and
+    where none is long."""
+    if given is None and shards.n_documents < (wanted or MANY) and (shards.lengths > n_ctx + 1).any():
+        return max(n_ctx // 2, 1)
+    return given or 0
 
 
 @dataclass(frozen=True)
 class Document:
-    """Tokens of a document from its start: `ids`, the last of which is a target only, and how many it has in all."""
+    """Tokens of a document from its start: `ids`, the last of which is a target only, and how many it has in all.
+
+    Of a window in a longer document: `offset` is its first token's position there, `unscored` its leading targets that
+    only are context, `length` that of the window.
+    """
 
     document: int
     ids: list[int]
     length: int
+    window: int = 0
+    offset: int = 0
+    unscored: int = 0
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Of the rows: those with a target that is scored, in the document."""
+        return self.offset + np.arange(self.unscored, len(self.ids) - 1)
 
 
 @dataclass(frozen=True)
 class OpenTokens(Splittable):
-    """The documents of a specification in one model's tokens, to be read as far as the context and `max_tokens` go."""
+    """The documents of a specification in one model's tokens, to be read as far as the context and `max_tokens` go, or
+    in windows (`WindowedShards`)."""
 
     kind: ClassVar[type[Data]] = Tokens
     spec: Tokens
@@ -158,36 +229,78 @@ class OpenTokens(Splittable):
     tokenizer: Any = None
 
     def documents(self) -> Iterator[Document]:
-        """The documents in order, cut to n_ctx + 1 tokens, until `max_tokens` rows; those without a target left out."""
+        """The documents in order, cut to n_ctx + 1 tokens, or their windows, until `max_tokens` rows; those without a
+        target left out."""
+        yield from (one for _, one in self._read())
+
+    def _read(self) -> Iterator[tuple[int, Document]]:
+        """With their places in the shards."""
         left = self.spec.max_tokens if self.spec.max_tokens is not None else self.shards.n_tokens
+        unscored = self.shards.unscored.tolist()
         for i in range(self.shards.n_documents):
             ids = self.shards.document(i)
-            rows = min(len(ids) - 1, self.n_ctx, left)
+            rows = min(len(ids) - 1 - unscored[i], self.n_ctx - unscored[i], left)
             if rows > 0:
                 left -= rows
-                yield Document(i, ids[: rows + 1].tolist(), len(ids))
+                kept = ids[: unscored[i] + rows + 1].tolist()
+                if isinstance(self.shards, WindowedShards):
+                    of = (int(at[i]) for at in (self.shards.source, self.shards.window, self.shards.offset))
+                    document, window, offset = of
+                    yield i, Document(document, kept, len(ids), window, offset, unscored[i])
+                else:
+                    yield i, Document(i, kept, len(ids))
+
+    def units(self) -> pd.DataFrame:
+        """unit and cluster of what `documents` gives, as `OpenDocuments.units`."""
+        if isinstance(self.shards, WindowedShards):
+            return window_names(self.shards, (i for i, _ in self._read()))
+        return unit_names((one.document, one.ids) for one in self.documents())
 
     def cases(self) -> pd.DataFrame:
-        """The documents that are read, each a cluster."""
+        """The documents that are read, each a cluster, or their windows."""
         return pd.DataFrame({"cluster": [str(one.document) for one in self.documents()]})
 
     def only(self, rows: Sequence[int]) -> "OpenTokens":
         """Some of the documents that are read; where `max_tokens` ends within the last one, it ends there still."""
-        read = list(self.documents())
-        shards = self.shards.only([read[i].document for i in rows])
-        most = sum(len(read[i].ids) - 1 for i in rows)
+        read = list(self._read())
+        shards = self.shards.only([read[i][0] for i in rows])
+        most = sum(len(read[i][1].positions) for i in rows)
         return replace(self, shards=shards, spec=replace(self.spec, max_tokens=most))
+
+    def title(self) -> str:
+        """How long documents are read."""
+        if isinstance(self.shards, WindowedShards):
+            return windows_title(self.shards, self.n_ctx)
+        return cut_title(self.shards.lengths, self.n_ctx)
 
     def about(self) -> dict[str, Any]:
         """Where the documents come from."""
         known = {name: self.shards.meta.get(name) for name in ("source", "corpus", "tokenizer", "rule")}
-        return {**known, "n_ctx": self.n_ctx, "max_tokens": self.spec.max_tokens}
+        stride = {"stride": self.shards.stride} if isinstance(self.shards, WindowedShards) else {}
+        return {**known, "n_ctx": self.n_ctx, "max_tokens": self.spec.max_tokens, **stride}
 
 
-def unit_names(documents: Iterable[tuple[int, Iterable[int]]]) -> pd.DataFrame:
+def unit_names(documents: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> pd.DataFrame:
     """unit and cluster of documents: place and hash of the tokens, so that only the same ones have the same name."""
-    names = [f"{i}:{hashlib.sha1(np.asarray(ids, np.int64).tobytes()).hexdigest()[:10]}" for i, ids in documents]
+    names = [f"{i}:{_hash(ids)}" for i, ids in documents]
     return pd.DataFrame({"unit": names, "cluster": names})
+
+
+def window_names(shards: WindowedShards, rows: Iterable[int]) -> pd.DataFrame:
+    """unit, cluster, document, window and offset of windows: a document is a cluster, named as the whole."""
+    clusters: dict[int, str] = {}
+    made = []
+    for i in rows:
+        document, window, offset = int(shards.source[i]), int(shards.window[i]), int(shards.offset[i])
+        if document not in clusters:
+            clusters[document] = f"{document}:{_hash(shards.documents.document(document))}"
+        unit = f"{document}.{window}:{_hash(shards.document(i))}"
+        made.append((unit, clusters[document], document, window, offset))
+    return pd.DataFrame(made, columns=["unit", "cluster", "document", "window", "offset"])
+
+
+def _hash(ids: Sequence[int] | np.ndarray) -> str:
+    return hashlib.sha1(np.asarray(ids, np.int64).tobytes()).hexdigest()[:10]
 
 
 def open_tokens(spec: Tokens, model: Any, like: OpenTokens | None = None) -> OpenTokens:
@@ -196,13 +309,12 @@ def open_tokens(spec: Tokens, model: Any, like: OpenTokens | None = None) -> Ope
     if like is not None:
         if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
             raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
-        return OpenTokens(spec, like.shards, n_ctx, tokenizer)
-    run = getattr(model, "run", None)
-    if run is None and spec.data is None:
-        raise InputError("this model was not loaded from a run: say what to measure it on, as Tokens('valid.txt')")
-    shards = evaluation_shards(Path() if run is None else run, tokenizer, spec.data, text_field=spec.text_field)
+        return OpenTokens(like.spec, like.shards, n_ctx, tokenizer)
+    shards = _shards(spec, model, tokenizer)
     if shards.d_vocab > model.config.d_vocab:
         raise InputError(f"data of {shards.d_vocab} token ids for a model of {model.config.d_vocab}; give other --data")
+    if stride := _stride(spec.stride, shards, n_ctx, None):
+        shards = windowed(shards, n_ctx, stride)
     return OpenTokens(spec, shards, n_ctx, tokenizer)
 
 

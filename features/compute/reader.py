@@ -64,21 +64,24 @@ class FeatureReader:
         return np.maximum(np.minimum(np.asarray(length) - 1, self.model.config.n_ctx) - self.offset, 0)
 
     @torch.no_grad()
-    def read(self, documents: Sequence[Sequence[int]]) -> Rows:
-        """Features of every row of `documents`; what is beyond the context is cut.
+    def read(self, documents: Sequence[Sequence[int]], without: Sequence[int] | None = None) -> Rows:
+        """Features of every row of `documents`, `without` the first so many of each; what is beyond the context is cut.
 
         Raises `InputError` for documents without a row, tokens outside the vocabulary and activations that are not
         finite.
         """
         model, n_ctx = self.model, self.model.config.n_ctx
         device = model.cfg.device
-        counts = self.rows_of([len(ids) for ids in documents]).tolist()
-        if not sum(counts):
+        stops = self.rows_of([len(ids) for ids in documents]).tolist()
+        skipped = [0] * len(documents) if without is None else list(without)
+        if not sum(stops):
             raise InputError(f"no document has the {2 + self.offset} tokens of a row; give longer ones")
         inputs = pad([list(ids[: min(len(ids) - 1, n_ctx)]) for ids in documents]).to(device)
         model.check_tokens(inputs)
-        at = torch.arange(inputs.shape[1]) < torch.tensor(counts)[:, None]
-        following = [i for ids, n in zip(documents, counts, strict=True) for i in ids[1 + self.offset :][:n]]
+        places = torch.arange(inputs.shape[1])
+        at = (places < torch.tensor(stops)[:, None]) & (places >= torch.tensor(skipped)[:, None])
+        where = zip(documents, skipped, stops, strict=True)
+        following = [i for ids, skip, stop in where for i in ids[1 + self.offset :][skip:stop]]
         truth = torch.tensor(following, device=device)
         streams, stats, raw = self._forward(inputs, at.to(device))
         trajectory = self._trajectory(streams, truth)

@@ -21,8 +21,9 @@ from streamscope.models.errors import InputError
 from streamscope.models.hooks import batches
 from streamscope.models.ledger import Ledger
 from streamscope.models.text.shards import TokenShards
+from streamscope.models.text.strides import WindowedShards
 from streamscope.probes.contract import Opened, Progress, Seen, Tokens, checkpoint_of, title_of
-from streamscope.probes.documents import OpenTokens, unit_names
+from streamscope.probes.documents import WINDOW, OpenTokens, unit_names
 from streamscope.probes.observations import Estimates, Measure, Observations, each
 from streamscope.probes.result import Column, LongTable, Scratch, Table, counts, described, key
 from streamscope.probes.stream_states import stream_hooks
@@ -35,11 +36,13 @@ SHARE = Measure(name="share of tokens", unit="share", resolution=0.0)
 
 
 class Part(NamedTuple):
-    """Documents that are read together."""
+    """Documents, or windows of them, that are read together: their places in the shards."""
 
     documents: np.ndarray
     rows: np.ndarray
     """Of each document."""
+    without: np.ndarray
+    """Leading positions of each that have their row in the window before."""
 
 
 class Work:
@@ -87,19 +90,23 @@ def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> Seen:
     work = Work(how, model, data[Tokens], data.work or scratch.folder)
     work.do(progress, wait=True)
     name, n = title_of(model), len(work.plan)
-    made = {"features": LongTable(work.parts.files(n, 0), columns(work.reader.columns), keep=scratch,
+    windows = WINDOW if isinstance(work.opened.shards, WindowedShards) else ()
+    made = {"features": LongTable(work.parts.files(n, 0), columns(work.reader.columns, windows), keep=scratch,
                                   title=f"{name}: {len(work.reader.columns)} features of every token")}  # fmt: skip
     if work.reader.raw:
-        made["raw"] = LongTable(work.parts.files(n, 1), raw_columns(work.reader.raw), keep=scratch,
+        made["raw"] = LongTable(work.parts.files(n, 1), raw_columns(work.reader.raw, windows), keep=scratch,
                                 title=f"{name}: activations of {', '.join(work.reader.raw)}")  # fmt: skip
     seen = Seen({}, {}, {"features": work.about}, extra=made)
     seen.blocks["depth"] = depths(made["features"], work, model.config.n_layers)
     seen.contrasts["depth"] = each("share", seen.blocks["depth"].cells, null=None)
     counted = work.counts
+    cut = (
+        work.opened.title() if isinstance(work.opened.shards, WindowedShards) else
+        f"{counted['cut']:,} documents cut at {work.opened.n_ctx} tokens ({counted['cut_tokens']:,} tokens lost)"
+    )  # fmt: skip
     seen.about["title"] = (
         f"{name}: layers until the prediction is the final one; {counted['rows']:,} tokens of "
-        f"{counted['documents']:,} documents; {counted['cut']:,} documents cut at {work.opened.n_ctx} tokens "
-        f"({counted['cut_tokens']:,} tokens lost), {counted['short']:,} too short for a row"
+        f"{counted['documents']:,} documents; {cut}, {counted['short']:,} too short for a row"
     )
     return seen
 
@@ -107,14 +114,20 @@ def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> Seen:
 def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
     """How many tokens of each document have which k*."""
     name = "processing_depth" if work.reader.how.tier == "core" else "k_star"
-    documents = np.concatenate([part.documents for part in work.plan])
-    rows = np.concatenate([part.rows for part in work.plan])
+    places, rows, without = (np.concatenate(arrays) for arrays in zip(*work.plan, strict=True))
+    shards, offset = work.opened.shards, work.reader.offset
+    if isinstance(shards, WindowedShards):
+        documents, of = np.unique(shards.source[places], return_inverse=True)
+        last = np.zeros(len(documents), np.int64)
+        np.maximum.at(last, of, shards.offset[places] + without + rows + 1 + offset)
+        rows, shards = np.bincount(of, rows), shards.documents
+    else:
+        documents, last = places, rows + 1 + offset
     total = np.zeros((n_layers + 1, len(documents)))
     for batch in table.batches(["document", name]):
         at = np.searchsorted(documents, batch["document"].to_numpy())
         np.add.at(total, (batch[name].to_numpy().astype(int), at), 1)
-    last = (rows + 1 + work.reader.offset).tolist()
-    ids = ((d, work.opened.shards.document(d)[:stop]) for d, stop in zip(documents.tolist(), last, strict=True))
+    ids = ((d, shards.document(d)[:stop]) for d, stop in zip(documents.tolist(), last.tolist(), strict=True))
     cells = pd.DataFrame({"k_star": range(n_layers + 1)})
     return Observations(measure=SHARE, cells=cells, units=unit_names(ids), total=total, size=rows.astype(float))
 
@@ -138,7 +151,8 @@ def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> 
     """The parts, of about `PART_ROWS` rows, in the order of the documents, and counts; of the last document only the
     beginning may be wanted. Raises `InputError` where no document has a row."""
     lengths = shards.lengths
-    rows = reader.rows_of(lengths)
+    without = np.maximum(shards.unscored - reader.offset, 0)
+    rows = np.maximum(reader.rows_of(lengths) - without, 0)
     before = np.cumsum(rows) - rows
     if max_tokens is not None:
         n = int(np.searchsorted(before, max_tokens, side="left"))
@@ -148,9 +162,12 @@ def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> 
         raise InputError("no document has two tokens that follow each other within the context; give longer documents")
     used = np.flatnonzero(rows)
     bounds = np.flatnonzero(np.diff(before[used] // PART_ROWS)) + 1
-    parts = [Part(documents, rows[documents]) for documents in np.split(used, bounds)]
+    parts = [Part(documents, rows[documents], without[documents]) for documents in np.split(used, bounds)]
     over = np.maximum(lengths - 1 - reader.model.config.n_ctx, 0)
     counted = {"rows": rows.sum(), "documents": len(used), "short": len(rows) - len(used)}
+    if isinstance(shards, WindowedShards):
+        read, there = (len(np.unique(shards.source[some])) for some in (used, np.arange(len(rows))))
+        counted |= {"documents": read, "short": there - read, "windows": len(used)}
     counted |= {"cut": np.count_nonzero(over), "cut_tokens": over.sum()}
     return parts, {name: int(n) for name, n in counted.items()}
 
@@ -158,25 +175,33 @@ def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> 
 def tables_of(reader: FeatureReader, shards: TokenShards, part: Part, pieces: np.ndarray) -> list[pa.Table]:
     """The table of a part's features and, if any are wanted, that of its raw activations; documents in order."""
     offset = reader.offset
-    wanted = zip(part.documents.tolist(), part.rows.tolist(), strict=True)
-    documents = [shards.document(d)[: n + 1 + offset].tolist() for d, n in wanted]
+    without = part.without.tolist()
+    wanted = zip(part.documents.tolist(), part.rows.tolist(), without, strict=True)
+    documents = [shards.document(d)[: skip + n + 1 + offset].tolist() for d, n, skip in wanted]
     starts, total = np.cumsum(part.rows) - part.rows, int(part.rows.sum())
     X = np.empty((total, len(reader.columns)), np.float32)
     prediction = np.empty(total, np.int64)
     raw: dict[str, np.ndarray] = {}
     for batch in batches([len(ids) for ids in documents], BATCH_TOKENS):
-        found = reader.read([documents[i] for i in batch])
+        found = reader.read([documents[i] for i in batch], [without[i] for i in batch])
         to = np.concatenate([starts[i] + np.arange(part.rows[i]) for i in batch])
         X[to], prediction[to] = found.X, found.prediction
         for name, x in found.raw.items():
             raw.setdefault(name, np.empty((total, x.shape[1]), np.float32))[to] = x
-    at = np.arange(total) - np.repeat(starts, part.rows)
-    token = np.concatenate([ids[:n] for ids, n in zip(documents, part.rows, strict=True)])
-    target = np.concatenate([ids[1 + offset :] for ids in documents])
+    at = np.arange(total) - np.repeat(starts - part.without, part.rows)
+    token = np.concatenate([ids[skip:][:n] for ids, n, skip in zip(documents, part.rows, without, strict=True)])
+    target = np.concatenate([ids[1 + offset + skip :] for ids, skip in zip(documents, without, strict=True)])
     ids = {"token": token, "target": target, "prediction": prediction}
     values = {"document": np.repeat(part.documents, part.rows), "position": at}
+    more: dict[str, pa.Array] = {}
+    if isinstance(shards, WindowedShards):
+        source, window, begin = (np.repeat(of[part.documents], part.rows) for of in (
+            shards.source, shards.window, shards.offset,
+        ))  # fmt: skip
+        values |= {"document": source, "position": begin + at}
+        more = {"window": pa.array(window, pa.int32()), "offset": pa.array(begin, pa.int32())}
     values |= {f"{name}_id": x for name, x in ids.items()} | {name: pieces[x] for name, x in ids.items()}
-    index = {name: pa.array(values[name], pa.type_for_alias(kind)) for name, kind in INDEX.items()}
+    index = {name: pa.array(values[name], pa.type_for_alias(kind)) for name, kind in INDEX.items()} | more
     features = dict(zip((c.name for c in reader.columns), np.ascontiguousarray(X.T), strict=True))
     made = [pa.table(index | features)]
     if raw:
@@ -209,10 +234,10 @@ SHOWN = ("k_star", "kappa", "processing_depth", "confidence")
 """Features that are shown on the screen."""
 
 
-def columns(features: Sequence[Feature]) -> tuple[Column, ...]:
-    """Those of the token, then the features."""
+def columns(features: Sequence[Feature], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
+    """Those of the token and its window, then the features."""
     return (
-        *TOKEN,
+        *TOKEN, *windows,
         *(
             Column(name=one.name, title=one.name, unit=one.unit, doc=one.formula, source=one.source, format=".4g",
                    shown=one.name in SHOWN)
@@ -221,10 +246,11 @@ def columns(features: Sequence[Feature]) -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-def raw_columns(hooks: Sequence[str]) -> tuple[Column, ...]:
-    """Those of the token, then the hooks, a vector each."""
-    return (*TOKEN, *(Column(name=hook, title=hook, unit="activation", doc=f"{hook} at the position, all its axes one "
-                             "after the other", shown=False) for hook in hooks))  # fmt: skip
+def raw_columns(hooks: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
+    """Those of the token and its window, then the hooks, a vector each."""
+    doc = "at the position, all its axes one after the other"
+    of_hooks = (Column(name=one, title=one, unit="activation", doc=f"{one} {doc}", shown=False) for one in hooks)
+    return (*TOKEN, *windows, *of_hooks)
 
 
 DEPTH = (

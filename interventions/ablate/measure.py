@@ -273,7 +273,7 @@ TOKENS = (
            doc="the change of the loss, in percent of the unedited loss"),
     Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
 )  # fmt: skip
-LOSS = (*HEADS, *_effects("loss", UNIT["loss"], False), *TOKENS, *counts("documents", "documents"))
+LOSS = (*HEADS, *_effects("loss", UNIT["loss"], False), *TOKENS, *counts("documents, or windows of them", "documents"))
 """The columns of the table of losses of single heads."""
 
 

@@ -123,7 +123,7 @@ ABLITERATE = (
     *described("baseline", "loss before", NATS, "loss per token, before", sd=OVER),
     *described("loss", "loss after", NATS, "loss per token, after", sd=OVER),
     *quantity("delta", "Δ loss", NATS, "loss after − loss before", sd=OVER),
-    *counts("documents", "documents"),
+    *counts("documents, or windows of them", "documents"),
 )
 OUTPUTS = (
     key("part", "part", "branch of the blocks, or the readout"),

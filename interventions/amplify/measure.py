@@ -189,14 +189,14 @@ OF_LOSS = (
 CURVE = (
     ALPHA, *OF_LOSS, *OF_ATTENTION,
     Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents", "documents"),
+    *counts("documents, or windows of them", "documents"),
 )  # fmt: skip
 AREAS = (
     key("kind", "kind", "raw, excess over α = 1, relative to it, perplexity, weighted by α"),
     key("axis", "axis", "what the integral is over: α, log2 α or ln α"),
     *described("area", "area", UNIT, "area under the curve", format=".3f", source="DST §4.2"),
     Column(name="alphas", title="α", unit="factors on the scores", doc="where the curve is known", shown=False),
-    *counts("documents", "documents"),
+    *counts("documents, or windows of them", "documents"),
 )
 HEADS = (
     ALPHA,
@@ -205,7 +205,7 @@ HEADS = (
     Column(name="index", title="index", unit="head", format="d", shown=False, doc="in its layer, from 0"),
     *OF_ATTENTION,
     Column(name="queries", title="queries", unit="queries", format="d", shown=False, doc="positions that look back"),
-    *counts("documents", "documents"),
+    *counts("documents, or windows of them", "documents"),
 )
 SAMPLES = (ALPHA, Column(name="sample", title="sample", unit="text", doc="the prompt, continued at this α"))
 PICTURE = (

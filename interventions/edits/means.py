@@ -33,10 +33,12 @@ def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) 
 
 
 def document_rows(batches: Iterable[tuple[Any, Tensor, Tensor]]) -> Iterator[list[int]]:
-    """The inputs of `models.text.shards.document_batches`, one document each, without padding."""
+    """The inputs of `models.text.shards.document_batches`, one document each, without padding; windows of a longer
+    document whole, with the context that they repeat."""
     for _, tokens, targets in batches:
         for row, target in zip(tokens, targets, strict=True):
-            yield row[target != -100].tolist()
+            real = (target != -100).nonzero()
+            yield row[: int(real[-1]) + 1 if len(real) else 0].tolist()
 
 
 def chunks(rows: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence[int]]]:

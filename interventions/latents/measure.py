@@ -295,7 +295,7 @@ COLUMNS = (
     *quantity("delta", "Δ loss", UNIT["loss"], "loss under the edit − loss", sd="documents"),
     *described("kl", "KL", "nats/token, KL(unedited ‖ edited) of the next token", "how far predictions move"),
     Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents", "documents"),
+    *counts("documents, or windows of them", "documents"),
 )
 PROMPT = key("prompt", "text", "from 0", "text", "d")
 CHANGE = Column(name="change", title="change", unit="name", doc="latents, edit and amount", shown=False)

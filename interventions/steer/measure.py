@@ -169,5 +169,5 @@ STEER = (
     *described("shift", "shift of d·x", "units of the residual stream", "of d·x after the last layer, before the norm",
                format="+.4f", sd="documents"),
     Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents", "documents"),
+    *counts("documents, or windows of them", "documents"),
 )  # fmt: skip

@@ -292,5 +292,5 @@ COLUMNS = (
     Column(name="paper_percent", title="percent, paper", unit="percent of the unedited loss", format="+.1f",
            shown=False, doc="what DST Table 4 prints, of another model and corpus", source="DST Table 4"),
     Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents", "documents"),
+    *counts("documents, or windows of them", "documents"),
 )  # fmt: skip

@@ -15,13 +15,14 @@ from streamscope.interventions.token_effects import TokenEffects
 from streamscope.interventions.token_effects.sweep import Effects, token_effects
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
+from streamscope.models.text.strides import WindowedShards
 from streamscope.probes.contract import Opened, Progress, Seen, Tokens, checkpoint_of, title_of
-from streamscope.probes.documents import Document, unit_names
+from streamscope.probes.documents import WINDOW, Document
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
 from streamscope.probes.prompts.alignment import check_tokenizer
 from streamscope.probes.result import Column, LongTable, Table, counts, described, key, quantity
 
-WINDOW = 128
+AT_ONCE = 128
 """Documents whose effects are in memory at a time; a row group of the file."""
 DELTAS = {"delta_loss": "edited − unedited, of the target", "delta_log_p": "edited − unedited, of ŷ"}
 
@@ -34,12 +35,14 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
         raise InputError("no document of the data has a token to predict; give another --data")
     sums = np.zeros((4, len(groups), len(chosen)))
     names = [group.name for group in groups]
+    windows = WINDOW if isinstance(opened.shards, WindowedShards) else ()
     rows = LongTable.of(
-        _tables(model, groups, how.scale, chosen, sums, progress), columns(names), f"{title_of(model)}: tokens"
-    )
+        _tables(model, groups, how.scale, chosen, sums, progress, windows=bool(windows)),
+        columns(names, windows), f"{title_of(model)}: tokens",
+    )  # fmt: skip
     cells = pd.DataFrame([cell_of(group) for group in groups])
-    units = unit_names((one.document, one.ids) for one in chosen)
-    tokens = np.array([len(one.ids) - 1 for one in chosen], float)
+    units = opened.units()
+    tokens = np.array([len(one.positions) for one in chosen], float)
     seen = Seen({}, {}, extra=rows)
     for name, totals in zip((*DELTAS, *(f"abs_{name}" for name in DELTAS)), sums, strict=True):
         measure = Measure(name=name, unit="nats/token", resolution=SMALLEST["loss"])
@@ -51,6 +54,8 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
         ]
     cut, out = sum(one.length - 1 > opened.n_ctx for one in chosen), opened.shards.n_documents - len(chosen)
     where = f"{len(chosen)} documents, {cut} of them cut at {opened.n_ctx} tokens, {out} left out"
+    if windows:
+        where = f"{len(chosen):,} windows read: {opened.title()}"
     seen.about["title"] = f"{title_of(model)}: change without the heads (scale {how.scale:g}); {where}"
     edits = {group.name: [head.label for head in group.heads] for group in groups}
     seen.about["effects"] = {**checkpoint_of(model), "edits": edits, "scale": how.scale, **opened.about()}
@@ -96,36 +101,42 @@ def cell_of(group: Group) -> dict[str, Any]:
 
 
 def _tables(
-    model: Any, groups: Sequence[Group], scale: float, chosen: Sequence[Document], sums: np.ndarray, progress: Progress
-) -> Iterator[pd.DataFrame]:
-    """The rows of the documents, window by window; `sums` [4, edits, documents] gets Σ Δ and Σ |Δ| of each."""
+    model: Any, groups: Sequence[Group], scale: float, chosen: Sequence[Document], sums: np.ndarray, progress: Progress,
+    windows: bool = False,
+) -> Iterator[pd.DataFrame]:  # fmt: skip
+    """The rows of the documents, some at a time; `sums` [4, edits, documents] gets Σ Δ and Σ |Δ| of each. Of `windows`
+    the rows say which."""
     sweep = [scale_heads(group.heads, scale) for group in groups]
-    done = ticks(progress, sum(len(one.ids) - 1 for one in chosen) * (1 + len(sweep)))
-    for first in range(0, len(chosen), WINDOW):
-        window = chosen[first : first + WINDOW]
-        found = token_effects(model, [one.ids for one in window], sweep, done=done)
+    done = ticks(progress, sum(len(one.positions) for one in chosen) * (1 + len(sweep)))
+    for first in range(0, len(chosen), AT_ONCE):
+        some = chosen[first : first + AT_ONCE]
+        found = token_effects(model, [one.ids for one in some], sweep, without=[d.unscored for d in some], done=done)
         for i, one in enumerate(found, first):
             moved = np.stack([one.delta_loss, one.delta_log_p]).astype("float32").astype(float)  # as they are kept
             sums[:2, :, i], sums[2:, :, i] = moved.sum(-1), np.abs(moved).sum(-1)
-        yield table_of(list(zip(window, found, strict=True)), [group.name for group in groups])
+        yield table_of(list(zip(some, found, strict=True)), [group.name for group in groups], windows=windows)
     done(0)
 
 
-def table_of(found: Sequence[tuple[Document, Effects]], names: Sequence[str]) -> pd.DataFrame:
+def table_of(found: Sequence[tuple[Document, Effects]], names: Sequence[str], *, windows: bool = False) -> pd.DataFrame:
     """One row per position, int32 and float32; `names` are those of the edits."""
 
     def joined(of: Callable[[Document, Effects], Any], kind: str) -> np.ndarray:
         return np.concatenate([of(one, effects) for one, effects in found]).astype(kind)
 
+    rows = [len(one.positions) for one, _ in found]
     table = {
-        "document": joined(lambda one, _: np.full(len(one.ids) - 1, one.document), "int32"),
-        "position": joined(lambda one, _: np.arange(len(one.ids) - 1), "int32"),
-        "token_id": joined(lambda one, _: one.ids[:-1], "int32"),
-        "target_id": joined(lambda one, _: one.ids[1:], "int32"),
+        "document": np.repeat([one.document for one, _ in found], rows).astype("int32"),
+        "position": joined(lambda one, _: one.positions, "int32"),
+        "token_id": joined(lambda one, _: one.ids[one.unscored : -1], "int32"),
+        "target_id": joined(lambda one, _: one.ids[one.unscored + 1 :], "int32"),
         "prediction_id": joined(lambda _, effects: effects.prediction, "int32"),
         "loss": joined(lambda _, effects: effects.loss, "float32"),
         "log_p": joined(lambda _, effects: effects.log_p, "float32"),
     }
+    if windows:
+        for name in ("window", "offset"):
+            table[name] = np.repeat([getattr(one, name) for one, _ in found], rows).astype("int32")
     for measure in DELTAS:
         for i, name in enumerate(names):
             moved = [getattr(effects, measure)[i] for _, effects in found]
@@ -156,13 +167,13 @@ INDEX = (
 )
 
 
-def columns(names: Sequence[str]) -> tuple[Column, ...]:
-    """Those of the rows: of the token, then of every edit, Δ loss first."""
+def columns(names: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
+    """Those of the rows: of the token and its window, then of every edit, Δ loss first."""
     effects = (
         Column(name=f"{measure}_{name}", title=f"{measure} of {name}", unit="nats", format="+.4f", doc=doc, shown=False)
         for measure, doc in DELTAS.items() for name in names
     )  # fmt: skip
-    return (*INDEX, *effects)
+    return (*INDEX, *windows, *effects)
 
 
 EDITS = (
@@ -176,5 +187,5 @@ EDITS = (
     *described("abs_delta_loss", "|Δ loss|", "nats/token", "mean size of the change of the loss"),
     *described("abs_delta_log_p", "|Δ ln p|", "nats/token", "mean size of the change of the prediction's ln p"),
     Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents", "documents"),
+    *counts("documents, or windows of them", "documents"),
 )  # fmt: skip

@@ -52,10 +52,12 @@ def token_effects(
     sequences: Sequence[Sequence[int]],
     sweep: Sequence[Edits],
     *,
+    without: Sequence[int] | None = None,
     done: Callable[[int], None] = lambda n: None,
     budget: int | None = None,
 ) -> list[Effects]:
-    """The effects of each edit on each position of each sequence but its last token, which only is a target.
+    """The effects of each edit on each position of each sequence but its last token, which only is a target, and the
+    first `without` of it, which only are context.
 
     Values are those of one pass per sequence and edit, up to rounding; edits must treat the rows of a batch alike.
     `done` is told the positions · edits that are finished; `budget` is that of `Trajectories`. Raises `InputError` for
@@ -65,13 +67,15 @@ def token_effects(
     if not lengths or min(lengths) < 1 or max(lengths) > model.config.n_ctx:
         span = f"{min(lengths)} to {max(lengths)}" if lengths else "no"
         raise InputError(f"sequences with {span} next tokens: give 1 to {model.config.n_ctx}, the context")
+    skipped = [0] * len(lengths) if without is None else list(without)
     plans = [Plan(model, edits) for edits in [{}, *sweep]]
     found: dict[int, Effects] = {}
     for rows in batches(lengths, BATCH_TOKENS):
         ids = pad([list(sequences[i]) for i in rows]).to(model.cfg.device)
-        at = torch.arange(ids.shape[1] - 1) < torch.tensor([lengths[i] for i in rows])[:, None]
+        places, begin = torch.arange(ids.shape[1] - 1), torch.tensor([skipped[i] for i in rows])[:, None]
+        at = (places >= begin) & (places < torch.tensor([lengths[i] for i in rows])[:, None])
         values, prediction = _batch(model, ids, at.to(ids.device), plans, done, budget)
-        cuts = np.cumsum([lengths[i] for i in rows])[:-1]
+        cuts = np.cumsum([lengths[i] - skipped[i] for i in rows])[:-1]
         parts = zip(np.split(values, cuts, axis=1), np.split(prediction, cuts), strict=True)
         for i, (value, said) in zip(rows, parts, strict=True):
             y, own = value[..., 0], value[..., 1]

@@ -13,10 +13,11 @@ A source is one of
   bundled models were trained on. `stories4:SEED:N:STAGE` are those of version 4, STAGE from 0 (half of the
   text repeats itself) to 1 (a tenth of it, the default);
 - a mixture of these, `A*WEIGHT + B*WEIGHT`, each part with its share of the tokens that are trained on:
-  `stories4*.5 + tinystories.txt*.5`. `max_documents` and `text_field` hold for every part.
+  `stories4*.5 + tinystories.txt*.5`. `max_documents`, `text_field` and `split_at` hold for every part.
 
 Documents lose the whitespace around them, and empty ones are skipped. `<|endoftext|>` separates
-documents wherever it stands, so no document contains it. Memory is bounded by the largest document.
+documents wherever it stands, so no document contains it. `split_at` "blank" cuts text files at blank lines
+too, "file" makes each one document. Memory is bounded by the largest document.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from streamscope.models.errors import InputError
-from streamscope.models.text import END_OF_TEXT
+from streamscope.models.text import END_OF_TEXT, SplitAt
 from streamscope.models.text.readers import (
     SUFFIXES,
     checked_text,
@@ -57,6 +58,7 @@ class Corpus(ABC):
     source: str
     text_field: str = "text"
     max_documents: int | None = None
+    split_at: SplitAt = "separator"
 
     def documents(self) -> Iterator[str]:
         """The documents, one at a time: stripped, none empty, at most `max_documents`.
@@ -114,11 +116,12 @@ class FileCorpus(Corpus):
 
     def _texts(self) -> Iterator[str]:
         for path in self.files:
-            yield from read_file(path, self.text_field)
+            yield from read_file(path, self.text_field, self.split_at)
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
-        return {"text_field": self.text_field, "files": [digest(path, self.root) for path in self.files]}
+        how = {} if self.split_at == "separator" else {"split_at": self.split_at}
+        return {"text_field": self.text_field, **how, "files": [digest(path, self.root) for path in self.files]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,12 +268,15 @@ class MixtureCorpus(Corpus):
         return {"parts": [[s, part.fingerprint()] for s, part in zip(self.shares, self.parts, strict=True)]}
 
 
-def open_corpus(source: str, *, text_field: str = "text", max_documents: int | None = None) -> Corpus:
+def open_corpus(
+    source: str, *, text_field: str = "text", max_documents: int | None = None, split_at: SplitAt = "separator"
+) -> Corpus:
     """The corpus that `source` names (see the module); nothing is read yet but folder listings.
 
     Args:
         text_field: the JSON field or Parquet/dataset column that holds the text.
         max_documents: stop after so many documents; None reads all.
+        split_at: where the documents of a text file end (`readers.read_file`).
 
     Raises:
         InputError: a path that does not exist, a file of another kind, a folder with no usable
@@ -279,7 +285,9 @@ def open_corpus(source: str, *, text_field: str = "text", max_documents: int | N
     """
     if max_documents is not None and max_documents < 1:
         raise InputError(f"max_documents={max_documents}: at least 1, or None for all")
-    common: dict[str, Any] = {"source": source, "text_field": text_field, "max_documents": max_documents}
+    common: dict[str, Any] = {
+        "source": source, "text_field": text_field, "max_documents": max_documents, "split_at": split_at,
+    }  # fmt: skip
     if not source.strip():
         raise InputError("the data source is empty: give a file, a folder, a dataset id or stories")
     if WEIGHT.search(source) and not Path(source).expanduser().exists():
@@ -314,8 +322,7 @@ def _mixture(source: str, common: dict[str, Any]) -> MixtureCorpus:
     for name, weight in zip(names, numbers, strict=True):
         if not 0 < weight < math.inf:
             raise InputError(f"{source}: the weight of {name} is {weight:g}; it must be a number above 0")
-    options = {"text_field": common["text_field"], "max_documents": common["max_documents"]}
-    parts = tuple(open_corpus(name, **options) for name in names)
+    parts = tuple(open_corpus(**common | {"source": name}) for name in names)
     return MixtureCorpus(**common, parts=parts, weights=tuple(numbers))
 
 

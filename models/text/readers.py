@@ -6,33 +6,41 @@ Memory is bounded by the largest document (text), line (JSON Lines) or row group
 import gzip
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from streamscope.models.errors import InputError
-from streamscope.models.text import END_OF_TEXT
+from streamscope.models.text import END_OF_TEXT, SplitAt
 
 SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
 PARQUET_ROWS = 1024
+BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")
+"""One blank line and more, in any convention of line ends (CRLF is LF already)."""
 
 
-def read_file(path: Path, text_field: str) -> Iterator[str]:
+def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> Iterator[str]:
     """The raw texts of one file whose name ends in one of `SUFFIXES`.
 
     A JSON Lines object or Parquet row is one text, its `text_field`. A text file is cut behind the
-    lines that hold `<|endoftext|>`, which stays in the text.
+    lines that hold `<|endoftext|>`, which stays in the text; with "blank" at blank lines as well, with
+    "file" not at all: a separator in it counts as a blank line.
 
     Raises:
-        InputError: names the file and the byte that is not UTF-8 (counted after decompression), the
-            line that is not a JSON object with the field, or the columns when that one is missing.
+        InputError: names the file and the byte that is not UTF-8 (counted after decompression) or is NUL,
+            the line that is not a JSON object with the field, or the columns when that one is missing.
     """
     if path.suffix == ".parquet":
         return _read_parquet(path, text_field)
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         return _read_jsonl(path, text_field)
-    return _read_text(path)
+    texts = _read_text(path)
+    if split_at == "file":
+        return iter(["".join(texts).replace(END_OF_TEXT, "\n\n")])
+    return chain.from_iterable(map(BLANK.split, texts)) if split_at == "blank" else texts
 
 
 def visible_files(folder: Path) -> list[Path]:
@@ -44,8 +52,11 @@ def visible_files(folder: Path) -> list[Path]:
 
 def digest(path: Path, root: Path) -> dict[str, Any]:
     """Name below `root`, sha256 and size of one file, for fingerprints and manifests."""
-    with open(path, "rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with open(path, "rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise unreadable(path, error) from error
     return {"name": path.relative_to(root).as_posix(), "sha256": sha256, "bytes": path.stat().st_size}
 
 
@@ -54,7 +65,13 @@ def _lines(path: Path) -> Iterator[bytes]:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             yield from file
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be read ({error}); check the file") from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception) -> InputError:
+    """The error for a file that does not open, or breaks off."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return InputError(f"{path}: cannot be read ({why}); check the file")
 
 
 def _decode(raw: bytes, start: int, path: Path) -> str:
@@ -64,6 +81,11 @@ def _decode(raw: bytes, start: int, path: Path) -> str:
     except UnicodeDecodeError as error:
         byte = start + error.start
         raise InputError(f"{path}: not UTF-8 at byte {byte}; convert the file to UTF-8") from error
+    if "\0" in text:
+        byte = start + raw.index(0)
+        raise InputError(
+            f"{path}: a NUL at byte {byte}, no text; convert a UTF-16 file to UTF-8, leave a binary one out"
+        )
     return (text.removeprefix("\ufeff") if start == 0 else text).replace("\r\n", "\n")
 
 

@@ -73,20 +73,35 @@ class TokenShards:
         return int(self.starts[-1])
 
     @property
+    def begins(self) -> np.ndarray:
+        """Where each document begins in `tokens`: int64 [n_documents]."""
+        return self.starts[:-1]
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Where each ends."""
+        return self.starts[1:]
+
+    @property
+    def unscored(self) -> np.ndarray:
+        """Leading targets of each that are context alone: none of a whole document (`models.text.strides`)."""
+        return np.zeros(self.n_documents, dtype=np.int64)
+
+    @property
     def n_documents(self) -> int:
         """Documents; each starts with BOS."""
-        return len(self.starts) - 1
+        return len(self.begins)
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens per document, BOS included: int64 [n_documents]."""
-        return np.diff(self.starts)
+        return self.ends - self.begins
 
     def document(self, i: int) -> np.ndarray:
         """The tokens of document `i` in 0..n_documents-1, BOS first: int64 [length]."""
         if not 0 <= i < self.n_documents:
             raise IndexError(f"document {i} of {self.n_documents}")
-        return np.array(self.tokens[self.starts[i] : self.starts[i + 1]], dtype=np.int64)
+        return np.array(self.tokens[self.begins[i] : self.ends[i]], dtype=np.int64)
 
     def only(self, documents: Sequence[int]) -> "TokenShards":
         """Some of the documents, in this order, in memory."""
@@ -219,7 +234,8 @@ def document_batches(
     """Whole documents for evaluation: (document indices [B], inputs, targets), padded on the right.
 
     The first `max_documents` documents, cut to n_ctx + 1 tokens (`truncated_documents` counts those),
-    longest first: pads are few, and a batch too big for memory is the first. T is the batch's longest.
+    longest first: pads are few, and a batch too big for memory is the first. T is the batch's longest. Leading
+    targets of windows that are context alone (`models.text.strides`) have none here.
 
     Raises:
         InputError: `n_ctx`, `batch_size` or `max_documents` below 1.
@@ -231,8 +247,10 @@ def document_batches(
     order = np.argsort(-lengths, kind="stable")
     for first in range(0, len(order), batch_size):
         chosen = order[first : first + batch_size]
-        begin = shards.starts[chosen]
-        yield chosen, *_gather(shards, begin, begin + lengths[chosen], max(int(lengths[chosen[0]]) - 1, 1))
+        begin, width = shards.begins[chosen], max(int(lengths[chosen[0]]) - 1, 1)
+        inputs, targets = _gather(shards, begin, begin + lengths[chosen], width)
+        context = torch.from_numpy(np.arange(width) < shards.unscored[chosen, None])
+        yield chosen, inputs, targets.masked_fill(context, NO_TARGET)
 
 
 def truncated_documents(shards: TokenShards, n_ctx: int, max_documents: int | None = None) -> int:

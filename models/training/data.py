@@ -8,6 +8,7 @@ from typing import Any
 from streamscope.models.checkpoint import bundled, run_folder
 from streamscope.models.disk import Trained, Validated, read_json
 from streamscope.models.errors import InputError
+from streamscope.models.text import SplitAt
 from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.corpus import Corpus, MixtureCorpus, open_corpus
 from streamscope.models.text.mixture import MixedWindows, Mixture
@@ -93,14 +94,19 @@ def _tokenizer_path(name: str) -> Path:
 
 
 def evaluation_shards(
-    folder: Path, tokenizer: Tokenizer, source: str | None, *, text_field: str = "text"
+    folder: Path,
+    tokenizer: Tokenizer,
+    source: str | None,
+    *,
+    text_field: str = "text",
+    split_at: SplitAt = "separator",
 ) -> TokenShards:
-    """Documents to measure a run on: `source`, or what the run was validated on.
+    """Documents to measure a run on: `source`, read so, or what the run was validated on, read as then.
 
     Raises `InputError` when the run's validation source is not there any more, or holds something else than then.
     """
     if source is not None:
-        return pack(open_corpus(source, text_field=text_field), tokenizer)
+        return pack(open_corpus(source, text_field=text_field, split_at=split_at), tokenizer)
     saved = read_json(folder / "config.json", Validated).get("data")
     if saved is None:
         raise InputError(f"{folder} does not say what it was trained on; give --data SOURCE")

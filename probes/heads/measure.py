@@ -81,19 +81,23 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Seen:
     if 2 * how.length + 1 > n_ctx:
         raise InputError(f"--length {how.length}: BOS + r + r must fit {n_ctx} tokens; use {(n_ctx - 1) // 2}")
     names, texts = [f"random {i}" for i in range(how.sequences)], []
+    clusters = list(names)
     if how.texts:
         documents = data[Documents]
-        each = zip(documents.units()["unit"], documents.rows(), strict=True)
-        kept = [(name, ids) for name, ids in each if len(ids) > 2]
-        names, texts = names + [name for name, _ in kept], [ids for _, ids in kept]
+        units = documents.units()
+        each = zip(units["unit"], units["cluster"], documents.rows(), strict=True)
+        kept = [one for one in each if len(one[-1]) > 2]
+        names, texts = names + [name for name, *_ in kept], [ids for *_, ids in kept]
+        clusters += [cluster for _, cluster, _ in kept]
     query = plan(how, texts, tokenizer)
-    seen = seen_of(read(how, run(model, query), query), names)
+    seen = seen_of(read(how, run(model, query), query), names, clusters)
     seen.about["title"] = f"{title_of(model)}: scores by position, {how.sequences} random sequences, {len(texts)} texts"
     return seen
 
 
-def seen_of(rows: pd.DataFrame, names: list[str] | None = None) -> Seen:
-    """Observations and contrasts of the rows of `read`; `names` of the prompts, by default their places."""
+def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[str] | None = None) -> Seen:
+    """Observations and contrasts of the rows of `read`; `names` of the prompts, by default their places, and what each
+    is a part of, by default nothing."""
     rows = rows.assign(head=[f"L{a}H{b}" for a, b in zip(rows["layer"], rows["index"], strict=True)])
     prompts = sorted(rows["prompt"].unique())
     wide = rows.pivot_table(index=list(KEYS), columns="prompt", values="value", sort=False)[prompts]
@@ -105,7 +109,7 @@ def seen_of(rows: pd.DataFrame, names: list[str] | None = None) -> Seen:
     block = Observations(
         measure=Measure(name="score", unit=UNIT, resolution=0.0), size=1.0,
         cells=pd.concat([cells, each.assign(head="even", layer=-1, index=-1)], ignore_index=True),
-        units=pd.DataFrame({"unit": units, "cluster": units}),
+        units=pd.DataFrame({"unit": units, "cluster": units if clusters is None else clusters}),
         total=np.concatenate([wide.to_numpy(float), even.to_numpy(float)]),
     )  # fmt: skip
     contrasts = []

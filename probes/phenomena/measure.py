@@ -148,7 +148,7 @@ class Shared:
     def __init__(self, how: Phenomena, model: Any, data: Opened) -> None:
         self.how, self.model, self.data, self.tokenizer = how, model, data, check_tokenizer(model)
         self._repeated: tuple[Heads, Query, Captures] | None = None
-        self._documents: tuple[list[str], np.ndarray, np.ndarray] | None = None
+        self._documents: tuple[pd.DataFrame, np.ndarray, np.ndarray] | None = None
 
     def repeated(self) -> tuple[Heads, Query, Captures]:
         """Random words said twice: patterns of every head, logits of every position."""
@@ -160,15 +160,16 @@ class Shared:
             self._repeated = probe, query, run(self.model, query)
         return self._repeated
 
-    def documents(self) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """(names, summed losses [documents] in nats, tokens by settling layer [documents, layers])."""
+    def documents(self) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+        """(units, summed losses [documents] in nats, tokens by settling layer [documents, layers])."""
         if self._documents is None:
             opened, losses, layers = self.data[Documents], [], []
             for real, lost, depth in over_documents(self.model, opened):
                 losses += lost.cpu().tolist()
                 for row, here in zip(depth, real, strict=True):
                     layers.append(np.bincount(row[here].cpu().numpy(), minlength=self.model.config.n_layers))
-            self._documents = opened.units()["unit"].tolist(), np.array(losses), np.array(layers)
+            order = np.concatenate([index for index, *_ in opened.batches()])
+            self._documents = opened.units().iloc[order], np.array(losses), np.array(layers)
         return self._documents
 
 
@@ -198,18 +199,19 @@ def settling(predicted: torch.Tensor) -> torch.Tensor:
 
 
 def _loss(of: Shared, name: str) -> Look:
-    names, losses, layers = of.documents()
+    units, losses, layers = of.documents()
     size = layers.sum(1)
     some = size > 0
-    return Look(losses[some], list(np.array(names)[some]), size=size[some])
+    return Look(losses[some], units["unit"][some], units["cluster"][some], size=size[some])
 
 
 def _depth(of: Shared, name: str) -> Look:
-    names, _, layers = of.documents()
+    units, _, layers = of.documents()
     size, commonest = layers.sum(1), int(layers.sum(0).argmax())
     some = size > 0
     beyond = (size - layers[:, commonest])[some]
-    return Look(beyond, list(np.array(names)[some]), size=size[some], resolution=0.0, head=f"commonest: L{commonest}")
+    names, clusters = units["unit"][some], units["cluster"][some]
+    return Look(beyond, names, clusters, size=size[some], resolution=0.0, head=f"commonest: L{commonest}")
 
 
 def _copying(of: Shared, name: str) -> Look:

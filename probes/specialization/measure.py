@@ -106,14 +106,24 @@ def observe(how: Specialization, model: Any, data: Opened, progress: Any = iter)
     """Cells: scopes; units: blocks of samples."""
     if how.length > model.cfg.n_ctx:
         raise InputError(f"--length {how.length} is longer than the context of {model.cfg.n_ctx}")
-    rows = (ids[: how.length] for ids in data[Documents].rows() if len(ids) >= how.length)
+    opened = data[Documents]
+    rows = (ids[: how.length] for ids in opened.rows() if len(ids) >= how.length)
     samples = list(islice(rows, how.samples))
+    if opened.units()["cluster"].duplicated().any():
+        samples = consecutive(samples, how.blocks)
     seen = seen_of(stream(model, how, samples, progress=progress), samples)
     even = lgamma(how.length + 1) / how.length
     seen.about["title"] = (
         f"{title_of(model)}: {len(samples)} samples of {how.length} tokens; even attention has entropy {even:.4f}"
     )
     return seen
+
+
+def consecutive(samples: Sequence[Any], blocks: int) -> list[Any]:
+    """In the order in which `Sums` gives every block neighbours, which windows of one document are: 0 3 1 4 2 of five
+    samples and two blocks. What blocks share is then what touches at their borders."""
+    runs = [run.tolist() for run in np.array_split(np.arange(len(samples)), blocks)]
+    return [samples[runs[j % blocks][j // blocks]] for j in range(len(samples))]
 
 
 def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> Seen:

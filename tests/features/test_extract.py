@@ -49,7 +49,7 @@ def arguments(run: Path, corpus: tuple[Path, Path], out: Path, *more: str) -> li
 
 def test_rows_are_those_of_the_documents(run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys) -> None:
     out = tmp_path / "f.parquet"
-    main(arguments(run, corpus, out, "--tier", "topk", "--k", "3", "--raw"))
+    main(arguments(run, corpus, out, "--tier", "topk", "--k", "3", "--raw", "--stride", "0"))
     found, model = read_features(out), load(run)
     assert found.columns == columns(2, 4, Extract(tier="topk", k=3))
     shards, n_ctx = pack(open_corpus(str(corpus[1])), model.tokenizer), model.config.n_ctx

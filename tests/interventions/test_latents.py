@@ -42,7 +42,7 @@ def run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def measured(run: Path) -> Any:
     model = load(run)
-    return model, open_documents(Documents(max_documents=None), model)
+    return model, open_documents(Documents(max_documents=None, stride=0), model)
 
 
 def over_documents(model: Any, documents: Any, **options: Any) -> Any:

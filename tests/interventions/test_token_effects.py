@@ -99,7 +99,8 @@ def test_equals_one_pass_per_sequence_and_edit(preset: str) -> None:
 
 def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     out = tmp_path / "effects.parquet"
-    main([str(tiny_run), "--heads", "L0.H1", "L1.*", "--groups", "two=L0.H0+L1.H2", "--out", str(out)])
+    argv = [str(tiny_run), "--stride", "0"]
+    main([*argv, "--heads", "L0.H1", "L1.*", "--groups", "two=L0.H0+L1.H2", "--out", str(out)])
     model = load(tiny_run)
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
     table, about = pd.read_parquet(out), read_about(out)
@@ -118,13 +119,13 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
     np.testing.assert_allclose(sums["loss"], losses.baseline, atol=1e-3)
     np.testing.assert_allclose(sums["delta_loss_two"], losses.edited[0] - losses.baseline, atol=1e-3)
     assert f"{shards.n_documents} documents" in capsys.readouterr().out
-    monkeypatch.setattr("streamscope.interventions.token_effects.measure.WINDOW", 3)  # row groups of three documents
-    main([str(tiny_run), "--heads", "L0.H1", "--out", str(out)])
+    monkeypatch.setattr("streamscope.interventions.token_effects.measure.AT_ONCE", 3)  # row groups of three documents
+    main([*argv, "--heads", "L0.H1", "--out", str(out)])
     assert pq.ParquetFile(out).num_row_groups == -(-shards.n_documents // 3)
     columns = ["document", "position", "loss", "delta_loss_L0H1"]
     pd.testing.assert_frame_equal(pd.read_parquet(out)[columns], table[columns], atol=1e-5)
     few = tmp_path / "few.parquet"
-    main([str(tiny_run), "--heads", "L0.H1", "--max-tokens", "70", "--out", str(few)])
+    main([*argv, "--heads", "L0.H1", "--max-tokens", "70", "--out", str(few)])
     first = pd.read_parquet(few)
     assert len(first) == 70
     pd.testing.assert_frame_equal(
@@ -133,7 +134,9 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
 
 
 def test_the_means_are_those_of_the_whole_table(tiny_run: Path) -> None:
-    result = TokenEffects(heads=("L1.H1",), groups=("two=L0.H0+L1.H2",)).measure(tiny_run, Tokens(max_tokens=300))
+    result = TokenEffects(heads=("L1.H1",), groups=("two=L0.H0+L1.H2",)).measure(
+        tiny_run, Tokens(max_tokens=300, stride=0)
+    )
     rows, edits = result.table().frame, result.table("edits").frame
     assert len(rows) == 300 and edits["edit"].tolist() == ["L1H1", "two"]
     assert edits["layer"].tolist()[0] == 1 and edits["layer"].isna().tolist() == [False, True]

@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -48,6 +49,73 @@ def test_windows_line_ends_and_byte_order_mark(tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n<|endoftext|>\r\nthree\r\n")
     assert read(file) == ["one\ntwo", "three"]
+
+
+PARAGRAPHS = b"One\none.\n\nTwo.\r\n \t\r\n\r\nThree.\r\rFour\rfour.\n<|endoftext|>\nFive.\n\n"
+
+
+def test_text_files_are_split_at_blank_lines_or_not_at_all(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"\xef\xbb\xbf" + PARAGRAPHS)
+    expected = ["One\none.", "Two.", "Three.", "Four\rfour.", "Five."]
+    assert read(file, split_at="blank") == expected
+    assert len(read(file)) == 2
+    (whole,) = read(file, split_at="file")
+    assert whole.split() == " ".join(expected).split() and END not in whole
+    (tmp_path / "b.txt").write_text("Six.")
+    assert read(tmp_path, split_at="file") == [whole, "Six."]
+    assert read(f"{file}*1 + {tmp_path / 'b.txt'}*1", split_at="blank")[:1] == ["One\none."]
+    rows = jsonl(tmp_path / "c.jsonl", [{"text": "one\n\nstill one"}])
+    assert read(rows, split_at="blank") == ["one\n\nstill one"]
+
+
+def test_where_documents_end_is_part_of_what_is_read(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\ntwo")
+    found = {how: open_corpus(str(tmp_path), split_at=how) for how in ("separator", "blank", "file")}
+    assert len({corpus.fingerprint() for corpus in found.values()}) == 3
+    assert found["blank"].describe()["split_at"] == "blank"
+    assert "split_at" not in found["separator"].describe()  # as it was recorded before there was another
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"word \x00\x01\x02", "a.txt: a NUL at byte 5, no text"),
+        ("a word".encode("utf-16-le"), "a.txt: a NUL at byte 1, no text; convert a UTF-16 file"),
+        ("a word".encode("utf-16"), "a.txt: not UTF-8 at byte 0; convert"),
+        (bytes(range(128, 256)) * 9, "a.txt: not UTF-8 at byte 0"),
+    ],
+)
+@pytest.mark.parametrize("split_at", ["separator", "blank", "file"])
+def test_what_is_no_text(raw, message, split_at, tmp_path):
+    (tmp_path / "a.txt").write_bytes(raw)
+    with pytest.raises(InputError, match=message) as error:
+        read(tmp_path / "a.txt", split_at=split_at)
+    assert "\n" not in str(error.value)
+
+
+def test_what_cannot_be_opened(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(InputError, match="pipe.txt: no regular file"):
+        open_corpus(str(tmp_path / "pipe.txt"))
+    with pytest.raises(InputError, match="no .txt, .* file in this folder"):
+        open_corpus(str(tmp_path))
+    file = tmp_path / "a.txt"
+    file.write_text("one")
+    corpus = open_corpus(str(file))
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    for ask in (corpus.fingerprint, lambda: list(corpus.documents())):
+        with pytest.raises(InputError, match=r"a.txt: cannot be read \(Permission denied\); check the file"):
+            ask()
+
+
+def test_one_long_word(tmp_path):
+    (tmp_path / "a.txt").write_text("ab" * 1_500_000)
+    assert [len(document) for document in read(tmp_path, split_at="blank")] == [3_000_000]
 
 
 def test_random_documents_come_back(tmp_path):
