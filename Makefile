@@ -26,8 +26,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	rm -rf runs/demo
 	@echo "The demonstration takes three to six minutes on two cores: one of training, the others of measuring."
-	$(BIN)/python -m models.train lfa --data stories:0:2000 --tokenizer dst-kron --scale zoo --steps 120 --out runs/demo/lfa
-	$(BIN)/python -m papers.demo dst-kron runs/demo/lfa --out runs/demo/page
+	$(BIN)/python -m models.train lfa --data stories:0:2000 --tokenizer stories/dst-kron --scale zoo --steps 120 --out runs/demo/lfa
+	$(BIN)/python -m papers.demo stories/dst-kron runs/demo/lfa --out runs/demo/page
 
 zoo: $(STAMP)
 	rm -rf runs/zoo
@@ -38,7 +38,7 @@ zoo: $(STAMP)
 	$(BIN)/python -m papers.zoo $(PRESETS:%=runs/zoo/%) runs/zoo/kromcanon-b2 --out models/zoo
 
 cards: $(STAMP)
-	$(BIN)/python -m papers.zoo $(PRESETS) kromcanon-b2 --out models/zoo
+	$(BIN)/python -m papers.zoo $(PRESETS:%=stories/%) stories/kromcanon-b2 --out models/zoo
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n auto --dist loadfile --no-loadscope-reorder

@@ -39,6 +39,10 @@ NAMES = (
 )  # fmt: skip
 
 
+STORIES = "stories/"
+"""What the names of bundled models begin with, all of which learned from the built-in stories."""
+THEIRS = {"gpt2": "hf:gpt2 is OpenAI's", "llama": "hf:FOLDER is the model of a Hugging Face folder"}
+"""Bundled models that are never meant by their name alone: others know another model by it."""
 HUGGING_FACE = "hf:"
 """What the name of a Hugging Face folder, or of a model in the hub's cache, begins with where a run is named."""
 
@@ -60,8 +64,27 @@ def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path
 
 
 def bundled() -> tuple[str, ...]:
-    """Names of the bundled models, in the order of the default: `load("lfa")` works without training anything."""
-    return tuple(name for name in NAMES if (ZOO / name / "config.json").is_file())
+    """Names of the bundled models, in the order of the default: `load("stories/lfa")` works without training."""
+    return tuple(f"{STORIES}{name}" for name in NAMES if (ZOO / name / "config.json").is_file())
+
+
+def bundled_folder(name: str) -> Path | None:
+    """The folder of the bundled model stories/NAME, or NAME in short; None for another name.
+
+    Raises `InputError` for a short name that others know another model by, and for a bundled model that is not part of
+    this installation.
+    """
+    short = name.removeprefix(STORIES)
+    if short not in NAMES:
+        return None
+    if name in THEIRS:
+        raise InputError(f"{name} could be another's: {STORIES}{name} is the bundled story model, {THEIRS[name]}")
+    if not (ZOO / short / "config.json").is_file():
+        raise InputError(
+            f"{name} is not part of this installation, which has {', '.join(bundled()) or 'no bundled model'}; "
+            f"give the folder models/zoo/{short} of a clone of the repository, or install that with pip install -e ."
+        )
+    return ZOO / short
 
 
 def run_folder(run_or_path: str | Path) -> Path:
@@ -79,8 +102,8 @@ def run_folder(run_or_path: str | Path) -> Path:
     path = Path(run_or_path)
     if path.is_dir():
         return SnapshotPath(path) if snapshot_step(path) is not None else path
-    if str(run_or_path) in bundled():
-        return ZOO / str(run_or_path)
+    if (folder := bundled_folder(str(run_or_path))) is not None:
+        return folder
     name, at, step = str(run_or_path).rpartition("@")
     if at and name:
         folder = run_folder(name)
@@ -112,7 +135,8 @@ def runs_of(names: Sequence[str]) -> list[str]:
         else:
             run_folder(name)
             found.append(name)
-    if twice := [name for name in found if found.count(name) > 1]:
+    folders = [str(run_folder(name)) for name in found]
+    if twice := [name for i, name in enumerate(found) if folders[i] in folders[:i]]:
         raise InputError(f"{twice[0]} is named twice")
     return found
 
@@ -187,8 +211,8 @@ def read_manifest(folder: Path, kind: Any = Manifest) -> dict[str, Any]:
 
 
 def run_label(folder: Path) -> str:
-    """What titles call a run: its path, or "bundled"."""
-    return "bundled" if folder.parent == ZOO else str(folder)
+    """What a run is called: its path, or stories/NAME of a bundled one, by which it is found again."""
+    return f"{STORIES}{folder.name}" if folder.parent == ZOO else str(folder)
 
 
 def model_config(folder: Path) -> ModelConfig:

@@ -24,9 +24,8 @@ def parent_of(folder: Path) -> dict[str, Any]:
     """What a derived run says about its parent: folder, sha256 of the weights, preset and step where it has them."""
 
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
-    name = folder.name if run_label(folder) == "bundled" else str(folder)
     known: dict[str, Any] = {key: manifest[key] for key in ("preset", "step", "parent") if key in manifest}
-    return {"run": name, "sha256": sha256(folder / "model.safetensors"), **known}
+    return {"run": run_label(folder), "sha256": sha256(folder / "model.safetensors"), **known}
 
 
 def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:

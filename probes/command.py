@@ -31,8 +31,8 @@ Tables = Mapping[str, tuple["pd.DataFrame", Mapping[str, str]]]
 class RunOptions:
     """Arguments of every command that measures a run."""
 
-    run: Annotated[str, tyro.conf.Positional] = "lfa"
-    """Run folder, or bundled: lfa, std-t, d-cas, cfm, pls, c2, dst-kron, llama, hdpl, gpt2, kromcanon, kromcanon-b2."""
+    run: Annotated[str, tyro.conf.Positional] = "stories/lfa"
+    """Run folder, or a bundled model."""
     out: Path | None = None
     """Write the table (.parquet) here, what else there is beside it."""
     device: str = "auto"
@@ -97,8 +97,9 @@ class Arguments(LaunchOptions):
     """What every command of an instrument takes, beside its own options and those of its data."""
 
     run: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """RUN…: run folders, snapshots (runs/lfa@512, runs/lfa@all), or bundled models; several make one table, with
-    seeds as units and a curve over steps."""
+    """RUN…: run folders, snapshots (runs/lfa@512, runs/lfa@all), hf:FOLDER, or the bundled stories/NAME: lfa, std-t,
+    d-cas, cfm, pls, c2, dst-kron, llama, hdpl, gpt2, kromcanon, kromcanon-b2; several make one table, with seeds as
+    units and a curve over steps."""
     control: str | None = None
     """A control model of the same layers and heads: its numbers, and what the run has beyond them, unit by unit.
     RUN@all: each snapshot beside the control's of the same step."""

@@ -379,7 +379,7 @@ class Instrument(Validated):
     takes: ClassVar[tuple[Data, ...]] = ()
     """The kinds of data with their defaults."""
     figures: ClassVar[tuple[Any, ...]] = ()
-    runs: ClassVar[tuple[str, ...]] = ("lfa",)
+    runs: ClassVar[tuple[str, ...]] = ("stories/lfa",)
     """What is measured where no run is given."""
     planted: ClassVar[str] = ""
     """The test that measures it on a case whose answer is known."""
@@ -494,7 +494,7 @@ class Instrument(Validated):
 
 def title_of(model: Any) -> str:
     """What titles call a model: its preset, where it comes from, and that it is edited."""
-    from streamscope.models.checkpoint import run_label
+    from streamscope.models.checkpoint import STORIES, run_label
     from streamscope.models.hooks import edited_at
 
     name = getattr(getattr(model, "config", None), "name", type(model).__name__)
@@ -502,7 +502,7 @@ def title_of(model: Any) -> str:
     if run is None:
         return f"{name}{edited}"
     label = run_label(run)
-    return f"{Path(run).name if label == 'bundled' else name} ({label}{edited})"
+    return f"{label}{edited}" if label.startswith(STORIES) else f"{name} ({label}{edited})"
 
 
 def recipe_of(model: Any) -> dict[str, Any]:
@@ -528,8 +528,7 @@ def checkpoint_of(model: Any) -> dict[str, Any]:
     shape = {"preset": config.name, "n_layers": config.n_layers, "n_heads": config.n_heads}
     if run is not None:
         folder = run_folder(run)
-        name = folder.name if run_label(folder) == "bundled" else str(run)
-        return {"run": name, "checkpoint": sha256(folder / "model.safetensors"), **shape}
+        return {"run": run_label(folder), "checkpoint": sha256(folder / "model.safetensors"), **shape}
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())

@@ -1,6 +1,6 @@
 """An instrument of your own: a class in a file, measured by the command that every instrument has.
 
-    streamscope previous.py:PreviousSentence lfa --out previous.parquet
+    streamscope previous.py:PreviousSentence stories/lfa --out previous.parquet
     streamscope previous.py:PreviousSentence --help
 
 (in the clone also python -m probes.instrument previous.py:PreviousSentence …). The file holds a class with

@@ -2,7 +2,7 @@
 
     from streamscope.models import load
     from streamscope.interventions import Ablate
-    Ablate(heads="L4.*").measure(load("lfa"))
+    Ablate(heads="L4.*").measure(load("stories/lfa"))
 
 The rooms `models`, `probes`, `interventions`, `features`, `papers` and `benchmarks` lie at the top of the repository.
 In a clone they are found there, installed or not, and `python -m interventions.ablate` runs the same modules as

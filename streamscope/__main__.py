@@ -1,8 +1,8 @@
 """`streamscope COMMAND …`: every command of every room by its short name.
 
-streamscope ablate lfa --heads L4.*          as python -m streamscope.interventions.ablate
+streamscope ablate stories/lfa --heads L4.*  as python -m streamscope.interventions.ablate
 streamscope pds --help
-streamscope my.py:MyProbe lfa                an instrument of your own (`probes.instrument`)
+streamscope my.py:MyProbe stories/lfa        an instrument of your own (`probes.instrument`)
 streamscope --help                           what there is, a line each
 """
 

@@ -6,7 +6,7 @@
     python -m interventions.ablate runs/lfa --heads L5.H0-2 top3:pds --together --method mean
     python -m interventions.ablate runs/lfa --heads --size 2        every pair: do heads stand in for each other?
     python -m interventions.ablate runs/lfa --heads --size 5 --sets 100 --measures sps coherence --suite competing
-    python -m interventions.ablate pls --control c2                 beside a control: differences, paired by document
+    python -m interventions.ablate stories/pls --control stories/c2  beside a control: differences, paired by document
     python -m interventions.ablate runs/a runs/b runs/c --heads     several runs: one table, and their mean
 
 Each row is one head (or a set of them: with --together all given, with --size K every K of them, or --sets N random

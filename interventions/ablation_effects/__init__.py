@@ -51,7 +51,7 @@ class AblationEffects(Instrument):
         Intervals("delta", label="group", beside="above", each=("task",)),
         Intervals("sd_ratio", "ratios", label="group", each=("measure", "task")),
     )
-    runs: ClassVar = ("pls",)
+    runs: ClassVar = ("stories/pls",)
     quick: ClassVar = {"draws": 2, "resamples": 100}
     planted: ClassVar = (
         "tests/interventions/test_ablation_effects.py::test_the_copier_takes_with_it_what_stands_on_paper"

@@ -1,6 +1,6 @@
 """Project a direction out of everything that the blocks write to the residual stream, and keep what results as a run.
 
-    python -m interventions.abliterate gpt2                                the model's own direction, indoor − outdoor
+    python -m interventions.abliterate stories/gpt2                        the model's own direction, indoor − outdoor
     python -m probes.directions runs/lfa --out indoor.parquet
     python -m interventions.abliterate runs/gpt2 --direction indoor.safetensors --to runs/gpt2-abliterated
     python -m interventions.abliterate runs/lfa --direction indoor.safetensors:3 --dense --embedding --to runs/lfa-3
@@ -53,7 +53,7 @@ class Abliterate(Instrument):
     seed: Seed = 0
     """Of the random directions."""
 
-    runs: ClassVar = ("gpt2",)
+    runs: ClassVar = ("stories/gpt2",)
     figures: ClassVar = (Intervals("kl", label="what", beside="random_kl"),)
     quick: ClassVar = {"draws": 1}
     planted: ClassVar = "tests/interventions/test_abliterate.py::test_nothing_is_written_along_the_direction"

@@ -5,7 +5,7 @@
     python -m interventions.latents runs/hdpl --at L2.v --dims 3 7 --clamp -2 0 2 --text "Lily had a red"
     python -m interventions.latents runs/hdpl --at L2.v --each --clamp 0
     python -m interventions.latents runs/hdpl --text "Lily had a red" --source "Leo found a big" --blend 0 0.5 1
-    python -m interventions.latents runs/hdpl --control hdpl       beside another model with the same projections
+    python -m interventions.latents runs/hdpl --control stories/hdpl  beside another model with the same projections
 
 --scale multiplies z, --clamp sets it, --blend moves it towards the z of another prompt at the same positions: 1 swaps,
 less interpolates. Over documents `delta` is the change of the loss in nats per token and `kl` is KL(unedited ‖ edited)
@@ -57,7 +57,7 @@ class Latents(Instrument):
         HeadMap("delta", rows="place", columns="dims", by="amount", each=("edit",)),
         HeadMap("kl", "positions", each=("prompt",), rows="change", columns="position", names="token"),
     )  # fmt: skip
-    runs: ClassVar = ("hdpl",)
+    runs: ClassVar = ("stories/hdpl",)
     quick: ClassVar = {"at": ("L1.*",)}
     planted: ClassVar = "tests/interventions/test_latents.py::test_only_the_dimension_that_is_read_matters"
 

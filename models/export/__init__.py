@@ -2,7 +2,7 @@
 
     python -m models.export lfa --out exported/lfa
     python -m models.export runs/lfa --out exported/lfa --snapshots
-    python -m models.export llama --out exported/llama --native
+    python -m models.export stories/llama --out exported/llama --native
 
 The first is opened by AutoModelForCausalLM.from_pretrained("exported/lfa", trust_remote_code=True), where streamscope
 need not be installed, with the logits that the model has here. --snapshots writes a folder for each snapshot of the

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamscope.models.checkpoint import bundled, run_folder
+from streamscope.models.checkpoint import bundled_folder
 from streamscope.models.disk import Trained, Validated, read_json
 from streamscope.models.errors import InputError
 from streamscope.models.text import SplitAt
@@ -83,8 +83,8 @@ def trained_bpe(corpus: Corpus, d_vocab: int) -> Tokenizer:
 
 def _tokenizer_path(name: str) -> Path:
     path = Path(name)
-    if name and not path.exists() and name in bundled():
-        return run_folder(name)
+    if not path.exists() and (folder := bundled_folder(name)) is not None:
+        return folder
     if not name or not path.exists():
         raise InputError(
             f"tokenizer {name or repr(name)} does not exist: give a tokenizer.json, a folder that holds one, a run, or "

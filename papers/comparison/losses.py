@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from streamscope.models.checkpoint import run_folder
+from streamscope.models.checkpoint import STORIES, run_folder
 from streamscope.models.errors import InputError
 from streamscope.models.runs import evaluations
 from streamscope.models.tensors import read_tensors
@@ -223,11 +223,11 @@ def bundled(names: Sequence[str]) -> pd.DataFrame:
 
     rows = []
     for name in names:
-        run = opened(name, (name.removesuffix("-b2"),))
+        run = opened(f"{STORIES}{name}", (name.removesuffix("-b2"),))
         rows += [
             {"model": name, "preset": run.preset, "seed": run.seed, "step": int(e["step"]),
              "tokens_seen": run.tokens_at(int(e["step"])), "loss": float(e["loss"]), "commit": run.manifest["commit"]}
-            for e in evaluations(run_folder(name))
+            for e in evaluations(run_folder(f"{STORIES}{name}"))
         ]  # fmt: skip
     return pd.DataFrame(rows)
 

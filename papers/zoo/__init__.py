@@ -2,8 +2,8 @@
 
     python -m papers.zoo runs/zoo/lfa runs/zoo/std-t runs/zoo/d-cas runs/zoo/cfm        what `make zoo` ends with
 
-The bundled models are runs themselves: `python -m papers.zoo lfa std-t …` measures them again and writes their cards
-anew, their weights stay as they are (`make cards` does it for all).
+The bundled models are runs themselves: `python -m papers.zoo stories/lfa stories/std-t …` measures them again and
+writes their cards anew, their weights stay as they are (`make cards` does it for all).
 
 Every run becomes a folder OUT/<name of the run's folder> that loads like a run (`load("lfa")`), with README.md, its
 card; OUT/README.md compares them. Weights are rounded to bf16 once, and the rounded ones are measured. The name is the

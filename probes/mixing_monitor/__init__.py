@@ -25,7 +25,7 @@ class MixingMonitor(Instrument):
     Streams mix where ‖H_res − I‖_F exceeds what weight decay alone makes of the initial bias (KROM; SPEC §1.5).
     """
 
-    runs: ClassVar = ("kromcanon", "kromcanon-b2")
+    runs: ClassVar = ("stories/kromcanon", "stories/kromcanon-b2")
     figures: ClassVar = (
         Intervals("swap_best", label="name", beside="swap_static"),
         Curve("value", table="log", x="step", by="name", each=("metric",)),

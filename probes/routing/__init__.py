@@ -39,7 +39,7 @@ class Routing(Instrument):
     seed: Seed = 0
     """Seed of the shuffles."""
 
-    runs: ClassVar = ("dst-kron",)
+    runs: ClassVar = ("stories/dst-kron",)
     figures: ClassVar = (
         HeadMap("value", table="cells", each=("projection", "layer"), rows="to", columns="from"),
         Intervals("over_even", table="heads", label="name"),

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from streamscope.interventions.observe.documents import document_losses
-from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder
+from streamscope.models import checkpoint
+from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder, runs_of
 from streamscope.models.errors import InputError
-from streamscope.models.training.data import evaluation_shards
+from streamscope.models.training.data import _tokenizer_path, evaluation_shards
 from streamscope.papers.zoo import bundle as zoo
 from streamscope.papers.zoo import main
 from streamscope.papers.zoo.card import SUITES, card, index
+from streamscope.probes.contract import checkpoint_of, title_of
 from streamscope.probes.stats.estimators import ratio_of_sums
 from tests.tiny import some
 
@@ -44,18 +46,18 @@ ROW = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bundled_model_is_small_and_complete(name: str) -> None:
-    folder = run_folder(name)
-    assert folder == ZOO / name and name in bundled()
+    folder = run_folder(f"stories/{name}")
+    assert folder == ZOO / name and f"stories/{name}" in bundled()
     assert sum(path.stat().st_size for path in folder.iterdir()) <= zoo.limit_of(name)
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["outcome"] == "completed" and manifest["preset"] == load(name).config.name
+    assert manifest["outcome"] == "completed" and manifest["preset"] == load(f"stories/{name}").config.name
     assert name == manifest["preset"] or name.startswith(f"{manifest['preset']}-")
     assert "/" not in manifest["data"]["train"]["source"]["source"], "trained on something that nobody else has"
 
 
 @pytest.mark.parametrize("name", some(NAMES, ["pls"]))
 def test_the_loss_of_the_card_is_the_loss(name: str) -> None:
-    model, folder = load(name), run_folder(name)
+    model, folder = load(f"stories/{name}"), run_folder(f"stories/{name}")
     losses = document_losses(model, evaluation_shards(folder, model.tokenizer, None), [], max_documents=100)
     part = ratio_of_sums(losses.baseline, losses.tokens)
     found = re.search(r"\| loss, nats/token \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", (folder / "README.md").read_text())
@@ -67,7 +69,7 @@ def test_the_loss_of_the_card_is_the_loss(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_card_is_what_the_command_writes(name: str) -> None:
-    folder = run_folder(name)
+    folder = run_folder(f"stories/{name}")
     assert card(name, folder, zoo.scores(folder)) == (folder / "README.md").read_text()
 
 
@@ -75,8 +77,45 @@ def test_a_folder_of_the_same_name_comes_first(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lfa").mkdir()
     assert run_folder("lfa") == Path("lfa")
-    with pytest.raises(InputError, match="lfaa is no run folder and no bundled model .lfa, "):
+    with pytest.raises(InputError, match="lfaa is no run folder and no bundled model .stories/lfa, "):
         run_folder("lfaa")
+    assert run_folder("stories/lfa") == ZOO / "lfa" and run_folder("pls") == ZOO / "pls"
+    (tmp_path / "gpt2").mkdir()  # what is there is meant
+    assert run_folder("gpt2") == Path("gpt2")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("gpt2", "gpt2 could be another's: stories/gpt2 is the bundled story model, hf:gpt2 is OpenAI's"),
+        ("llama", "llama could be another's: stories/llama is the bundled"),
+        ("stories/gpt3", "stories/gpt3 is no run folder and no bundled model"),
+        ("stories/", "stories is no run folder"),
+    ],
+)
+def test_names_that_could_be_taken_for_anothers(name: str, line: str) -> None:
+    for call in (load, run_folder, lambda name: runs_of([name])):
+        with pytest.raises(InputError, match=line) as caught:
+            call(name)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="could be another's" if name in ("gpt2", "llama") else "does not exist"):
+        _tokenizer_path(name)
+
+
+def test_both_names_of_a_bundled_model_are_one_run() -> None:
+    with pytest.raises(InputError, match="stories/lfa is named twice"):
+        runs_of(["lfa", "stories/lfa"])
+    assert title_of(load("stories/gpt2")) == title_of(load(ZOO / "gpt2")) == "stories/gpt2"
+    assert checkpoint_of(load("lfa"))["run"] == "stories/lfa"
+
+
+def test_a_bundled_model_that_is_not_there_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ZOO / "lfa", tmp_path / "lfa")
+    monkeypatch.setattr(checkpoint, "ZOO", tmp_path)
+    assert bundled() == ("stories/lfa",) and load("lfa").config.name == "lfa"
+    line = "stories/pls is not part of this installation, which has stories/lfa; give the folder models/zoo/pls"
+    with pytest.raises(InputError, match=line):
+        load("stories/pls")
 
 
 def test_bundle_loads_and_the_card_says_what_was_measured(tiny_run: Path, tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_a_run_without_mixing_is_told_what_has_some(corpus, tmp_path: Path) -> N
 def test_without_a_run_the_bundled_ones_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     main([])
     said = capsys.readouterr().out
-    assert "kromcanon (bundled)" in said and "kromcanon-b2 (bundled)" in said
+    assert "stories/kromcanon" in said and "stories/kromcanon-b2" in said
 
 
 def test_names_are_short() -> None:

@@ -77,7 +77,7 @@ def test_the_control_is_measured_as_it_is(spec: str, capsys: pytest.CaptureFixtu
     argv = ["lfa", "--control", "lfa", "--only", "loss", "--max-documents", "3", "--out", str(out), "--edit", spec]
     import_module("streamscope.probes.phenomena").main(argv)
     said, result = capsys.readouterr().out, Result.load(out)
-    assert "lfa (bundled, edited) minus lfa (bundled)" in said
+    assert "stories/lfa, edited minus stories/lfa" in said
     edited, plain = result.blocks["loss"].total, result.blocks["control-loss"].total
     assert (edited - plain > 1.0).all()  # the same documents, which the unedited model predicts far better
     assert result.about["control"]["edited_at"] == [] and len(result.about["edited_at"]) == 6

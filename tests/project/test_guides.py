@@ -100,7 +100,7 @@ def test_the_guides_own_code_by_the_command(
     monkeypatch.chdir(tmp_path)
     argv = ["lfa", "--control", "lfa", "--max-documents", "3", "--out", "x.parquet"]
     streamscope([f"{file}:PreviousSentence", *argv, "--edit", "halve.py:without_ffns"])
-    assert "lfa (bundled, edited) minus lfa (bundled)" in capsys.readouterr().out
+    assert "stories/lfa, edited minus stories/lfa" in capsys.readouterr().out
     table = Result.load(tmp_path / "x.parquet").tables["heads-control"].frame.set_index("head")
     changed = table["attention_difference"].abs() > 1e-6
     assert not changed[[f"L{layer}H{head}" for layer in range(4) for head in range(6)]].any()
