@@ -3,9 +3,10 @@
 import contextlib
 import inspect
 import io
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -25,7 +26,13 @@ def write(folder: Path) -> None:
     """Every page, in an emptied folder; the notebooks beside it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    pages = {"hooks": hooks(), "presets": presets(), "commands": command_pages(), "instruments": instruments()}
+    pages = {
+        "hooks": hooks(),
+        "presets": presets(),
+        "commands": command_pages(),
+        "instruments": instruments(),
+        "conformance": conformance(),
+    }
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(GENERATED + text, encoding="utf-8")
     notebooks = folder.parent / "notebooks"
@@ -79,6 +86,49 @@ def presets() -> str:
         "The last columns are parameters at the scales of the paper, of an hour on two cores (`small`) and of the "
         "bundled models (`zoo`).\n\n" + table(head, rows)
     )
+
+
+def conformance() -> str:
+    """What other tools do on each preset, from docs/conformance.json, which a test holds against what they do."""
+    found = json.loads((Path(__file__).parent / "conformance.json").read_text(encoding="utf-8"))
+    cells, versions = found["cells"], ", ".join(f"{tool} {v}" for tool, v in found["versions"].items())
+    parts = [
+        f"# Conformance\n\nCalls of other tools ({versions}) on a random small model of every preset, each compared "
+        "with a plain computation: where the numbers agree, and where they do not, the line that is said, or what stands "
+        "in the way. `python -m tests.project.conformance --write` runs them all and writes the file that this page is "
+        "made of; a test fails when a cell changes.\n"
+    ]
+    rows = list(next(iter(cells.values())))
+    for tool in dict.fromkeys(row.split(": ", 1)[0] for row in rows):
+        lines = []
+        for row in rows:
+            if not row.startswith(f"{tool}: "):
+                continue
+            said: dict[str, list[str]] = {}
+            for name, column in cells.items():
+                said.setdefault(column[row], []).append(name)
+            good = said.pop("yes", [])
+            other = "; ".join(f"{_some(those, cells)}: {line.removeprefix('no: ')}" for line, those in said.items())
+            lines.append([f"`{row.split(': ', 1)[1]}`", _some(good, cells), other])
+        parts.append(f"## {tool}\n\n{table(['call', 'agrees on', 'otherwise'], lines)}")
+    parts.append(
+        "## What fails in silence elsewhere\n\nThe code on top runs through with TransformerLens (a bridge around a "
+        "random GPT-2) and gives what is below it; the code beneath is refused here, in one line.\n"
+    )
+    for row in found["silent"]:
+        parts.append(
+            f"### {row['what']}\n\n```python\n{row['peer']}\n```\n\n{row['shown']}\n\n"
+            f"```python\n{row['ours']}\n```\n\nInputError: {row['says']}\n"
+        )
+    return "\n".join(parts)
+
+
+def _some(names: list[str], of: Iterable[str]) -> str:
+    """Some presets of all, by name, or by those that they are not."""
+    rest = [f"`{name}`" for name in of if name not in names]
+    if len(rest) < len(names):
+        return f"all but {', '.join(rest)}" if rest else "all"
+    return ", ".join(f"`{name}`" for name in names) or "none"
 
 
 def instruments() -> str:

@@ -1,0 +1,757 @@
+"""What other tools do on our models: a table of presets and calls, every cell of which was run and compared.
+
+    python -m tests.project.conformance             which cells are not as docs/conformance.json has them
+    python -m tests.project.conformance --write     writes that file anew
+
+A check runs a tool's call on a random tiny model of a preset and compares what it gives with a plain computation. A
+cell is "yes"; "no: " and the one line that our error says, or what stands in the way; "fails: " and an exception of
+any other kind; or "not run: " and why. The page of the documentation is made of the file (docs/pages.py).
+"""
+
+import argparse
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformer_lens import HookedRootModule, head_detector, patching
+from transformer_lens.hook_points import HookPoint
+
+from streamscope.models.config.presets import PRESETS
+from streamscope.models.errors import InputError
+from streamscope.models.export.write import export
+from streamscope.models.hooks import Query, edit, expected_hooks, run
+from streamscope.models.make import build
+from streamscope.models.text.stories import documents
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.models.transformer import StreamTransformer
+
+FILE = Path(__file__).resolve().parents[2] / "docs" / "conformance.json"
+TOOLS = ("transformer-lens", "nnsight", "transformers")
+"""Packages whose versions the table names."""
+TEXTS = ("Lily had a red ball.", "Tom saw Lily. Tom saw Lily.")
+TIGHT = dict(rtol=0, atol=1e-9)
+LOOSE = dict(rtol=0, atol=2e-5)
+
+
+class NotRun(Exception):
+    """A cell that was not run, and why."""
+
+
+@dataclass
+class Case:
+    """A random tiny model of a preset in double precision, with a tokenizer, and what the checks take of it."""
+
+    preset: str
+    tokenizer: Tokenizer
+
+    @cached_property
+    def model(self) -> StreamTransformer:
+        """The model."""
+        return build(self.preset, "tiny", tokenizer=self.tokenizer, d_vocab=300, init_std=0.2).double()
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        """[2, 6] ids."""
+        return torch.randint(1, 300, (2, 6), generator=torch.Generator().manual_seed(1))
+
+    @cached_property
+    def cache(self) -> Any:
+        """Every activation of the tokens, as TransformerLens keeps them."""
+        return self.model.run_with_cache(self.tokens, names_filter=lambda name: True)[1]
+
+    @cached_property
+    def sight(self) -> Any:
+        """nnsight's view of a model of its own, so that the others stay as they are."""
+        from nnsight import NNsight
+
+        class Batched(NNsight):
+            def _batch(self, invokes: list[Any], fn: Any) -> Any:
+                return (torch.cat([args[0] for args, _ in invokes]),), {}
+
+        return Batched(build(self.preset, "tiny", tokenizer=self.tokenizer, d_vocab=300, init_std=0.2).double())
+
+    @cached_property
+    def exported(self) -> Any:
+        """The export of the model, opened by transformers."""
+        self.folder = tempfile.TemporaryDirectory()
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        run, out = Path(self.folder.name) / "run", Path(self.folder.name) / "exported"
+        self.model.float().save(run)
+        list(export(str(run), out))
+        opened = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True).eval()
+        self.words = AutoTokenizer.from_pretrained(out, trust_remote_code=True)
+        self.model.double()
+        return opened.double()
+
+    def torch_hook(self, name: str, fn: Callable[[Tensor], Tensor | None]) -> Any:
+        """A plain hook of torch on a module: the independent way."""
+        module = self.model.get_submodule(name)
+        return module.register_forward_hook(lambda module, inputs, output: fn(output))
+
+
+@dataclass
+class Check:
+    """A row of the table."""
+
+    tool: str
+    call: str
+    check: Callable[[Case], None]
+
+
+CHECKS: list[Check] = []
+
+
+def check(tool: str, call: str) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+    """Register a row."""
+
+    def register(fn: Callable[[Case], None]) -> Callable[[Case], None]:
+        CHECKS.append(Check(tool, call, fn))
+        return fn
+
+    return register
+
+
+def cell(row: Check, case: Case) -> str:
+    """What a check says."""
+    try:
+        row.check(case)
+    except InputError as error:
+        return f"no: {error}"
+    except NotRun as error:
+        return f"not run: {error}"
+    except Exception as error:  # told in the table
+        return f"fails: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return "yes"
+
+
+def same(a: Tensor, b: Tensor, **how: Any) -> None:
+    """Raise unless two tensors are the same."""
+    torch.testing.assert_close(a, b, **(how or TIGHT))
+
+
+# ---- TransformerLens ---------------------------------------------------------------------------
+
+LENS = "TransformerLens"
+
+
+@check(LENS, 'model("text"), model([texts], return_type="loss")')
+def _(case: Case) -> None:
+    model = case.model
+    rows = [model.to_tokens(text) for text in TEXTS]
+    each = [torch.nn.functional.cross_entropy(model(row)[0, :-1], row[0, 1:], reduction="sum") for row in rows]
+    same(model(TEXTS[0]), model(rows[0]))
+    same(model(list(TEXTS), return_type="loss"), sum(each) / sum(row.shape[1] - 1 for row in rows), rtol=1e-5, atol=0)
+
+
+@check(LENS, "model.run_with_cache(tokens, names_filter=…)")
+def _(case: Case) -> None:
+    seen: list[Tensor] = []
+    handle = case.torch_hook("blocks.1.attn.hook_z", lambda z: seen.append(z))
+    logits = case.model(case.tokens)
+    handle.remove()
+    out, cache = case.model.run_with_cache(case.tokens, names_filter=["blocks.1.attn.hook_z"])
+    same(out, logits)
+    same(cache["z", 1], seen[0])
+
+
+@check(LENS, "model.run_with_hooks(fwd_hooks=…)")
+def _(case: Case) -> None:
+    off = torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None].double()
+    handle = case.torch_hook("blocks.1.attn.hook_z", lambda z: z * off)
+    expected = case.model(case.tokens)
+    handle.remove()
+    hook = ("blocks.1.attn.hook_z", lambda z, hook: z * off)
+    same(case.model.run_with_hooks(case.tokens, fwd_hooks=[hook]), expected)
+
+
+@check(LENS, "model.run_with_cache(incl_bwd=True)")
+def _(case: Case) -> None:
+    seen: list[Tensor] = []
+    handle = case.torch_hook("blocks.1.attn.hook_z", lambda z: seen.append(z))
+    loss = case.model(case.tokens, return_type="loss")
+    handle.remove()
+    options: dict[str, Any] = {"return_type": "loss", "incl_bwd": True, "names_filter": "*hook_z"}
+    _, cache = case.model.run_with_cache(case.tokens, **options)
+    case.model.zero_grad()
+    same(cache["blocks.1.attn.hook_z_grad"], torch.autograd.grad(loss, seen[0])[0])
+
+
+@check(LENS, "stop_at_layer")
+def _(case: Case) -> None:
+    same(case.model(case.tokens, stop_at_layer=1), case.cache["resid_pre", 1])
+
+
+@check(LENS, "start_at_layer")
+def _(case: Case) -> None:
+    same(case.model(case.cache["resid_pre", 1], start_at_layer=1), case.model(case.tokens))
+
+
+@check(LENS, "W_E, W_U, b_U")
+def _(case: Case) -> None:
+    stream = case.model.ln_final(case.cache["resid_post", 1])
+    same(stream @ case.model.W_U + case.model.b_U, case.model(case.tokens))
+    same(case.model.W_E[case.tokens], case.cache["hook_embed"])
+
+
+@check(LENS, "W_pos")
+def _(case: Case) -> None:
+    same(case.model.W_pos[:6].expand(2, -1, -1), case.cache["hook_pos_embed"])
+
+
+@check(LENS, "W_Q, W_K, W_V, b_Q …")
+def _(case: Case) -> None:
+    attn, inputs = case.model.blocks[1].attn, []
+    weights = [(case.model.W_Q, case.model.b_Q), (case.model.W_K, case.model.b_K), (case.model.W_V, case.model.b_V)]
+    handle = attn.register_forward_pre_hook(lambda module, args: inputs.append(args))
+    case.model(case.tokens)
+    handle.remove()
+    x, x_v = inputs[0][:2]
+    maps = [torch.einsum("btd,hdk->bthk", y, w[1]) + b[1] for y, (w, b) in zip((x, x, x_v), weights, strict=True)]
+    if "canon_b" in case.model.blocks[1]._modules:
+        joined = case.model.blocks[1].canon_b(torch.cat([m.flatten(2) for m in maps], -1))
+        maps = [part.unflatten(-1, (4, 8)) for part in joined.chunk(3, -1)]
+    for name, m in zip("qkv", maps, strict=True):
+        same(m, case.cache[name, 1])
+
+
+@check(LENS, "W_O, b_O")
+def _(case: Case) -> None:
+    written = torch.einsum("bthk,hkd->btd", case.cache["z", 1], case.model.W_O[1]) + case.model.b_O[1]
+    same(written, case.cache["attn_out", 1])
+
+
+@check(LENS, "W_in, W_gate, W_out, b_in, b_out")
+def _(case: Case) -> None:
+    same(case.cache["post", 1] @ case.model.W_out[1] + case.model.b_out[1], case.cache["mlp_out", 1])
+    block, inputs = case.model.blocks[1], []
+    handle = block.mlp.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+    case.model(case.tokens)
+    handle.remove()
+    made = [inputs[0] @ case.model.W_in[1] + case.model.b_in[1]]
+    if case.model.W_gate is not None:
+        made.insert(0, inputs[0] @ case.model.W_gate[1])
+    names = ["hook_pre", "hook_pre_linear"][: len(made)]
+    if "canon_d" in block._modules:
+        made = list(block.canon_d(torch.cat(made, -1)).chunk(len(made), -1))
+    for name, x in zip(names, made, strict=True):
+        same(x, case.cache[f"blocks.1.mlp.{name}"])
+
+
+@check(LENS, "QK")
+def _(case: Case) -> None:
+    """At one position, where rotary positions cancel out."""
+    circuit, inputs = case.model.QK[1, :], []
+    attn = case.model.blocks[1].attn
+    handle = attn.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+    case.model(case.tokens)
+    handle.remove()
+    scores = torch.einsum("btd,hde,bte->bht", inputs[0], circuit.AB, inputs[0]) / 8**0.5
+    same(scores, case.cache["attn_scores", 1].diagonal(dim1=-2, dim2=-1))
+
+
+@check(LENS, "OV")
+def _(case: Case) -> None:
+    circuit, inputs = case.model.OV[1, :], []
+    handle = case.model.blocks[1].attn.register_forward_pre_hook(lambda module, args: inputs.append(args[1]))
+    case.model(case.tokens)
+    handle.remove()
+    results = torch.einsum("bhqk,bkd,hde->bqhe", case.cache["pattern", 1], inputs[0], circuit.AB)
+    same(results.sum(2) + case.model.b_O[1], case.cache["attn_out", 1])
+
+
+@check(LENS, "hook_result")
+def _(case: Case) -> None:
+    same(case.cache["result", 1].sum(2) + case.model.b_O[1], case.cache["attn_out", 1])
+    same(case.cache["result", 1], torch.einsum("bthk,hkd->bthd", case.cache["z", 1], case.model.W_O[1]))
+
+
+@check(LENS, "cache.accumulated_resid(apply_ln=True)")
+def _(case: Case) -> None:
+    stack = case.cache.accumulated_resid(apply_ln=True)
+    same((stack[1:] @ case.model.W_U).movedim(0, 2), case.model.layer_logits(case.tokens))
+
+
+@check(LENS, "cache.accumulated_resid(layer=1, apply_ln=True)")
+def _(case: Case) -> None:
+    stack = case.cache.accumulated_resid(layer=1, apply_ln=True)
+    same(stack[-1], case.cache["blocks.1.ln1.hook_normalized"])
+
+
+@check(LENS, "cache.decompose_resid()")
+def _(case: Case) -> None:
+    same(case.cache.decompose_resid().sum(0), case.cache["resid_post", 1])
+
+
+@check(LENS, "cache.get_full_resid_decomposition()")
+def _(case: Case) -> None:
+    same(case.cache.get_full_resid_decomposition().sum(0), case.cache["resid_post", 1])
+
+
+@check(LENS, "cache.stack_head_results()")
+def _(case: Case) -> None:
+    same(case.cache.stack_head_results()[4:].sum(0) + case.model.b_O[1], case.cache["attn_out", 1])
+
+
+@check(LENS, "cache.stack_neuron_results(2)")
+def _(case: Case) -> None:
+    neurons = case.cache.stack_neuron_results(2)
+    same(neurons[len(neurons) // 2 :].sum(0) + case.model.b_out[1], case.cache["mlp_out", 1])
+
+
+@check(LENS, "cache.logit_attrs(stack, tokens)")
+def _(case: Case) -> None:
+    logits = case.model(case.tokens)
+    attributed = case.cache.logit_attrs(case.cache.accumulated_resid(), torch.tensor([7, 9]))
+    same(attributed[-1], torch.stack([logits[0, :, 7], logits[1, :, 9]]))
+
+
+@check(LENS, "cache.logit_lens()")
+def _(case: Case) -> None:
+    same(case.cache.logit_lens().values[-1], case.model(case.tokens)[:, -1])
+
+
+def _patched(case: Case, sweep: str, name: str, index: tuple[Any, ...], at: tuple[int, int]) -> None:
+    """One number of a sweep of `transformer_lens.patching` is that of a patch made by torch's own hook."""
+    clean, corrupted = case.cache, case.tokens.roll(1, 0)
+
+    def metric(logits: Tensor) -> Tensor:
+        return logits[0, -1, 3] - logits[0, -1, 8]
+
+    def patch(x: Tensor) -> Tensor:
+        x = x.clone()
+        x[index] = clean[name][index]
+        return x
+
+    with torch.no_grad():
+        table = getattr(patching, sweep)(case.model, corrupted, clean, metric)
+        handle = case.torch_hook(name, patch)
+        expected = metric(case.model(corrupted))
+        handle.remove()
+    same(table[at].double(), expected, rtol=1e-4, atol=1e-6)
+
+
+@check(LENS, "patching.get_act_patch_resid_pre")
+def _(case: Case) -> None:
+    _patched(case, "get_act_patch_resid_pre", "blocks.1.hook_resid_pre", (slice(None), 3), (1, 3))
+
+
+@check(LENS, "patching.get_act_patch_attn_out, …_mlp_out")
+def _(case: Case) -> None:
+    for part in ("attn_out", "mlp_out"):
+        _patched(case, f"get_act_patch_{part}", f"blocks.1.hook_{part}", (slice(None), 3), (1, 3))
+
+
+@check(LENS, "patching.get_act_patch_attn_head_out_all_pos, …_q, …_v")
+def _(case: Case) -> None:
+    for part, point in (("out", "z"), ("q", "q"), ("v", "v")):
+        index = (slice(None), slice(None), 2)
+        _patched(case, f"get_act_patch_attn_head_{part}_all_pos", f"blocks.1.attn.hook_{point}", index, (1, 2))
+
+
+@check(LENS, "patching.get_act_patch_attn_head_pattern_all_pos")
+def _(case: Case) -> None:
+    name = "blocks.1.attn.hook_pattern"
+    _patched(case, "get_act_patch_attn_head_pattern_all_pos", name, (slice(None), 2), (1, 2))
+
+
+@check(LENS, "patching.get_act_patch_direct_path")
+def _(case: Case) -> None:
+    patching.get_act_patch_direct_path(
+        case.model, case.tokens.roll(1, 0), case.cache, case.cache, lambda logits: logits.sum(), 0, 1, verbose=False
+    )
+
+
+@check(LENS, 'head_detector.detect_head(model, "text", "previous_token_head")')
+def _(case: Case) -> None:
+    """With its measure `mul`: the share of attention that goes to the previous token."""
+    found = head_detector.detect_head(case.model, TEXTS[1], "previous_token_head", error_measure="mul")
+    ids = case.model.to_tokens(TEXTS[1])
+    pattern = case.model.patterns(ids)[0]  # [layers, heads, T, T]
+    share = pattern.diagonal(-1, -2, -1).sum(-1) / pattern.sum((-1, -2))
+    same(found.double(), share, rtol=1e-4, atol=1e-6)
+
+
+# ---- nnsight -----------------------------------------------------------------------------------
+
+SIGHT = "nnsight"
+
+
+@check(SIGHT, "trace: .output of every point that always fires")
+def _(case: Case) -> None:
+    names = [name for name, row in expected_hooks(case.model.config) if not row.on_demand]
+    found = {}
+    with case.sight.trace(case.tokens):
+        for name in names:
+            found[name] = case.sight.get(name).output.save()
+    for name in names:
+        same(found[name], case.cache[name])
+
+
+@check(SIGHT, "trace: hook_attn_scores, hook_pattern")
+def _(case: Case) -> None:
+    with case.sight.trace(case.tokens):
+        scores = case.sight.blocks[1].attn.hook_attn_scores.output.save()
+        pattern = case.sight.blocks[1].attn.hook_pattern.output.save()
+    same(scores, case.cache["attn_scores", 1])
+    same(pattern, case.cache["pattern", 1])
+
+
+@check(SIGHT, "trace: setting .output, in place too")
+def _(case: Case) -> None:
+    with case.sight.trace(case.tokens):
+        case.sight.blocks[1].attn.hook_z.output = case.sight.blocks[1].attn.hook_z.output * 0.5
+        case.sight.blocks[1].hook_mlp_in.output[:, 2] = 0
+        logits = case.sight.output.save()
+
+    def wiped(x: Tensor) -> Tensor:
+        x = x.clone()
+        x[:, 2] = 0
+        return x
+
+    handles = [case.torch_hook("blocks.1.attn.hook_z", lambda z: z * 0.5)]
+    handles.append(case.torch_hook("blocks.1.hook_mlp_in", wiped))
+    same(logits, case.model(case.tokens))
+    for handle in handles:
+        handle.remove()
+
+
+@check(SIGHT, ".grad inside backward")
+def _(case: Case) -> None:
+    grads: list[Tensor] = []
+    with case.sight.trace(case.tokens):
+        pattern = case.sight.blocks[1].attn.hook_pattern.output
+        z = case.sight.blocks[1].attn.hook_z.output
+        with case.sight.output.square().sum().backward():
+            grads.append(z.grad.save())
+            grads.append(pattern.grad.save())
+    model, names, seen = case.model, ["blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern"], {}
+    handles = [case.torch_hook(name, lambda x, name=name: seen.update({name: x})) for name in names]
+    with model.explicit_attention():
+        loss = model(case.tokens).square().sum()
+    for handle in handles:
+        handle.remove()
+    for got, expected in zip(grads, torch.autograd.grad(loss, [seen[name] for name in names]), strict=True):
+        same(got, expected)
+
+
+@check(SIGHT, "several invokes (a subclass joins them)")
+def _(case: Case) -> None:
+    with case.sight.trace() as tracer:
+        with tracer.invoke(case.tokens[:1]):
+            case.sight.blocks[1].attn.hook_z.output[:] = 0
+        with tracer.invoke(case.tokens[1:]):
+            other = case.sight.output.save()
+    same(other, case.model(case.tokens[1:]))
+
+
+@check(SIGHT, ".source of attention")
+def _(case: Case) -> None:
+    with case.sight.trace(case.tokens):
+        heads = case.sight.blocks[1].attn.source.self_heads_0.output.save()
+    same(heads, case.cache["z", 1])
+
+
+@check(SIGHT, "tracer.cache()")
+def _(case: Case) -> None:
+    with case.sight.trace(case.tokens) as tracer:
+        kept = tracer.cache()
+    same(kept.model.blocks[1].attn.hook_pattern.output, case.cache["pattern", 1])
+
+
+@check(SIGHT, "setting the readout of the streams, hook_resid_post")
+def _(case: Case) -> None:
+    with case.sight.trace(case.tokens):
+        case.sight.blocks[0].hook_resid_post.output = torch.zeros(2, 6, 32).double()
+        logits = case.sight.output.save()
+    same(logits, case.model(torch.zeros(2, 6, 32).double(), start_at_layer=1))
+
+
+# ---- what collects activations, and what reads Hugging Face models -----------------------------
+
+
+@check("SAELens", "the call of its ActivationsStore, made here")
+def _(case: Case) -> None:
+    """SAELens is not installed: this is the call that it makes for a hook of layer 0, and what it does with it."""
+    for name in ("blocks.0.hook_resid_post", "blocks.0.attn.hook_z"):
+        options: dict[str, Any] = {"names_filter": [name], "stop_at_layer": 1, "prepend_bos": False}
+        found = case.model.run_with_cache(case.tokens, **options)[1][name]
+        same(found.reshape(2, 6, -1), case.cache[name].flatten(2))
+
+
+EXPORT = "transformers, on an export"
+
+
+@check(EXPORT, "AutoModelForCausalLM: logits")
+def _(case: Case) -> None:
+    same(case.exported(case.tokens).logits, case.model(case.tokens), **LOOSE)
+
+
+@check(EXPORT, "generate")
+def _(case: Case) -> None:
+    """Greedy, against the model here asked anew for each token."""
+    rows = case.exported.generate(case.tokens[:1], max_new_tokens=4, do_sample=False, pad_token_id=0, eos_token_id=None)
+    expected = case.tokens[:1]
+    for _ in range(4):
+        expected = torch.cat([expected, case.model(expected)[:, -1:].argmax(-1)], 1)
+    assert torch.equal(rows, expected), f"{rows.tolist()} is not {expected.tolist()}"
+
+
+@check(EXPORT, "output_hidden_states=True")
+def _(case: Case) -> None:
+    states = case.exported(case.tokens, output_hidden_states=True).hidden_states
+    for layer in range(2):
+        same(states[layer], case.cache["resid_pre", layer], **LOOSE)
+    same(states[2] @ case.model.W_U, case.model(case.tokens), **LOOSE)
+
+
+@check("sparsify", "hooks on base_model, as its trainer sets them, made here")
+def _(case: Case) -> None:
+    """sparsify is not installed: it finds the one list of n layers in the base model and hooks a layer of it."""
+    base = case.exported.base_model
+    layers = [m for m in base.modules() if isinstance(m, torch.nn.ModuleList)]
+    layers = [m for m in layers if len(m) == case.exported.config.num_hidden_layers]
+    assert len(layers) == 1, f"{len(layers)} lists of layers, not one"
+    seen: list[Any] = []
+    handle = layers[0][0].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    case.exported(case.tokens)
+    handle.remove()
+    out = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+    if case.model.config.residual.streams:
+        raise InputError("a layer returns several streams, of which sparsify would take the first")
+    same(out, case.cache["resid_post", 0], **LOOSE)
+
+
+HARNESS = "lm-evaluation-harness"
+
+
+@check(HARNESS, "the calls of HFLM's loglikelihood, made here")
+def _(case: Case) -> None:
+    """Both parts encoded, padded on the right without a mask, log-softmax of the logits at the continuation."""
+    model, loglikelihoods, rows = case.exported, [], []
+    for context, continuation in (("Lily had", " a red ball."), ("Tom saw Lily.", " Tom")):
+        ids = case.words(context + continuation)["input_ids"]
+        rows.append((ids, len(case.words(context)["input_ids"])))
+    batch = torch.zeros(2, max(len(ids) for ids, _ in rows) - 1, dtype=torch.long)
+    for row, (ids, _) in enumerate(rows):
+        batch[row, : len(ids) - 1] = torch.tensor(ids[:-1])
+    with torch.no_grad():
+        scores = model(batch.to(model.device)).logits.log_softmax(-1)
+    for row, (ids, start) in enumerate(rows):
+        picked = scores[row, start - 1 : len(ids) - 1].gather(-1, torch.tensor(ids[start:])[:, None])
+        loglikelihoods.append(picked.sum())
+        losses = case.model(torch.tensor([ids]), return_type="loss", loss_per_token=True)
+        same(loglikelihoods[-1], -losses[0, start - 1 :].sum(), **LOOSE)
+
+
+@check(HARNESS, "the call of HFLM's generate_until, made here")
+def _(case: Case) -> None:
+    """A batch padded on the left with its mask, greedy, with a cache asked for."""
+    model = case.exported
+    rows = [case.words(text)["input_ids"] for text in ("Lily had a red", "Tom")]
+    longest = max(map(len, rows))
+    batch = torch.tensor([[case.words.pad_token_id] * (longest - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+    options: dict[str, Any] = {"do_sample": False, "use_cache": True, "pad_token_id": 0, "eos_token_id": None}
+    found = model.generate(input_ids=batch, attention_mask=mask, max_length=longest + 3, **options)[:, longest:]
+    for row, new in zip(rows, found, strict=True):
+        ids = torch.tensor([row])
+        for _ in range(3):
+            ids = torch.cat([ids, case.model(ids)[:, -1:].argmax(-1)], 1)
+        assert torch.equal(ids[0, len(row) :], new), f"{new.tolist()} is not {ids[0, len(row) :].tolist()}"
+
+
+@check(HARNESS, "HFLM itself")
+def _(case: Case) -> None:
+    raise NotRun("lm_eval is not installed" if find_spec("lm_eval") is None else "no check is written")
+
+
+# ---- what fails in silence elsewhere -----------------------------------------------------------
+
+
+@dataclass
+class Silent:
+    """Something that a peer does in silence, and that is one line here. Both are code that is run."""
+
+    title: str
+    peer: str
+    """Code with `bridge`, `Small`, `tokens`, `torch`, that runs through and sets `shown`."""
+    ours: str
+    """Code with `model`, `tokens`, `torch`, `edit`, `run`, `Query`, that raises `InputError`."""
+    names: dict[str, Any] = field(default_factory=dict)
+
+
+SILENT = [
+    Silent(
+        "a filter that matches no hook",
+        '_, cache = bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_patern"))\n'
+        'shown = f"a cache of {len(cache)} activations"',
+        'model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_patern"))',
+    ),
+    Silent(
+        "a misspelt name, on a HookedRootModule",
+        '_, cache = Small().run_with_cache(tokens, names_filter=["hook_patern"])\n'
+        'shown = f"a cache of {len(cache)} activations"',
+        'model.run_with_cache(tokens, names_filter=["blocks.0.attn.hook_patern"])',
+    ),
+    Silent(
+        "a hook that never fires",
+        'hook = ("blocks.1.hook_resid_post", lambda x, hook: x * 0)\n'
+        "out = bridge.run_with_hooks(tokens, fwd_hooks=[hook], stop_at_layer=1)\n"
+        'shown = f"the same as without it: {torch.equal(out, bridge(tokens, stop_at_layer=1))}"',
+        'with edit(model, {"blocks.1.attn.hook_z": lambda z, hook: z * 0}):\n    model(tokens, stop_at_layer=1)',
+    ),
+    Silent(
+        "an activation asked for that is not computed",
+        '_, cache = bridge.run_with_cache(tokens, names_filter=["blocks.1.hook_resid_post"], stop_at_layer=1)\n'
+        'shown = f"a cache of {len(cache)} activations"',
+        'model.run_with_cache(tokens, names_filter=["blocks.1.attn.hook_z"], stop_at_layer=1)',
+    ),
+    Silent(
+        "an edit that returns another shape",
+        'hook = ("blocks.0.hook_attn_out", lambda x, hook: x[:, :1])\n'
+        "out = bridge.run_with_hooks(tokens, fwd_hooks=[hook])\n"
+        'shown = f"logits {list(out.shape)}: position 0 was written to all"',
+        'with edit(model, {"blocks.0.hook_attn_out": lambda x, hook: x[:, :1]}):\n    model(tokens)',
+    ),
+    Silent(
+        "an edit that returns nothing",
+        "def halve(x, hook):\n    x * 0.5\n"
+        'out = bridge.run_with_hooks(tokens, fwd_hooks=[("blocks.0.hook_attn_out", halve)])\n'
+        'shown = f"the same as without it: {torch.equal(out, bridge(tokens))}"',
+        "def halve(x, hook):\n    x * 0.5\n"
+        'with edit(model, {"blocks.0.hook_attn_out": halve}):\n    model(tokens)',
+    ),
+    Silent(
+        "an edit after which values are not finite",
+        'hook = ("blocks.0.hook_attn_out", lambda x, hook: x / 0)\n'
+        "out = bridge.run_with_hooks(tokens, fwd_hooks=[hook])\n"
+        'shown = f"{int(out.isnan().sum())} of {out.numel()} logits are NaN"',
+        'with edit(model, {"blocks.0.hook_attn_out": lambda x, hook: x / 0}):\n    model(tokens)',
+    ),
+    Silent(
+        "a layer to stop at that does not exist",
+        'out = bridge(tokens, stop_at_layer=7)\nshown = f"the logits of all layers, {list(out.shape)}"',
+        "model(tokens, stop_at_layer=7)",
+    ),
+    Silent(
+        "the loss of a single token",
+        'shown = f"a loss of {float(bridge(tokens[:, :1], return_type=\'loss\').detach())}"',
+        'model(tokens[:, :1], return_type="loss")',
+    ),
+    Silent(
+        "dropout that is on",
+        "bridge.train()\n_, one = bridge.run_with_cache(tokens)\n_, two = bridge.run_with_cache(tokens)\n"
+        'bridge.eval()\nname = "blocks.1.hook_resid_post"\n'
+        'shown = f"two caches of the same tokens, equal: {torch.equal(one[name], two[name])}"',
+        'model.train()\nrun(model, Query(tokens=tokens, hooks=("hook_embed",)))',
+    ),
+]  # fmt: skip
+
+
+class Small(HookedRootModule):
+    """The smallest model of TransformerLens: an embedding with a hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.hook_embed = torch.nn.Embedding(100, 4), HookPoint()
+        self.setup()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The embedding."""
+        return self.hook_embed(self.embed(tokens))
+
+
+def bridge() -> Any:
+    """TransformerLens' bridge around a random GPT-2."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32, initializer_range=0.2)
+    return build_bridge_from_module(GPT2LMHeadModel(config).eval(), "GPT2LMHeadModel", hf_config=config)
+
+
+def silences() -> list[dict[str, str]]:
+    """Every silent failure with what its code gives there, and what it says here."""
+    theirs, tokens = bridge(), torch.arange(12).reshape(2, 6)
+    rows = []
+    for one in SILENT:
+        names: dict[str, Any] = {"bridge": theirs, "Small": Small, "tokens": tokens, "torch": torch}
+        with torch.no_grad():
+            exec(one.peer, names)
+        ours = {"model": build("std-t", "tiny"), "tokens": tokens, "torch": torch}
+        try:
+            exec(one.ours, {**ours, "edit": edit, "run": run, "Query": Query})
+        except InputError as error:
+            said = str(error)
+        else:
+            raise AssertionError(f"{one.title}: nothing was said")
+        rows.append({"what": one.title, "peer": one.peer, "shown": names["shown"], "ours": one.ours, "says": said})
+    return rows
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+
+def tokenizer() -> Tokenizer:
+    """One that fits the tiny models."""
+    return Tokenizer.train(documents(0, 60), 300)
+
+
+def columns(presets: Sequence[str], checks: Sequence[Check]) -> Iterator[tuple[str, dict[str, str]]]:
+    """(preset, {row: cell}) one after the other."""
+    words = tokenizer()
+    for preset in presets:
+        case = Case(preset, words)
+        yield preset, {f"{row.tool}: {row.call}": cell(row, case) for row in checks}
+
+
+def table() -> dict[str, Any]:
+    """The whole: versions, cells by preset, and silent failures."""
+    versions = {tool: version(tool) for tool in TOOLS}
+    return {"versions": versions, "cells": dict(columns(list(PRESETS), CHECKS)), "silent": silences()}
+
+
+def differences(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """A line for each version, cell and silent failure that is not as it was."""
+
+    def lines(table: dict[str, Any]) -> dict[str, Any]:
+        cells = {f"{preset}: {row}": one for preset, rows in table["cells"].items() for row, one in rows.items()}
+        silent = {f"{row['what']}: {part}": one for row in table["silent"] for part, one in row.items()}
+        return {**table["versions"], **cells, **silent}
+
+    new, old = lines(now), lines(before)
+    return [
+        f"{name}: {new.get(name)!r}, not {old.get(name)!r}" for name in {**old, **new} if new.get(name) != old.get(name)
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the file, or say what differs from it; exit code 1 where something does."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    now = table()
+    if options.write:
+        FILE.write_text(json.dumps(now, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return
+    found = differences(now, json.loads(FILE.read_text(encoding="utf-8")))
+    print("\n".join(found) or "every cell is as it was")
+    if found:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

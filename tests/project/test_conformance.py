@@ -1,0 +1,56 @@
+"""The table of what other tools do on our models is what they do."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamscope.models.config.presets import PRESETS
+from tests.project.conformance import CHECKS, FILE, SILENT, Case, cell, differences, tokenizer
+
+TABLE = json.loads(FILE.read_text(encoding="utf-8"))
+HERE = [row for row in CHECKS if row.tool in ("TransformerLens", "SAELens")]
+"""Those that leave this process as it is: importing nnsight does not."""
+
+
+def test_the_table_has_every_cell_and_no_failure() -> None:
+    rows = [f"{row.tool}: {row.call}" for row in CHECKS]
+    assert list(TABLE["cells"]) == list(PRESETS) and len(set(rows)) == len(rows)
+    for preset, cells in TABLE["cells"].items():
+        assert list(cells) == rows, preset
+        assert not [one for one in cells.values() if not one.startswith(("yes", "no: ", "not run: "))]
+    assert [(one.title, one.peer, one.ours) for one in SILENT] == [
+        (row["what"], row["peer"], row["ours"]) for row in TABLE["silent"]
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_column(capsys: pytest.CaptureFixture[str]) -> None:
+    """The preset of which most is refused: hyper-connections and Canon layers."""
+    case = Case("kromcanon", tokenizer())
+    for row in HERE:
+        name = f"{row.tool}: {row.call}"
+        assert cell(row, case) == TABLE["cells"]["kromcanon"][name], name
+
+
+def test_a_cell_that_changes_is_told() -> None:
+    changed = json.loads(json.dumps(TABLE))
+    changed["cells"]["lfa"]["TransformerLens: QK"] = "no: gone"
+    changed["silent"][0]["shown"] = "a line"
+    changed["versions"]["nnsight"] = "9"
+    found = differences(changed, TABLE)
+    assert len(found) == 3 and "lfa: TransformerLens: QK: 'no: gone', not 'yes'" in found
+    assert not differences(TABLE, TABLE)
+
+
+@pytest.mark.slow
+def test_every_cell(tmp_path: Path) -> None:
+    """All of it anew, in a process of its own; `python -m tests.project.conformance --write` writes what changed."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "tests.project.conformance"]
+    own = {**os.environ, "PYTHONPATH": str(root), "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=root, env=own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
