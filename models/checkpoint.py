@@ -217,7 +217,10 @@ def run_label(folder: Path) -> str:
 
 def model_config(folder: Path) -> ModelConfig:
     """The model configuration of a run."""
-    data = read_json(folder / "config.json", Config)
+    path = folder / "config.json"
+    if path.is_file() and "model_type" in read_json(path, dict[str, Any]):
+        raise InputError(f"{folder} is the folder of a Hugging Face model: name it {HUGGING_FACE}{folder}")
+    data = read_json(path, Config)
     if data["format"] != FORMAT:
         raise InputError(f"{folder / 'config.json'} is not of format {FORMAT}")
     return from_dict(ModelConfig, data["model"])

@@ -90,6 +90,8 @@ def test_logits_are_ours_bit_by_bit(name: str, code: Any, tmp_path: Path) -> Non
     with torch.no_grad():
         assert torch.equal(peer(tokens()).logits, model(tokens()))
     assert not any(type(m).__module__.startswith("streamscope") for m in peer.modules())
+    with pytest.raises(InputError, match="name it hf:"):
+        load(tmp_path / "theirs")
     back = load(f"hf:{tmp_path / 'theirs'}")
     assert back.config == model.config
     assert all(torch.equal(x, back.state_dict()[key]) for key, x in model.state_dict().items())

@@ -1,0 +1,122 @@
+"""The card of tables for the Hugging Face hub: what a row is, every column with its unit, the model and the data.
+
+    python -m features.extract runs/pls --out shared/features.parquet
+    python -m features.card shared/features.parquet --license cc-by-4.0
+
+The second writes shared/README.md, with the header by which datasets.load_dataset("shared") finds the tables. Several
+tables of one folder become its configurations, by the names of their files. Tables of other instruments have cards too.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m features.card`."""
+
+    tables: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Parquet files of one folder, as `features.extract` and every instrument write them."""
+    license: str = ""
+    """Licence of the tables, as the hub names it (mit, cc-by-4.0)."""
+    force: bool = False
+    """Write in place of a README.md that is there."""
+
+
+def card(tables: Sequence[Path], license: str = "") -> str:
+    """README.md of tables. Raises `InputError` for a file that is no table of ours."""
+    head = ["---", *([f"license: {license}"] if license else []), "tags:", "- streamscope", "configs:"]
+    parts = []
+    for path in tables:
+        about, columns, kinds, rows = _read(path)
+        head += [f"- config_name: {path.stem}", f"  data_files: {path.name}"]
+        parts += [f"## {path.stem}", _of(about, rows), _columns(columns, kinds)]
+    names = ", ".join(path.stem for path in tables)
+    licence = license or "Not stated by who wrote this card."
+    return "\n\n".join(["\n".join([*head, "---"]), f"# {names}", *parts, f"## Licence\n\n{licence}"]) + "\n"
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str], int]:
+    """(what a table says of itself, its columns, their types, its rows)."""
+    import pyarrow.parquet as pq
+
+    from streamscope.models.disk import parse as parsed
+    from streamscope.probes.tables import read_about
+
+    about = read_about(path).get("about")
+    file = pq.ParquetFile(path)
+    said = (file.schema_arrow.metadata or {}).get(b"table")
+    if about is None or said is None:
+        raise InputError(f"{path} is no table of an instrument: python -m features.extract --out {path} writes one")
+    table = parsed(said, dict[str, Any], f"table of {path}")
+    kinds = {field.name: str(field.type) for field in file.schema_arrow}
+    columns = [column for column in table["columns"] if column["name"] in kinds]
+    if "undefined" in kinds:
+        columns.append({"name": "undefined", "unit": "text", "doc": "why a value of the row is missing", "source": ""})
+    return {**about, "title": table.get("title", "")}, columns, kinds, file.metadata.num_rows
+
+
+def _of(about: dict[str, Any], rows: int) -> str:
+    """Title, model, data, options."""
+    lines = [about["title"], f"{rows:,} rows, by `{about.get('instrument')}` of streamscope."]
+    model = f"Model: {about['model']}" if about.get("model") else ""
+    checkpoint = about.get("features", {}).get("checkpoint")
+    lines.append(model + (f", weights of sha256 `{checkpoint}`" if checkpoint and model else ""))
+    for kind, data in (about.get("data") or {}).items():
+        source = data.get("source") if isinstance(data, dict) else None
+        if isinstance(source, dict):
+            lines.append(f"{kind}: `{source.get('source')}`, fingerprint `{data.get('corpus')}`")
+    options = {name: value for name, value in (about.get("options") or {}).items() if value not in (None, [], "")}
+    if options:
+        lines.append("Options: " + ", ".join(f"`{name}={value}`" for name, value in options.items()))
+    return "\n\n".join(line for line in lines if line)
+
+
+def _columns(columns: list[dict[str, Any]], kinds: dict[str, str]) -> str:
+    """One row for a column, or for columns that differ by numbers (layer, head) alone."""
+
+    def alike(column: dict[str, Any]) -> tuple[str, ...]:
+        numberless = (re.sub(r"\d+", "#", str(column[what])) for what in ("name", "unit", "doc", "source"))
+        return (*numberless, kinds[column["name"]])
+
+    rows = ["| column | unit | type | what it is | source |", "| --- | --- | --- | --- | --- |"]
+    for _, group in groupby(columns, alike):
+        found = list(group)
+        first, last = found[0], found[-1]
+        name = f"`{first['name']}`" + (f" … `{last['name']}` ({len(found)})" if len(found) > 1 else "")
+        cells = [name, first["unit"], kinds[first["name"]], first["doc"], first["source"]]
+        rows.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, write README.md beside the tables."""
+    options = parse(Options, argv, __doc__)
+    if not options.tables:
+        raise InputError("give tables: python -m features.card FOLDER/features.parquet")
+    folders = {path.parent.resolve() for path in options.tables}
+    if len(folders) > 1:
+        raise InputError(
+            f"{options.tables[0]} and {options.tables[-1]} lie in different folders; a card is of one folder"
+        )
+    out = options.tables[0].parent / "README.md"
+    if out.exists() and not options.force:
+        raise InputError(f"{out} is there already; --force writes in its place")
+
+    from streamscope.models.disk import write_text
+
+    write_text(out, card(options.tables, options.license))
+    print(f"written {out}")
+
+
+if __name__ == "__main__":
+    command(main)

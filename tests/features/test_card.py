@@ -1,0 +1,47 @@
+"""The card of feature tables says every column with its unit, and `datasets` opens a folder by it."""
+
+import re
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streamscope.features.card import main
+from streamscope.features.extract import main as extract
+from streamscope.features.store import read_features
+from streamscope.models.errors import InputError
+from tests.tiny import untrained
+
+
+def test_card(tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, folder = untrained("pls", tiny_run, tmp_path / "pls"), tmp_path / "shared"
+    table = folder / "features.parquet"
+    extract([str(run), "--data", str(corpus[1]), "--max-tokens", "60", "--out", str(table), "--device", "cpu"])
+    main([str(table), str(folder / "features-depth.parquet"), "--license", "cc-by-4.0"])
+    text = (folder / "README.md").read_text()
+    assert text.startswith("---\nlicense: cc-by-4.0\n") and "60 rows, by `extract`" in text
+    told = text.partition("## features-depth")[0]
+    found = read_features(table)
+    rows = dict(re.findall(r"^\| `(\w+)`.*? \| (.+?) \|", told, re.MULTILINE))
+    stems = {re.sub(r"\d+", "#", name): unit for name, unit in rows.items()}
+    for column in found.columns:
+        assert stems[re.sub(r"\d+", "#", column.name)] == column.unit
+    assert {"document", "position", "token", "target", "prediction"} <= rows.keys()
+    n = int(re.search(r"`head_act_stable_L0H0` … `head_act_stable_L1H3` \((\d+)\)", told)[1])  # type: ignore[index]
+    assert n == 8, "heads of two layers in one row"
+    assert found.about["checkpoint"] in told and "`tier=structural`" in told
+    for name, path in (("features", table), ("features-depth", folder / "features-depth.parquet")):
+        read = datasets.load_dataset(str(folder), name, split="train", cache_dir=str(tmp_path / "cache"))
+        assert read.column_names == pq.read_schema(path).names and len(read) == pq.read_metadata(path).num_rows
+    capsys.readouterr()
+    other = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"x": [1]}), other)
+    for argv, line in (([], "give tables"), ([str(table)], "is there already"), ([str(other)], "no table of an instr"),
+                       ([str(table), str(other)], "different folders"),
+                       ([str(tmp_path / "no")], "does not exist")):  # fmt: skip
+        with pytest.raises(InputError, match=line):
+            main(argv)
+    main([str(table), "--force"])
+    assert "Not stated" in (folder / "README.md").read_text()
