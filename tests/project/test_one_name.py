@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from streamscope.__main__ import commands
+
 ROOT = Path(__file__).resolve().parents[2]
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
 ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")
 SAME = """
 import importlib, pickle, sys
@@ -84,19 +87,61 @@ def test_every_package_is_in_the_wheel() -> None:
     assert set(told) == there
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of what is committed; setuptools is the installed one, so that nothing is fetched."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(folder / "clone")], check=True)
+    argv = ["wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(folder / "clone")]
+    done = subprocess.run([*PIP, *argv], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(wheel: Path) -> Path:
+    """The wheel, installed into an empty folder."""
+    subprocess.run([*PIP, "install", "--no-deps", "--target", str(wheel.parent / "site"), str(wheel)], check=True)
+    return wheel.parent / "site"
+
+
 @pytest.mark.slow
-def test_a_wheel_in_an_empty_folder(tmp_path: Path) -> None:
-    clone, site = tmp_path / "clone", tmp_path / "site"
-    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(tmp_path), str(clone)], check=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+def test_the_wheel_holds_what_commands_read_and_one_model(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
     assert not [n for n in names if n.split("/")[0] in (*ROOMS, "tests", "datasets")]
-    subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(wheel)], check=True)
+    models = {n.split("/")[3] for n in names if n.startswith("streamscope/models/zoo/") and n.count("/") == 4}
+    assert models == {"lfa"} and wheel.stat().st_size < 6e6
+    read = [p for p in subprocess.run(["git", "ls-files", "-z", *ROOMS, "datasets"], cwd=ROOT, capture_output=True,
+                                      text=True, check=True).stdout.split("\0") if p]  # fmt: skip
+    wanted = {f"streamscope/{p}" for p in read if not p.endswith(".md") and not p.startswith("models/zoo/")}
+    assert wanted <= names  # templates, style sheets, word lists, prompts: whatever is no document
+
+
+@pytest.mark.slow
+def test_a_wheel_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
     where = foreign(tmp_path / "user")
-    code = "from streamscope.models import load; print(load('lfa').config.name)"
+
+    def streamscope(*argv: str) -> subprocess.CompletedProcess[str]:
+        return run([str(site / "bin" / "streamscope"), *argv], where, PYTHONPATH=str(site))
+
+    code = "from streamscope.models import load; model = load('stories/lfa'); print(model.run)"
     done = run(["-c", code], where, PYTHONPATH=str(site))
-    assert done.stdout == "lfa\n", done.stderr
-    done = run(["-m", "streamscope", "pds", "lfa"], where, PYTHONPATH=str(site))
-    assert done.returncode == 0 and "L5H4" in done.stdout, done.stderr
+    assert done.stdout == f"{site}/streamscope/models/zoo/lfa\n", done.stderr
+    listed = run(["-X", "importtime", str(site / "bin" / "streamscope"), "--help"], where, PYTHONPATH=str(site))
+    assert "torch" not in listed.stderr and "pandas" not in listed.stderr
+    for name, module in commands().items():
+        (line,) = (line for line in listed.stdout.splitlines() if line.split()[:1] == [name])
+        assert len(line.split()) > 3, f"{module} says nothing of itself"
+    done = streamscope("ablate", "--heads", "L5.H4", "--draws", "1", "--max-documents", "3", "--out", "a.csv")
+    assert done.returncode == 0 and "L5H4" in done.stdout and (where / "a.csv").is_file(), done.stderr
+    small = ("--pairs", "20", "--documents", "4", "--suppress-pairs", "8", "--draws", "1", "--k", "1")
+    done = streamscope("demo", "stories/lfa", "--out", "page", *small)
+    assert done.returncode == 0 and (where / "page" / "index.html").stat().st_size > 1e5, done.stderr
+    (where / "mine.py").write_text("def halve(value, hook):\n    return value * 0.5\n")
+    small = ("--only", "loss", "--max-documents", "3", "--edit", "mine.py:halve@blocks.3.hook_mlp_out")
+    done = streamscope("phenomena", "stories/lfa", "--control", "stories/lfa", *small)
+    assert done.returncode == 0 and "stories/lfa, edited minus stories/lfa" in done.stdout, done.stderr
+    done = streamscope("ablation_effects")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: stories/pls is not part of this installation, which has stories/lfa; give")
