@@ -22,6 +22,7 @@ from typing_extensions import TypedDict
 
 from streamscope.models.bounds import LARGEST_INT
 from streamscope.models.errors import InputError
+from streamscope.models.text import SplitAt
 
 # ---- what a run folder holds -------------------------------------------------------------------
 
@@ -101,6 +102,9 @@ class Sources(TypedDict):
     valid: str | None
     text_field: str
     max_documents: int | None
+    split_at: NotRequired[SplitAt]
+    valid_fraction: NotRequired[float | None]
+    valid_blocks: NotRequired[int | None]
 
 
 class Config(TypedDict):

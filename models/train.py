@@ -4,6 +4,7 @@ python -m models.train lfa --data stories --scale zoo --out runs/lfa
 python -m models.train lfa --data train.txt --valid valid.txt --scale small --out runs/lfa --epochs 4
 python -m models.train lfa --data "stories4*.5 + tinystories.txt*.5" --scale zoo --out runs/mixed
 python -m models.train lfa --data stories4 --scale zoo --phases 18000:8x64,2000:8x128 --out runs/phases
+python -m models.train lfa --data book.txt --valid-blocks 20 --out runs/book
 python -m models.train pls --data corpus/ --tokenizer gpt2/ --scale paper --out runs/pls
 python -m models.train --resume --out runs/lfa
 torchrun --nproc-per-node 4 -m models.train lfa --data stories --scale paper --out runs/lfa
@@ -58,9 +59,6 @@ def _start(options: Options, out: Path) -> None:
     group, device = ranks(training.device, training.parallel)
     if group.leader:
         print(f"reading {options.data}", file=sys.stderr)
-    source = dict(
-        data=options.data, valid=options.valid, text_field=options.text_field, max_documents=options.max_documents
-    )
     with group.leader_first():
         data = prepare(
             options.data,
@@ -69,13 +67,16 @@ def _start(options: Options, out: Path) -> None:
             config.d_vocab,
             text_field=options.text_field,
             max_documents=options.max_documents,
+            split_at=options.split_at,
+            valid_fraction=options.valid_fraction,
+            valid_blocks=options.valid_blocks,
         )
     if data.tokenizer.d_vocab != config.d_vocab:
         if "d_vocab" in changes and data.tokenizer.d_vocab > config.d_vocab:
             raise InputError(f"the tokenizer has {data.tokenizer.d_vocab} entries, d_vocab is {config.d_vocab}")
         if "d_vocab" not in changes:
             config = override(config, {"d_vocab": data.tokenizer.d_vocab})
-    trainer = _trainer(config, training, data, out, source, options.scale, group, device)
+    trainer = _trainer(config, training, data, out, data.source, options.scale, group, device)
     _fit(trainer, data)
 
 
@@ -99,8 +100,7 @@ def _go_on(out: Path) -> None:
             source["valid"],
             str(folder / "tokenizer.json"),
             config.d_vocab,
-            text_field=source["text_field"],
-            max_documents=source["max_documents"],
+            **{name: value for name, value in source.items() if name not in ("data", "valid")},
         )
     manifest = read_json(folder / "manifest.json", Trained)
     for part, now in (("train", data.train), ("valid", data.valid)):

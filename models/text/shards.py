@@ -22,6 +22,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def pack(
     cache_dir: Path | None = None,
     part: str = "all",
     valid_fraction: float = 0.05,
+    valid_blocks: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TokenShards:
     """Tokenize `corpus`, or find it tokenized in the cache; memory is bounded by the largest document.
@@ -128,6 +130,8 @@ def pack(
         cache_dir: root of the cache; default `$STREAMSCOPE_CACHE`, else `~/.cache/streamscope`.
         part: "all" documents, or the "train" or "valid" side of the split of `in_validation`.
         valid_fraction: expected share of documents on the validation side; unused for part "all".
+        valid_blocks: split every document instead, in so many blocks of one length: the end of each is held out
+            (`pieces`), and what is left of it becomes documents of its own.
         progress: called with the number of documents just written, group by group.
 
     Raises:
@@ -142,12 +146,16 @@ def pack(
         "format": FORMAT,
         "corpus": corpus.fingerprint(),
         "tokenizer": tokenizer.sha256,
-        "rule": _rule(part, valid_fraction),
+        "rule": _rule(part, valid_fraction, valid_blocks),
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def build(folder: Path) -> None:
-        counts = _write(folder, corpus, tokenizer, _keeper(part, valid_fraction), progress)
+        keep = _keeper(part, valid_fraction) if valid_blocks is None else _keeper("all", valid_fraction)
+        cut = None if part == "all" else valid_blocks
+        counts = _write(folder, corpus, tokenizer, keep, progress, lambda ids: (
+            [ids] if cut is None else pieces(ids, part, valid_fraction, cut)
+        ))  # fmt: skip
         meta = json.dumps({**identity, "part": part, **counts}, indent=1)
         (folder / "meta.json").write_text(meta, encoding="utf-8")
 
@@ -163,6 +171,22 @@ def in_validation(document: str, valid_fraction: float) -> bool:
     """
     bucket = int(hashlib.sha256(document.encode()).hexdigest()[:8], 16) % SPLIT_BINS
     return bucket < round(valid_fraction * SPLIT_BINS)
+
+
+def pieces(ids: Sequence[int], part: str, valid_fraction: float, blocks: int) -> list[Sequence[int]]:
+    """The "train" or "valid" side of one document (BOS first) in contiguous pieces, each with BOS in front.
+
+    Its n tokens are cut into blocks [⌊in/B⌋, ⌊(i+1)n/B⌋); the last `valid_fraction` of each, rounded, is held out. No
+    token is on both sides. A document with fewer than 2 tokens to hold out in a block is trained on whole.
+    """
+    bos, body = ids[:1], ids[1:]
+    edges = [i * len(body) // blocks for i in range(blocks + 1)]
+    held = [round(valid_fraction * (stop - start)) for start, stop in pairwise(edges)]
+    if min(held) < 2:
+        return [ids] if part == "train" else []
+    cuts = [stop - n for stop, n in zip(edges[1:], held, strict=True)]
+    sides = zip(edges, cuts, strict=False) if part == "train" else zip(cuts, edges[1:], strict=True)
+    return [[*bos, *body[start:stop]] for start, stop in sides if stop > start]
 
 
 class Windows:
@@ -281,9 +305,12 @@ def _gather(
     return inputs, rows[:, 1:].masked_fill(empty[:, 1:], NO_TARGET)
 
 
-def _rule(part: str, valid_fraction: float) -> str:
+def _rule(part: str, valid_fraction: float, blocks: int | None = None) -> str:
     if part == "all":
         return "every document"
+    if blocks is not None:
+        side = "the last" if part == "valid" else "all but the last"
+        return f"{side} {valid_fraction:g} of each of the {blocks} blocks of every document"
     side = "below" if part == "valid" else "not below"
     bound = round(valid_fraction * SPLIT_BINS)
     return f"documents whose text's sha256 (first 8 hex digits, modulo {SPLIT_BINS}) is {side} {bound}"
@@ -301,6 +328,7 @@ def _write(
     tokenizer: Tokenizer,
     keep: Callable[[str], bool],
     progress: Callable[[int], None] | None,
+    cut: Callable[[Sequence[int]], Sequence[Sequence[int]]],
 ) -> dict[str, Any]:
     """Write `tokens.bin` and `starts.npy`; return the counts and sizes for `meta.json`."""
     dtype = np.dtype(np.uint16 if tokenizer.d_vocab <= 2**16 else np.uint32)
@@ -308,7 +336,7 @@ def _write(
     written = hashlib.sha256()
     with open(folder / "tokens.bin", "wb") as file:
         for group in _groups(document for document in corpus.documents() if keep(document)):
-            for ids in tokenizer.encode_batch(group):
+            for ids in chain.from_iterable(map(cut, tokenizer.encode_batch(group))):
                 tokens = np.asarray(ids, dtype=dtype).tobytes()
                 written.update(tokens)
                 file.write(tokens)
@@ -316,7 +344,10 @@ def _write(
             if progress is not None:
                 progress(len(group))
     if len(starts) == 1:
-        raise InputError(f"{corpus.source}: no document on this side of the split; change valid_fraction")
+        raise InputError(
+            f"{corpus.source}: nothing on this side of the split, too little text; give another --valid-fraction, "
+            "other --valid-blocks or --valid"
+        )
     index = io.BytesIO()
     np.save(index, np.asarray(starts, dtype=np.int64))
     (folder / "starts.npy").write_bytes(index.getvalue())

@@ -11,6 +11,7 @@ import tyro
 
 from streamscope.models.bounds import Bounds, Count, NotNegative, Positive, Seed, Share, Whole, check
 from streamscope.models.errors import InputError
+from streamscope.models.text import SplitAt
 
 Decay = Annotated[float, Bounds(low=0, below=1)]
 """How much a running mean keeps of itself at every step."""
@@ -267,9 +268,17 @@ class Options:
     """Training SOURCE: a .txt, .jsonl or .parquet file or a folder of them, a Hugging Face id, stories, stories4, or a
     mixture of these with weights of their tokens, "A*.5 + B*.5"."""
     valid: str | None = None
-    """Validation SOURCE; without it 5 % of the documents of --data are held out."""
+    """Validation SOURCE; without it a part of --data is held out."""
+    valid_fraction: Annotated[float, Bounds(above=0, below=1)] | None = None
+    """Without --valid: how much of --data is held out, by default 0.05: documents, chosen by their text."""
+    valid_blocks: Count | None = None
+    """Hold out the ends of so many blocks of every document instead: contiguous text that no training window reads. By
+    default where whole documents leave one side empty, as of one book: 10."""
     text_field: str = "text"
     """Field or column that holds the text, in JSONL, parquet and Hugging Face sources."""
+    split_at: SplitAt = "separator"
+    """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
+    or nothing: every file is one."""
     max_documents: Count | None = None
     """Read at most this many documents."""
     scale: Literal["paper", "small", "zoo", "tiny"] = "small"

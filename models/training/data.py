@@ -12,10 +12,12 @@ from streamscope.models.text import SplitAt
 from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.corpus import Corpus, MixtureCorpus, open_corpus
 from streamscope.models.text.mixture import MixedWindows, Mixture
-from streamscope.models.text.shards import TokenShards, Windows, pack
+from streamscope.models.text.shards import TokenShards, Windows, in_validation, pack
 from streamscope.models.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
+BLOCKS = 10
+"""Whose ends are held out where whole documents cannot be."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Data:
     train: TokenShards | Mixture
     valid: TokenShards
     description: dict[str, Any]
+    source: dict[str, Any]
+    """What config.json keeps of it: the arguments of `prepare`, with the blocks that were chosen."""
 
 
 def prepare(
@@ -36,33 +40,56 @@ def prepare(
     *,
     text_field: str = "text",
     max_documents: int | None = None,
+    split_at: SplitAt = "separator",
+    valid_fraction: float | None = None,
+    valid_blocks: int | None = None,
 ) -> Data:
     """Open the corpora, train or load the tokenizer, tokenize; all of it is cached by content.
 
-    Without `valid`, documents are held out by a hash of their text (`models.text.shards.in_validation`). The parts of a
+    Without `valid`, documents are held out by a hash of their text (`models.text.shards.in_validation`); with
+    `valid_blocks`, or where that leaves one side empty (`BLOCKS`), the ends of blocks of every document. The parts of a
     mixture are packed each for itself for training; those held out are one text, mixed as the weights say.
     """
-    corpus = open_corpus(source, text_field=text_field, max_documents=max_documents)
-    held_out = open_corpus(valid, text_field=text_field) if valid is not None else None
+    if valid is not None and (valid_fraction is not None or valid_blocks is not None):
+        raise InputError("--valid names what is held out: leave out --valid-fraction and --valid-blocks, or --valid")
+    corpus = open_corpus(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
+    held_out = open_corpus(valid, text_field=text_field, split_at=split_at) if valid is not None else None
+    fraction = VALID_FRACTION if valid_fraction is None else valid_fraction
+    if held_out is None and valid_blocks is None and not _divisible(corpus, fraction):
+        valid_blocks = BLOCKS
     tok = Tokenizer.load(_tokenizer_path(tokenizer)) if tokenizer is not None else trained_bpe(corpus, d_vocab)
     if held_out is not None:
-        train, val = _packed(corpus, tok, "all"), pack(held_out, tok)
+        train, val = _packed(corpus, tok, "all", fraction, None), pack(held_out, tok)
     else:
-        train = _packed(corpus, tok, "train")
-        val = pack(corpus, tok, part="valid", valid_fraction=VALID_FRACTION)
+        train = _packed(corpus, tok, "train", fraction, valid_blocks)
+        val = pack(corpus, tok, part="valid", valid_fraction=fraction, valid_blocks=valid_blocks)
     description = {
         "train": {**train.meta, "n_tokens": train.n_tokens, "n_documents": train.n_documents},
         "valid": {**val.meta, "n_tokens": val.n_tokens, "n_documents": val.n_documents},
         "tokenizer": {"sha256": tok.sha256, "d_vocab": tok.d_vocab, "source": tokenizer or "BPE trained on the data"},
     }
-    return Data(tok, train, val, description)
+    source_options = {
+        "data": source, "valid": valid, "text_field": text_field, "max_documents": max_documents, "split_at": split_at,
+        "valid_fraction": valid_fraction, "valid_blocks": valid_blocks,
+    }  # fmt: skip
+    return Data(tok, train, val, description, source_options)
 
 
-def _packed(corpus: Corpus, tok: Tokenizer, part: str) -> TokenShards | Mixture:
+def _packed(corpus: Corpus, tok: Tokenizer, part: str, fraction: float, blocks: int | None) -> TokenShards | Mixture:
+    options: dict[str, Any] = {"part": part, "valid_fraction": fraction, "valid_blocks": blocks}
     if isinstance(corpus, MixtureCorpus):
-        shards = [pack(one, tok, part=part, valid_fraction=VALID_FRACTION) for one in corpus.parts]
-        return Mixture(corpus, shards)
-    return pack(corpus, tok, part=part, valid_fraction=VALID_FRACTION)
+        return Mixture(corpus, [pack(one, tok, **options) for one in corpus.parts])
+    return pack(corpus, tok, **options)
+
+
+def _divisible(corpus: Corpus, fraction: float) -> bool:
+    """Whether whole documents are on both sides of the split; reads until there are."""
+    sides = set()
+    for document in corpus.documents():
+        sides.add(in_validation(document, fraction))
+        if len(sides) == 2:
+            return True
+    return False
 
 
 def windows(shards: TokenShards | Mixture, n_ctx: int, packing: str = "stream") -> Windows | MixedWindows:
@@ -111,11 +138,14 @@ def evaluation_shards(
     if saved is None:
         raise InputError(f"{folder} does not say what it was trained on; give --data SOURCE")
     try:
+        options: dict[str, Any] = {"text_field": saved["text_field"], "split_at": saved.get("split_at", "separator")}
         if saved["valid"] is not None:
-            shards = pack(open_corpus(saved["valid"], text_field=saved["text_field"]), tokenizer)
+            shards = pack(open_corpus(saved["valid"], **options), tokenizer)
         else:
-            corpus = open_corpus(saved["data"], text_field=saved["text_field"], max_documents=saved["max_documents"])
-            shards = pack(corpus, tokenizer, part="valid", valid_fraction=VALID_FRACTION)
+            corpus = open_corpus(saved["data"], max_documents=saved["max_documents"], **options)
+            fraction, blocks = saved.get("valid_fraction"), saved.get("valid_blocks")
+            share = VALID_FRACTION if fraction is None else fraction
+            shards = pack(corpus, tokenizer, part="valid", valid_fraction=share, valid_blocks=blocks)
     except InputError as error:
         raise InputError(f"the run's own validation data cannot be read ({error}); give --data SOURCE") from None
     was = (

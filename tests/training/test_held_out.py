@@ -1,0 +1,106 @@
+"""What is held out of text without a validation file: documents, or the ends of blocks of a long one."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.text.corpus import open_corpus
+from streamscope.models.text.shards import Windows, in_validation, pack, pieces
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.models.train import main as train
+from streamscope.models.training.data import evaluation_shards, prepare
+from tests.tiny import WORDS, arguments
+
+BOS = 0
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One text in paragraphs, without a separator."""
+    draw = random.Random(5)
+    path = tmp_path_factory.mktemp("book") / "book.txt"
+    path.write_text("\n\n".join(" ".join(draw.choices(WORDS, k=draw.randint(20, 60))) + "." for _ in range(60)))
+    return path
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 10])
+@pytest.mark.parametrize("fraction", [0.05, 0.3])
+@pytest.mark.parametrize("n", [397, 1000])
+def test_pieces_are_the_document_and_share_nothing(n: int, blocks: int, fraction: float) -> None:
+    """Every token is a number of its own: what is on which side can be read off."""
+    sides = {part: pieces([BOS, *range(1, n + 1)], part, fraction, blocks) for part in ("train", "valid")}
+    assert all(piece[0] == BOS for side in sides.values() for piece in side)
+    held = [i for piece in sides["valid"] for i in piece[1:]]
+    if not held:
+        assert sides["train"] == [[BOS, *range(1, n + 1)]] and fraction * n / blocks < 3
+        return
+    assert len(sides["valid"]) == blocks == len(sides["train"])
+    assert sorted([i for piece in sides["train"] for i in piece[1:]] + held) == list(range(1, n + 1))
+    for piece in (*sides["train"], *sides["valid"]):
+        assert list(piece[1:]) == list(range(piece[1], piece[1] + len(piece) - 1))  # contiguous
+    for i, piece in enumerate(sides["valid"]):  # the end of its block
+        assert piece[-1] == (i + 1) * n // blocks
+        assert len(piece) - 1 == pytest.approx(fraction * n / blocks, abs=1)
+
+
+@pytest.mark.parametrize("packing", ["stream", "document"])
+def test_no_window_of_training_holds_a_token_that_is_held_out(book: Path, packing: str) -> None:
+    corpus = open_corpus(str(book))
+    tokenizer = Tokenizer.train(corpus.documents(), 300)
+    whole = pack(corpus, tokenizer).document(0)[1:].tolist()
+    parts = [pack(corpus, tokenizer, part=part, valid_fraction=0.2, valid_blocks=4) for part in ("train", "valid")]
+    assert [part.n_documents for part in parts] == [4, 4]
+    joined = [one.document(i)[1:].tolist() for i in range(4) for one in parts]
+    assert [i for piece in joined for i in piece] == whole
+    for part in parts:
+        windows = Windows(part, 16, packing=packing)
+        inputs, _ = windows.batch(np.arange(len(windows)))
+        seen = {tuple(row[row != tokenizer.pad_id].tolist()) for row in inputs if tokenizer.bos_id not in row[1:]}
+        texts = [" " + " ".join(map(str, part.document(i))) + " " for i in range(4)]
+        assert len(seen) > 10 and all(any(f" {' '.join(map(str, row))} " in text for text in texts) for row in seen)
+
+
+def test_a_book_trains_without_a_separator(book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    argv = arguments((book, book), out)
+    at = argv.index("--valid")
+    train([*argv[:at], *argv[at + 2 :], "--valid-fraction", "0.2"])
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the last 0.2 of each of the 10 blocks of every document" in told
+    manifest, config = (json.loads((out / name).read_text()) for name in ("manifest.json", "config.json"))
+    assert manifest["data"]["valid"]["rule"] == "the last 0.2 of each of the 10 blocks of every document"
+    assert manifest["data"]["train"]["rule"] == "all but the last 0.2 of each of the 10 blocks of every document"
+    assert (config["data"]["valid_blocks"], config["data"]["valid_fraction"]) == (10, 0.2)
+    shards = evaluation_shards(out, load(out).tokenizer, None)
+    assert shards.n_documents == 10 and shards.n_tokens == manifest["data"]["valid"]["n_tokens"]
+    train(["--resume", "--out", str(out)])
+    assert "the run is complete" in capsys.readouterr().err
+
+
+def test_paragraphs_are_held_out_as_documents(book: Path) -> None:
+    data = prepare(str(book), None, None, 300, split_at="blank", valid_fraction=0.3)
+    paragraphs = book.read_text().split("\n\n")
+    held = [text for text in paragraphs if in_validation(text, 0.3)]
+    assert data.source["valid_blocks"] is None and 0 < data.valid.n_documents == len(held) < 60
+    texts = [data.tokenizer.decode(data.valid.document(i)[1:]) for i in range(len(held))]
+    assert texts == held and data.train.n_documents == 60 - len(held)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"valid": "itself", "valid_blocks": 3}, "leave out --valid-fraction and --valid-blocks, or --valid"),
+        ({"valid": "itself", "valid_fraction": 0.1}, "leave out --valid-fraction"),
+        ({"valid_blocks": 5000}, "nothing on this side of the split, too little text; give another --valid-fraction"),
+    ],
+)
+def test_splits_that_cannot_be(options: dict, message: str, book: Path) -> None:
+    more = {name: value for name, value in options.items() if name != "valid"}
+    with pytest.raises(InputError, match=message) as error:
+        prepare(str(book), str(book) if "valid" in options else None, None, 300, **more)
+    assert "\n" not in str(error.value)
