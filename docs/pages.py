@@ -93,10 +93,10 @@ def conformance() -> str:
     found = json.loads((Path(__file__).parent / "conformance.json").read_text(encoding="utf-8"))
     cells, versions = found["cells"], ", ".join(f"{tool} {v}" for tool, v in found["versions"].items())
     parts = [
-        f"# Conformance\n\nCalls of other tools ({versions}) on a random small model of every preset, each compared "
-        "with a plain computation: where the numbers agree, and where they do not, the line that is said, or what stands "
-        "in the way. `python -m tests.project.conformance --write` runs them all and writes the file that this page is "
-        "made of; a test fails when a cell changes.\n"
+        f"# Conformance\n\nCalls of other tools ({versions}) on a random small model "
+        "of every preset, each compared with a plain computation: where the numbers agree, and where not, the "
+        "line that is said, or what stands in the way. `python -m tests.project.conformance --write` runs them "
+        "all and writes the file that this page is made of; a test fails when a cell changes.\n"
     ]
     rows = list(next(iter(cells.values())))
     for tool in dict.fromkeys(row.split(": ", 1)[0] for row in rows):
