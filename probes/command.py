@@ -58,16 +58,19 @@ def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digit
 
 
 def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
-    """A wrapper of iterables that shows a bar on stderr."""
+    """A wrapper of iterables that shows a bar on stderr: the share that is done, how long it took, what is left."""
 
-    def bar(steps: Iterable) -> Iterable:
-        import sys
-
+    def bar(steps: Iterable) -> Iterator[Any]:
+        from rich import progress
         from rich.console import Console
         from rich.markup import escape
-        from rich.progress import track
 
-        return track(steps, description=escape(label), console=Console(file=sys.stderr))
+        columns = (
+            progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn(),
+            progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
+        )  # fmt: skip
+        with progress.Progress(*columns, console=Console(file=sys.stderr)) as shown:
+            yield from shown.track(steps, description=escape(label))
 
     return bar
 

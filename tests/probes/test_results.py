@@ -1,6 +1,9 @@
 """The contract itself, on an instrument made here: estimates, tables, files, several runs, snapshots, bad input."""
 
+import io
 import json
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,9 @@ import pytest
 
 from streamscope.models.errors import InputError
 from streamscope.papers.comparison.markdown import number
+from streamscope.probes.command import Arguments, finish, progress_bar
 from streamscope.probes.contract import REGISTERED, Documents, Instrument, Prompts, Seen, instrument
-from streamscope.probes.figures import Curve, HeadMap, Intervals
+from streamscope.probes.figures import Curve, HeadMap, Intervals, check_figure
 from streamscope.probes.observations import Contrast, Measure, Observations
 from streamscope.probes.result import Column, LongTable, Result, Table, counts, key, quantity
 from streamscope.probes.tables import print_table
@@ -330,3 +334,28 @@ def test_small_p_are_said_to_be_small_everywhere_and_kept_in_files(
     assert number(3.2e-7, "p") == "< 1e-4" and number(0.02, "p") == "0.0200"
     Result({"t": table}).save(tmp_path / "t.csv")
     assert pd.read_csv(tmp_path / "t.csv")["p"][0] == 3.2e-7
+
+
+@pytest.mark.parametrize("suffix", ["svg", "pdf", "png"])
+def test_static_figures_without_kaleido_are_refused_before_the_work(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    with pytest.raises(InputError, match=r"needs kaleido and Chromium: pip install .*or .html") as caught:
+        check_figure(tmp_path / f"x.{suffix}")
+    assert "\n" not in str(caught.value)
+    assert check_figure(tmp_path / "x.html") == tmp_path / "x.html"
+    with pytest.raises(InputError, match="a figure is a file that ends in .html, .svg, .pdf, .png"):
+        check_figure(tmp_path / "x.jpg")
+
+
+def test_a_figure_says_how_large_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.html"
+    finish(Steps().measure(Nobody(), Prompts()), Arguments(figure=path), {})
+    assert f"figure {path} ({path.stat().st_size / 1e6:.1f} MB, with plotly inside)" in capsys.readouterr().out
+
+
+def test_a_bar_says_how_long_it_took_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    assert list(progress_bar("[L0H0]")(range(4))) == [0, 1, 2, 3]
+    assert re.search(r"^\[L0H0\] ━+ 100% 0:00:00 left 0:00:00$", said.getvalue().strip())
