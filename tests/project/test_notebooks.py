@@ -18,15 +18,17 @@ SMALLER = {
         'Ablate(heads="all")': 'Ablate(heads="L5.*", draws=1)',
     }
 }
-"""What the quick test writes in the place of the notebook's own sizes, which `make test-slow` keeps."""
+"""What the quick test writes in the place of the notebook's own sizes, which `make test-slow` keeps. A notebook that is
+not here runs there alone."""
+RUNS = [(path, True) for path in NOTEBOOKS if path.stem in SMALLER]
+RUNS += [pytest.param(path, False, marks=pytest.mark.slow) for path in NOTEBOOKS]
 
 
 def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["small", "full"])
+@pytest.mark.parametrize(("path", "small"), RUNS, ids=lambda one: {True: "small", False: "full"}.get(one) or one.stem)
 def test_notebook_runs(path: Path, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "PYTHONPATH", str(FOLDER.parent))
     notebook = nbformat.read(path, as_version=4)
