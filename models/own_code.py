@@ -53,10 +53,11 @@ def members(path: Path) -> dict[str, Any]:
             if not name.startswith("_") and getattr(one, "__module__", title) == title}  # fmt: skip
 
 
-def member(spec: str, fits: Callable[[Any], bool], what: str) -> Any:
+def member(spec: str, fits: Callable[[Any], bool], what: str, hint: str = "") -> Any:
     """The one member of FILE.py:NAME that `fits`; NAME may be left out where the file has one.
 
-    Raises `InputError` as `split` and `members`, for a name that is not there, and for one that does not fit.
+    Raises `InputError` as `split` and `members`, for a name that is not there, and, with the `hint`, for one that does
+    not fit.
     """
     path, wanted = split(spec)
     found = members(path)
@@ -64,7 +65,7 @@ def member(spec: str, fits: Callable[[Any], bool], what: str) -> Any:
     if wanted in fitting:
         return fitting[wanted]
     if wanted in found:
-        raise InputError(f"{wanted} of {path} is no {what}: it is a {type(found[wanted]).__name__}")
+        raise InputError(f"{wanted} of {path} is no {what}: it is a {type(found[wanted]).__name__}{hint}")
     if wanted:
         raise unknown(f"{what} of {path}", wanted, list(fitting))
     if len(fitting) != 1:

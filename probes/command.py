@@ -110,8 +110,8 @@ class Arguments(LaunchOptions):
     """Measure the runs under edits of your own, the control as it is: FILE.py:NAME@HOOK of a function (value, hook) ->
     value, or FILE.py:NAME of a function (model) -> {hook: function}. RUN --control RUN says what they change."""
     out: Path | None = None
-    """Write the main table (.parquet, or .csv for other programs) here, the other tables and the observations beside
-    it; killed, the same command goes on with the runs that are left."""
+    """Write the main table (.parquet) here, the other tables and the observations beside it, or tables alone as .csv;
+    killed, the same command goes on with the runs that are left."""
     figure: Path | None = None
     """Write the first figure here: .html, .svg, .pdf or .png."""
     device: str = "auto"

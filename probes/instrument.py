@@ -10,6 +10,7 @@ figures are those of all instruments. Where the file has one instrument, :CLASS 
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from streamscope.models.cli import command
 from streamscope.models.own_code import member
@@ -22,15 +23,17 @@ def instrument_in(spec: str) -> type[Instrument]:
 
     Raises `InputError` for a file that is not there or cannot be executed, and for a class that is no instrument.
     """
-    house = dict(REGISTERED)
+    house, hint = dict(REGISTERED), f"; an edit goes to an instrument, as in streamscope pds --edit {spec}@HOOK"
     try:
-        found: type[Instrument] = member(
-            spec, lambda one: isinstance(one, type) and issubclass(one, Instrument) and bool(one.name), "instrument"
-        )
+        found: type[Instrument] = member(spec, _is_instrument, "instrument", hint)
     finally:
         REGISTERED.clear()  # it is no instrument of the house, and takes the place of none
         REGISTERED.update(house)
     return found
+
+
+def _is_instrument(one: Any) -> bool:
+    return isinstance(one, type) and issubclass(one, Instrument) and bool(one.name)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

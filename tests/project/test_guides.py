@@ -114,7 +114,11 @@ def test_the_guides_own_code_by_the_command(
     [
         ("none.py:A", None, "there is no file"),
         ("none", None, "no FILE.py:NAME"),
-        ("x.py:A", "def A(): pass", "A of .* is no instrument"),
+        (
+            "x.py:A",
+            "def A(): pass",
+            "A of .* is no instrument: it is a function; an edit goes to an instrument, as in .*:A@HOOK",
+        ),
         ("x.py", "1 / 0", "cannot be executed: ZeroDivisionError"),
         ("x.py", "a = (", "cannot be executed: SyntaxError"),
         ("x.py", "", "holds 0 instruments"),
