@@ -19,7 +19,7 @@ Nothing is unpickled here (see `models.training.parallel` for sharded checkpoint
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -48,7 +48,11 @@ HUGGING_FACE = "hf:"
 
 
 def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
-    """Copy weights into the model; any difference in names or shapes raises `InputError`."""
+    """Put weights into the model, in its dtypes; any difference in names or shapes raises `InputError`.
+
+    A tensor of the model's own dtype is taken as it is: what `read_tensors` maps from a file stays mapped, and the
+    file's pages are read when a weight is used. A change of a weight in place does not reach the file.
+    """
     own = dict(model.state_dict())
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
@@ -60,7 +64,7 @@ def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path
                 f"{where} belongs to another configuration: {name} is {list(tensors[name].shape)} there, "
                 f"{list(value.shape)} by config.json"
             )
-    model.load_state_dict(tensors)
+    model.load_state_dict({name: tensors[name].to(value.dtype) for name, value in own.items()}, assign=True)
 
 
 def bundled() -> tuple[str, ...]:
@@ -226,10 +230,13 @@ def model_config(folder: Path) -> ModelConfig:
     return from_dict(ModelConfig, data["model"])
 
 
-def load(run_or_path: str | Path, *, device: str | torch.device = "cpu") -> StreamTransformer:
+def load(
+    run_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: Literal["fp32", "bf16"] = "fp32"
+) -> StreamTransformer:
     """The model of a run folder, in evaluation mode, with its tokenizer.
 
-    Raises `InputError` for a missing or damaged file, for weights of another configuration and for other weights than
+    `dtype` is what weights and activations are kept in, whatever the file has: fp32, or bf16 for half of the memory
+    and less than three digits. What has that dtype in the file already stays mapped to it. Raises `InputError` for a missing or damaged file, for weights of another configuration and for other weights than
     those with which the run completed.
     """
     folder = run_folder(run_or_path)
@@ -246,7 +253,9 @@ def load(run_or_path: str | Path, *, device: str | torch.device = "cpu") -> Stre
         raise InputError(
             f"{folder / 'tokenizer.json'} has {tokenizer.d_vocab} entries, the model {config.d_vocab}: not of one run"
         )
-    model = StreamTransformer(config, tokenizer)
+    model = StreamTransformer(config, tokenizer, seed=None)
+    if dtype == "bf16":
+        model.to(torch.bfloat16)
     load_weights(model, tensors, weights)
     model.run = folder
     return model.to(pick_device(str(device))).eval()

@@ -36,12 +36,14 @@ class StreamTransformer(LensMixin, Decoder, HookedRootModule):
     Hooks are listed in `models.hooks`. `tokenizer` is None for a model without text.
     """
 
-    def __init__(self, config: c.ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int = 0) -> None:
+    def __init__(self, config: c.ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int | None = 0) -> None:
+        """Initialised by `seed`; with None the weights are unset, to be loaded."""
         super().__init__(config)
         self.tokenizer = tokenizer
         self.run: Path | None = None  # the folder it was loaded from
         self._hdpl = [m for m in self.modules() if isinstance(m, HdplProjection)]
-        self.init_weights(seed)
+        if seed is not None:
+            self.init_weights(seed)
         HookedRootModule.setup(self)
 
     def forward(

@@ -1,0 +1,84 @@
+"""Weights stay mapped to their file, changes do not reach it, and bf16 models are measured by every instrument."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from streamscope.models.checkpoint import load
+from streamscope.models.make import build
+from streamscope.models.tensors import save
+from streamscope.probes.contract import discover
+
+INSTRUMENTS = discover()
+
+
+def anonymous() -> int:
+    """Bytes of memory of this process that no file lies behind."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) * 1024
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    save(build("llama", "tiny", d_vocab=40_000, d_model=256, n_heads=4), out)
+    return out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_weights_are_mapped_and_not_copied(folder: Path) -> None:
+    before = anonymous()
+    model = load(folder)
+    taken, size = anonymous() - before, (folder / "model.safetensors").stat().st_size
+    assert size > 40e6
+    assert taken < size / 4, f"{taken / 1e6:.0f} MB of memory for {size / 1e6:.0f} MB of weights"
+    assert model.n_params() * 4 <= size
+
+
+def test_changes_in_place_do_not_reach_the_file(folder: Path) -> None:
+    model, before = load(folder), (folder / "model.safetensors").read_bytes()
+    plain = model.embed.weight.detach().clone()
+    with torch.no_grad():
+        model.embed.weight.mul_(2)
+    assert torch.equal(load(folder).embed.weight, plain)
+    assert (folder / "model.safetensors").read_bytes() == before
+
+
+def test_loaded_weights_train_like_built_ones(folder: Path) -> None:
+    model, tokens = load(folder), torch.arange(12)[None]
+    model(tokens, return_type="loss").backward()
+    other = build("llama", "tiny", d_vocab=40_000, d_model=256, n_heads=4)
+    other(tokens, return_type="loss").backward()
+    for (name, a), (_, b) in zip(model.named_parameters(), other.named_parameters(), strict=True):
+        assert a.requires_grad == b.requires_grad and torch.equal(a, b), name
+        assert (a.grad is None) == (b.grad is None) and (a.grad is None or torch.equal(a.grad, b.grad)), name
+
+
+def test_bf16_rounds_every_weight_once() -> None:
+    whole, rounded = load("lfa"), load("lfa", dtype="bf16")
+    for (name, a), b in zip(whole.named_parameters(), rounded.parameters(), strict=True):
+        assert b.dtype == torch.bfloat16 and torch.equal(a.to(torch.bfloat16), b), name
+    tokens = torch.arange(3, 40)[None]
+    logits, found = whole(tokens), rounded(tokens)
+    assert (found.float() - logits).abs().max() < 0.02 * logits.abs().max()
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("ablate", "extract") else pytest.param(n, marks=pytest.mark.slow) for n in sorted(INSTRUMENTS)]
+)
+def test_every_instrument_measures_a_model_in_bf16(name: str) -> None:
+    """The same cells are defined; what they hold differs by rounding, in most by a few percent of its spread."""
+    how = INSTRUMENTS[name](**INSTRUMENTS[name].quick)
+    whole, rounded = (
+        how.measure(load(how.runs[0], dtype=one), *(data.small() for data in how.takes)) for one in ("fp32", "bf16")
+    )
+    assert list(rounded.tables) == list(whole.tables)
+    for kind, block in whole.blocks.items():
+        mine, theirs = rounded.blocks[kind].total, block.total
+        if mine.shape == theirs.shape:  # what is chosen by what is measured may be chosen otherwise
+            assert np.isfinite(mine).mean() >= 0.9 * np.isfinite(theirs).mean(), kind
+        if name in ("ablate", "streams", "steer", "pds", "logit_lens", "coherence"):
+            assert np.nanstd(mine - theirs) < 0.05 * np.nanstd(theirs), kind
