@@ -236,7 +236,9 @@ def load(
     """The model of a run folder, in evaluation mode, with its tokenizer.
 
     `dtype` is what weights and activations are kept in, whatever the file has: fp32, or bf16 for half of the memory
-    and less than three digits. What has that dtype in the file already stays mapped to it. Raises `InputError` for a missing or damaged file, for weights of another configuration and for other weights than
+    and less than three digits. What has that dtype in the file already stays mapped to it.
+
+    Raises `InputError` for a missing or damaged file, for weights of another configuration and for other weights than
     those with which the run completed.
     """
     folder = run_folder(run_or_path)

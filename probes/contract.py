@@ -150,7 +150,12 @@ class Half(Data):
 
 @dataclass(frozen=True)
 class Documents(Data):
-    """Texts to measure the loss on."""
+    """Texts to measure the loss on.
+
+    Opened (`data[Documents]` in `observe`): `rows()`, token ids of each document, BOS first, at most the context and
+    the token that comes after it; `units()`, a table of unit and cluster, a row for each; `title()`; `tokenizer`
+    (`probes.documents.OpenDocuments`).
+    """
 
     data: str | None = None
     """SOURCE to measure the loss on; default: the run's validation data."""
@@ -373,16 +378,26 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Instrument(Validated):
-    """Base of every analysis: a probe, an intervention, a reader of features."""
+    """Base of every analysis: a probe, an intervention, a reader of features.
+
+    A subclass with `@instrument(name, data…)`, which sets `name` and `takes` (the kinds of data, with their defaults),
+    has its options as fields, each with a type, a default and a docstring, numbers with their bounds
+    (`k: Annotated[int, Bounds(low=1)] = 3`, or `Count` of `models.bounds`). It overrides `observe` (what the model did)
+    and `tables` (its columns). Class attributes: `figures`, those of `probes.figures` with the names of columns;
+    `runs`, what is measured where no run is given; `planted`, FILE::TEST, a test that measures a case whose answer is known;
+    `quick`, options that make it quick, for the tests of the contract and the reference; `shared`, whether several
+    processes can share the work on one run.
+    """
 
     name: ClassVar[str] = ""
     takes: ClassVar[tuple[Data, ...]] = ()
     """The kinds of data with their defaults."""
     figures: ClassVar[tuple[Any, ...]] = ()
+    """What is drawn, the first one where only one is shown."""
     runs: ClassVar[tuple[str, ...]] = ("stories/lfa",)
     """What is measured where no run is given."""
     planted: ClassVar[str] = ""
-    """The test that measures it on a case whose answer is known."""
+    """The test that measures it on a case whose answer is known: FILE::TEST."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """Options that make it quick, for the tests of the contract and the reference."""
     shared: ClassVar[bool] = False

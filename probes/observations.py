@@ -48,17 +48,20 @@ TESTED = ("low", "high", "p", "p_holm")
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What is measured: name, unit, and the rounding of one unit's value (y/n, in the measure's units).
+    """What is measured, and how a value of it is made of totals y and sizes n: value = factor · Σy / Σn + shift.
 
-    A change up to `resolution` is rounding: where no unit's estimate differs from another's by more, there is no
-    interval and no test. `factor` and `shift` are a and b, which make a percentage of a ratio.
+    A mean over tokens has the sum over a document's tokens as y and their number as n; a number per unit has size 1.
     """
 
     name: str
     unit: str
     resolution: float
+    """What rounding alone can change in one unit's y/n, in the measure's units. Where no unit's value differs from
+    another's by more, there is no interval and no test."""
     factor: float = 1.0
+    """100, with a `shift` of −100, makes a percentage of change of a ratio to a baseline."""
     shift: float = 0.0
+    """Added to every value; it leaves differences as they are."""
     kind: Literal["ratio", "share"] = "ratio"
     """A share counts hits (0 or 1) among units of size 1: the interval of one cell is Wilson's, never outside 0 and 1
     (`proportions.proportion`), and there also where all or none hit; its p is the score test's."""

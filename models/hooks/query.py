@@ -18,12 +18,17 @@ from streamscope.models.hooks.table import row_of
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """What a probe wants from a model: prompts, activations, logits. Positions count from 0 (BOS)."""
+    """What a probe wants from a model: prompts, activations, logits. Positions count from 0 (BOS).
+
+    `run` returns `hooks[name][i]` for prompt i, without a batch axis ([H, T, T] for a pattern), the names in the order
+    of the model's layers.
+    """
 
     tokens: Sequence[Sequence[int]] | Tensor
     """Token ids of each prompt, not padded."""
     hooks: tuple[str, ...] = ()
-    """Names or patterns of the activations to return."""
+    """Names of the activations to return, or patterns in which * stands for anything: `blocks.*.attn.hook_z`. A name
+    that matches nothing raises `InputError`."""
     positions: Sequence[Sequence[int]] | None = None
     """Per prompt, the positions (the query axis of patterns) to keep; None keeps all."""
     logits: Sequence[Sequence[int]] | None = None

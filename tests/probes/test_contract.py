@@ -5,39 +5,25 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
-from streamscope.models.checkpoint import load
-from streamscope.probes.contract import Instrument, discover
+from streamscope.probes.check import main as check
+from streamscope.probes.check.measure import CHECKS, measured, problems
+from streamscope.probes.contract import discover
 from streamscope.probes.result import Result
-from streamscope.probes.together import compare
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTRUMENTS = discover()
 NAMES = sorted(INSTRUMENTS)
+INSIDE = [check for check in CHECKS if check != "values"]
+SLOW = ("repeated",)
 _kept: dict[str, Result] = {}
 
 
-def small(name: str) -> Instrument:
-    return INSTRUMENTS[name](**INSTRUMENTS[name].quick)
-
-
-def measured(name: str) -> Result:
+def result_of(name: str) -> Result:
     if name not in _kept:
-        how = small(name)
-        _kept[name] = how.measure(how.runs[0], *(one.small() for one in how.takes))
+        _kept[name] = measured(INSTRUMENTS[name])
     return _kept[name]
-
-
-def equal(a: Result, b: Result) -> None:
-    assert list(a.tables) == list(b.tables)
-    for name, table in a.tables.items():
-        pd.testing.assert_frame_equal(table.frame, b.tables[name].frame, check_dtype=False)
-        assert table.missing == b.tables[name].missing
-        assert table.columns == b.tables[name].columns
-        assert table.title == b.tables[name].title
 
 
 def test_instruments_are_found() -> None:
@@ -45,69 +31,9 @@ def test_instruments_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_column_and_option_says_what_it_is(name: str) -> None:
-    for table in measured(name).tables.values():
-        assert table.title
-        for column in table.columns:
-            assert column.title and column.unit and column.doc, f"{name}: {column.name}"
-    source = Path(sys.modules[INSTRUMENTS[name].__module__].__file__ or "").read_text()
-    for one in fields(INSTRUMENTS[name]):
-        assert f"    {one.name}:" in source, f"{name} declares {one.name} elsewhere"
-        after = source.split(f"    {one.name}:", 1)[1].split("\n", 1)[1].lstrip()
-        assert after.startswith('"""'), f"{name}: option {one.name} has no documentation"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_the_same_call_gives_the_same_tables(name: str) -> None:
-    how = small(name)
-    equal(measured(name), how.measure(load(how.runs[0]), *(one.small() for one in how.takes)))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_saved_is_what_is_loaded(name: str, tmp_path: Path) -> None:
-    result, path = measured(name), tmp_path / "new" / "x.parquet"
-    written = result.save(path, figure=path.with_suffix(".html"))
-    assert all(one.is_file() for one in written)
-    assert not list(path.parent.glob(".*"))
-    read = Result.load(path)
-    equal(result, read)
-    assert read.figure().to_json() == result.figure().to_json()
-    for kind, block in result.blocks.items():
-        np.testing.assert_array_equal(read.blocks[kind].total, block.total)
-        assert list(read.contrasts[kind]) == list(result.contrasts[kind])
-    assert read.about == result.about
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_model_beside_itself_differs_nowhere(name: str) -> None:
-    result = measured(name)
-    both = compare(result, result)
-    for kind, block in result.blocks.items():
-        table = both.tables[f"{kind}-control"]
-        differences = [c for c in table.frame if c.endswith("_difference")]
-        assert differences
-        for column in differences:
-            values = table.frame[column].dropna()
-            assert (values.abs() <= block.measure.resolution).all()
-            assert table.frame[f"{column}_p"].isna().all()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_figures_are_drawn_for_screen_and_paper(name: str) -> None:
-    result = measured(name)
-    drawn = [one for one in result.figures if one.draw(result) is not None]
-    assert drawn, f"{name} declares no figure that its default has values for"
-    for one in drawn:
-        assert one.draw(result, paper=True).layout.width < 400
-        assert one.draw(result, dark=True).layout.template.layout.paper_bgcolor != "white"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_planted_case_exists(name: str) -> None:
-    path, _, test = INSTRUMENTS[name].planted.partition("::")
-    assert (ROOT / path).is_file()
-    assert f"def {test}(" in (ROOT / path).read_text()
+@pytest.mark.parametrize("check", [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in INSIDE])
+def test_the_contract_is_kept(check: str, name: str) -> None:
+    assert problems(CHECKS[check], INSTRUMENTS[name], result_of(name)) == []
 
 
 def outside(code: str) -> str:
@@ -135,15 +61,41 @@ def test_help_of_every_instrument_imports_nothing_heavy() -> None:
 def test_bad_values_of_every_option_are_one_line() -> None:
     said = outside(
         "from dataclasses import fields\n"
-        "from streamscope.models.errors import InputError\n"
+        "from streamscope.probes.check.declared import values\n"
         "from streamscope.probes.contract import discover\n"
         "for cls in discover().values():\n"
-        "    for one in fields(cls):\n"
-        "        for bad in [object(), float('nan'), {'a': 1}, *([True] if one.type not in (bool, 'bool') else [1])]:\n"
-        "            try:\n                cls(**{one.name: bad})\n"
-        "            except InputError as error:\n"
-        "                assert '\\n' not in str(error) and str(error).startswith(one.name), error\n"
-        "            else:\n                raise SystemExit(f'{cls.name}: {one.name} takes {bad!r}')\n"
-        "        print(cls.name, one.name)\n"
+        "    print(len(fields(cls)), *values(cls, None))\n"
     )
-    assert len(said.splitlines()) == sum(len(fields(cls)) for cls in INSTRUMENTS.values())
+    assert said.splitlines() == [str(len(fields(cls))) for cls in INSTRUMENTS.values()]
+
+
+def test_what_is_broken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An instrument that draws anew at every call, says nothing of its option, has no figure and no planted case."""
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "from streamscope.probes.contract import Documents, Instrument, Seen, instrument\n"
+        "from streamscope.probes.observations import Measure, Observations, each, head_cells\n"
+        "from streamscope.probes.result import HEAD, Table, counts, described\n"
+        "@instrument('mine', Documents())\n"
+        "class Mine(Instrument):\n"
+        "    'What is drawn.'\n"
+        "    k: int = 1\n"
+        "    def observe(self, model, data, progress):\n"
+        "        opened, cells = data[Documents], head_cells(model)\n"
+        "        units = opened.units()\n"
+        "        total = np.random.default_rng().normal(size=(len(cells), len(units)))\n"
+        "        block = Observations(measure=Measure(name='x', unit='u', resolution=1e-6), cells=cells, units=units,\n"
+        "                             total=total, size=1.0)\n"
+        "        return Seen({'x': block}, {'x': each('x', cells, tested=False)})\n"
+        "    def tables(self, seen, estimates):\n"
+        "        frame, missing = estimates['x'].wide(['head', 'layer', 'index'])\n"
+        "        columns = (*HEAD, *described('x', 'x', 'u', 'what is drawn', sd='units'), *counts('units', 'units'))\n"
+        "        return {'x': Table(frame, columns, missing, 'drawn')}\n"
+    )
+    with pytest.raises(SystemExit) as end:
+        check([str(tmp_path / "mine.py")])
+    out = capsys.readouterr().out
+    assert end.value.code == 1
+    broken = {line.split()[1].rstrip(":") for line in out.splitlines() if line.startswith("broken")}
+    assert broken >= {"options", "repeated", "figures", "planted"}
+    assert 'option k has no """docstring"""' in out and "planted names no test" in out

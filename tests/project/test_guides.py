@@ -65,6 +65,22 @@ def test_the_instrument_of_the_guide_finds_what_was_planted(own: type[Instrument
         assert table.loc[f"L0H{head}", "attention"] == pytest.approx(np.mean(on), abs=1e-6)
 
 
+def test_the_planted_case_of_the_guide(own: type[Instrument], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "previous", sys.modules[own.__module__])
+    names: dict = {}
+    exec(CODE["new_instrument"][1], names)
+    names["test_heads_that_attend_evenly"]()
+
+
+@pytest.mark.slow
+def test_the_instrument_of_the_guide_keeps_the_contract(file: Path) -> None:
+    (file.parent / "test_previous.py").write_text(CODE["new_instrument"][1])
+    for argv in (["pytest", "-q", "-p", "no:cacheprovider", "test_previous.py"], ["streamscope", "check", file.name]):
+        env = {**os.environ, "PYTHONPATH": str(GUIDES.parents[1])}
+        done = subprocess.run([sys.executable, "-m", *argv], cwd=file.parent, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_instrument_of_the_guide_has_a_command(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +112,7 @@ def test_the_guides_own_code_by_the_command(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`streamscope FILE.py:CLASS` under the edit of the guide: attention after the edited layers changes."""
-    (tmp_path / "halve.py").write_text(CODE["new_instrument"][1])
+    (tmp_path / "halve.py").write_text(CODE["new_instrument"][2])
     monkeypatch.chdir(tmp_path)
     argv = ["lfa", "--control", "lfa", "--max-documents", "3", "--out", "x.parquet"]
     streamscope([f"{file}:PreviousSentence", *argv, "--edit", "halve.py:without_ffns"])

@@ -1,0 +1,7 @@
+"""`python -m probes.check`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.check import main
+
+if __name__ == "__main__":
+    command(main)
