@@ -384,9 +384,9 @@ class Instrument(Validated):
     has its options as fields, each with a type, a default and a docstring, numbers with their bounds
     (`k: Annotated[int, Bounds(low=1)] = 3`, or `Count` of `models.bounds`). It overrides `observe` (what the model did)
     and `tables` (its columns). Class attributes: `figures`, those of `probes.figures` with the names of columns;
-    `runs`, what is measured where no run is given; `planted`, FILE::TEST, a test that measures a case whose answer is known;
-    `quick`, options that make it quick, for the tests of the contract and the reference; `shared`, whether several
-    processes can share the work on one run.
+    `runs`, what is measured where no run is given; `planted`, FILE::TEST, a test that measures a case whose answer is
+    known; `quick`, options that make it quick, for the tests of the contract and the reference; `shared`, whether
+    several processes can share the work on one run.
     """
 
     name: ClassVar[str] = ""

@@ -31,10 +31,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from streamscope.models.own_code import is_own
     from streamscope.probes.check.measure import CHECKS, measured, problems
-    from streamscope.probes.contract import named
+    from streamscope.probes.contract import REGISTERED, named
     from streamscope.probes.instrument import instrument_in
 
     made = instrument_in(options.instrument) if is_own(options.instrument) else named(options.instrument)
+    REGISTERED.setdefault(made.name, made)  # its results know its figures when they are loaded
     result, broken = measured(made), 0
     for name, check in CHECKS.items():
         found = problems(check, made, result)
