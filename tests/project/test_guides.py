@@ -2,10 +2,13 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +23,7 @@ from streamscope.probes.instrument import instrument_in, main
 from streamscope.probes.result import Result
 from tests.probes.planted import HEADS, tokenizer
 from tests.probes.planted import model as planted
+from tests.tiny import corpus_text
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 CODE = {path.stem: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) for path in GUIDES.glob("*.md")}
@@ -153,8 +157,31 @@ def test_other_files_are_one_line(spec: str, code: str | None, line: str, tmp_pa
 def test_code_of_the_guides_runs(tmp_path: Path) -> None:
     """In a process of its own, nnsight last, for it changes what it is imported into."""
     guides = ["errors", "new_architecture", "coming_from"]
-    assert {*guides, *RUN_ELSEWHERE, "new_instrument"} == set(CODE)
+    assert {*guides, *RUN_ELSEWHERE, "new_instrument", "your_text"} == set(CODE)
     code = "\n".join(block for guide in guides for block in CODE[guide])
     own = {**os.environ, "PYTHONPATH": str(GUIDES.parents[1]), "STREAMSCOPE_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=own)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_commands_on_own_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """On paragraphs without a separator, in a file and in two."""
+    monkeypatch.chdir(tmp_path)
+    paragraphs = corpus_text(100, 3).replace("\n<|endoftext|>\n", "\n\n")
+    (tmp_path / "book.txt").write_text(paragraphs)
+    (tmp_path / "chapters").mkdir()
+    for i in range(2):
+        (tmp_path / "chapters" / f"{i}.txt").write_text(corpus_text(20, i).replace("<|endoftext|>", ""))
+    blocks = re.findall(r"```\n(.*?)```", (GUIDES / "your_text.md").read_text(), re.DOTALL)
+    smaller = {
+        "models.train": ["--set", "d_vocab=300", "--steps=2", "--batch-size=4", "--sample-every=0"],
+        "interventions.ablate": ["--draws=0", "--max-windows=9"], "probes.heads": ["--sequences=2", "--length=8"],
+        "features.extract": ["--max-tokens=100"],
+    }  # fmt: skip
+    commands = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    assert {command[2] for command in commands} == set(smaller)
+    for _, _, module, *argv in commands:
+        import_module(module).main([*argv, "--device=cpu", *smaller[module]])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "1 document in 9 windows" in told and "2 documents in 9 windows" in told
+    assert {"window", "offset"} <= set(pd.read_parquet("features.parquet"))
