@@ -6,8 +6,9 @@
 A source is one of
 
 - a file `.txt`, `.jsonl` or `.parquet` (the first two also `.gz`), or a folder of them;
-- `org/name`, a Hugging Face dataset, streamed; `hf:ID[:CONFIG][:SPLIT]` says more, and ID may be a
-  local dataset folder. A lone CONFIG named train, validation or test is the split;
+- `org/name`, a Hugging Face dataset, streamed, or from the hub's cache where the hub does not answer;
+  `hf:ID[:CONFIG][:SPLIT]` says more, and ID may be a local dataset folder. A lone CONFIG named train, validation or
+  test is the split;
 - `stories`, `stories:SEED` or `stories:SEED:N`, the built-in procedural stories (a folder that
   happens to be called stories is `./stories`), which are those of version 3, also called `stories3`: what the
   bundled models were trained on. `stories4:SEED:N:STAGE` are those of version 4, STAGE from 0 (half of the
@@ -135,7 +136,7 @@ class HubCorpus(Corpus):
 
     def _texts(self) -> Iterator[str]:
         if not self._local:
-            _ = self._revision  # a wrong name or no network is told at once, before minutes of retries
+            _ = self._found  # a wrong name or no network is told at once, before minutes of retries
         try:
             for row in self._rows():
                 if self.text_field not in row:
@@ -153,8 +154,9 @@ class HubCorpus(Corpus):
         if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
             saved = datasets.load_from_disk(self.name)
             return iter(saved[self.split] if isinstance(saved, datasets.DatasetDict) else saved)
-        revision = None if self._local else self._revision
-        stream = datasets.load_dataset(self.name, self.config, split=self.split, streaming=True, revision=revision)
+        revision, kept = (None, None) if self._local else self._found
+        name, revision = (self.name, revision) if kept is None else (str(kept), None)
+        stream = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=revision)
         return cast(Iterator[dict[str, Any]], iter(stream))
 
     @property
@@ -162,17 +164,22 @@ class HubCorpus(Corpus):
         return Path(self.name).is_dir()
 
     @cached_property
-    def _revision(self) -> str:
-        """The commit that is read, so that a run's manifest names its data exactly."""
+    def _found(self) -> tuple[str, Path | None]:
+        """The commit that is read, so that a run's manifest names its data exactly, and its folder in the hub's cache
+        where the hub does not answer. That may hold a part of the files: which, is part of `_identity`."""
         import huggingface_hub
 
         try:
-            return str(huggingface_hub.HfApi().dataset_info(self.name, timeout=20).sha)
+            return str(huggingface_hub.HfApi().dataset_info(self.name, timeout=20).sha), None
         except Exception as error:  # the network library is the hub client's choice
-            raise InputError(
-                f"{self.source}: neither a local path nor a dataset the hub answers for "
-                f"({first_line(error)}); check the name and the network, or give a file or a folder"
-            ) from error
+            try:
+                kept = Path(huggingface_hub.snapshot_download(self.name, repo_type="dataset", local_files_only=True))
+                return kept.name, kept
+            except (OSError, ValueError):  # not in the cache, or no name that could be
+                raise InputError(
+                    f"{self.source}: neither a local path nor in the hub's cache nor a dataset the hub answers for "
+                    f"({first_line(error)}); check the name and the network, or give a file or a folder"
+                ) from error
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
@@ -180,7 +187,9 @@ class HubCorpus(Corpus):
         if self._local:
             root = Path(self.name)
             return named | {"files": [digest(path, root) for path in visible_files(root)]}
-        return named | {"id": self.name, "revision": self._revision}
+        revision, kept = self._found
+        files = {} if kept is None else {"cached": [path.relative_to(kept).as_posix() for path in visible_files(kept)]}
+        return named | {"id": self.name, "revision": revision, **files}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,3 +113,20 @@ def test_built_in_stories(monkeypatch):
     before = open_corpus("stories").fingerprint()
     fake.VERSION = 4
     assert open_corpus("stories").fingerprint() != before
+
+
+def test_a_hub_that_does_not_answer_is_read_from_its_cache(monkeypatch, tmp_path):
+    kept = tmp_path / "hub" / "datasets--org--kept"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("beef")
+    snapshot = kept / "snapshots" / "beef"
+    snapshot.mkdir(parents=True)
+    (snapshot / "train.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.HfApi", FakeApi)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert read("org/kept") == ["one", "two"]
+    told = open_corpus("org/kept").describe()
+    assert told["revision"] == "beef" and told["cached"] == ["train.jsonl"]
+    with pytest.raises(InputError, match="org/gone: neither a local path nor in the hub's cache nor a dataset"):
+        read("org/gone")
