@@ -5,11 +5,12 @@ here is the one there; nothing but torch and transformers is needed. Points name
 what they are given: a forward hook of torch there reads an activation, or replaces it.
 """
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
@@ -20,6 +21,23 @@ from streamscope.models.export.configuration_streamscope import StreamscopeConfi
 
 SILENT = ("return_dict", "use_cache", "cache_position", "num_items_in_batch")
 """Arguments of the library that change nothing here, or that its loss reads."""
+
+
+class Head(nn.Module):
+    """Logits of what the decoder reads out, by its matrix, of which this has no copy."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self._decoder = [decoder]  # in a list, so that its weights are not here as well
+
+    @property
+    def weight(self) -> Tensor:
+        """[V, D]."""
+        return self._decoder[0].head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x Wᵀ."""
+        return F.linear(x, self.weight)
 
 
 class StreamscopeForCausalLM(PreTrainedModel, GenerationMixin):
@@ -33,6 +51,7 @@ class StreamscopeForCausalLM(PreTrainedModel, GenerationMixin):
         made_here = torch.empty(0).device.type != "meta"
         with torch.device("cpu"):  # also where the library makes modules without numbers, for it drops what is computed
             self.model = Decoder(from_dict(ModelConfig, config.parts))
+        self.lm_head = Head(self.model)
         if made_here:
             self.model.init_weights(0)
             for p in self.model.parameters():
@@ -68,31 +87,44 @@ class StreamscopeForCausalLM(PreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         logits_to_keep: int = 0,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         **options: Any,
     ) -> CausalLMOutput:
         """Logits [B, T, V], with `logits_to_keep` the last of them; with `labels` the next-token loss as well.
 
         Padding lies left or right of a text. `hidden_states` are the readouts of the state before every layer, and what
-        the head reads. The loss has neither the per-layer terms nor the penalties of streamscope's own training.
+        the head reads; `attentions` are the weights of every layer, [B, H, T, T]. The loss has neither the per-layer
+        terms nor the penalties of streamscope's own training.
         Raises `ValueError` for a mask with gaps and `TypeError` for an argument that this model does not know.
         """
         if unknown := [name for name, value in options.items() if value is not None and name not in SILENT]:
             raise TypeError(f"a streamscope model takes no {unknown[0]}")
         tokens, shift = _to_the_left(input_ids, attention_mask)
-        state, seen = self.model.embed_tokens(tokens), []
-        for layer in range(self.model.config.n_layers):
-            if output_hidden_states:
-                seen.append(_back(self.model.readout(state), shift))
-            state = self.model.segment(state, layer, layer + 1)
+        seen, patterns = list[Tensor](), list[Tensor]()
+        with ExitStack() as listening:
+            for block in self.model.blocks if output_attentions else ():
+                point: Any = block.get_submodule("attn.hook_pattern")
+                handle = point.register_forward_hook(lambda module, inputs, pattern: patterns.append(pattern))
+                listening.callback(handle.remove)
+            state = self.model.embed_tokens(tokens)
+            for layer in range(self.model.config.n_layers):
+                if output_hidden_states:
+                    seen.append(_back(self.model.readout(state), shift))
+                state = self.model.segment(state, layer, layer + 1)
         x = self.model.ln_final(_back(self.model.readout(state), shift)[:, -logits_to_keep:])
-        logits = F.linear(x, self.model.head)
+        logits = self.lm_head(x)
         if output_hidden_states:
             seen.append(x)
         loss = None
         if labels is not None:
             batch = {"num_items_in_batch": options.get("num_items_in_batch")}
             loss = self.loss_function(logits, labels, self.config.vocab_size, **batch)
-        return CausalLMOutput(loss=loss, logits=logits, hidden_states=tuple(seen) if seen else None)
+        for i, pattern in enumerate(patterns):  # [B, H, T, T], queries and keys each where they were given
+            queries = _back(pattern.transpose(1, 2), shift)
+            patterns[i] = _back(queries.transpose(1, 3), shift).permute(0, 2, 3, 1)
+        return CausalLMOutput(
+            loss=loss, logits=logits, hidden_states=tuple(seen) or None, attentions=tuple(patterns) or None
+        )
 
 
 def _to_the_left(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.export import main
 from streamscope.models.export.code import files
 from streamscope.models.export.write import export
+from streamscope.models.hooks import expected_hooks
 from streamscope.models.tensors import read_tensors
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
@@ -25,6 +27,7 @@ from tests.models.test_huggingface import CASES, theirs
 from tests.tiny import PARTS, some
 
 transformers = pytest.importorskip("transformers")
+ROOT = Path(__file__).resolve().parents[2]
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "alibi": ("d-cas", {"positions": "alibi"}), "hc": ("kromhc", {"residual": "hc"}),
     "mhc": ("kromhc", {"residual": "mhc"}), "mhc-lite": ("kromhc", {"residual": "mhc_lite"}),
@@ -122,6 +125,12 @@ def test_calls_of_the_library(code: Any, tokenizer: Tokenizer, tmp_path: Path) -
         torch.testing.assert_close(out.logits[1, :7], ours[0], rtol=0, atol=1e-5)
         assert torch.equal(peer(x, logits_to_keep=2).logits, ours[:, -2:])
         assert len(out.hidden_states) == model.config.n_layers + 1
+        patterns = peer(rows, attention_mask=mask, output_attentions=True).attentions
+        want = model.patterns(x)[0]
+        for layer, pattern in enumerate(patterns):
+            torch.testing.assert_close(pattern[0, :, 5:, 5:], want[layer], rtol=0, atol=1e-6)
+            torch.testing.assert_close(pattern[1, :, :7, :7], want[layer], rtol=0, atol=1e-6)
+            assert not pattern[0, :, 5:, :5].any(), "nothing attends to padding"
         found = model.run_with_cache(rows)[1]
         torch.testing.assert_close(out.hidden_states[1][2], found["blocks.0.hook_resid_post"][2], rtol=0, atol=1e-5)
         want = torch.nn.functional.cross_entropy(ours[0, :-1], x[0, 1:])
@@ -227,6 +236,58 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
         with pytest.raises(InputError, match=line):
             main(argv)
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["gpt2", "canon", "hdpl", "alone"])
+def test_exports_in_a_bridge(name: str, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every hook of the table that may be edited, with our values; edits have our effects."""
+    from streamscope.models.export.bridge import ARCHITECTURE, boot
+
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    module, _, adapter = declared["transformer_lens.architectures"][ARCHITECTURE].partition(":")
+    assert getattr(importlib.import_module(module), adapter).__name__ == "StreamscopeAdapter"
+    if name == "alone":
+        with pytest.raises(InputError, match="lfa has 2 streams"):
+            boot(exported(made("lfa", tokenizer), tmp_path))
+        return
+    model = made(name, tokenizer)
+    bridge = boot(exported(model, tmp_path))
+    x = model.to_tokens("Lily had a red ball.")
+    assert bridge.to_tokens("Lily had a red ball.").tolist() == x.tolist()
+
+    def halve(z: torch.Tensor, hook: Any) -> torch.Tensor:
+        return z * 0.5
+
+    with torch.no_grad():
+        torch.testing.assert_close(bridge(x), model(x), rtol=1e-5, atol=1e-5)
+        found, want = bridge.run_with_cache(x)[1], model.run_with_cache(x)[1]
+        for hook, row in expected_hooks(model.config):
+            if row.edit(model.config) and not hook.endswith("hook_result"):
+                torch.testing.assert_close(found[hook], want[hook], rtol=1e-4, atol=1e-5, msg=hook)
+        for hook in ("blocks.1.attn.hook_z", "blocks.0.hook_mlp_out", "blocks.1.hook_resid_pre"):
+            edited = bridge.run_with_hooks(x, fwd_hooks=[(hook, halve)])
+            torch.testing.assert_close(edited, model.run_with_hooks(x, fwd_hooks=[(hook, halve)]), rtol=1e-5, atol=1e-5)
+        assert torch.equal(bridge.W_U, model.W_U) and torch.equal(bridge.W_E, model.W_E)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["std-t", "llama"])
+def test_native_exports_boot_by_themselves(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    model = made(name, tokenizer)
+    bridge = TransformerBridge.boot_transformers(str(exported(model, tmp_path, native=True)), device="cpu")
+    x = model.to_tokens("Lily had a red ball.")
+    with torch.no_grad():
+        torch.testing.assert_close(bridge(x), model(x), rtol=1e-4, atol=1e-5)
+        found, want = bridge.run_with_cache(x)[1], model.run_with_cache(x)[1]
+    for hook in ("blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern", "blocks.0.hook_resid_post"):
+        torch.testing.assert_close(found[hook].reshape(want[hook].shape), want[hook], rtol=1e-4, atol=1e-5)
 
 
 ALONE = """
