@@ -92,6 +92,8 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Seen:
     query = plan(how, texts, tokenizer)
     seen = seen_of(read(how, run(model, query), query), names, clusters)
     seen.about["title"] = f"{title_of(model)}: scores by position, {how.sequences} random sequences, {len(texts)} texts"
+    if texts:
+        seen.about["title"] += f" ({data[Documents].title()})"
     return seen
 
 

@@ -114,7 +114,8 @@ def observe(how: Specialization, model: Any, data: Opened, progress: Any = iter)
     seen = seen_of(stream(model, how, samples, progress=progress), samples)
     even = lgamma(how.length + 1) / how.length
     seen.about["title"] = (
-        f"{title_of(model)}: {len(samples)} samples of {how.length} tokens; even attention has entropy {even:.4f}"
+        f"{title_of(model)}: {len(samples)} samples of {how.length} tokens "
+        f"({opened.title()}); even attention has entropy {even:.4f}"
     )
     return seen
 
