@@ -551,6 +551,14 @@ def checkpoint_of(model: Any) -> dict[str, Any]:
 
 
 REGISTERED: dict[str, type[Instrument]] = {}
+
+
+def need_parts(model: Any, name: str) -> None:
+    """Raise `InputError` for a model in TransformerLens' bridge, where an instrument reads our parts."""
+    if not hasattr(model, "segment"):
+        raise InputError(f"{name} reads the parts of a model; {model.config.name} is in a bridge, which has hooks only")
+
+
 OWN = ("name", "takes", "figures", "runs", "planted", "quick", "shared")
 """Class attributes that an option may not be called."""
 Class = TypeVar("Class", bound=type[Instrument])

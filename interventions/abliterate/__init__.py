@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from streamscope.models.bounds import Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, Opened, Sets, instrument
+from streamscope.probes.contract import Documents, Instrument, Opened, Sets, instrument, need_parts
 from streamscope.probes.figures import Intervals
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Abliterate(Instrument):
 
     def check(self, model: Any) -> None:
         """Direction of a file, projections that are dense or may become so, and the folder to write."""
+        need_parts(model, self.name)
         self._body().check(self, model)
 
     def settled(self, data: Opened) -> "Abliterate":

@@ -21,7 +21,7 @@ heads of --heads are found in the run and ablated in both models, those of --gro
 from typing import Any, ClassVar
 
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Opened, Tasks, instrument
+from streamscope.probes.contract import Instrument, Opened, Tasks, instrument, need_parts
 from streamscope.probes.figures import HeadMap, Intervals, Scatter
 
 
@@ -47,6 +47,7 @@ class Hydra(Instrument):
 
     def check(self, model: Any) -> None:
         """Heads have contributions of their own."""
+        need_parts(model, self.name)
         self._body().check_heads(model)
 
     def settled(self, data: Opened) -> "Hydra":

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from streamscope.models.bounds import AnyInt, AnyNumber, Count, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, Opened, Text, instrument
+from streamscope.probes.contract import Documents, Instrument, Opened, Text, instrument, need_parts
 from streamscope.probes.figures import Curve, HeadMap
 
 
@@ -70,6 +70,7 @@ class Latents(Instrument):
 
     def check(self, model: Any) -> None:
         """The projections and their dimensions are there."""
+        need_parts(model, self.name)
         self._body().cells_of(self, model.config)
 
     def settled(self, data: Opened) -> "Latents":

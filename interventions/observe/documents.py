@@ -49,7 +49,7 @@ class Losses:
 
 @torch.no_grad()
 def document_losses(
-    model: StreamTransformer,
+    model: Any,
     shards: TokenShards,
     variants: Sequence[Variant],
     *,
@@ -110,7 +110,7 @@ def document_losses(
 class _Sums:
     """[3, B] of each document from its final streams: loss, KL and shift of d·x from the first that it was given."""
 
-    def __init__(self, model: StreamTransformer, targets: Int[Tensor, "B T"], kl: KL, last: str) -> None:
+    def __init__(self, model: Any, targets: Int[Tensor, "B T"], kl: KL, last: str) -> None:
         self.head, self.targets, self.kl, self.last, self.real = model.head, targets, kl, last, targets != NO_TARGET
         self.first: tuple[Tensor, Tensor | None] | None = None
 

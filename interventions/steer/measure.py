@@ -17,7 +17,6 @@ from streamscope.models.errors import InputError
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import parse_layers
 from streamscope.models.hooks import Edits, Query, run
-from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
 from streamscope.probes.directions.choice import check_direction, direction_of, in_model, read_direction
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
@@ -34,7 +33,7 @@ MEASURES = {
 }
 
 
-def mean_norms(model: StreamTransformer, rows: Iterable[Sequence[int]]) -> dict[int, float]:
+def mean_norms(model: Any, rows: Iterable[Sequence[int]]) -> dict[int, float]:
     """Mean over tokens (without BOS) of ‖resid_post‖ per layer, the unit of --scale; `resid` is what the head reads."""
     rows = [list(row) for row in rows]
     total = np.zeros(model.config.n_layers)

@@ -56,7 +56,7 @@ def settled(how: Streams, data: Opened) -> Streams:
     return replace(how, streams=chosen_streams(data.model, how.streams))
 
 
-def chosen_streams(model: StreamTransformer, chosen: Sequence[str]) -> tuple[str, ...]:
+def chosen_streams(model: Any, chosen: Sequence[str]) -> tuple[str, ...]:
     """The streams to take away. With a single stream, only `resid` by name.
 
     Raises `InputError` for a stream the model does not have, and for a single stream that was not asked for.

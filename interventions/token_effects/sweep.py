@@ -26,7 +26,6 @@ from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits
 from streamscope.models.sweep.driver import measure_rows
 from streamscope.models.sweep.stages import Plan
-from streamscope.models.transformer import StreamTransformer
 
 BATCH_TOKENS = 4096
 """Padded size of a batch."""
@@ -48,7 +47,7 @@ class Effects:
 
 @torch.no_grad()
 def token_effects(
-    model: StreamTransformer,
+    model: Any,
     sequences: Sequence[Sequence[int]],
     sweep: Sequence[Edits],
     *,
@@ -84,7 +83,7 @@ def token_effects(
 
 
 def _batch(
-    model: StreamTransformer,
+    model: Any,
     ids: Int[Tensor, "B T"],
     at: Tensor,
     plans: list[Plan],

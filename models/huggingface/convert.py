@@ -17,7 +17,7 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.decoder import Decoder
 from streamscope.models.disk import read_json, write_text
-from streamscope.models.errors import InputError, unknown
+from streamscope.models.errors import InputError
 from streamscope.models.huggingface.families import FAMILIES, Family, Weight, Whole
 from streamscope.models.tensors import FORMAT, write_tensors
 from streamscope.models.text.cache import cache_root, cached
@@ -56,7 +56,10 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     theirs = read_json(path, dict[str, Any])
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
-        raise unknown(f"model_type of {path}", kind, list(FAMILIES))
+        raise InputError(
+            f"{path} is of the family {kind!r}; {', '.join(FAMILIES)} are made of our parts, any other is measured in "
+            "Python: models.huggingface.bridged.bridge(FOLDER)"
+        )
     family = FAMILIES[kind]
     try:
         return family.config(theirs), family

@@ -1,0 +1,109 @@
+"""Families that are not made of our parts: TransformerLens' bridge around transformers' own module.
+
+    model = bridge("their-folder")
+    Ablate(heads="L5.*", draws=0).measure(model, Documents("stories:1:20"))
+
+Hooks have TransformerLens' names; a pass is the whole model, and every edit costs one. What reads our parts (several
+streams, mixings, latents, weights) says so in one line.
+"""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from streamscope.models.errors import InputError, Undefined
+from streamscope.models.huggingface.convert import source_folder
+from streamscope.models.text.tokenizer import PAIRS, Tokenizer
+from streamscope.models.transformer import StreamTransformer
+
+
+def _not_ours(family: str, name: str) -> Undefined:
+    return Undefined(
+        f"{family} is no family that is made of our parts, and TransformerLens' bridge has no {name}: this needs a "
+        "model that is"
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What instruments read of every configuration, in our names."""
+
+    name: str
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_vocab: int
+    n_ctx: int
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _not_ours(self.name, name)
+
+
+class Bridged(TransformerBridge):
+    """A bridge with what instruments ask of a model besides its hooks."""
+
+    family: str
+    run: Path | None
+    final = "unembed.hook_in"
+    """The hook of what the head reads."""
+
+    @property
+    def config(self) -> Shape:
+        """Names and sizes; anything else raises `Undefined`, an `InputError`."""
+        c = self.cfg
+        return Shape(self.family, c.n_layers, c.n_heads, c.d_model, c.d_head, c.d_vocab, c.n_ctx)
+
+    @property
+    def head(self) -> Tensor:
+        """[V, D + 1]: the unembedding and its bias, for `streams`."""
+        return torch.cat([self.W_U.T, self.b_U[:, None]], 1)
+
+    def streams(self, x: Tensor) -> Tensor:
+        """What the head reads [B, T, D] with a 1 behind it, so that logits are `streams(x) @ head.T`."""
+        return torch.cat([x, torch.ones_like(x[..., :1])], -1)
+
+    def _text(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise InputError("this model has no tokenizer: its folder has no tokenizer.json")
+        return self.tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if hasattr(StreamTransformer, name) and name != "segment":
+                raise _not_ours(self.__dict__.get("family", "this"), name) from None
+            raise
+
+
+def bridge(name: str) -> Bridged:
+    """The causal language model of a Hugging Face folder, or of the hub's cache, whatever its family, in a bridge.
+
+    Raises `InputError` for a folder that is none, and for what transformers or TransformerLens do not read.
+    """
+    folder = source_folder(name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            module = AutoModelForCausalLM.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, dtype=torch.float32, attn_implementation="eager"
+            )
+            made = build_bridge_from_module(module.eval(), type(module).__name__, hf_config=config)
+    except (ValueError, OSError, KeyError, NotImplementedError) as error:
+        raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    made.__class__ = Bridged
+    made.family, made.run = str(config.model_type), None
+    there = any((folder / one).is_file() for one in ("tokenizer.json", *PAIRS))
+    made.tokenizer = Tokenizer.load(folder) if there else None
+    return made.eval()

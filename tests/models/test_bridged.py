@@ -1,0 +1,104 @@
+"""A family that is not made of our parts, in TransformerLens' bridge: measured by hooks, or refused in a line."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from streamscope.interventions.ablate import Ablate
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
+from streamscope.models.huggingface.bridged import Bridged, bridge
+from streamscope.models.text.shards import NO_TARGET, document_batches
+from streamscope.probes.contract import Documents, discover
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+INSTRUMENTS = discover()
+REFUSED = {"abliterate", "amplify", "extract", "hydra", "latents", "mixing_monitor", "patch", "phenomena", "routing",
+           "streams", "cluster", "profile", "predict_effects"}  # fmt: skip
+"""What needs parts of ours, or a run; the others measure."""
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bridged, Any]:
+    """(a GPT-J opened from its folder, the module that was saved there): random, its head with a bias."""
+    from transformers import GPTJConfig, GPTJForCausalLM
+
+    folder, tokenizer = tmp_path_factory.mktemp("gptj"), load("stories/lfa").tokenizer
+    torch.manual_seed(0)
+    sizes = {"n_layer": 6, "n_head": 6, "n_embd": 96, "rotary_dim": 8, "n_positions": 128}
+    module = GPTJForCausalLM(GPTJConfig(vocab_size=tokenizer.d_vocab, **sizes)).eval()
+    with torch.no_grad():
+        module.lm_head.bias.normal_(std=0.5)
+    module.save_pretrained(folder)
+    tokenizer.save(folder / "tokenizer.json")
+    return bridge(str(folder)), module
+
+
+@torch.no_grad()
+def test_logits_are_those_of_the_library(theirs: tuple[Bridged, Any]) -> None:
+    model, module = theirs
+    tokens = torch.arange(3, 60).reshape(3, 19)
+    expected = module(tokens).logits
+    with capture(model, [model.final]) as found:
+        logits = model(tokens)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.streams(found[model.final]) @ model.head.T, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_ablation_is_a_loop_over_the_librarys_module(theirs: tuple[Bridged, Any]) -> None:
+    """A head's part of the input of out_proj set to 0, by a hook of torch on the module itself."""
+    model, module = theirs
+    opened = Documents("stories:1:3").of(model)
+    found = Ablate(heads=("L1.H2", "L4.H0"), draws=0).measure(model, opened).table("loss").frame.set_index("head")
+
+    def loss() -> float:
+        total, n = 0.0, 0
+        for _, tokens, targets in document_batches(opened.shards, 128, 8, None):
+            log_p = module(tokens).logits.double().log_softmax(-1)
+            real = targets != NO_TARGET
+            total -= float(log_p.gather(2, targets.clamp(min=0)[..., None])[..., 0][real].sum())
+            n += int(real.sum())
+        return total / n
+
+    plain = loss()
+    for head, layer, at in (("L1H2", 1, 2), ("L4H0", 4, 0)):
+
+        def without(_: Any, args: tuple, at: int = at) -> tuple:
+            z = args[0].clone()
+            z[..., at * 16 : (at + 1) * 16] = 0
+            return (z, *args[1:])
+
+        handle = module.transformer.h[layer].attn.out_proj.register_forward_pre_hook(without)
+        assert found.loc[head, "delta"] == pytest.approx(loss() - plain, abs=2e-6)
+        handle.remove()
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("pds", "hydra") else pytest.param(n, marks=pytest.mark.slow) for n in sorted(INSTRUMENTS)]
+)
+def test_every_instrument_measures_or_says_in_a_line_why_not(name: str, theirs: tuple[Bridged, Any]) -> None:
+    how = INSTRUMENTS[name](**INSTRUMENTS[name].quick)
+    data = [one.small() for one in how.takes]
+    data = [replace(one, data="stories:1:4") if type(one).__name__ in ("Documents", "Tokens") else one for one in data]
+    if name in REFUSED:
+        with pytest.raises(InputError) as caught:
+            how.measure(theirs[0], *data)
+        assert "\n" not in str(caught.value)
+    else:
+        assert all(len(table.frame) for table in how.measure(theirs[0], *data).tables.values())
+
+
+def test_what_is_no_model_is_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "nonsense"}')
+    with pytest.raises(InputError, match="cannot be read") as caught:
+        bridge(str(tmp_path))
+    assert "\n" not in str(caught.value)
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="family 'nonsense'.*bridge"):
+        load(f"hf:{tmp_path}")
