@@ -47,11 +47,12 @@ HUGGING_FACE = "hf:"
 """What the name of a Hugging Face folder, or of a model in the hub's cache, begins with where a run is named."""
 
 
-def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
+def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path, *, in_place: bool = True) -> None:
     """Put weights into the model, in its dtypes; any difference in names or shapes raises `InputError`.
 
-    A tensor of the model's own dtype is taken as it is: what `read_tensors` maps from a file stays mapped, and the
-    file's pages are read when a weight is used. A change of a weight in place does not reach the file.
+    Copied into the parameters that are there, which an optimiser may know. Not `in_place`, parameters are made anew of
+    the tensors: what `read_tensors` maps from a file stays mapped, and the file's pages are read when a weight is
+    used. A change of such a weight does not reach the file.
     """
     own = dict(model.state_dict())
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
@@ -64,7 +65,8 @@ def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path
                 f"{where} belongs to another configuration: {name} is {list(tensors[name].shape)} there, "
                 f"{list(value.shape)} by config.json"
             )
-    model.load_state_dict({name: tensors[name].to(value.dtype) for name, value in own.items()}, assign=True)
+    typed = tensors if in_place else {name: tensors[name].to(value.dtype) for name, value in own.items()}
+    model.load_state_dict(typed, assign=not in_place)
 
 
 def bundled() -> tuple[str, ...]:
@@ -258,7 +260,7 @@ def load(
     model = StreamTransformer(config, tokenizer, seed=None)
     if dtype == "bf16":
         model.to(torch.bfloat16)
-    load_weights(model, tensors, weights)
+    load_weights(model, tensors, weights, in_place=False)
     model.run = folder
     return model.to(pick_device(str(device))).eval()
 
