@@ -154,11 +154,11 @@ class Job:
     instrument: "Instrument"
     data: Sequence[Any]
     device: str
-    dtype: Literal["fp32", "bf16"] = "fp32"
     edits: tuple[str, ...] = ()
     """The user's own, under which the run is measured."""
     work: Path | None = None
     """Where unfinished work is kept, of an instrument that shares it."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
 
     @property
     def task(self) -> str:
@@ -272,7 +272,7 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     device = pick_device(options.device)
     beside = _beside(names, runs_of([options.control]) if options.control is not None else [])
     jobs = [
-        Job(name, control, how, data, str(device), options.dtype, options.edit)
+        Job(name, control, how, data, str(device), options.edit, dtype=options.dtype)
         for name, control in zip(names, beside, strict=True)
     ]
     first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}

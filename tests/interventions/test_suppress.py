@@ -268,7 +268,7 @@ def test_loss_of_documents_is_a_measure_like_the_others() -> None:
 
 def test_command_and_its_tables(tmp_path: Path, net: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("streamscope.models.checkpoint.run_folder", Path)
-    monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, device: net)
+    monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, **options: net)
     monkeypatch.setattr("streamscope.probes.documents.load_suite", lambda name, n=None, seed=None: planted.suite())
     out = tmp_path / "s.parquet"
     main(["run", "--k", "1", "2", "--draws", "20", "--gates", "1", "0.5", "0", "--out", str(out)])
@@ -301,7 +301,7 @@ def test_ablate_ranks_by_pds_and_writes_a_table_per_measure(
     net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr("streamscope.models.checkpoint.run_folder", Path)
-    monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, device: net)
+    monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, **options: net)
     monkeypatch.setattr("streamscope.probes.documents.load_suite", lambda name, n=None, seed=None: planted.suite())
     out = tmp_path / "a.parquet"
     ablate(["run", "--heads", "top1:pds", "L0.H1", "L1.H0", "--measures", "sps", "coherence", "--out", str(out)])

@@ -108,7 +108,7 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
         with pytest.raises(InputError, match=line):
             load(f"hf:{folder}")
 
-    refused("did you mean|model_type", model_type="gpt3")
+    refused("family 'gpt3'", model_type="gpt3")
     refused("scale_attn_weights = False has no part here", scale_attn_weights=False)
     refused("activation", activation_function="tanh")
     refused("belongs to another configuration|lacks", n_layer=4)

@@ -9,7 +9,7 @@ import torch
 
 from streamscope.models import build
 from streamscope.models import config as c
-from streamscope.models.checkpoint import ZOO, bundled
+from streamscope.models.checkpoint import bundled, run_folder
 from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.config.serialization import from_dict, override, to_dict
 from streamscope.models.errors import InputError
@@ -168,7 +168,7 @@ def test_negative_spreads_raise() -> None:
 @pytest.mark.parametrize("name", bundled())
 def test_configurations_without_rules_mean_what_they_meant(name: str) -> None:
     """N(0, .02) drawn one parameter after the other from one generator, as before there were rules."""
-    data = json.loads((ZOO / name / "config.json").read_text())["model"]
+    data = json.loads((run_folder(name) / "config.json").read_text())["model"]
     data.pop("init", None)
     for part in (*data["attention"].values(), *data["mlp"].values()):
         if isinstance(part, dict):
