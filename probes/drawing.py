@@ -51,7 +51,7 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     apart = [c for c in (*runs, *getattr(figure, "each", ())) if table.frame.get(c, pd.Series()).nunique() > 1]
     drawn = _panels(figure, table, apart) if apart else _draw(figure, table)
     if drawn is not None:
-        drawn.update_layout(template="plotly_dark" if dark else "plotly_white")
+        drawn.layout.template = "plotly_dark" if dark else "plotly_white"
         said = f"{table.title}; {at}" if (at := _at(figure, table.frame)) else table.title
         lines = wrap(said, 110)
         title = {

@@ -32,7 +32,6 @@ PLOTLY = plotly.offline.get_plotlyjs
 LONG = (
     "test_documents.py",
     "test_faults.py",
-    "test_notebooks.py",
     "test_parallel.py",
     "test_control_runs.py",
     "test_lfa.py",

@@ -40,7 +40,10 @@ PARTS = ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon")
 gates, dual paths, RMSNorm with RoPE and SwiGLU, Canon layers and hyper-connections."""
 
 FOUR = ("std-t", "pls", "hdpl", "kromcanon")
-"""The four of them that differ most, for what is a command on each."""
+"""The four of them that differ most."""
+
+MOST_PARTS = ("pls", "kromcanon")
+"""The two of them that have most of the parts, for what is a command on each."""
 
 
 def some(names: Iterable[Any], fast: Collection[Any] = PARTS) -> list[Any]:

@@ -61,6 +61,7 @@ def test_a_ceiling_is_positive() -> None:
     assert 1e6 < matmul_ceiling(Options(rounds=1)) < 1e16
 
 
+@pytest.mark.slow
 def test_on_paper_slower_links_cost_more() -> None:
     import re
 

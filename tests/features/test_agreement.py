@@ -44,6 +44,7 @@ def test_equal_clusterings() -> None:
     assert adjusted_mutual_information_interval(a, 7 - a, documents) == pytest.approx((1, 1))
 
 
+@pytest.mark.slow
 def test_intervals_cover_independence_and_repetition_does_not_count() -> None:
     """Small clusters, where a bootstrap that paired tokens with their copies would lie far above 0."""
     covered = {"ARI": 0, "AMI": 0}

@@ -27,7 +27,7 @@ from streamscope.probes.contract import Documents
 from streamscope.probes.observations import estimate
 from streamscope.probes.result import Result
 from tests.probes import planted
-from tests.tiny import FOUR, some, untrained
+from tests.tiny import MOST_PARTS, some, untrained
 
 TOKENS = torch.randint(1, 200, (3, 20), generator=torch.Generator().manual_seed(0))
 GATED = {"attention.gate": "gate", "attention.gate.init": "normal"}
@@ -174,6 +174,7 @@ def test_areas_of_the_paper() -> None:
     assert [round(x, 1) for x in found] == [20.0, 16.3, 27.3, 27.1]
 
 
+@pytest.mark.slow
 def test_areas_have_the_intervals_of_their_documents() -> None:
     """raw and excess are linear: the interval is that of the per-document areas; perplexity's covers the truth."""
     rng = np.random.default_rng(0)
@@ -220,7 +221,9 @@ def test_the_curve(tiny_run: Path) -> None:
 
 @pytest.mark.parametrize(
     "preset",
-    some(["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon", "alibi"], [*FOUR, "alibi"]),
+    some(
+        ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon", "alibi"], [*MOST_PARTS, "alibi"]
+    ),
 )
 def test_command_on_every_preset(
     preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture

@@ -14,7 +14,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.head_groups import main as head_groups
 from streamscope.probes.result import Result
-from tests.tiny import FOUR, some
+from tests.tiny import MOST_PARTS, some
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"]
@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     return make
 
 
-@pytest.mark.parametrize("preset", some(PRESETS, FOUR))
+@pytest.mark.parametrize("preset", some(PRESETS, MOST_PARTS))
 def test_every_preset(preset: str, run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     folder = run(preset)
     ablation_effects([folder, *SMALL[:2], *TWO, "--draws", "1", "--out", str(tmp_path / "a.parquet"),
@@ -61,6 +61,7 @@ def test_every_preset(preset: str, run: Callable[..., str], tmp_path: Path, caps
         assert "plotly" in (tmp_path / f"{name}.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_model_beside_its_control_and_found_groups(
     run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -81,6 +81,7 @@ def kept(command: Any, folder: Path, run: Path, *options: str, control: Path | N
 # ---- over documents ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_streams(tiny_run: Path, changed: Path, corpus: tuple[Path, Path]) -> None:
     how = Streams(where=("0-1", "everywhere"), draws=2)
     data = Documents(data=str(corpus[1]), max_documents=6)
@@ -175,6 +176,7 @@ def test_heads_of_the_last_layer_cannot_change_sps(tiny_run: Path, changed: Path
     assert "by construction" in table.missing[0, "delta_difference"]
 
 
+@pytest.mark.slow
 def test_ablate_pairs_towards_the_mean_of_each_model(
     tiny_run: Path, changed: Path, corpus: tuple[Path, Path], tmp_path: Path
 ) -> None:

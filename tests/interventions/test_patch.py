@@ -22,7 +22,7 @@ from streamscope.probes.result import Table
 from streamscope.probes.stats.estimators import mean
 from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted
-from tests.tiny import FOUR, WORDS, some, untrained
+from tests.tiny import MOST_PARTS, WORDS, some, untrained
 
 
 def swept(cells: list, exact: np.ndarray, guessed: np.ndarray | None) -> Swept:
@@ -142,7 +142,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "preset", some(["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"], FOUR)
+    "preset", some(["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"], MOST_PARTS)
 )
 def test_command_on_every_preset(
     preset: str, tiny_run: Path, suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture

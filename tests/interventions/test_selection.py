@@ -26,6 +26,7 @@ def test_random_sets_are_distinct_seeded_and_others() -> None:
             random_sets(heads, heads[:k], k, draws, 0)
 
 
+@pytest.mark.slow
 def test_the_rank_of_heads_chosen_at_random_is_uniform() -> None:
     """Effects of heads add up, the selection knows nothing of them: p_rank rejects 5 % of the time, for every k."""
     every = [Head(layer, h) for layer in range(6) for h in range(6)]

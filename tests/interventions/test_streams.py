@@ -28,7 +28,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
-from tests.tiny import FOUR, some, untrained
+from tests.tiny import MOST_PARTS, some, untrained
 
 TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))
 TIGHT = dict(rtol=0, atol=1e-10)
@@ -226,7 +226,7 @@ def test_the_table(tiny_run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "preset", some(["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"], FOUR)
+    "preset", some(["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"], MOST_PARTS)
 )
 def test_command_on_every_preset(
     preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture

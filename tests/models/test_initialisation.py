@@ -15,6 +15,7 @@ from streamscope.models.config.serialization import from_dict, override, to_dict
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.transformer import StreamTransformer
+from tests.tiny import some
 
 AUTHORS = ("llama", "hdpl")  # torch's defaults
 PORT = ("gpt2", "canon", "kromhc", "kromcanon")  # MLX's defaults
@@ -87,7 +88,7 @@ def test_what_layer_0_writes_before_training() -> None:
 FAN_IN = {f"attention.{p}.init": "fan_in_normal" for p in "vo"}
 
 
-@pytest.mark.parametrize("name", ["dst-kron", "dst-ind", "lfa", "cfm"])
+@pytest.mark.parametrize("name", some(["dst-kron", "dst-ind", "lfa", "cfm"], ["dst-kron"]))
 def test_by_fan_in_every_mixing_writes_like_a_dense_one(name: str) -> None:
     """Within a factor of five, where the rule of the preset is 5 (blocks), 54 (Kronecker) and 280 (raw values) away.
 

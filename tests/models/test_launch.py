@@ -10,6 +10,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.launch import _as_worker
 from streamscope.models.ledger import Ledger
 from tests.models.ledger_worker import TASKS, main
+from tests.tiny import some
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +28,7 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # ray leaves sockets of its local cluster to the collector
-@pytest.mark.parametrize("launcher", ["serial", "torchrun", pytest.param("ray", marks=pytest.mark.slow), "submitit"])
+@pytest.mark.parametrize("launcher", some(["serial", "torchrun", "ray", "submitit"], ["serial", "torchrun"]))
 def test_outputs_are_the_same_however_launched(tmp_path: Path, launcher: str) -> None:
     needs(launcher)
     main([str(tmp_path), "--launch", launcher, "--workers", "2", "--hours", "0.1"])

@@ -214,6 +214,7 @@ def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@pytest.mark.slow
 def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> None:
     text = (out / "README.md").read_text(encoding="utf-8")
     tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}

@@ -219,6 +219,7 @@ def test_the_published_page_is_that_of_its_tables(name: str) -> None:
             pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / name / f"{table}.parquet"), own, check_dtype=False)
 
 
+@pytest.mark.slow
 def test_an_earlier_comparison_is_judged_again_without_its_runs(runs: dict, tmp_path: Path) -> None:
     """The tables of runs that are gone give the page that the runs gave, but for the line that says so."""
     first, second = tmp_path / "first", tmp_path / "second"

@@ -436,6 +436,7 @@ def test_tables_from_before_the_domain_was_in_every_name_are_read() -> None:
 # ---- arms that differ in a part ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_std_t_trained_with_rope_and_cln_is_an_arm_of_its_own(
     runs: dict[str, Path], corpus: tuple[Path, Path], tmp_path: Path
 ) -> None:

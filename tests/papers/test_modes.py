@@ -103,6 +103,7 @@ def test_the_numbers_are_those_of_the_commands(out: Path, runs: dict[str, Path],
     assert ours["hdbscan.ami_clustered"] == pytest.approx(agreement["in clusters of both", "AMI"])
 
 
+@pytest.mark.slow
 def test_identity_is_the_ami_with_token_ids(out: Path, runs: dict[str, Path]) -> None:
     from streamscope.features.cluster.modes import ComputationalModes
     from streamscope.models.checkpoint import load

@@ -329,6 +329,7 @@ def hand_made(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int],
     return found
 
 
+@pytest.mark.slow
 def test_the_numbers_of_a_run_are_those_on_paper(hand_made: dict[tuple[str, int], Measured]) -> None:
     for preset, delta in (("pls", 2.0), ("c2", 0.5)):
         table = hand_made[preset, 0].tables["quantities"].set_index("quantity")["value"]

@@ -167,6 +167,7 @@ def test_a_claim_that_cannot_be_judged_is_no_test_of_the_family() -> None:
     assert one["difference"][1] == 0.2  # the number stays
 
 
+@pytest.mark.slow
 def test_of_null_claims_about_one_table_in_twenty_gets_a_verdict() -> None:
     """Thirty claims without any effect, three seeds each: uncorrected, three tables in four have a verdict."""
     rng, some, alone = np.random.default_rng(0), 0, 0

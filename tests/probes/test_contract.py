@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INSTRUMENTS = discover()
 NAMES = sorted(INSTRUMENTS)
 INSIDE = [check for check in CHECKS if check != "values"]
-SLOW = ("repeated",)
+SLOW = ("repeated", "figures")
+"""What is saved is drawn too."""
 _kept: dict[str, Result] = {}
 
 

@@ -168,6 +168,7 @@ def test_a_table_per_module_and_part() -> None:
     assert table["undefined"].str.contains("distance_dynamic, gradient: metrics.jsonl has no mixing rows").all()
 
 
+@pytest.mark.slow
 def test_other_kinds_of_mixing_have_their_reasons(corpus, tmp_path: Path, capsys) -> None:
     """A gate and Kronecker routing beside mHC: tables for each, swap probabilities undefined, no swap figures."""
     more = [x for s in ("residual=mhc", "attention.gate=gate", "attention.v=kron") for x in ("--set", s)]
@@ -214,6 +215,7 @@ def test_a_run_without_mixing_is_told_what_has_some(corpus, tmp_path: Path) -> N
         main([str(tmp_path / "a")])
 
 
+@pytest.mark.slow
 def test_without_a_run_the_bundled_ones_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     main([])
     said = capsys.readouterr().out

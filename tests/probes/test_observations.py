@@ -71,7 +71,8 @@ def test_equals_loops_over_units_and_labels(kinds: int) -> None:
     quantile = half / error  # the degrees of freedom are those of statistics.degrees_of_freedom
     assert 1.9 < quantile < 4.5
     t = abs(value) / error
-    df = np.array([d for d in np.arange(1.0, 40, 0.001) if stats.t.ppf(0.975, d) <= quantile])[0]
+    grid = np.arange(1.0, 40, 0.001)
+    df = grid[stats.t.ppf(0.975, grid) <= quantile][0]
     assert one["p"] == pytest.approx(2 * stats.t.sf(t, df), abs=1e-3)
 
 

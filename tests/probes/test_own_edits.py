@@ -14,7 +14,7 @@ from streamscope.probes.contract import discover
 from streamscope.probes.result import Result
 
 INSTRUMENTS = discover()
-QUICK = {"ablate", "logit_lens", "pds"}
+QUICK = {"logit_lens", "pds"}
 OF_WEIGHTS = {
     "mixing_monitor": "did not fire",
     "routing": "did not fire",

@@ -276,6 +276,7 @@ def test_the_command_over_a_training(run: Path, tmp_path: Path, capsys, monkeypa
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_each_snapshot_stands_beside_that_of_the_control(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.parquet"
     few = ["--only", "loss", "--max-documents", "4", "--out", str(out)]

@@ -173,6 +173,7 @@ def test_sign_flip_over_pairs(first: slice, tails: str = "t3") -> None:
     calibrated([sign_flip(row, resamples=199, seed=i).p for i, row in enumerate(totals[first])])
 
 
+@pytest.mark.slow
 def test_power_is_that_of_theory() -> None:
     """With mean δ and sd σ of the pair means, the t test has the power of noncentral t with δ √D/σ."""
     effect, n = 0.3, 30

@@ -38,7 +38,7 @@ def model(tiny_run: Path) -> Any:
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two long documents and a short one."""
     draw = random.Random(3)
-    documents = [" ".join(draw.choices(WORDS, k=k)) for k in (150, 5, 90)]
+    documents = [" ".join(draw.choices(WORDS, k=k)) for k in (100, 5, 60)]
     path = tmp_path_factory.mktemp("text") / "long.txt"
     path.write_text("\n<|endoftext|>\n".join(documents))
     return path
@@ -75,7 +75,7 @@ def test_every_token_is_scored_once_from_enough(model: Any, text: Path, stride: 
     assert all(n >= min(t, n_ctx - stride + 1) for (_, t), n in seen.items())
 
 
-@pytest.mark.parametrize("stride", [8, 20, 32])
+@pytest.mark.parametrize("stride", [20, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 32))])
 def test_strided_losses_are_those_of_a_pass_per_token(model: Any, text: Path, stride: int) -> None:
     opened = Documents(str(text), stride=stride, batch_size=3).of(model)
     edits = scale_heads([Head(1, 0)], 0.0)
@@ -122,7 +122,7 @@ def test_windows_of_a_document_are_one_cluster(model: Any, text: Path) -> None:
     how = Ablate(heads=("L1.H0",), draws=0)
     result = how.measure(model, Documents(str(text), stride=16))
     row, units = result.table().frame.iloc[0], result.blocks["loss"].units
-    assert row["clusters"] == 3 and row["n"] == len(units) > 12
+    assert row["clusters"] == 3 and row["n"] == len(units) > 8
     assert units["cluster"].nunique() == 3 and set(units["document"]) == {0, 1, 2}
     assert (units["offset"] == 16 * units["window"]).all()
     assert "3 documents in 2" in result.about["title"]["loss"] and "stride 16" in result.about["title"]["loss"]

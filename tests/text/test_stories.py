@@ -62,12 +62,12 @@ def evaluate(expression: str, hash_seed: str = "0") -> Any:
 
 @pytest.fixture(scope="module")
 def stories() -> list[Story]:
-    return evaluate("list(labelled(0, 7000))")
+    return evaluate("list(labelled(0, 4000))")
 
 
 @pytest.fixture(scope="module")
 def held_out() -> list[Story]:
-    return evaluate("list(labelled(2, 2000, held_out=True))")
+    return evaluate("list(labelled(2, 1000, held_out=True))")
 
 
 def words(text: str, span: Span) -> str:

@@ -39,17 +39,17 @@ def evaluate(expression: str, hash_seed: str = "0") -> Any:
 
 @pytest.fixture(scope="module")
 def tales() -> list[Tale]:
-    return evaluate("list(labelled(0, 6000))")
+    return evaluate("list(labelled(0, 3000))")
 
 
 @pytest.fixture(scope="module")
 def early() -> list[Tale]:
-    return evaluate("list(labelled(0, 3000, 0.0))")
+    return evaluate("list(labelled(0, 1500, 0.0))")
 
 
 @pytest.fixture(scope="module")
 def with_reserved_words() -> list[Tale]:
-    return evaluate("list(labelled(2, 1500, 1.0, 'words'))")
+    return evaluate("list(labelled(2, 1000, 1.0, 'words'))")
 
 
 def words(text: str) -> list[str]:
@@ -94,7 +94,7 @@ def test_both_versions_are_what_they_were() -> None:
 def test_a_story_is_a_pure_function_of_its_arguments(tales: list[Tale], early: list[Tale]) -> None:
     assert [story(0, i) for i in (0, 17, 101)] == [tales[i] for i in (0, 17, 101)]
     assert list(documents(0, 40, 0.0)) == [one.text for one in early[:40]]
-    everything = "(list(labelled(3, 60, .5)), list(labelled(2, 30, 1., 'combinations')), minimal_pairs(0, 30))"
+    everything = "(list(labelled(3, 30, .5)), list(labelled(2, 10, 1., 'combinations')), minimal_pairs(0, 10))"
     assert evaluate(everything, "1") == evaluate(everything, "4711")
 
 
@@ -120,7 +120,7 @@ def test_training_text_never_uses_a_reserved_word(tales: list[Tale], early: list
         for path in (ROOT / "models/text" / name).iterdir()
         if path.suffix in (".py", ".toml") and path.name != "lexicon.toml"
     ]
-    written = "".join(path.read_text() for path in files)  # templates that 9,000 stories missed
+    written = "".join(path.read_text() for path in files)  # templates that these stories missed
     assert not {word.lower() for word in words(written)} & RESERVED_WORDS
     assert len(seen & {w.lower() for w in TRAINING.names}) > 1000  # and uses nearly all others
     assert len(seen & set(TRAINING.nouns)) > 0.99 * len(TRAINING.nouns)
@@ -254,7 +254,7 @@ def test_a_block_says_its_words_again(early: list[Tale], tales: list[Tale]) -> N
         if len(places) > 1:  # said twice and more, never overlapping, a few words between
             found += 1
             assert all(period <= b - a <= period + 20 for a, b in pairwise(places)), one.text
-    assert found > 0.75 * sum(one.kind == "repeats" and len(one.periods) == 1 for one in (*early, *tales)) > 100
+    assert found > 0.75 * sum(one.kind == "repeats" and len(one.periods) == 1 for one in (*early, *tales)) > 50
 
 
 def test_no_prompt_of_the_suites_is_in_the_text(tales: list[Tale]) -> None:
@@ -283,7 +283,7 @@ def test_what_the_tasks_ask_is_there_to_be_learned(tales: list[Tale]) -> None:
             swapped[frame].add(case.relation)
     assert len(swapped) >= 12 and all(kinds == {"first", "second"} for kinds in swapped.values())
     for pronoun in ("he", "she", "him", "her", "his"):
-        assert len(re.findall(rf"\b{pronoun}\b", text)) > 1000
+        assert len(re.findall(rf"\b{pronoun}\b", text)) > 500
 
 
 def test_text_is_well_formed(tales: list[Tale], early: list[Tale], with_reserved_words: list[Tale]) -> None:

@@ -73,7 +73,7 @@ def recorded(t: Any, steps: int) -> list[list[int]]:
     return asked
 
 
-@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_data_come_in_the_order_of_seed_and_step(corpus, tmp_path: Path, accumulate: int) -> None:
     """Step s of epoch e trains on the s-th eight windows of that epoch's permutation; a micro-batch on a slice."""
     t = trainer(corpus, tmp_path / "a", seed=5, accumulate=accumulate, steps=200)
