@@ -21,7 +21,7 @@ MINUTES ?= 60
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch uv # pip's settings say which build of torch
-	$(BIN)/python -c 'import torch._dynamo' & $(INSTALL) -e '.[dev]'; code=$$?; wait; exit $$code # uv keeps the torch that it finds
+	$(BIN)/python -W ignore -c 'import torch._dynamo' & $(INSTALL) -e '.[dev]'; code=$$?; wait; exit $$code # uv keeps the torch that it finds
 	@touch $@
 
 demo: $(STAMP)
