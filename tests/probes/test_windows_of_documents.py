@@ -125,7 +125,9 @@ def test_windows_of_a_document_are_one_cluster(model: Any, text: Path) -> None:
     assert row["clusters"] == 3 and row["n"] == len(units) > 8
     assert units["cluster"].nunique() == 3 and set(units["document"]) == {0, 1, 2}
     assert (units["offset"] == 16 * units["window"]).all()
-    assert f"3 documents in {len(units)}" in result.about["title"]["loss"] and "stride 16" in result.about["title"]["loss"]
+    assert (
+        f"3 documents in {len(units)}" in result.about["title"]["loss"] and "stride 16" in result.about["title"]["loss"]
+    )
     halves = [Documents(str(text), stride=16).half(side).of(model).units() for side in (0, 1)]
     assert not set(halves[0]["document"]) & set(halves[1]["document"])
     assert set(pd.concat(halves)["unit"]) == set(units["unit"])
