@@ -6,9 +6,10 @@
     python -m probes.phenomena runs/lfa@all runs/std-t@all --only loss induction --out over.parquet
 
     loss         nats per token over documents
-    copying      log-odds of the coherent word that are due to the text's nouns, over pairs of stories
-                 (`probes.coherence`)
-    reserved     the same where no training story uses the nouns and names at all (suite reserved-words)
+    lift         how much likelier the text's nouns make both words that could follow: copying without a choice, over
+                 pairs of stories (`probes.coherence`)
+    copying      log-odds of the coherent one that are due to the text's nouns: copying the word that is meant
+    reserved     copying where no training story uses the nouns and names at all (suite reserved-words)
     induction    largest induction score of a head on repeated random words (`probes.heads`)
     repeats      how much cheaper the words are the second time: loss of the first saying − loss of the second
     position     largest PDS of a head over competing nouns (`probes.pds`)
@@ -38,8 +39,8 @@ from streamscope.probes.contract import Documents, Instrument, instrument
 from streamscope.probes.figures import Curve, HeadMap
 
 Name = Literal[
-    "loss", "copying", "reserved", "induction", "repeats", "position", "coreference", "capitalization", "gender",
-    "winograd", "depth", "mixing",
+    "loss", "lift", "copying", "reserved", "induction", "repeats", "position", "coreference", "capitalization",
+    "gender", "winograd", "depth", "mixing",
 ]  # fmt: skip
 
 
@@ -54,6 +55,7 @@ class Phenomenon:
 
 PHENOMENA = (
     Phenomenon("loss", None, "nats per token"),
+    Phenomenon("lift", 0.0, "nats"),
     Phenomenon("copying", 0.0, "nats"),
     Phenomenon("reserved", 0.0, "nats"),
     Phenomenon("induction", 0.3, "share of attention"),

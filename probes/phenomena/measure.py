@@ -14,6 +14,7 @@ from streamscope.models.mixing import connections
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.attention import RESOLUTION
 from streamscope.probes.coherence.elsewhere import exchanged
+from streamscope.probes.coherence.measure import AFTER, WORDS
 from streamscope.probes.coherence.measure import rows as coherence_rows
 from streamscope.probes.contract import Documents, Opened, Seen, title_of
 from streamscope.probes.coreference import Coreference
@@ -149,6 +150,7 @@ class Shared:
         self.how, self.model, self.data, self.tokenizer = how, model, data, check_tokenizer(model)
         self._repeated: tuple[Heads, Query, Captures] | None = None
         self._documents: tuple[pd.DataFrame, np.ndarray, np.ndarray] | None = None
+        self._pairs: dict[str, pd.DataFrame | None] = {}
 
     def repeated(self) -> tuple[Heads, Query, Captures]:
         """Random words said twice: patterns of every head, logits of every position."""
@@ -159,6 +161,15 @@ class Shared:
             query = replace(query, logits=[list(range(len(ids))) for ids in query.tokens])
             self._repeated = probe, query, run(self.model, query)
         return self._repeated
+
+    def pairs(self, suite: str) -> pd.DataFrame | None:
+        """`probes.coherence` of the prompts whose nouns can be exchanged; None if there are none."""
+        if suite not in self._pairs:
+            aligned = align(load_suite(suite, n=self.how.n), self.tokenizer, self.model.config.n_ctx)
+            others = exchanged(aligned, self.tokenizer, self.model.config.n_ctx)
+            found = None if others is None else coherence_rows(self.model, aligned, others, self.tokenizer)
+            self._pairs[suite] = None if found is None else found.dropna(subset="due")
+        return self._pairs[suite]
 
     def documents(self) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
         """(units, summed losses [documents] in nats, tokens by settling layer [documents, layers])."""
@@ -215,14 +226,12 @@ def _depth(of: Shared, name: str) -> Look:
 
 
 def _copying(of: Shared, name: str) -> Look:
-    """Log-odds of the coherent word, minus those after another prompt's nouns."""
-    suite = load_suite("stories" if name == "copying" else "reserved-words", n=of.how.n)
-    aligned = align(suite, of.tokenizer, of.model.config.n_ctx)
-    others = exchanged(aligned, of.tokenizer, of.model.config.n_ctx)
-    if others is None:
+    """Log-odds of the coherent word (`lift`: mean ln p of both words), minus those after another prompt's nouns."""
+    both = of.pairs("reserved-words" if name == "reserved" else "stories")
+    if both is None:
         return Look.nothing("no prompt has nouns that can be exchanged")
-    both = coherence_rows(of.model, aligned, others, of.tokenizer).dropna(subset="due")
-    return Look(both["due"], both["id"], both["cluster"])
+    value = (both[[*WORDS]].mean(axis=1) - both[[*AFTER]].mean(axis=1)) if name == "lift" else both["due"]
+    return Look(value, both["id"], both["cluster"])
 
 
 def _induction(of: Shared, name: str) -> Look:
@@ -313,8 +322,8 @@ def _mixing(of: Shared, name: str) -> Look:
 
 
 LOOKS: dict[str, Callable[[Shared, str], Look]] = {
-    "loss": _loss, "copying": _copying, "reserved": _copying, "induction": _induction, "repeats": _repeats,
-    "position": _position, "coreference": _coreference, "depth": _depth, "mixing": _mixing,
+    "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "induction": _induction,
+    "repeats": _repeats, "position": _position, "coreference": _coreference, "depth": _depth, "mixing": _mixing,
 }  # fmt: skip
 """How each is measured; the others are tasks."""
 
