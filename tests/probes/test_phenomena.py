@@ -144,12 +144,12 @@ def test_copying_is_what_coherence_says_is_due_to_the_nouns(one: object, run: Pa
     out = tmp_path / "c.parquet"
     coherence.main([str(run), "--suite", "stories", "--n", "60", "--out", str(out)])
     row = pd.read_parquet(out).set_index("relation").loc["all"]
-    for name, column in (("copying", "due"), ("lift", "lift")):
-        found = look(one, name)
-        assert (found["value"], found["value_low"], found["value_high"]) == pytest.approx(
-            (row[column], row[f"{column}_low"], row[f"{column}_high"]), rel=1e-9
-        )
-        assert found["n"] == row["controls"]
+    found, lift = look(one, "copying"), look(one, "lift")
+    assert (found["value"], found["value_low"], found["value_high"]) == pytest.approx(
+        (row["due"], row["due_low"], row["due_high"]), rel=1e-9
+    )
+    assert found["n"] == lift["n"] == row["controls"]
+    assert lift["value"] == pytest.approx(row["lift"], rel=1e-9) and lift["value_low"] < lift["value"]
 
 
 def test_coreference_is_the_lead_that_the_probe_says(one: object) -> None:
