@@ -1,4 +1,4 @@
-"""The reference pages that come from the code itself: hooks, presets, instruments, columns, commands."""
+"""The reference pages that come from the code itself: hooks, presets, instruments, columns, commands, claims."""
 
 import contextlib
 import inspect
@@ -16,6 +16,10 @@ from streamscope.__main__ import ROOMS, commands, entry, says
 from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.hooks import HOOKS, Hook
 from streamscope.models.transformer import StreamTransformer
+from streamscope.papers.claims import HERE as LEDGERS
+from streamscope.papers.claims import RESULTS
+from streamscope.papers.claims.judged import judged
+from streamscope.papers.claims.page import markdown
 from streamscope.probes.contract import Instrument, discover
 from streamscope.probes.result import Column
 
@@ -32,6 +36,7 @@ def write(folder: Path) -> None:
         "commands": command_pages(),
         "instruments": instruments(),
         "conformance": conformance(),
+        "claims": claims(),
     }
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(GENERATED + text, encoding="utf-8")
@@ -86,6 +91,11 @@ def presets() -> str:
         "The last columns are parameters at the scales of the paper, of an hour on two cores (`small`) and of the "
         "bundled models (`zoo`).\n\n" + table(head, rows)
     )
+
+
+def claims() -> str:
+    """Every claim of the papers with what was measured of it, from the ledgers and the result tables."""
+    return markdown(judged(LEDGERS, RESULTS))
 
 
 def conformance() -> str:

@@ -3,11 +3,13 @@
 streamscope ablate stories/lfa --heads L4.*  as python -m streamscope.interventions.ablate
 streamscope pds --help
 streamscope my.py:MyProbe stories/lfa        an instrument of your own (`probes.instrument`)
+streamscope papers lfa                       with its room, as well
+streamscope papers                           the commands of a room
 streamscope --help                           what there is, a line each
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -56,6 +58,15 @@ def entry(module: str) -> Callable[[Sequence[str]], None]:
     return main
 
 
+def listed(room: str, known: Mapping[str, str]) -> None:
+    """Print the commands of a room, a line each."""
+    width = max(map(len, known))
+    print(f"{room}:")
+    for name, module in known.items():
+        if module.split(".")[1] == room:
+            print(f"  {name:{width}}  {says(module)}")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command by name, or list them."""
     from streamscope.models.errors import unknown
@@ -66,13 +77,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not words or words[0] in ("-h", "--help"):
         print("usage: streamscope COMMAND [options]; streamscope COMMAND --help says more")
         print("       streamscope FILE.py:CLASS [RUN…] [options]; an instrument of your own\n")
-        width = max(map(len, known))
         for room in ROOMS:
-            print(f"{room}:")
-            for name, module in known.items():
-                if module.split(".")[1] == room:
-                    print(f"  {name:{width}}  {says(module)}")
+            listed(room, known)
         return
+    if words[0] in ROOMS and words[1:2] in ([], ["-h"], ["--help"]) and words[0] not in known:
+        listed(words[0], known)
+        return
+    if (module := f"streamscope.{'.'.join(words[:2])}") in known.values() and words[0] in ROOMS:
+        known = {" ".join(words[:2]): module}
+        words[:2] = known
+    elif words[0] in ROOMS and words[0] not in known:
+        raise unknown(f"command of {words[0]}", words[1], [m.split(".", 2)[2] for m in known.values() if words[0] in m])
     if is_own(words[0]):
         words.insert(0, "instrument")
     if words[0] not in known:

@@ -16,6 +16,7 @@ from streamscope.models.provenance import provenance
 from streamscope.models.text.shards import TokenShards
 from streamscope.models.training.data import evaluation_shards
 from streamscope.models.transformer import StreamTransformer
+from streamscope.papers.comparison import TRAINED
 from streamscope.papers.comparison.figures import write_figures
 from streamscope.papers.comparison.rows import Progress
 from streamscope.papers.comparison.runs import SHAPE, Run
@@ -24,8 +25,6 @@ from streamscope.probes.command import progress_bar, show
 from streamscope.probes.tables import read_about, write_table
 from streamscope.probes.undefined import reasons
 
-TRAINED = "trained.json"
-"""The file beside a comparison's tables that says how its runs were trained."""
 LEAD = "{}, measured on models trained here. This page is generated; every number is in the tables beside it."
 
 

@@ -1,0 +1,79 @@
+"""Every claim of the five papers: what is printed where, what re-measures it, and what came out here.
+
+    python -m papers.claims --paper lfa
+    python -m papers.claims --verdict opposite --kind order
+    python -m papers.claims --search "recency heads" --out claims.html
+    streamscope papers claims --out claims.csv
+
+A row of the ledger (`papers/claims/PAPER.csv`) is written by hand and holds what the paper says: place, quote, printed
+value, configuration, the command that measures it, and the row of a result table that holds what was measured. The
+verdict of a measured claim is never written there; it is read from that row, so it changes when the table does:
+
+    holds, opposite     by the table's own rule (`papers.comparison.verdicts`); a bare number holds where the whole
+                        interval lies within ± the smallest effect of interest around it
+    other value         a bare number outside the interval of models of another size and text
+    negligible          the whole interval lies within ± the smallest effect of interest
+    not resolved        the interval allows both, or the arms differ in something else as well
+    cannot do the task  the unedited model is at chance at what the claim is about
+    phenomenon absent   no model here has what the claim speaks of
+    not measured yet    with the command that will
+
+Three verdicts need no measurement and are written with their reason: undefined by construction, contradicts itself, not
+measurable here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamscope.models.cli import parse
+from streamscope.models.errors import InputError
+from streamscope.papers.claims.words import Kind, Paper, Word
+
+FORMATS = (".csv", ".parquet", ".html", ".md")
+HERE = Path(__file__).resolve().parent
+"""The shipped ledgers."""
+RESULTS = HERE.parents[1] / "results"
+"""The result tables of the clone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m papers.claims`."""
+
+    paper: tuple[Paper, ...] = ()
+    """Only claims of these papers."""
+    verdict: tuple[Word, ...] = ()
+    """Only claims with one of these verdicts, in quotation marks where it has several words."""
+    kind: tuple[Kind, ...] = ()
+    """Only claims of these kinds: a number, an order of two models, a direction, a property of one model."""
+    search: str | None = None
+    """Only claims with these characters in id, place, quote, configuration, instrument or reason; case does not
+    matter."""
+    out: Path | None = None
+    """Write the claims that are shown to this .csv, .parquet, .html or .md file."""
+    ledger: Path | None = None
+    """Folder of ledgers of your own, a CSV file per paper, in place of the shipped ones."""
+    results: Path | None = None
+    """Folder of the result tables that the ledgers name, in place of the clone's `results`."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, judge, filter, print, write."""
+    options = parse(Options, argv, __doc__)
+    if options.out is not None and options.out.suffix not in FORMATS:
+        raise InputError(f"--out {options.out}: the format is said by the ending, one of {', '.join(FORMATS)}")
+
+    from streamscope.models.disk import check_writable
+    from streamscope.papers.claims.judged import judged
+    from streamscope.papers.claims.table import chosen, show
+
+    if options.out is not None:
+        check_writable(options.out)
+    rows = chosen(judged(options.ledger or HERE, options.results or RESULTS), options)
+    show(rows)
+    if options.out is not None:
+        from streamscope.papers.claims.page import write
+
+        write(rows, options.out)
+        print(f"written {options.out}")

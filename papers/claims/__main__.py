@@ -1,0 +1,7 @@
+"""`python -m papers.claims`."""
+
+from streamscope.models.cli import command
+from streamscope.papers.claims import main
+
+if __name__ == "__main__":
+    command(main)

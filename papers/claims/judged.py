@@ -1,0 +1,291 @@
+"""Claims with what was measured: found in result tables, never kept beside the claim."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from typing_extensions import TypedDict
+
+from streamscope.models.disk import read_json
+from streamscope.models.errors import InputError
+from streamscope.models.training.config import tokens_seen
+from streamscope.papers.claims.ledger import Claim, Key, key, read
+from streamscope.papers.claims.words import Word
+from streamscope.papers.comparison import TRAINED
+from streamscope.papers.comparison.printed import SMALLEST, number
+from streamscope.probes.tables import read_about
+from streamscope.probes.undefined import reasons
+
+NAN = float("nan")
+WITH_CI = ("difference", "mean", "value", "share", "area", "delta", "ratio")
+"""Measured columns whose interval is ci_low, ci_high; another column's are NAME_low, NAME_high."""
+WORDS: tuple[tuple[str, Word], ...] = (
+    ("holds", "holds"),
+    ("opposite", "opposite"),
+    ("negligible", "negligible"),
+    ("not resolved", "not resolved"),
+    ("confounded: ", "not resolved"),
+    ("the model cannot do the task", "cannot do the task"),
+    ("no such head", "phenomenon absent"),
+    ("undefined by construction", "undefined by construction"),
+    ("no claim", "contradicts itself"),
+    ("withdrawn: ", "not measured yet"),
+)
+"""How a verdict of a result table begins -> the ledger's word."""
+DENIED: dict[Word, Word] = {"holds": "opposite", "opposite": "holds"}
+"""The word of a claim -> that of its denial, where they differ."""
+UNDEFINED: tuple[tuple[str, Word], ...] = (
+    ("none to suppress", "phenomenon absent"),
+    ("one seed", "not resolved"),
+    ("one pair of seeds", "not resolved"),
+    ("seeds without spread", "not resolved"),
+    ("not kept when these tables were made", "not measured yet"),
+    ("not measured", "not measured yet"),
+    ("no run of", "not measured yet"),
+    ("no seed in which both are defined", "phenomenon absent"),
+)
+"""What is in the reason of an undefined one -> the ledger's word."""
+
+
+class ScaleAndSteps(TypedDict):
+    """What is read of a run's manifest."""
+
+    scale: str
+    steps: int
+
+
+class ContextOf(TypedDict):
+    """What is read of a model's configuration."""
+
+    n_ctx: int
+
+
+class HowTrained(TypedDict):
+    """What is read of a run's configuration."""
+
+    training: dict[str, Any]
+    model: ContextOf
+
+
+class TrainedRun(TypedDict):
+    """What is read of a run behind a table."""
+
+    manifest: ScaleAndSteps
+    config: HowTrained
+
+
+class TrainedRuns(TypedDict):
+    """trained.json beside the tables of a comparison."""
+
+    runs: list[TrainedRun]
+
+
+def judged(ledger: Path, results: Path) -> pd.DataFrame:
+    """One row per claim: the ledger's columns but `result` and `verdict` as they are, then what the results say.
+
+    measured, value (as a number), ci_low, ci_high, n, clusters, scale, tokens, commit, verdict, said (the result's own
+    verdict, or the ledger's reason), alone and size (`papers.comparison.verdicts`). Raises `InputError`, with the line
+    of the ledger, for a result that is not there, selects another number of rows than one, or has a verdict of no word.
+    """
+    claims = read(ledger)
+    tables = Tables(results)
+    return pd.DataFrame([{"paper": claim.paper, **claim.row, **_judge(claim, tables)} for claim in claims])
+
+
+def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
+    row, where = claim.row, claim.where
+    nothing = {
+        "measured": "", "value": NAN, "ci_low": NAN, "ci_high": NAN, "n": "", "clusters": "", "scale": "",
+        "tokens": "", "commit": "", "verdict": row["verdict"] or "not measured yet", "said": row["why"], "alone": "",
+        "size": "",
+    }  # fmt: skip
+    if not row["result"]:
+        return nothing
+    found = key(row["result"], where)
+    one = tables.row(found, where)
+    value = one[found.value]
+    word, said = verdict(claim, found, one, tables)
+    if word == "not measured yet":
+        return {**nothing, "verdict": word, "said": said}
+    low, high = _interval(found.value, one)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {
+        **nothing,
+        "measured": shown(value) if is_number else str(value),
+        "value": float(value) if is_number else NAN,
+        "ci_low": low,
+        "ci_high": high,
+        "n": str(one["n"] if "n" in one else one.get("seeds", "")),
+        "clusters": str(one.get("clusters", "")),
+        **tables.made(found.file),
+        "verdict": word,
+        "said": said,
+        "alone": str(one.get("alone", "")),
+        "size": str(one.get("size", "")),
+    }
+
+
+def shown(value: float) -> str:
+    """A measured number as it is shown."""
+    return "undefined" if value != value else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _interval(name: str, one: Mapping[str, Any]) -> tuple[float, float]:
+    ends = (f"{name}_low", f"{name}_high") if f"{name}_low" in one else ("ci_low", "ci_high")
+    if ends[0] == "ci_low" and name not in WITH_CI:
+        return NAN, NAN
+    return float(one.get(ends[0], NAN)), float(one.get(ends[1], NAN))
+
+
+# ---- verdicts ----------------------------------------------------------------------------------
+
+
+def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") -> tuple[Word, str]:
+    """The ledger's word for what a row of a result table says, and what it says in full.
+
+    A table that judges has `direction` (text) or `holds` (yes or no). In another the printed number is compared with
+    the interval of the measured one (`_near`), unless the model cannot do the task that the number is about; without an
+    interval the two must be one number as printed. Raises `InputError` for a verdict of no word, and a claim that is no
+    number in a table that does not judge.
+    """
+    where, row = claim.where, claim.row
+    if "direction" in one or "holds" in one:
+        said = str(one["direction"]) if "direction" in one else "holds" if one["holds"] else "opposite"
+        word = _word(said, where)
+        return (DENIED.get(word, word), f"of its denial: {said}") if found.denied else (word, said)
+    if row["kind"] != "number":
+        raise InputError(
+            f"{where}: result: {found.file} has no verdicts, and {row['kind']} needs one; name a judged row"
+        )
+    if cannot := tables.cannot(found.file, one):
+        return "cannot do the task", cannot
+    value = float(one[found.value])
+    if value != value:
+        why = reasons(str(one.get("undefined", ""))).get(found.value, "undefined")
+        return _undefined(why, where), f"undefined: {why}"
+    try:
+        printed = number(row["printed"].replace("−", "-").replace(",", ""))
+    except ValueError as error:
+        raise InputError(f"{where}: printed: {error}, to compare with {found.file}") from None
+    low, high = _interval(found.value, one)
+    if low == low and high == high:
+        return _near(printed, low, high, SMALLEST.get(str(one.get("unit", row["unit"])), 0.0))
+    same = abs(value - printed) <= _half_a_digit(row["printed"])
+    return ("holds", "the same as printed") if same else ("other value", "another number, no interval")
+
+
+def _near(printed: float, low: float, high: float, least: float) -> tuple[Word, str]:
+    """A printed number and an interval: outside it, all of it within ± the smallest effect of interest, or neither."""
+    if not low <= printed <= high:
+        return "other value", "printed value outside"
+    if printed - least <= low and high <= printed + least:
+        return "holds", f"all of the interval within ±{least:g}"
+    return "not resolved", "printed value inside" + (f", but not all of it within ±{least:g}" if least else "")
+
+
+def _half_a_digit(printed: str) -> float:
+    """Half of the last digit of a printed number, in the unit of `number`."""
+    digits = printed.rstrip("M%").rpartition(".")[2] if "." in printed else ""
+    unit = {"M": 1e6, "%": 0.01}.get(printed[-1], 1.0)
+    return 0.5 * unit * 10.0 ** -len(digits) * (1 + 1e-9)
+
+
+def _word(text: str, where: str) -> Word:
+    for begin, word in WORDS:
+        if text.startswith(begin):
+            return word
+    if text.startswith("undefined: "):
+        return _undefined(text.removeprefix("undefined: "), where)
+    raise InputError(
+        f"{where}: result: its verdict {text!r} is none that the ledger has a word for (WORDS in {__name__})"
+    )
+
+
+def _undefined(why: str, where: str) -> Word:
+    for part, word in UNDEFINED:
+        if part in why:
+            return word
+    raise InputError(f"{where}: result: undefined ({why}) is no reason that the ledger has a word for")
+
+
+# ---- result tables -----------------------------------------------------------------------------
+
+
+class Tables:
+    """The tables of a results folder, each read once."""
+
+    def __init__(self, results: Path) -> None:
+        if not results.is_dir():
+            raise InputError(f"--results {results} is not there; the result tables are in the clone, under results/")
+        self.results = results
+        self._frames: dict[str, pd.DataFrame] = {}
+        self._made: dict[str, dict[str, str]] = {}
+
+    def frame(self, file: str, where: str) -> pd.DataFrame:
+        """A table by its path in the folder."""
+        if file not in self._frames:
+            path = self.results / file
+            if not path.is_file():
+                raise InputError(f"{where}: result: {path} is not there; name a table that is, or empty the cell")
+            read_about(path)  # what is no parquet is said in one line
+            self._frames[file] = pd.read_parquet(path)
+        return self._frames[file]
+
+    def row(self, found: Key, where: str) -> dict[str, Any]:
+        """The one row that a key selects."""
+        frame = self.frame(found.file, where)
+        for name in (*(column for column, _ in found.pairs), found.value):
+            if name not in frame:
+                raise InputError(f"{where}: result: {found.file} has no column {name!r}; it has {', '.join(frame)}")
+        kept = frame
+        for column, text in found.pairs:
+            kept = kept[[_is(cell, text) for cell in kept[column]]]
+        if len(kept) != 1:
+            chosen = "; ".join(f"{column}={text}" for column, text in found.pairs)
+            raise InputError(f"{where}: result: {len(kept)} rows of {found.file} have {chosen}; a key selects one row")
+        selected: dict[str, Any] = kept.iloc[0].to_dict()
+        return {str(name): cell.item() if hasattr(cell, "item") else cell for name, cell in selected.items()}
+
+    def made(self, file: str) -> dict[str, str]:
+        """Scale and tokens of the runs behind a table, and the commit at which it was measured."""
+        if file not in self._made:
+            path = self.results / file
+            about = read_about(path).get("about", {})
+            trained = path.parent / TRAINED
+            runs = read_json(trained, TrainedRuns)["runs"] if trained.is_file() else []
+            seen = sorted({_tokens(run) for run in runs})
+            self._made[file] = {
+                "scale": ", ".join(dict.fromkeys(run["manifest"]["scale"] for run in runs)),
+                "tokens": " to ".join(f"{n:,}" for n in dict.fromkeys((seen[0], seen[-1]))) if seen else "",
+                "commit": str(about.get("commit", ""))[:12],
+            }
+        return self._made[file]
+
+    def cannot(self, file: str, one: Mapping[str, Any]) -> str:
+        """Why the model of a row cannot do the task that its quantity is about, by the table beside; "" if it can."""
+        beside = f"{Path(file).parent}/competence.parquet"
+        if not {"preset", "quantity"} <= set(one) or not (self.results / beside).is_file():
+            return ""
+        able = self.frame(beside, "")
+        kind, *parts = str(one["quantity"]).split(".")
+        mine = able[(able["preset"] == one["preset"]) & able["task"].isin(parts)]
+        column = "cannot_log_odds" if kind.endswith("_odds") or kind == "kept" else "cannot"
+        return "; ".join(f"{r['task']}: {r[column]}" for r in mine.to_dict("records") if r[column])
+
+
+def _tokens(run: TrainedRun) -> int:
+    """Training tokens that a run saw."""
+    config = run["config"]
+    return tokens_seen(config["training"], config["model"]["n_ctx"], run["manifest"]["steps"])
+
+
+def _is(cell: Any, text: str) -> bool:
+    """Whether a cell is what a key says."""
+    if isinstance(cell, int | float) and not isinstance(cell, bool):
+        try:
+            return float(text) == cell
+        except ValueError:
+            return False
+    return fnmatchcase(str(cell), text) if "*" in text else str(cell) == text

@@ -1,0 +1,56 @@
+"""The judged ledger filtered, counted and printed."""
+
+from typing import TYPE_CHECKING, get_args
+
+import pandas as pd
+
+from streamscope.models.errors import InputError
+from streamscope.papers.claims.judged import shown
+from streamscope.papers.claims.words import Word
+from streamscope.probes.tables import print_table
+
+if TYPE_CHECKING:
+    from streamscope.papers.claims import Options
+
+VERDICTS: tuple[str, ...] = get_args(Word)
+SEARCHED = ("id", "place", "quote", "configuration", "instrument", "why", "said")
+
+
+def chosen(rows: pd.DataFrame, options: "Options") -> pd.DataFrame:
+    """The rows that the options ask for. Raises `InputError` where there is none."""
+    for name, wanted in (("paper", options.paper), ("verdict", options.verdict), ("kind", options.kind)):
+        if wanted:
+            rows = rows[rows[name].isin(wanted)]
+    if options.search is not None:
+        text = rows[list(SEARCHED)].agg(" ".join, axis=1).str.casefold()
+        rows = rows[text.str.contains(options.search.casefold(), regex=False)]
+    if rows.empty:
+        raise InputError("no claim is all of that: ask for less with --paper, --verdict, --kind or --search")
+    return rows.reset_index(drop=True)
+
+
+def counts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Claims per verdict and paper, and their sums."""
+    found = pd.crosstab(rows["verdict"], rows["paper"])
+    papers = list(dict.fromkeys(rows["paper"]))
+    found = found.reindex(index=[v for v in VERDICTS if v in found.index], columns=papers)
+    found["all"] = found.sum(axis=1)
+    found.loc["claims"] = found.sum()
+    return found.reset_index(names="verdict")
+
+
+def measured(rows: pd.DataFrame) -> list[str]:
+    """What was measured, with its interval and n, in one cell."""
+    cells = []
+    for r in rows.itertuples():
+        width = f" ({shown(r.ci_low)} … {shown(r.ci_high)})" if r.ci_low == r.ci_low else ""
+        cells.append(f"{r.measured}{width}" + (f", n {r.n}" if r.n and r.measured else ""))
+    return cells
+
+
+def show(rows: pd.DataFrame) -> None:
+    """The claims, a line each, then how many have which verdict."""
+    printed = (rows["printed"] + " " + rows["unit"].where(rows["printed"] != "", "")).str.strip()
+    columns = rows[["id", "place", "verdict"]].assign(printed=printed, measured=measured(rows))
+    print_table(columns, "claims")
+    print_table(counts(rows), "verdicts")

@@ -1,0 +1,326 @@
+"""The claims ledger: what the papers say stands in them, and what was measured is read from the results alone."""
+
+import csv
+import importlib
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from streamscope.__main__ import main as streamscope
+from streamscope.models.cli import parse
+from streamscope.models.errors import InputError
+from streamscope.papers.claims import HERE, RESULTS, main
+from streamscope.papers.claims.judged import Tables, judged
+from streamscope.papers.claims.ledger import COLUMNS, PAPERS, key, read
+from streamscope.papers.claims.table import VERDICTS, counts
+from streamscope.papers.comparison.printed import Bound, Order
+from streamscope.probes.contract import discover
+from streamscope.probes.tables import read_about
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = ROOT.parent / "shared" / "papers"
+FILES = {"dst": "000", "lfa": "001", "hdpl": "002", "pls": "003", "krom": "004"}
+CLAIMS = read(HERE)
+
+
+@pytest.fixture(scope="module")
+def shipped() -> pd.DataFrame:
+    return judged(HERE, RESULTS)
+
+
+# ---- the shipped ledgers -----------------------------------------------------------------------
+
+
+def test_every_paper_has_its_claims(shipped: pd.DataFrame) -> None:
+    assert list(dict.fromkeys(shipped["paper"])) == list(PAPERS)
+    assert len(shipped) >= 200 and shipped["id"].is_unique
+    assert set(shipped["verdict"]) <= set(VERDICTS)
+    assert counts(shipped).set_index("verdict").loc["claims", "all"] == len(shipped)
+
+
+@pytest.mark.skipif(not TEXTS.is_dir(), reason="no texts of the papers beside the clone")
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_quotation_stands_in_its_paper(paper: str) -> None:
+    (path,) = TEXTS.glob(f"{FILES[paper]}_*.txt")
+    text = re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
+    for claim in (one for one in CLAIMS if one.paper == paper):
+        assert re.sub(r"\s+", " ", claim.row["quote"]) in text, claim.where
+        for part in re.findall(r"\d+\.\d+", claim.row["printed"]):
+            assert part in text or part.lstrip("0") in text, f"{claim.where}: {part} is not printed"
+
+
+def test_every_result_selects_one_row_and_what_is_measured_has_one(shipped: pd.DataFrame) -> None:
+    tables = Tables(RESULTS)
+    found = [tables.row(key(c.row["result"], c.where), c.where) for c in CLAIMS if c.row["result"]]
+    assert len(found) > 100
+    has = shipped["result"] != ""
+    assert not has[shipped["measured"] != ""].eq(False).any()
+    assert shipped.loc[~has, "value"].isna().all() and shipped.loc[~has, "commit"].eq("").all()
+    written = ("undefined by construction", "contradicts itself", "not measurable here", "not measured yet")
+    assert set(shipped.loc[~has, "verdict"]) <= set(written)
+    assert shipped.loc[shipped["verdict"].isin(written[:3]), "said"].ne("").all()
+
+
+class Parsed(Exception):
+    """Raised in place of the work, once the arguments were read."""
+
+
+def test_the_commands_that_measure_take_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(options: Any, argv: Any, doc: Any) -> None:
+        parse(options, argv, doc)
+        raise Parsed
+
+    monkeypatch.setattr("streamscope.models.cli.parse", stop)
+    mains = {made.__module__.removeprefix("streamscope."): made for made in discover().values()}
+    commands = {(c.row["instrument"], c.row["arguments"]): c.where for c in CLAIMS if c.row["instrument"]}
+    assert len(commands) > 20
+    for (name, arguments), where in commands.items():
+        module = importlib.import_module(f"streamscope.{name}")
+        monkeypatch.setattr(module, "parse", stop, raising=False)
+        run = module.main if hasattr(module, "main") else importlib.import_module(f"{module.__name__}.__main__").main
+        assert hasattr(module, "Options") or name in mains, f"{where}: {name} is no command"
+        try:
+            with pytest.raises(Parsed):
+                run(shlex.split(arguments))
+        except InputError as error:
+            pytest.fail(f"{where}: python -m {name} {arguments}: {error}")
+
+
+def printed_claims() -> list[tuple[str, str, str, str]]:
+    """(paper, printed text or "", what a result key must hold, what else) of the numbers and claims of `printed.py`."""
+    from streamscope.papers.lfa import printed as lfa
+    from streamscope.papers.modes import printed as modes
+    from streamscope.papers.pls import printed as pls
+
+    found = [("lfa", p.text, p.quantity, p.preset) for p in lfa.PRINTED]
+    found += [("pls", p.text, p.quantity, p.preset) for p in (*pls.PRINTED, *modes.PRINTED)]
+    for paper, claims in (("lfa", (*lfa.ORDERS, *lfa.BOUNDS)), ("pls", (*pls._OF_HEADS, *pls.DEPTH, *modes.CLAIMS))):
+        for claim in claims:
+            if isinstance(claim, Order):
+                found.append((paper, "", claim.quantity, f"{claim.more} > {claim.less}"))
+            elif isinstance(claim, Bound):
+                found.append((paper, "", claim.quantity, f"{claim.preset} {claim.side} {claim.text}"))
+            else:
+                found.append((paper, claim.text, claim.quantity, "|pls| > |c2|"))
+    return found
+
+
+def test_what_the_pages_judge_is_in_the_ledger() -> None:
+    """Every number with its printed text and every claim of a page has its row."""
+    rows = [(c.paper, c.row, c.row["result"] or f"{c.row['why']} {c.row['id']}") for c in CLAIMS]
+    for paper, text, quantity, which in printed_claims():
+        mine = [
+            row
+            for of, row, result in rows
+            if of == paper and (not text or text in row["printed"])
+            and (f"quantity={quantity};" in result or row["verdict"] or quantity in row["why"])
+            and (which in result.replace("*", "") or row["configuration"].startswith(which))
+        ]  # fmt: skip
+        assert mine, f"{paper}: {quantity} of {which}, printed {text!r}, has no row"
+
+
+# ---- planted ledgers ---------------------------------------------------------------------------
+
+ROW = dict.fromkeys(COLUMNS, "") | {
+    "id": "lfa-a", "place": "Table 1", "quote": "A has more than B.", "kind": "order", "configuration": "a against b",
+    "printed": "2 against 1", "unit": "heads", "instrument": "papers.lfa", "arguments": "runs/a",
+    "result": "r/claims.parquet; claim=a > b; quantity=q; difference",
+}  # fmt: skip
+JUDGED = {
+    "claim": "a > b", "quantity": "q", "difference": 1.5, "ci_low": 1.0, "ci_high": 2.0, "seeds": "3",
+    "direction": "holds", "alone": "", "size": "printed value inside",
+}  # fmt: skip
+
+
+def planted(folder: Path, table: Any = JUDGED, name: str = "claims", **changes: str) -> tuple[Path, Path]:
+    """A ledger of one row and a results folder with one table (a row or a list of rows), and how it was trained."""
+    (folder / "results" / "r").mkdir(parents=True, exist_ok=True)
+    rows = table if isinstance(table, list) else [table]
+    pd.DataFrame(rows).to_parquet(folder / "results" / "r" / f"{name}.parquet")
+    run = {
+        "manifest": {"scale": "tiny", "steps": 10},
+        "config": {"training": {"batch_size": 2}, "model": {"n_ctx": 8}},
+    }
+    (folder / "results" / "r" / "trained.json").write_text(json.dumps({"runs": [run]}))
+    with open(folder / "lfa.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([COLUMNS, [(ROW | changes)[name] for name in COLUMNS]])
+    return folder, folder / "results"
+
+
+def one(folder: Path, *given: Any, **changes: Any) -> Any:
+    return judged(*planted(folder, *given, **changes)).iloc[0]
+
+
+def test_a_claim_has_the_number_the_dose_and_the_verdict_of_its_row(tmp_path: Path) -> None:
+    found = one(tmp_path)
+    assert (found["verdict"], found["measured"], found["value"], found["n"]) == ("holds", "1.5", 1.5, "3")
+    assert (found["ci_low"], found["ci_high"], found["size"]) == (1.0, 2.0, "printed value inside")
+    assert (found["scale"], found["tokens"]) == ("tiny", "160")
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ("opposite", "opposite"),
+        ("holds: the same at n=3 seeds", "holds"),
+        ("negligible: within ±0.01", "negligible"),
+        ("not resolved at n=3 seeds, corrected", "not resolved"),
+        ("confounded: a has RoPE, b not", "not resolved"),
+        ("the model cannot do the task: winograd", "cannot do the task"),
+        ("no such head: entity heads of a", "phenomenon absent"),
+        ("undefined: 0 of 36 heads have PDS over 0.075, none to suppress", "phenomenon absent"),
+        ("undefined: one seed of a", "not resolved"),
+        ("undefined by construction: always 0", "undefined by construction"),
+        ("no claim: printed twice", "contradicts itself"),
+        ("withdrawn: the old equation", "not measured yet"),
+    ],
+)
+def test_a_verdict_turns_with_the_row_of_its_table(tmp_path: Path, said: str, word: str) -> None:
+    found = one(tmp_path, {**JUDGED, "direction": said})
+    assert found["verdict"] == word and word in VERDICTS and found["said"] == said
+    if word == "not measured yet":
+        assert found["measured"] == "" and found["value"] != found["value"]
+
+
+def test_the_row_of_a_denial_turns_the_verdict_round(tmp_path: Path) -> None:
+    for said, word in (("holds", "opposite"), ("opposite", "holds"), ("not resolved at n=3 seeds", "not resolved")):
+        found = one(tmp_path, {**JUDGED, "direction": said}, result=f"not {ROW['result']}")
+        assert (found["verdict"], found["said"]) == (word, f"of its denial: {said}")
+    table = {"claim": "a > b", "quantity": "q", "difference": "as text", "holds": True}
+    assert one(tmp_path, table)["verdict"] == "holds" and one(tmp_path, table)["measured"] == "as text"
+    assert one(tmp_path, {**table, "holds": False})["verdict"] == "opposite"
+
+
+NUMBER = {"quantity": "q", "preset": "a", "unit": "heads", "mean": 0.5, "ci_low": 0.4, "ci_high": 0.6, "n": 3}
+OF_NUMBER = {"kind": "number", "result": "r/means.parquet; quantity=q; preset=a; mean"}
+
+
+@pytest.mark.parametrize(
+    ("printed", "row", "word"),
+    [
+        ("0.55", NUMBER, "holds"),
+        ("55%", NUMBER, "holds"),
+        ("0.61", NUMBER, "other value"),
+        ("0.55", {**NUMBER, "unit": "attention"}, "not resolved"),
+        ("0.55", {**NUMBER, "unit": "sparks"}, "not resolved"),
+        ("0.5", {**NUMBER, "ci_high": 1.1}, "not resolved"),
+        ("0.5", {**NUMBER, "mean": 0.549, "ci_low": float("nan"), "ci_high": float("nan")}, "holds"),
+        ("0.5", {**NUMBER, "mean": 0.551, "ci_low": float("nan"), "ci_high": float("nan")}, "other value"),
+        ("1.5M", {**NUMBER, "mean": 1_549_000.0, "ci_low": float("nan"), "ci_high": float("nan")}, "holds"),
+    ],
+)
+def test_a_bare_number_is_looked_for_in_the_interval(tmp_path: Path, printed: str, row: dict, word: str) -> None:
+    assert one(tmp_path, row, "means", **OF_NUMBER, printed=printed)["verdict"] == word
+
+
+def test_a_bare_number_of_a_task_that_the_model_cannot_do(tmp_path: Path) -> None:
+    row = {**NUMBER, "quantity": "effect.gender.anchor"}
+    changes = {
+        **OF_NUMBER,
+        "printed": "0.5",
+        "result": "r/means.parquet; quantity=effect.gender.anchor; preset=a; mean",
+    }
+    assert one(tmp_path, row, "means", **changes)["verdict"] == "holds"
+    able = pd.DataFrame([{"preset": "a", "task": "gender", "cannot": "at chance", "cannot_log_odds": ""}])
+    able.to_parquet(tmp_path / "results" / "r" / "competence.parquet")
+    found = one(tmp_path, row, "means", **changes)
+    assert (found["verdict"], found["said"]) == ("cannot do the task", "gender: at chance")
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "said"),
+    [
+        (JUDGED, {"result": "r/claims.parquet; claim=a > c; quantity=q; difference"}, "result: 0 rows of"),
+        ([JUDGED, JUDGED], {}, "result: 2 rows of r/claims.parquet have claim=a > b; quantity=q"),
+        (JUDGED, {"result": "r/none.parquet; claim=a > b; difference"}, "result: .*none.parquet is not there"),
+        (JUDGED, {"result": "r/claims.parquet; claim=a > b; other"}, "result: .* has no column 'other'"),
+        (JUDGED, {"result": "r/claims.parquet; difference"}, "result: .* is not FILE.parquet; column=value"),
+        (JUDGED, {"result": "", "instrument": ""}, "instrument: a claim that can be measured names what measures it"),
+        (JUDGED, {"verdict": "contradicts itself", "why": "x"}, "verdict: what has a result is judged by it"),
+        (JUDGED, {"verdict": "undefined by construction", "result": ""}, "why: undefined by construction needs"),
+        (JUDGED, {"verdict": "holds", "result": ""}, "verdict: Input should be"),
+        (JUDGED, {"kind": "hunch"}, "kind: Input should be 'number'"),
+        (JUDGED, {"id": "dst-a"}, "id: dst-a must begin with lfa-"),
+        (JUDGED, {"quote": ""}, "quote: String should have at least 1 character"),
+        (JUDGED, {"instrument": "os.remove"}, "instrument: String should match"),
+        ({**JUDGED, "direction": "perhaps"}, {}, "its verdict 'perhaps' is none that the ledger has a word for"),
+        ({**JUDGED, "direction": "undefined: rain"}, {}, r"undefined \(rain\) is no reason"),
+        ({k: v for k, v in JUDGED.items() if k != "direction"}, {}, "has no verdicts, and order needs one"),
+        ({k: v for k, v in JUDGED.items() if k != "direction"}, {"kind": "number"}, "printed: '2 against 1' is no"),
+    ],
+)  # fmt: skip
+def test_a_bad_row_is_one_line_with_its_place(tmp_path: Path, table: Any, changes: dict, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        one(tmp_path, table, **changes)
+    assert str(caught.value).startswith(f"{tmp_path / 'lfa.csv'}:2") and "\n" not in str(caught.value)
+
+
+def test_bad_files_are_told(tmp_path: Path) -> None:
+    folder, results = planted(tmp_path)
+    path, text = folder / "lfa.csv", (folder / "lfa.csv").read_text(encoding="utf-8")
+    for bad, said in (
+        (text + text.splitlines()[1] + "\n", r"lfa.csv:3: id: lfa-a is that of .*lfa.csv:2 too"),
+        (text.replace("quote", "words", 1), "lfa.csv:1: the columns are id, place, words"),
+        (text + "lfa-b,x\n", "lfa.csv:3: 2 cells for 12 columns"),
+        (text + '"lfa', "lfa.csv:3: no CSV"),
+    ):
+        path.write_text(bad, encoding="utf-8")
+        with pytest.raises(InputError, match=said):
+            judged(folder, results)
+    with pytest.raises(InputError, match="holds no ledger: dst.csv, lfa.csv"):
+        judged(tmp_path / "results", results)
+    path.write_text(text, encoding="utf-8")
+    (results / "r" / "trained.json").write_text("{}")
+    with pytest.raises(InputError, match=r"trained.json is damaged \(runs: Field required\)"):
+        judged(folder, results)
+    with pytest.raises(InputError, match="--results .* is not there"):
+        judged(folder, tmp_path / "nowhere")
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def test_the_command_filters_counts_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, results = planted(tmp_path)
+    own = ["--ledger", str(folder), "--results", str(results)]
+    for ending in ("csv", "parquet", "html", "md"):
+        main([*own, "--out", str(tmp_path / f"out.{ending}")])
+    said = capsys.readouterr().out
+    assert "lfa-a" in said and "1.5 (1 … 2), n 3" in said and "verdicts" in said
+    assert pd.read_csv(tmp_path / "out.csv")["verdict"].tolist() == ["holds"]
+    assert pd.read_parquet(tmp_path / "out.parquet")["value"].tolist() == [1.5]
+    assert read_about(tmp_path / "out.parquet")["units"]["n"].startswith("training seeds")
+    markdown = (tmp_path / "out.md").read_text(encoding="utf-8")
+    assert "| A has more than B. | a against b | 2 against 1 heads | 1.5 (1 … 2), n 3 | holds | 1 |" in markdown
+    assert "1. `python -m papers.lfa runs/a`" in markdown and "scale tiny, 160 tokens seen" in markdown
+    assert "A has more than B." in (tmp_path / "out.html").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="no claim is all of that"):
+        main([*own, "--verdict", "opposite"])
+    with pytest.raises(InputError, match="--out out.pdf: the format"):
+        main([*own, "--out", "out.pdf"])
+
+
+def test_the_filters_keep_what_they_ask_for(tmp_path: Path) -> None:
+    out = tmp_path / "some.csv"
+    main(["--paper", "lfa", "--verdict", "contradicts itself", "not resolved", "--kind", "number", "--out", str(out)])
+    kept = pd.read_csv(out)
+    assert set(kept["paper"]) == {"lfa"} and set(kept["kind"]) == {"number"}
+    assert set(kept["verdict"]) <= {"contradicts itself", "not resolved"}
+    main(["--search", "BIMODAL", "--out", str(out)])
+    assert pd.read_csv(out)["quote"].str.contains("bimodal").any()
+
+
+def test_commands_are_found_with_their_room(capsys: pytest.CaptureFixture[str]) -> None:
+    streamscope(["papers"])
+    said = capsys.readouterr().out
+    assert "  claims " in said and "  krom.arithmetic " in said and "ablate" not in said
+    with pytest.raises(SystemExit):
+        streamscope(["papers", "claims", "--help"])
+    assert "--verdict" in capsys.readouterr().out
+    with pytest.raises(InputError, match="unknown command of papers 'lafa': did you mean lfa"):
+        streamscope(["papers", "lafa"])
