@@ -36,6 +36,12 @@ WORDS: tuple[tuple[str, Word], ...] = (
 """How a verdict of a result table begins -> the ledger's word."""
 DENIED: dict[Word, Word] = {"holds": "opposite", "opposite": "holds"}
 """The word of a claim -> that of its denial, where they differ."""
+FOUND: dict[str, tuple[Word, Word]] = {
+    "present": ("holds", "opposite"),
+    "absent": ("phenomenon absent", "holds"),
+    "undecided": ("not resolved", "not resolved"),
+}
+"""Verdict of `probes.phenomena` -> the word of the claim that there is one, and of its denial."""
 UNDEFINED: tuple[tuple[str, Word], ...] = (
     ("none to suppress", "phenomenon absent"),
     ("one seed", "not resolved"),
@@ -145,7 +151,8 @@ def _interval(name: str, one: Mapping[str, Any]) -> tuple[float, float]:
 def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") -> tuple[Word, str]:
     """The ledger's word for what a row of a result table says, and what it says in full.
 
-    A table that judges has `direction` (text) or `holds` (yes or no). In another the printed number is compared with
+    A table that judges has `direction` (text) or `holds` (yes or no), or says whether there is something to find
+    (`verdict`, `probes.phenomena`). In another the printed number is compared with
     the interval of the measured one (`_near`), unless the model cannot do the task that the number is about; without an
     interval the two must be one number as printed. Raises `InputError` for a verdict of no word, and a claim that is no
     number in a table that does not judge.
@@ -155,6 +162,8 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
         said = str(one["direction"]) if "direction" in one else "holds" if one["holds"] else "opposite"
         word = _word(said, where)
         return (DENIED.get(word, word), f"of its denial: {said}") if found.denied else (word, said)
+    if (said := str(one.get("verdict", ""))) in FOUND:
+        return FOUND[said][found.denied], f"{said}: {shown(float(one[found.value]))} {one.get('unit', '')}".rstrip()
     if row["kind"] != "number":
         raise InputError(
             f"{where}: result: {found.file} has no verdicts, and {row['kind']} needs one; name a judged row"

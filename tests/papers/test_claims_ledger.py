@@ -19,6 +19,11 @@ from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.ledger import COLUMNS, PAPERS, key, read
 from streamscope.papers.claims.table import VERDICTS, counts
 from streamscope.papers.comparison.printed import Bound, Order
+from streamscope.papers.dst import printed as dst
+from streamscope.papers.krom import printed as krom
+from streamscope.papers.lfa import printed as lfa
+from streamscope.papers.modes import printed as modes
+from streamscope.papers.pls import printed as pls
 from streamscope.probes.contract import discover
 from streamscope.probes.tables import read_about
 
@@ -92,14 +97,15 @@ def test_the_commands_that_measure_take_their_arguments(monkeypatch: pytest.Monk
 
 
 def printed_claims() -> list[tuple[str, str, str, str]]:
-    """(paper, printed text or "", what a result key must hold, what else) of the numbers and claims of `printed.py`."""
-    from streamscope.papers.lfa import printed as lfa
-    from streamscope.papers.modes import printed as modes
-    from streamscope.papers.pls import printed as pls
-
+    """(paper, printed text or "", quantity, whose) of every number and claim of the modules `printed.py`."""
     found = [("lfa", p.text, p.quantity, p.preset) for p in lfa.PRINTED]
     found += [("pls", p.text, p.quantity, p.preset) for p in (*pls.PRINTED, *modes.PRINTED)]
-    for paper, claims in (("lfa", (*lfa.ORDERS, *lfa.BOUNDS)), ("pls", (*pls._OF_HEADS, *pls.DEPTH, *modes.CLAIMS))):
+    found += [("krom", "", "loss", f"{one.less} < {one.more}") for one in krom.ORDER]
+    for paper, claims in (
+        ("lfa", (*lfa.ORDERS, *lfa.BOUNDS)),
+        ("pls", (*pls.CLAIMS, *modes.CLAIMS)),
+        ("dst", (*dst.ORDERS, *dst.bounds(["dst-kron"], ["dst-kron"]))),
+    ):
         for claim in claims:
             if isinstance(claim, Order):
                 found.append((paper, "", claim.quantity, f"{claim.more} > {claim.less}"))
@@ -110,18 +116,32 @@ def printed_claims() -> list[tuple[str, str, str, str]]:
     return found
 
 
-def test_what_the_pages_judge_is_in_the_ledger() -> None:
-    """Every number with its printed text and every claim of a page has its row."""
-    rows = [(c.paper, c.row, c.row["result"] or f"{c.row['why']} {c.row['id']}") for c in CLAIMS]
-    for paper, text, quantity, which in printed_claims():
+def test_what_the_papers_print_by_our_modules_is_in_the_ledger() -> None:
+    for paper, text, quantity, whose in printed_claims():
         mine = [
             row
-            for of, row, result in rows
-            if of == paper and (not text or text in row["printed"])
-            and (f"quantity={quantity};" in result or row["verdict"] or quantity in row["why"])
-            and (which in result.replace("*", "") or row["configuration"].startswith(which))
+            for of, row, _ in CLAIMS
+            if of == paper and (not text or text == row["printed"])
+            and ("quantity=" not in row["result"] or f"quantity={quantity};" in row["result"])
+            and whose in f"{row['result'].replace('*', '')} {row['configuration'].replace('against', '>')}"
         ]  # fmt: skip
-        assert mine, f"{paper}: {quantity} of {which}, printed {text!r}, has no row"
+        assert mine, f"{paper}: {quantity} of {whose}, printed {text!r}, has no row"
+
+
+def test_every_row_that_a_result_table_judges_is_a_claim_of_the_ledger() -> None:
+    tables = Tables(RESULTS)
+    told: dict[tuple[str, str, str], set[str]] = {}
+    for claim in (one for one in CLAIMS if one.row["result"]):
+        found = key(claim.row["result"], claim.where)
+        row = tables.row(found, claim.where)
+        told.setdefault((found.file, row.get("claim", ""), row.get("quantity", "")), set()).add(claim.row["printed"])
+    for path in sorted(RESULTS.glob("*/*.parquet")):
+        frame, file = pd.read_parquet(path), str(path.relative_to(RESULTS))
+        for row in frame.to_dict("records") if "direction" in frame else ():
+            printed = told.get((file, row["claim"], row["quantity"]))
+            assert printed is not None, f"{file}: {row['claim']} in {row['quantity']} is judged and has no row in papers/claims"
+            if "against" in row["printed"] or "×" in row["printed"]:
+                assert row["printed"].removesuffix(" ×") in printed, f"{file}: {row['claim']} in {row['quantity']}"
 
 
 # ---- planted ledgers ---------------------------------------------------------------------------
@@ -191,6 +211,11 @@ def test_the_row_of_a_denial_turns_the_verdict_round(tmp_path: Path) -> None:
     for said, word in (("holds", "opposite"), ("opposite", "holds"), ("not resolved at n=3 seeds", "not resolved")):
         found = one(tmp_path, {**JUDGED, "direction": said}, result=f"not {ROW['result']}")
         assert (found["verdict"], found["said"]) == (word, f"of its denial: {said}")
+    for said, word in (("present", "opposite"), ("absent", "holds"), ("undecided", "not resolved")):
+        table = {"claim": "a > b", "quantity": "q", "difference": 0.5, "verdict": said, "unit": "heads"}
+        found = one(tmp_path, table, result=f"not {ROW['result']}")
+        assert (found["verdict"], found["said"]) == (word, f"{said}: 0.5 heads")
+        assert one(tmp_path, table)["verdict"] == {"opposite": "holds", "holds": "phenomenon absent"}.get(word, word)
     table = {"claim": "a > b", "quantity": "q", "difference": "as text", "holds": True}
     assert one(tmp_path, table)["verdict"] == "holds" and one(tmp_path, table)["measured"] == "as text"
     assert one(tmp_path, {**table, "holds": False})["verdict"] == "opposite"
