@@ -6,6 +6,7 @@ python -m models.train lfa --data "stories4*.5 + tinystories.txt*.5" --scale zoo
 python -m models.train lfa --data stories4 --scale zoo --phases 18000:8x64,2000:8x128 --out runs/phases
 python -m models.train lfa --data book.txt --valid-blocks 20 --out runs/book
 python -m models.train pls --data corpus/ --tokenizer gpt2/ --scale paper --out runs/pls
+python -m models.train lfa --start runs/lfa@6000 --data stories4 --scale zoo --steps 500 --out runs/on
 python -m models.train --resume --out runs/lfa
 torchrun --nproc-per-node 4 -m models.train lfa --data stories --scale paper --out runs/lfa
 
@@ -50,6 +51,7 @@ def _start(options: Options, out: Path) -> None:
     training = with_recipe(options.training, options.preset, options.scale)
     training = replace(training, device=pick_device(training.device))
 
+    from streamscope.models.checkpoint import run_folder
     from streamscope.models.training.data import prepare
     from streamscope.models.training.parallel import ranks
     from streamscope.models.training.run import check_startable
@@ -63,7 +65,7 @@ def _start(options: Options, out: Path) -> None:
         data = prepare(
             options.data,
             options.valid,
-            options.tokenizer,
+            options.tokenizer or (options.start and str(run_folder(options.start) / "tokenizer.json")),
             config.d_vocab,
             text_field=options.text_field,
             max_documents=options.max_documents,
@@ -76,7 +78,7 @@ def _start(options: Options, out: Path) -> None:
             raise InputError(f"the tokenizer has {data.tokenizer.d_vocab} entries, d_vocab is {config.d_vocab}")
         if "d_vocab" not in changes:
             config = override(config, {"d_vocab": data.tokenizer.d_vocab})
-    trainer = _trainer(config, training, data, out, data.source, options.scale, group, device)
+    trainer = _trainer(config, training, data, out, data.source, options.scale, group, device, options.start)
     _fit(trainer, data)
 
 
@@ -126,8 +128,11 @@ def _trainer(
     scale: str | None,
     group: Any,
     device: str,
+    start: str | None = None,
 ) -> Any:
     """Model, windows and run folder; the folder is created last, when nothing can be wrong any more."""
+    from streamscope.models.checkpoint import run_folder
+    from streamscope.models.derived import parent_of
     from streamscope.models.provenance import provenance
     from streamscope.models.training.data import windows
     from streamscope.models.training.loop import Trainer
@@ -136,6 +141,8 @@ def _trainer(
 
     group.seed_noise(training.seed_of("noise"))
     model = StreamTransformer(config, data.tokenizer, seed=training.seed_of("weights"))
+    if start is not None:
+        model.load_state_dict(_same_model(start, config, data.tokenizer).state_dict())
     train = windows(data.train, config.n_ctx, training.packing)
     valid = windows(data.valid, config.n_ctx, training.packing)
     trainer = Trainer(model, training, train, valid, group.run(Run(out)), device, group)
@@ -148,11 +155,28 @@ def _trainer(
             "parameters": model.n_params(),
             "data": data.description,
             "processes": group.size,
+            **({} if start is None else {"parent": parent_of(run_folder(start))}),
             **provenance(device),
         }
         saved = {"model": to_dict(config), "training": asdict(training), "data": source}
         trainer.run = Run.create(out, saved, data.tokenizer, manifest)
     return trainer
+
+
+def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
+    """The model of --start. Raises `InputError` if it has another configuration than asked for, or other tokens."""
+    from streamscope.models.checkpoint import load
+    from streamscope.models.runs import flatten
+
+    model = load(start)
+    mine, theirs = (flatten(to_dict(one)) for one in (config, model.config))
+    names = [name for name in {**mine, **theirs} if "init" not in name]  # how weights would be drawn
+    if other := [name for name in names if mine.get(name) != theirs.get(name)]:
+        said = ", ".join(f"{name} is {theirs.get(name)} there, {mine.get(name)} here" for name in other[:3])
+        raise InputError(f"--start {start} is another model: {said}; give its preset, --scale and --set")
+    if model.tokenizer is None or model.tokenizer.sha256 != tokenizer.sha256:
+        raise InputError(f"--start {start} has another tokenizer than --tokenizer: leave --tokenizer out")
+    return model
 
 
 def _fit(trainer: Any, data: Any) -> None:

@@ -288,6 +288,9 @@ class Options:
     tokenizer: str | None = None
     """A tokenizer.json, a folder with encoder.json and vocab.bpe, a run or a bundled model; default: train BPE on the
     data."""
+    start: str | None = None
+    """Begin with the weights, and the tokenizer, of this run, snapshot (RUN@STEP) or bundled model of the same
+    configuration; default: weights drawn by the seed. Optimiser and schedule begin anew."""
     out: Path | None = None
     """Run folder to write."""
     resume: bool = False

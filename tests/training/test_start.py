@@ -1,0 +1,44 @@
+"""A training that begins with the weights of another run."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.train import main
+from tests.tiny import arguments
+
+
+def test_begins_with_the_weights_of_a_run(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "on"
+    main(arguments(corpus, out, "--start", str(tiny_run), "--snapshots", "log"))
+    first, own = load(f"{out}@0").state_dict(), load(tiny_run).state_dict()
+    assert all(torch.equal(first[name], own[name]) for name in own)
+    assert any(not torch.equal(load(out).state_dict()[name], own[name]) for name in own)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["parent"]["run"].endswith(tiny_run.name) and len(manifest["parent"]["sha256"]) == 64
+    assert (out / "tokenizer.json").read_bytes() == (tiny_run / "tokenizer.json").read_bytes()
+    again = tmp_path / "again"
+    main(arguments(corpus, again, "--start", f"{out}@4"))
+    assert json.loads((again / "manifest.json").read_text())["parent"]["step"] == 4
+
+
+def test_another_model_is_refused(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "on", tmp_path / "tokenizer.json"
+    bpe = json.loads((tiny_run / "tokenizer.json").read_text())
+    ids, (a, b) = bpe["model"]["vocab"], list(bpe["model"]["vocab"])[-2:]
+    ids[a], ids[b] = ids[b], ids[a]
+    other.write_text(json.dumps(bpe))
+    for more, said in (
+        (["--set", "n_layers=3"], "n_layers is 2 there, 3 here"),
+        (["--tokenizer", str(other)], "leave --tokenizer out"),
+        (["--start", "nowhere"], "nowhere"),
+    ):
+        with pytest.raises(InputError, match=said):
+            main(arguments(corpus, out, "--start", str(tiny_run), *more))
+    with pytest.raises(InputError, match="is another model"):
+        main(arguments(corpus, out, "--start", str(tiny_run), preset="pls"))
+    assert not out.exists()
