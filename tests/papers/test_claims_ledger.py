@@ -143,7 +143,9 @@ def test_every_row_that_a_result_table_judges_is_a_claim_of_the_ledger() -> None
         frame, file = pd.read_parquet(path), str(path.relative_to(RESULTS))
         for row in frame.to_dict("records") if "direction" in frame else ():
             printed = told.get((file, row["claim"], row["quantity"]))
-            assert printed is not None, f"{file}: {row['claim']} in {row['quantity']} is judged and has no row in papers/claims"
+            assert printed is not None, (
+                f"{file}: {row['claim']} in {row['quantity']} is judged and has no row in papers/claims"
+            )
             if "against" in row["printed"] or "×" in row["printed"]:
                 assert row["printed"].removesuffix(" ×") in printed, f"{file}: {row['claim']} in {row['quantity']}"
 
