@@ -19,8 +19,8 @@ verdict of a measured claim is never written there; it is read from that row, so
     not measured yet    with the command that will
 
 Three verdicts need no measurement and are written with their reason: undefined by construction (a definition or its
-arithmetic decides it, whatever a model does), contradicts itself (two places of the paper, or the paper and its authors'
-public code, say different things), not measurable here (with what it would need).
+arithmetic decides it, whatever a model does), contradicts itself (two places of the paper, or the paper and its
+authors' public code, say different things), not measurable here (with what it would need).
 """
 
 from collections.abc import Sequence
