@@ -7,20 +7,7 @@
 
 A row of the ledger (`papers/claims/PAPER.csv`) is written by hand and holds what the paper says: place, quote, printed
 value, configuration, the command that measures it, and the row of a result table that holds what was measured. The
-verdict of a measured claim is never written there; it is read from that row, so it changes when the table does:
-
-    holds, opposite     by the table's own rule (`papers.comparison.verdicts`); a bare number holds where the whole
-                        interval lies within ± the smallest effect of interest around it
-    other value         a bare number outside the interval of models of another size and text
-    negligible          the whole interval lies within ± the smallest effect of interest
-    not resolved        the interval allows both, or the arms differ in something else as well
-    cannot do the task  the unedited model is at chance at what the claim is about
-    phenomenon absent   no model here has what the claim speaks of
-    not measured yet    with the command that will
-
-Three verdicts need no measurement and are written with their reason: undefined by construction (a definition or its
-arithmetic decides it, whatever a model does), contradicts itself (two places of the paper, or the paper and its
-authors' public code, say different things), not measurable here (with what it would need).
+verdict of a measured claim is never written there: it is read from that row, and changes when the table does.
 """
 
 from collections.abc import Sequence
@@ -29,7 +16,7 @@ from pathlib import Path
 
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
-from streamscope.papers.claims.words import Kind, Paper, Word
+from streamscope.papers.claims.words import Kind, Paper, Word, legend
 
 FORMATS = (".csv", ".parquet", ".html", ".md")
 HERE = Path(__file__).resolve().parent
@@ -61,7 +48,7 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, judge, filter, print, write."""
-    options = parse(Options, argv, __doc__)
+    options = parse(Options, argv, f"{__doc__}\n{legend()}")
     if options.out is not None and options.out.suffix not in FORMATS:
         raise InputError(f"--out {options.out}: the format is said by the ending, one of {', '.join(FORMATS)}")
 

@@ -9,8 +9,9 @@ import pandas as pd
 from streamscope.models.disk import write_atomically, write_text
 from streamscope.models.provenance import provenance
 from streamscope.papers.claims.table import counts, measured
+from streamscope.papers.claims.words import MEANINGS
 from streamscope.papers.comparison.markdown import table
-from streamscope.papers.demo.html import Page, Section, Table, Text, write_page
+from streamscope.papers.demo.html import Page, Section, Table, Text, Verdict, write_page
 from streamscope.papers.dst.printed import CARD as DST
 from streamscope.papers.hdpl.page import CARD as HDPL
 from streamscope.papers.krom.printed import CARD as KROM
@@ -21,7 +22,7 @@ from streamscope.probes.tables import write_table
 CARDS = {"dst": DST, "lfa": LFA, "hdpl": HDPL, "pls": PLS, "krom": KROM}
 UNITS = {
     "value": "of the table of the result", "ci_low": "as value", "ci_high": "as value", 
-    "n": "training seeds, or tokens",
+    "n": "training seeds, tokens, modules or cases",
     "clusters": "independent cases", "tokens": "training tokens seen by a run",
 }  # fmt: skip
 SMALL = (
@@ -49,6 +50,7 @@ def markdown(rows: pd.DataFrame) -> str:
         "# Claims of the papers",
         f"{len(rows):,} claims, judged by the result tables that they name (`python -m papers.claims`). {SMALL}",
         table(list(total), total.astype(str).to_numpy().tolist()),
+        "\n".join(f"- **{word}**: {_plain(meaning)}" for word, meaning in MEANINGS.items()),
     ]
     for paper, mine in rows.groupby("paper", sort=False):
         parts += [f"## {str(paper).upper()}", f"{CARDS[str(paper)]}.", *_table(mine)]
@@ -77,7 +79,16 @@ def _table(mine: pd.DataFrame) -> list[str]:
 
 def html(rows: pd.DataFrame) -> Page:
     """The same as a page that is complete in itself."""
-    sections = [Section("Verdicts", [Text(SMALL.replace("*", "")), Table(counts(rows))])]
+    sections = [
+        Section(
+            "Verdicts",
+            [
+                Text(SMALL.replace("*", "")),
+                Table(counts(rows)),
+                Verdict([f"**{word}**: {meaning}" for word, meaning in MEANINGS.items()]),
+            ],
+        )
+    ]
     for paper, mine in rows.groupby("paper", sort=False):
         names = ["id", "place", "quote", "configuration", "printed", "unit"]
         shown = mine[names].assign(measured=measured(mine))
@@ -94,9 +105,10 @@ def _unit(r: Any) -> str:
 
 
 def _verdict(r: Any) -> str:
-    """The word, and what was said in full where that adds to it."""
+    """The word, what was said in full where that adds to it, and the ledger's remark."""
     said = r.said.removeprefix(r.verdict).removeprefix(": ").strip()
-    return f"{r.verdict}: {said}" if said else str(r.verdict)
+    remark = f" ({r.why})" if r.why and r.why != r.said else ""
+    return f"{r.verdict}{f': {said}' if said else ''}{remark}"
 
 
 def _command(r: Any) -> str:

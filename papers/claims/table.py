@@ -1,18 +1,17 @@
 """The judged ledger filtered, counted and printed."""
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from streamscope.models.errors import InputError
 from streamscope.papers.claims.judged import shown
-from streamscope.papers.claims.words import Word
+from streamscope.papers.claims.words import MEANINGS
 from streamscope.probes.tables import print_table
 
 if TYPE_CHECKING:
     from streamscope.papers.claims import Options
 
-VERDICTS: tuple[str, ...] = get_args(Word)
 SEARCHED = ("id", "place", "quote", "configuration", "instrument", "why", "said")
 
 
@@ -33,7 +32,7 @@ def counts(rows: pd.DataFrame) -> pd.DataFrame:
     """Claims per verdict and paper, and their sums."""
     found = pd.crosstab(rows["verdict"], rows["paper"])
     papers = list(dict.fromkeys(rows["paper"]))
-    found = found.reindex(index=[v for v in VERDICTS if v in found.index], columns=papers)
+    found = found.reindex(index=[v for v in MEANINGS if v in found.index], columns=papers)
     found["all"] = found.sum(axis=1)
     found.loc["claims"] = found.sum()
     return found.reset_index(names="verdict")

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import pytest
@@ -17,7 +17,8 @@ from streamscope.models.errors import InputError
 from streamscope.papers.claims import HERE, RESULTS, main
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.ledger import COLUMNS, PAPERS, key, read
-from streamscope.papers.claims.table import VERDICTS, counts
+from streamscope.papers.claims.table import counts
+from streamscope.papers.claims.words import MEANINGS, Word
 from streamscope.papers.comparison.printed import Bound, Order
 from streamscope.papers.dst import printed as dst
 from streamscope.papers.krom import printed as krom
@@ -44,7 +45,7 @@ def shipped() -> pd.DataFrame:
 def test_every_paper_has_its_claims(shipped: pd.DataFrame) -> None:
     assert list(dict.fromkeys(shipped["paper"])) == list(PAPERS)
     assert len(shipped) >= 200 and shipped["id"].is_unique
-    assert set(shipped["verdict"]) <= set(VERDICTS)
+    assert set(shipped["verdict"]) <= set(MEANINGS) == set(get_args(Word))
     assert counts(shipped).set_index("verdict").loc["claims", "all"] == len(shipped)
 
 
@@ -208,7 +209,7 @@ def test_a_claim_has_the_number_the_dose_and_the_verdict_of_its_row(tmp_path: Pa
 )
 def test_a_verdict_turns_with_the_row_of_its_table(tmp_path: Path, said: str, word: str) -> None:
     found = one(tmp_path, {**JUDGED, "direction": said})
-    assert found["verdict"] == word and word in VERDICTS and found["said"] == said
+    assert found["verdict"] == word and word in MEANINGS and found["said"] == said
     if word == "not measured yet":
         assert found["measured"] == "" and found["value"] != found["value"]
 
