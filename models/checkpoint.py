@@ -19,7 +19,7 @@ Nothing is unpickled here (see `models.training.parallel` for sharded checkpoint
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,9 +30,11 @@ from streamscope.models.disk import Config, Manifest, Snapshot, read_json, write
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device
 from streamscope.models.tensors import DIGEST, FORMAT, read_tensors, sha256, write_tensors
+from streamscope.models.text.cache import cache_root
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
 
+DTYPES = ("fp32", "bf16")
 ZOO = Path(__file__).parent / "zoo"
 NAMES = (
     "lfa", "std-t", "d-cas", "cfm", "pls", "c2", "dst-kron", "llama", "hdpl", "gpt2", "kromcanon", "kromcanon-b2",
@@ -217,8 +219,22 @@ def read_manifest(folder: Path, kind: Any = Manifest) -> dict[str, Any]:
 
 
 def run_label(folder: Path) -> str:
-    """What a run is called: its path, or stories/NAME of a bundled one, by which it is found again."""
-    return f"{STORIES}{folder.name}" if folder.parent == ZOO else str(folder)
+    """What a run is called, by which it is found again: its path, stories/NAME of a bundled one, hf:NAME of one that
+    was read from a Hugging Face folder into the cache."""
+    if folder.parent == ZOO:
+        return f"{STORIES}{folder.name}"
+    if folder.parent == cache_root() / "huggingface":
+        source = read_json(folder / "manifest.json", dict[str, Any])["source"]
+        return f"{HUGGING_FACE}{_source_name(Path(source))}"
+    return str(folder)
+
+
+def _source_name(folder: Path) -> str:
+    """A Hugging Face folder by its path from the working folder, or by its name where it lies in the hub's cache."""
+    if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
+        return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+    here = Path.cwd()
+    return str(folder.relative_to(here) if here in folder.parents else folder)
 
 
 def model_config(folder: Path) -> ModelConfig:
@@ -233,16 +249,19 @@ def model_config(folder: Path) -> ModelConfig:
 
 
 def load(
-    run_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: Literal["fp32", "bf16"] = "fp32"
+    run_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "fp32"
 ) -> StreamTransformer:
     """The model of a run folder, in evaluation mode, with its tokenizer.
 
     `dtype` is what weights and activations are kept in, whatever the file has: fp32, or bf16 for half of the memory
     and less than three digits. What has that dtype in the file already stays mapped to it.
 
-    Raises `InputError` for a missing or damaged file, for weights of another configuration and for other weights than
-    those with which the run completed.
+    Raises `InputError` for a dtype that is neither, for a missing or damaged file, for weights of another
+    configuration and for other weights than those with which the run completed.
     """
+    named = {str(torch.float32): "fp32", str(torch.bfloat16): "bf16"}.get(str(dtype), dtype)
+    if named not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is unknown: {' or '.join(DTYPES)}")
     folder = run_folder(run_or_path)
     config = model_config(folder)
     weights, step = folder / "model.safetensors", snapshot_step(folder)
@@ -258,7 +277,7 @@ def load(
             f"{folder / 'tokenizer.json'} has {tokenizer.d_vocab} entries, the model {config.d_vocab}: not of one run"
         )
     model = StreamTransformer(config, tokenizer, seed=None)
-    if dtype == "bf16":
+    if named == "bf16":
         model.to(torch.bfloat16)
     load_weights(model, tensors, weights, in_place=False)
     model.run = folder

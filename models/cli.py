@@ -12,6 +12,7 @@ A command is a module with `main(argv=None)`:
 
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
@@ -24,6 +25,8 @@ from streamscope.models.bounds import check
 from streamscope.models.errors import InputError
 
 Options = TypeVar("Options")
+SCRIPT = "streamscope "
+"""What `sys.argv[0]` begins with where a command is run by the entry point of the installed package."""
 
 
 def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: str | None) -> Options:
@@ -36,13 +39,15 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
 
     spec, said = getattr(sys.modules["__main__"], "__spec__", None), io.StringIO()
     prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else None
+    if sys.argv[0].startswith(SCRIPT):
+        prog = sys.argv[0]
     try:
         with redirect_stderr(said):
             found: Any = tyro.cli(
                 cast(Any, options),
                 prog=prog,
                 args=argv,
-                description=(doc or "").strip(),
+                description=spoken((doc or "").strip()),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands),
                 registry=_constructors(),
             )
@@ -55,6 +60,23 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
         ) from None
     check(found)
     return found
+
+
+def spoken(text: str) -> str:
+    """`text` with the commands in it as they are typed: `streamscope ablate`, where that is how this one was."""
+    if not sys.argv[0].startswith(SCRIPT) or "python -m " not in text:
+        return text
+    from streamscope.__main__ import commands
+
+    known = {module.removeprefix("streamscope."): name for name, module in commands().items()}
+
+    def said(found: re.Match[str]) -> str:
+        if found[1] not in known:
+            return found[0]
+        typed = f"{SCRIPT}{known[found[1]]}"
+        return typed.ljust(len(found[0])) if found[2] else typed  # what stands in columns behind it stays there
+
+    return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)(\s{2,})?", said, text)
 
 
 def _nearest(told: str, options: Any) -> str:
@@ -164,7 +186,7 @@ def command(main: Callable[[], None]) -> None:
     try:
         main()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {spoken(str(error))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a full disk, a folder that may not be written
         print(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)

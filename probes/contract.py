@@ -418,6 +418,7 @@ class Instrument(Validated):
             from streamscope.models.checkpoint import load
 
             model = load(model)
+        model = readable(model)
         for spec in data:
             if kind_of(spec) not in map(type, self.takes):
                 kinds = [type(one).__name__ for one in self.takes]
@@ -505,6 +506,24 @@ class Instrument(Validated):
             raise TypeError(
                 f"{cls.__name__} needs the methods observe and tables, or a module {cls.__module__}.measure with both"
             ) from None
+
+
+def readable(model: Any) -> Any:
+    """`model`, or what instruments can read of a `TransformerBridge` that somebody booted.
+
+    Raises `InputError` for a model of transformers or of TransformerLens that has other hooks.
+    """
+    home = type(model).__module__.split(".")[0]
+    if type(model).__name__ == "TransformerBridge":
+        from streamscope.models.huggingface.bridged import adopt
+
+        return adopt(model)
+    if home in ("transformers", "transformer_lens"):
+        raise InputError(
+            f"a {type(model).__name__} of {home} has none of the hooks that are read here: write it with "
+            "save_pretrained(FOLDER) and give 'hf:FOLDER', or boot a TransformerBridge"
+        )
+    return model
 
 
 def title_of(model: Any) -> str:

@@ -38,6 +38,11 @@ def commands() -> dict[str, str]:
     return dict(sorted(named.items()))
 
 
+def whole_name(word: str, known: dict[str, str]) -> str:
+    """The command that ROOM.COMMAND means, as in `features.extract`; any other word as it is."""
+    return next((name for name, module in known.items() if module == f"streamscope.{word}"), word)
+
+
 def says(module: str) -> str:
     """The first line of a module's documentation, without importing it."""
     import ast
@@ -90,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise unknown(f"command of {words[0]}", words[1], [m.split(".", 2)[2] for m in known.values() if words[0] in m])
     if is_own(words[0]):
         words.insert(0, "instrument")
+    words[0] = whole_name(words[0], known)
     if words[0] not in known:
         raise unknown("command", words[0], list(known))
     sys.argv = [f"streamscope {words[0]}", *words[1:]]

@@ -23,6 +23,7 @@ from streamscope.features.extract import Extract
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import attached, match, pad, time_axes
 from streamscope.models.readout import top_two
+from streamscope.probes.contract import readable
 
 
 class Rows(NamedTuple):
@@ -42,6 +43,7 @@ class FeatureReader:
     def __init__(self, model: Any, how: Extract, raw: Sequence[str] = ()) -> None:
         """Raises `InputError` for a model in training mode, a tier the model has no heads for, and hooks without one
         vector per position."""
+        model = readable(model)
         if model.training:
             raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
         self.model, self.how = model, how

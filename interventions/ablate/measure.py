@@ -21,7 +21,7 @@ from streamscope.models.errors import unknown
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits
 from streamscope.models.text.shards import TokenShards
-from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
+from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, readable, title_of
 from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate, estimate_all
 from streamscope.probes.result import Column, Table, counts, key, quantity
 
@@ -285,6 +285,7 @@ def ablate_heads(
     seed: int = 0, make: MakeEdits = scale_heads, **limits: Any,
 ) -> Table:  # fmt: skip
     """The table `loss` of any groups of heads on shards (`limits`: those of `sweep.document_losses`)."""
+    model = readable(model)
     sweep = sweep_of(model, groups, scales, make, draws=draws, seed=seed)
     losses = document_losses(model, shards, sweep.edits, **limits)
     names = [str(i) for i in range(len(losses.tokens))]
@@ -299,6 +300,7 @@ def ablate_on_prompts(
     scales: Sequence[float], *, draws: int = 39, seed: int = 0, make: MakeEdits = scale_heads,
 ) -> dict[str, Table]:  # fmt: skip
     """The table of each measure (sps, coherence) of any groups of heads on aligned prompts."""
+    model = readable(model)
     sweep = sweep_of(model, groups, scales, make, draws=draws, seed=seed)
     found = observe_prompts(model, measures, sweep.edits, aligned, tokenizer)
     seen = Seen({}, {}, {"title": dict.fromkeys(measures, "prompts")})

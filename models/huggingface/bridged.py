@@ -7,6 +7,7 @@ Hooks have TransformerLens' names; a pass is the whole model, and every edit cos
 streams, mixings, latents, weights) says so in one line.
 """
 
+import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,11 +100,30 @@ def bridge(name: str) -> Bridged:
             module = AutoModelForCausalLM.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, dtype=torch.float32, attn_implementation="eager"
             )
-            made = build_bridge_from_module(module.eval(), type(module).__name__, hf_config=config)
+            booted = build_bridge_from_module(module.eval(), type(module).__name__, hf_config=config)
     except (ValueError, OSError, KeyError, NotImplementedError) as error:
         raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
-    made.__class__ = Bridged
-    made.family, made.run = str(config.model_type), None
     there = any((folder / one).is_file() for one in ("tokenizer.json", *PAIRS))
-    made.tokenizer = Tokenizer.load(folder) if there else None
-    return made.eval()
+    return _bridged(booted.eval(), str(config.model_type), Tokenizer.load(folder) if there else None)
+
+
+def adopt(booted: TransformerBridge) -> Bridged:
+    """A bridge that somebody booted, as instruments read it: the same modules, weights and hooks, with our tokenizer.
+
+    The bridge itself stays as it is. Raises `InputError` for a tokenizer that is none of the fast ones.
+    """
+    theirs = booted.tokenizer
+    if theirs is not None and not hasattr(theirs, "backend_tokenizer"):
+        raise InputError(f"a {type(theirs).__name__} is no fast tokenizer, which has a tokenizer.json; boot with one")
+    tokenizer = None
+    if theirs is not None:
+        with tempfile.TemporaryDirectory() as scratch:
+            theirs.save_pretrained(scratch)
+            tokenizer = Tokenizer.load(scratch)
+    return _bridged(booted, str(booted.original_model.config.model_type), tokenizer)
+
+
+def _bridged(booted: TransformerBridge, family: str, tokenizer: Tokenizer | None) -> Bridged:
+    made = Bridged.__new__(Bridged)  # with the modules of `booted`; its own copying binds the configuration anew
+    made.__dict__.update(booted.__dict__, family=family, run=None, _tokenizer=tokenizer)
+    return made

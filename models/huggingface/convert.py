@@ -58,7 +58,7 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     if kind not in FAMILIES:
         raise InputError(
             f"{path} is of the family {kind!r}; {', '.join(FAMILIES)} are made of our parts, any other is measured in "
-            "Python: models.huggingface.bridged.bridge(FOLDER)"
+            "Python: bridge(FOLDER) of streamscope.models.huggingface.bridged"
         )
     family = FAMILIES[kind]
     try:

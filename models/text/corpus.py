@@ -5,7 +5,9 @@
 
 A source is one of
 
-- a file `.txt`, `.jsonl` or `.parquet` (the first two also `.gz`), or a folder of them;
+- a file `.txt`, `.md`, `.jsonl`, `.parquet` or `.arrow` (`.txt` and `.jsonl` also `.gz`), or a folder of them,
+  whose `.md` are left out beside others; a folder of `datasets`' `save_to_disk` is its split train, and
+  `hf:FOLDER:SPLIT` any other;
 - `org/name`, a Hugging Face dataset, streamed, or from the hub's cache where the hub does not answer;
   `hf:ID[:CONFIG][:SPLIT]` says more, and ID may be a local dataset folder. A lone CONFIG named train, validation or
   test is the split;
@@ -47,6 +49,8 @@ from streamscope.models.text.readers import (
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WEIGHT = re.compile(r"\*\s*(-?\d*\.?\d+(?:e-?\d+)?|-?\d+\.|nan|-?inf)\s*(?:\+|$)", re.ASCII)
 """The weight of a part of a mixture, with the plus behind it."""
+CACHED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")
+"""Results of `map` and `filter` that `datasets` keeps beside the rows themselves."""
 SPLITS = ("train", "validation", "test")
 STORIES_SEED, STORIES_N = 0, 20_000
 
@@ -150,10 +154,13 @@ class HubCorpus(Corpus):
     def _rows(self) -> Iterator[dict[str, Any]]:
         import datasets
 
-        folder = Path(self.name)
-        if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
+        if _saved(Path(self.name)):
             saved = datasets.load_from_disk(self.name)
-            return iter(saved[self.split] if isinstance(saved, datasets.DatasetDict) else saved)
+            if not isinstance(saved, datasets.DatasetDict):
+                return iter(saved)
+            if self.split not in saved:
+                raise InputError(f"{self.source}: no split {self.split!r}; it has {', '.join(saved)}")
+            return iter(saved[self.split])
         revision, kept = (None, None) if self._local else self._found
         name, revision = (self.name, revision) if kept is None else (str(kept), None)
         stream = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=revision)
@@ -308,7 +315,13 @@ def open_corpus(
         return HubCorpus(**common, **_hub_options(source, rest))
     path = Path(source).expanduser()
     if path.is_dir():
-        files = tuple(p for p in visible_files(path) if p.name.endswith(SUFFIXES))
+        if _saved(path):
+            return HubCorpus(**common, name=str(path))
+        found = [p for p in visible_files(path) if p.name.endswith(SUFFIXES) and not CACHED.fullmatch(p.name)]
+        files = tuple(p for p in found if p.suffix != ".md") or tuple(found)  # beside others, .md is a README
+        splits = {p.stem.rpartition("-")[2] for p in files if p.suffix == ".arrow"} & {*SPLITS}
+        if len(splits) > 1:
+            raise InputError(f"{source} has the splits {', '.join(sorted(splits))}; give the .arrow files of one")
         if not files:
             raise InputError(f"{source}: no {', '.join(SUFFIXES)} file in this folder")
         return FileCorpus(**common, root=path, files=files)
@@ -321,6 +334,12 @@ def open_corpus(
     if HUB_ID.fullmatch(source) and not source.endswith(SUFFIXES):
         return HubCorpus(**common, name=source)
     raise InputError(f"{source}: no such file or folder, nor a dataset id org/name, hf:ID or stories")
+
+
+def _saved(folder: Path) -> bool:
+    """Whether `save_to_disk` of `datasets` wrote this folder."""
+    one = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+    return one or (folder / "dataset_dict.json").is_file()
 
 
 def _mixture(source: str, common: dict[str, Any]) -> MixtureCorpus:

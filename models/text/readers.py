@@ -1,6 +1,6 @@
 """Reading documents out of files, incrementally, with errors that say where.
 
-Memory is bounded by the largest document (text), line (JSON Lines) or row group (Parquet).
+Memory is bounded by the largest document (text), line (JSON Lines), row group (Parquet) or batch of rows (Arrow).
 """
 
 import gzip
@@ -16,7 +16,7 @@ from typing import Any
 from streamscope.models.errors import InputError
 from streamscope.models.text import END_OF_TEXT, SplitAt
 
-SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
+SUFFIXES = (".txt", ".txt.gz", ".md", ".jsonl", ".jsonl.gz", ".parquet", ".arrow")
 PARQUET_ROWS = 1024
 BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")
 """One blank line and more, in any convention of line ends (CRLF is LF already)."""
@@ -25,7 +25,7 @@ BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")
 def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> Iterator[str]:
     """The raw texts of one file whose name ends in one of `SUFFIXES`.
 
-    A JSON Lines object or Parquet row is one text, its `text_field`. A text file is cut behind the
+    A JSON Lines object or a row of Parquet or Arrow is one text, its `text_field`. A text file is cut behind the
     lines that hold `<|endoftext|>`, which stays in the text; with "blank" at blank lines as well, with
     "file" not at all: a separator in it counts as a blank line.
 
@@ -35,6 +35,8 @@ def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> I
     """
     if path.suffix == ".parquet":
         return _read_parquet(path, text_field)
+    if path.suffix == ".arrow":
+        return _read_arrow(path, text_field)
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         return _read_jsonl(path, text_field)
     texts = _read_text(path)
@@ -136,6 +138,26 @@ def _read_parquet(path: Path, text_field: str) -> Iterator[str]:
                     yield checked_text(value, str(path))
     except (OSError, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: not a readable Parquet file ({first_line(error)})") from error
+
+
+def _read_arrow(path: Path, text_field: str) -> Iterator[str]:
+    """A stream of Arrow, as `datasets` writes into its cache, or a file of it."""
+    import pyarrow
+    import pyarrow.ipc
+
+    try:
+        with pyarrow.memory_map(str(path)) as file:
+            framed = file.read(6) == b"ARROW1"
+            file.seek(0)
+            read = pyarrow.ipc.open_file(file) if framed else pyarrow.ipc.open_stream(file)
+            if text_field not in read.schema.names:
+                raise no_field(str(path), text_field, read.schema.names)
+            batches = map(read.get_batch, range(read.num_record_batches)) if framed else read
+            for rows in batches:
+                for value in rows.column(text_field).to_pylist():
+                    yield checked_text(value, str(path))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError(f"{path}: not a readable Arrow file ({first_line(error)})") from error
 
 
 def checked_text(value: object, where: str) -> str:

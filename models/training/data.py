@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamscope.models.checkpoint import bundled_folder
+from streamscope.models.checkpoint import bundled_folder, run_label
 from streamscope.models.disk import Trained, Validated, read_json
 from streamscope.models.errors import InputError
 from streamscope.models.text import SplitAt
@@ -136,7 +136,7 @@ def evaluation_shards(
         return pack(open_corpus(source, text_field=text_field, split_at=split_at), tokenizer)
     saved = read_json(folder / "config.json", Validated).get("data")
     if saved is None:
-        raise InputError(f"{folder} does not say what it was trained on; give --data SOURCE")
+        raise InputError(f"{run_label(folder)} does not say what it was trained on; give --data SOURCE")
     try:
         options: dict[str, Any] = {"text_field": saved["text_field"], "split_at": saved.get("split_at", "separator")}
         if saved["valid"] is not None:

@@ -1,18 +1,22 @@
 """A family that is not made of our parts, in TransformerLens' bridge: measured by hooks, or refused in a line."""
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer as Backend
 
 from streamscope.interventions.ablate import Ablate
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.huggingface.bridged import Bridged, bridge
+from streamscope.models.text import END_OF_TEXT
 from streamscope.models.text.shards import NO_TARGET, document_batches
 from streamscope.probes.contract import Documents, discover
 
@@ -92,6 +96,23 @@ def test_every_instrument_measures_or_says_in_a_line_why_not(name: str, theirs: 
         assert "\n" not in str(caught.value)
     else:
         assert all(len(table.frame) for table in how.measure(theirs[0], *data).tables.values())
+
+
+def test_a_bridge_that_somebody_booted_is_measured_as_it_is(theirs: tuple[Bridged, Any]) -> None:
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import PreTrainedTokenizerFast
+
+    ours, module = theirs
+    booted = build_bridge_from_module(deepcopy(module), type(module).__name__, hf_config=module.config)
+    backend = Backend.from_str(ours.tokenizer.to_json())
+    booted.tokenizer = fast = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=END_OF_TEXT)
+    data, how = Documents("stories:1:3"), Ablate(heads=("L1.H2", "L4.H0"), draws=0)
+    found, expected = (how.measure(one, data).table("loss").frame for one in (booted, ours))
+    pd.testing.assert_frame_equal(found, expected)
+    assert type(booted) is TransformerBridge and booted.tokenizer is fast
+    with pytest.raises(InputError, match=r"^a GPTJForCausalLM of transformers has none of the hooks .* 'hf:FOLDER'"):
+        how.measure(module, data)
 
 
 def test_what_is_no_model_is_told(tmp_path: Path) -> None:

@@ -135,3 +135,15 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
     with pytest.raises(InputError, match="no folder here and no model in the hub's cache"):
         load("hf:nobody/nothing")
     assert not list((tmp_path / "cache").rglob("*/built"))
+
+
+def test_what_a_run_of_theirs_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamscope.models.checkpoint import run_label
+
+    hub = tmp_path / "hub" / "models--some--model" / "snapshots" / "0123"
+    for folder in (tmp_path / "model", hub):
+        theirs("gpt2").save_pretrained(folder)
+    assert run_label(load(f"hf:{tmp_path / 'model'}").run) == f"hf:{tmp_path / 'model'}"
+    assert run_label(load(f"hf:{hub}").run) == "hf:some/model"
+    monkeypatch.chdir(tmp_path)
+    assert run_label(load("hf:./model").run) == "hf:model"

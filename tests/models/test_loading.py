@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.tensors import save
 from streamscope.probes.contract import discover
@@ -55,6 +56,13 @@ def test_loaded_weights_train_like_built_ones(folder: Path) -> None:
     for (name, a), (_, b) in zip(model.named_parameters(), other.named_parameters(), strict=True):
         assert a.requires_grad == b.requires_grad and torch.equal(a, b), name
         assert (a.grad is None) == (b.grad is None) and (a.grad is None or torch.equal(a.grad, b.grad)), name
+
+
+def test_a_dtype_is_one_that_is_known() -> None:
+    assert load("stories/lfa", dtype=torch.bfloat16).W_E.dtype == torch.bfloat16
+    for dtype in ("bfloat16", torch.float16):
+        with pytest.raises(InputError, match=r"^dtype .* is unknown: fp32 or bf16$"):
+            load("stories/lfa", dtype=dtype)
 
 
 def test_bf16_rounds_every_weight_once() -> None:

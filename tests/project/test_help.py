@@ -85,3 +85,17 @@ def test_the_blocker_blocks(helped: dict[str, tuple[int, str]]) -> None:
     code, said = helped["models.checkpoint"]
     assert code == 1
     assert "AssertionError: --help imports" in said
+
+
+def test_commands_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    from streamscope.__main__ import main
+    from streamscope.models.cli import spoken
+
+    text = "python -m interventions.ablate   x\npython -m streamscope.papers.hdpl, python -m pytest"
+    monkeypatch.setattr(sys, "argv", ["ablate.py"])
+    assert spoken(text) == text
+    with pytest.raises(SystemExit):  # a command by its room, as in `python -m`
+        main(["features.extract", "--help"])
+    shown = capsys.readouterr().out
+    assert "usage: streamscope extract" in shown and "python -m" not in shown
+    assert spoken(text) == "streamscope ablate               x\nstreamscope hdpl, python -m pytest"

@@ -214,6 +214,45 @@ def test_folder_is_read_in_order_of_path(tmp_path):
     assert [file["name"] for file in corpus.describe()["files"]] == ["a.txt", "b/z.txt", "c.parquet"]
 
 
+def test_notes_alone_are_text(tmp_path):
+    (tmp_path / "b.md").write_text("# One\n\ntext")
+    (tmp_path / "a.md").write_text("two")
+    assert read(tmp_path) == ["two", "# One\n\ntext"]
+    assert read(tmp_path / "b.md", split_at="blank") == ["# One", "text"]
+
+
+def test_what_datasets_keeps(tmp_path):
+    import datasets
+    import pyarrow.ipc
+
+    rows = datasets.Dataset.from_dict({"text": ["one", "two", "three"], "n": [1, 2, 3]})
+    rows.select([2, 0]).save_to_disk(tmp_path / "one")  # the order is an index beside the rows, until it is saved
+    assert read(tmp_path / "one") == ["three", "one"]
+    datasets.DatasetDict(train=rows, validation=rows.select([1])).save_to_disk(tmp_path / "splits")
+    assert read(tmp_path / "splits") == ["one", "two", "three"]
+    assert read(f"hf:{tmp_path / 'splits'}:validation") == ["two"]
+    with pytest.raises(InputError, match="no split 'test'; it has train, validation"):
+        read(f"hf:{tmp_path / 'splits'}:test")
+
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    table = rows.data.table
+    for name in ("mine-train.arrow", "cache-0123456789abcdef.arrow"):  # the second is what a `map` of theirs left
+        with pyarrow.ipc.new_stream(str(cache / name), table.schema) as file:
+            file.write_table(table)
+    assert read(cache) == read(cache / "mine-train.arrow") == ["one", "two", "three"]
+    with pytest.raises(InputError, match="no field 'story'; it has text, n"):
+        read(cache, text_field="story")
+    with pyarrow.ipc.new_file(str(cache / "mine-test.arrow"), table.schema) as file:
+        file.write_table(table)
+    assert read(cache / "mine-test.arrow") == ["one", "two", "three"]
+    with pytest.raises(InputError, match=r"has the splits test, train; give the \.arrow files of one"):
+        read(cache)
+    (tmp_path / "broken.arrow").write_bytes((cache / "mine-train.arrow").read_bytes()[:200])
+    with pytest.raises(InputError, match="broken.arrow: not a readable Arrow file"):
+        read(tmp_path / "broken.arrow")
+
+
 def test_damaged_gzip(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"word " * 1000)[:-12])
     (tmp_path / "b.txt.gz").write_bytes(b"plain text")
