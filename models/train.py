@@ -27,6 +27,9 @@ from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device
 from streamscope.models.training.config import Options, Training, with_recipe
 
+LEAST_VOCABULARY = 300
+"""Entries of a tokenizer that is trained here, where a scale has fewer than bytes need."""
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, check everything, train."""
@@ -66,7 +69,7 @@ def _start(options: Options, out: Path) -> None:
             options.data,
             options.valid,
             options.tokenizer or (options.start and str(run_folder(options.start) / "tokenizer.json")),
-            config.d_vocab,
+            config.d_vocab if "d_vocab" in changes else max(config.d_vocab, LEAST_VOCABULARY),
             text_field=options.text_field,
             max_documents=options.max_documents,
             split_at=options.split_at,

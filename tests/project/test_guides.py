@@ -174,7 +174,7 @@ def test_commands_on_own_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / "chapters" / f"{i}.txt").write_text(corpus_text(20, i).replace("<|endoftext|>", ""))
     blocks = re.findall(r"```\n(.*?)```", (GUIDES / "your_text.md").read_text(), re.DOTALL)
     smaller = {
-        "models.train": ["--set", "d_vocab=300", "--steps=2", "--batch-size=4", "--sample-every=0"],
+        "models.train": ["--steps=2", "--batch-size=4", "--sample-every=0"],
         "interventions.ablate": ["--draws=0", "--max-windows=9"], "probes.heads": ["--sequences=2", "--length=8"],
         "features.extract": ["--max-tokens=100"],
     }  # fmt: skip
