@@ -178,7 +178,9 @@ def command_pages() -> str:
     """What every command prints with --help."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
-    parts = ["# Commands\n\nIn the clone `python -m ROOM.NAME`, installed also `streamscope NAME` or `streamscope ROOM NAME`.\n"]
+    parts = [
+        "# Commands\n\nIn the clone `python -m ROOM.NAME`, installed also `streamscope NAME` or `streamscope ROOM NAME`.\n"
+    ]
     for room in ROOMS:
         parts.append(f"## {room}\n")
         for name, module in commands().items():
