@@ -178,9 +178,8 @@ def command_pages() -> str:
     """What every command prints with --help."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
-    parts = [
-        "# Commands\n\nIn the clone `python -m ROOM.NAME`, installed also `streamscope NAME` or `streamscope ROOM NAME`.\n"
-    ]
+    spelled = "In the clone `python -m ROOM.NAME`, installed also `streamscope NAME` or `streamscope ROOM NAME`."
+    parts = [f"# Commands\n\n{spelled}\n"]
     for room in ROOMS:
         parts.append(f"## {room}\n")
         for name, module in commands().items():
