@@ -95,7 +95,7 @@ def effective_n(
     if spread == 0:
         return float(d)
     ratio_zt = float(stats.norm.ppf(0.5 + confidence / 2)) / t_quantile(confidence, df)
-    return max(1.0, min(n, spread / max(float(error) ** 2, spread / n) * ratio_zt**2))
+    return max(1.0, spread / max(float(error) ** 2, spread / n) * ratio_zt**2)
 
 
 def paired_proportions(
