@@ -95,7 +95,7 @@ class Tokenizer:
         if reached != d_vocab:
             raise InputError(
                 f"the corpus is too small for a vocabulary of {d_vocab}: "
-                f"it reached {reached}; give more text or set d_vocab to at most {reached}"
+                f"it reached {reached}; give more text, or --set d_vocab={reached}"
             )
         return cls(backend)
 
