@@ -540,17 +540,23 @@ def title_of(model: Any) -> str:
 
 
 def recipe_of(model: Any) -> dict[str, Any]:
-    """What runs that are seeds of one recipe share, and of a snapshot of a training its `step` and `training`."""
+    """What runs that are seeds of one recipe share; of a snapshot of a training its `step`, `training` and `tokens`."""
     if not hasattr(model, "to_dict"):
         return {"recipe": type(model).__name__, "step": None}
     from streamscope.models.checkpoint import snapshot_step
+    from streamscope.models.disk import Config, read_json
+    from streamscope.models.training.config import tokens_seen
 
     whole = json.dumps(model.to_dict(), sort_keys=True, default=str)
     tokens = model.tokenizer.sha256 if model.tokenizer is not None else ""
     digest = hashlib.sha256((whole + tokens).encode()).hexdigest()[:16]
     run = getattr(model, "run", None)
     step = None if run is None else snapshot_step(run)
-    return {"recipe": digest, "step": step} | ({} if step is None else {"training": str(run).rpartition("@")[0]})
+    if run is None or step is None:
+        return {"recipe": digest, "step": None}
+    config = read_json(run / "config.json", Config)
+    found = {"recipe": digest, "step": step, "training": str(run).rpartition("@")[0]}
+    return found | ({"tokens": tokens_seen(config["training"], model.config.n_ctx, step)} if "data" in config else {})
 
 
 def checkpoint_of(model: Any) -> dict[str, Any]:

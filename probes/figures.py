@@ -187,7 +187,8 @@ def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[
         table = next(iter(tables.values())) if one.table is None else tables.get(one.table)
         if table is None or one.y not in table.frame or "step" not in table.frame:
             continue
-        before = [name for name in table.frame.columns[: table.frame.columns.get_loc(one.y)] if name != "step"]
+        before = [name for name in table.frame.columns[: table.frame.columns.get_loc(one.y)]]
+        before = [name for name in before if name not in ("step", "tokens")]
         texts = [name for name in before if name != "run" and not table.column(name).format]
         by = next((name for name in texts if table.frame[name].nunique() > 1), None)
         told = table.frame.groupby(["run"] if by is None else ["run", by], dropna=False)

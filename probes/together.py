@@ -100,8 +100,8 @@ def compare(run: Result, control: Result) -> Result:
 def together(results: Sequence[Result]) -> Result:
     """The tables of several runs as one each, with the column `run` in front, and `seeds` below where rows agree.
 
-    Snapshots of trainings (`runs/lfa@all`) have the columns `run` and `step`, and a curve over steps; means over runs
-    are then taken at every step. Blocks and arrays are called run0-<name>, run1-<name> …, in the order of the runs
+    Snapshots of trainings (`runs/lfa@all`) have the columns `run`, `step` and, of trainings on text, `tokens`, and a
+    curve over steps; means over runs are then taken at every step. Blocks and arrays are called run0-<name>, run1-<name> …, in the order of the runs
     (`about["runs"]`). Long tables stay one for each, <name>-run0 …
 
     Raises `InputError` for results of other instruments or options, and for a snapshot that is there twice.
@@ -116,7 +116,8 @@ def together(results: Sequence[Result]) -> Result:
     places = list(zip(names, steps, strict=True))
     if over and len(set(places)) < len(places):
         raise InputError("a snapshot of a training is there twice")
-    labels = [{"run": name, "step": step} if over else {"run": name} for name, step in places]
+    at = [_at(one, results) if over else {} for one in results]
+    labels = [{"run": name, **place} for name, place in zip(names, at, strict=True)]
     tables: dict[str, Table] = {}
     for name in results[0].tables:
         parts = [(label, one.tables[name]) for label, one in zip(labels, results, strict=True) if name in one.tables]
@@ -134,7 +135,7 @@ def together(results: Sequence[Result]) -> Result:
     if not why and len(set(names)) > 1:
         means = [seeds(group) for group in groups]
         for name in (name for name in means[0] if all(name in one for one in means)):
-            each = [({"step": group[0].about["step"]}, one[name]) for group, one in zip(groups, means, strict=True)]
+            each = [(_at(group[0], results), one[name]) for group, one in zip(groups, means, strict=True)]
             tables[name] = _joined(each, each[0][1].title) if over else each[0][1]
     about = {**first.about, "model": names, "runs": [dict(one.about) for one in results], "no_mean": why, OVER: over}
     arrays = {f"run{i}-{name}": x for i, one in enumerate(results) for name, x in one.arrays.items()}
@@ -149,8 +150,18 @@ RUN = key("run", "run", "the run that was measured")
 STEP = Column(name="step", title="step", unit="optimiser steps", format=",.0f", doc="of the training, at the snapshot")
 
 
+TOKENS = Column(name="tokens", title="tokens", unit="training tokens", format=",.0f",
+                doc="seen by then, repetitions counted")  # fmt: skip
+
+
+def _at(one: Result, results: Sequence[Result]) -> dict[str, Any]:
+    """Where in its training a snapshot is: the step, and the tokens seen if all `results` say them."""
+    known = ("step", "tokens") if all("tokens" in other.about for other in results) else ("step",)
+    return {name: one.about[name] for name in known}
+
+
 def _joined(parts: Sequence[tuple[dict[str, Any], Table]], title: str) -> Table:
-    """One table of several, each with its labels (run, step) in front."""
+    """One table of several, each with its labels (run, step, tokens) in front."""
     missing: Reasons = {}
     start = 0
     for _, part in parts:
@@ -159,7 +170,7 @@ def _joined(parts: Sequence[tuple[dict[str, Any], Table]], title: str) -> Table:
     labels = list(parts[0][0])
     frame = pd.concat([part.frame.assign(**label) for label, part in parts], ignore_index=True)
     frame = frame[[*labels, *(c for c in frame if c not in labels)]]
-    known = {c.name: c for _, part in parts for c in part.columns} | {"run": RUN, "step": STEP}
+    known = {c.name: c for _, part in parts for c in part.columns} | {"run": RUN, "step": STEP, "tokens": TOKENS}
     first = parts[0][1]
     return Table(frame, tuple(known[c] for c in frame), missing, title, first.by, first.most * len(parts), first.per)
 

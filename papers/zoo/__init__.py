@@ -1,15 +1,15 @@
 """Bundle trained runs with the package: weights, tokenizer, history, and a card of measured scores for each.
 
-    python -m papers.zoo runs/zoo/lfa runs/zoo/std-t runs/zoo/d-cas runs/zoo/cfm        what `make zoo` ends with
+    python -m papers.zoo lfa=runs/zoo/lfa-s0 std-t-rope=runs/zoo/std-t-rope-s0        what `make zoo` ends with
 
 The bundled models are runs themselves: `python -m papers.zoo stories/lfa stories/std-t …` measures them again and
 writes their cards anew, their weights stay as they are (`make cards` does it for all).
 
-Every run becomes a folder OUT/<name of the run's folder> that loads like a run (`load("lfa")`), with README.md, its
-card; OUT/README.md compares them. Weights are rounded to bf16 once, and the rounded ones are measured. The name is the
-preset, or the preset and what is other than in it (kromcanon-b2).
-Scores are of held-out stories: combinations of nouns and verbs that no training story has. A coreference head is
-chosen on one half of the cases and scored on the other, beside chance and the rules of position.
+NAME=RUN becomes a folder OUT/NAME that loads like a run (`load("stories/lfa")`), with README.md, its card, and
+scores.json, what it says; OUT/README.md compares all models of OUT. Weights are rounded to bf16 once, and the rounded
+ones are measured; of the history about 400 lines of training are kept. The name is the preset, or the preset and what
+is other than in it (kromcanon-b2); RUN alone is called by its folder.
+A card has the recipe and a line for each phenomenon of the competence gate (`probes.phenomena`).
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from typing import Annotated
 
 import tyro
 
+from streamscope.models.bounds import Bounds
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
 
@@ -28,7 +29,9 @@ class Options:
     """Arguments of `python -m papers.zoo`."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Run folders, named as the models are to be called."""
+    """NAME=RUN, or run folders that are named as the models are to be called."""
+    snapshots: Annotated[tuple[int, ...], Bounds(low=0)] = ()
+    """Steps whose snapshots are bundled as well, of every run that is given."""
     out: Path = Path("models/zoo")
     """Folder of the bundle."""
 
@@ -37,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, check, measure, write."""
     options = parse(Options, argv, __doc__)
     if not options.runs:
-        raise InputError("give run folders: python -m papers.zoo RUN RUN …")
+        raise InputError("give runs: python -m papers.zoo NAME=RUN NAME=RUN …")
 
     from streamscope.papers.zoo.bundle import bundle_runs
 
-    bundle_runs(options.runs, options.out)
+    bundle_runs(options.runs, options.out, options.snapshots)

@@ -1,6 +1,7 @@
-"""The bundle of trained runs: weights rounded to bf16, what is copied beside them, and the scores of their cards."""
+"""The bundle of trained runs: weights rounded to bf16, what is copied beside them, and what their cards say."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,123 +9,94 @@ from typing import Any
 
 import torch
 
-from streamscope.interventions.observe.documents import document_losses
-from streamscope.interventions.selection import pds_table
-from streamscope.models.checkpoint import load, read_manifest, run_folder
-from streamscope.models.disk import Manifest, read_json, write_text
+from streamscope.models.checkpoint import (
+    NAMES,
+    load,
+    read_manifest,
+    run_folder,
+    snapshot_file,
+    snapshots,
+    write_snapshot,
+)
+from streamscope.models.disk import Manifest, TrainedConfig, read_json, read_rows, write_text
 from streamscope.models.errors import InputError
 from streamscope.models.tensors import read_tensors, write_tensors
-from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.zoo.card import SUITES, card, index, printed
-from streamscope.probes.coherence.elsewhere import exchanged
-from streamscope.probes.coherence.measure import rows as words
-from streamscope.probes.coherence.measure import summary as by_relation
+from streamscope.models.training.config import tokens_seen
+from streamscope.papers.zoo.card import card, index, lines_of, printed
 from streamscope.probes.command import progress_bar
-from streamscope.probes.coreference import Coreference
-from streamscope.probes.heads import Heads
-from streamscope.probes.heads.measure import summary as by_position
-from streamscope.probes.probe import measure
-from streamscope.probes.prompts import align, check_tokenizer, load_suite
-from streamscope.probes.sps import Sps
-from streamscope.probes.sps.measure import summary as by_sps
-from streamscope.probes.stats.estimators import ratio_of_sums
-from streamscope.probes.stats.held_out import RULES, held_out
+from streamscope.probes.phenomena import Phenomena
 from streamscope.probes.tables import print_table
 
 LIMIT = 4_000_000
 """Bytes of a bundled model, its history and card included."""
 LARGE = {"llama": 6_000_000, "hdpl": 6_000_000, "kromcanon": 6_000_000}
 """Presets with a table of their own for the head, or with many streams to log, take more."""
+SNAPSHOTS = 12_500_000
+"""Bytes of the snapshots of a bundled model; two models have some."""
 WEIGHTS = "model.safetensors"
-FILES = ("config.json", "manifest.json", "metrics.jsonl", "tokenizer.json")
+FILES = ("config.json", "manifest.json", "tokenizer.json")
 """What is copied beside the weights."""
+METRICS, LINES = "metrics.jsonl", 400
+"""The history, and about how many of its lines of training are kept: every so-many-th, and all others."""
+SCORES = "scores.json"
+"""What was measured for a card, and for the page of all."""
+NAME = re.compile(r"[A-Za-z0-9-]+")
+"""Of a bundled model."""
 
 
-def bundle_runs(runs: Sequence[str], out: Path) -> None:
-    """Bundle every run with its card, and write the page that compares them.
+def bundle_runs(runs: Sequence[str], out: Path, steps: Sequence[int] = ()) -> None:
+    """Bundle every run with its card, and write the page that compares all models of `out`.
 
-    Raises `InputError` for a run that has not ended, one whose folder is not named as a model, and two of one name.
+    A run is NAME=RUN, or a folder named as the model is to be. Models of `out` that are not named stay as they are: the
+    page says of them what was measured when they were bundled. Raises `InputError` for a run that has not ended, a name
+    that is not its preset or PRESET-WHAT, two of one name, and a run without a snapshot of one of `steps`.
     """
     folders: dict[str, Path] = {}
     for run in runs:
-        folder = run_folder(run)
+        name, folder = named(run)
         manifest = read_manifest(folder)
         if manifest.get("outcome") != "completed":
             raise InputError(f"{folder} is not a completed run ({manifest.get('outcome')}); let it end first")
-        name, preset = folder.resolve().name, manifest["preset"]
+        preset = manifest["preset"]
         if name != preset and not name.startswith(f"{preset}-"):
-            raise InputError(f"{folder} is a run of {preset}: call its folder {preset}, or {preset}-WHAT")
+            raise InputError(f"{folder} is a run of {preset}: give {preset}={folder}, or {preset}-WHAT={folder}")
         if name in folders:
             raise InputError(f"{folder} and {folders[name]} are both {name}; give one")
         folders[name] = folder
-    rows: list[dict[str, Any]] = []
     for name, folder in progress_bar("models")(list(folders.items())):
 
         def measured(part: Path, name: str = name) -> str:
-            rows.append({"model": name, **scores(part)})
-            return card(name, part, rows[-1])
+            row = {"model": name, **scores(part)}
+            (part / SCORES).write_text(json.dumps(row, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            return card(name, part, row)
 
-        bundle(folder, out / name, measured)
+        bundle(folder, out / name, measured, steps)
+    rows = [read_json(path, dict[str, Any]) for path in out.glob(f"*/{SCORES}")]
+    rows.sort(key=lambda row: (row["model"] not in NAMES, [*NAMES, row["model"]].index(row["model"]), row["model"]))
     write_text(out / "README.md", index(rows))
     shown = printed(rows).set_index("model").T.reset_index(names="")
     print_table(shown, "bundled models")
     print(f"cards {out}/*/README.md")
 
 
+def named(run: str) -> tuple[str, Path]:
+    """The name of a bundled model, and the folder of its run, of NAME=RUN or of a folder that has the name."""
+    name, equals, rest = run.partition("=")
+    if equals and NAME.fullmatch(name) and not Path(run).exists():
+        return name, run_folder(rest)
+    folder = run_folder(run)
+    return folder.resolve().name, folder
+
+
 def scores(folder: Path) -> dict[str, Any]:
-    """What the card says of a model: loss, coreference, coherence and PDS, each with its interval and n.
-
-    Loss in nats per token of the validation stories, cut at the context, documents as units. Top-1 among candidates
-    (LFA Eq. 5), every case scored by the head that was chosen without it.
-    """
-
-    model = load(folder)
-    tokenizer = check_tokenizer(model)
-    losses = document_losses(model, evaluation_shards(folder, tokenizer, None), [])
-    loss = ratio_of_sums(losses.baseline, losses.tokens)
-    row: dict[str, Any] = {"parameters": model.n_params(), "loss": loss.mean}
-    row |= {"loss_low": loss.ci_low, "loss_high": loss.ci_high, "documents": loss.n}
-    for suite in SUITES:
-        aligned = align(load_suite(suite), tokenizer, model.config.n_ctx)
-        found = held_out(measure(model, Coreference(), aligned, tokenizer=tokenizer))
-        both = found[found["halves"] == "both"].set_index("rule")
-        first = both.iloc[0]
-        row[suite] = {k: first[k] for k in ("head", "top1", "chance", "n", "clusters")}
-        row[suite]["filtered"] = len(aligned.filtered)
-        row[suite]["rules"] = {
-            rule: {k: both.loc[rule, k] for k in ("rule_share", "difference", "ci_low", "ci_high", "p")}
-            for rule in RULES
-        }
-        if suite == "stories":
-            row["coherence"] = _coherence(model, aligned, tokenizer)
-            heads = by_sps(measure(model, Sps(), aligned, tokenizer=tokenizer), "heads")
-            looking = heads.iloc[(heads["semantic"] + heads["distractor"]).argmax()]
-            row["looking"] = {
-                k: looking[k] for k in ("head", "semantic", "distractor", "sps", "ci_low", "ci_high", "n")
-            }
-    events = align(load_suite("story-events"), tokenizer, model.config.n_ctx)
-    row["events"] = _coherence(model, events, tokenizer)["all"]
-    pds = pds_table(model, load_suite("competing"), tokenizer)
-    row["induction"] = _induction(model)
-    row["pds"] = {k: pds.iloc[0][k] for k in ("head", "pds", "ci_low", "ci_high", "n")}
-    return row
-
-
-def _coherence(model: Any, aligned: Any, tokenizer: Any) -> dict[str, Any]:
-    """Relation -> log-odds of the coherent word, its interval, the share preferred, n, and what is due to the nouns."""
-
-    table = by_relation(words(model, aligned, exchanged(aligned, tokenizer), tokenizer)).set_index("relation")
-    columns = ["log_odds", "ci_low", "ci_high", "share", "n", "elsewhere", "due", "due_low", "due_high", "lift"]
-    return table[[*columns, "controls"]].to_dict("index")
-
-
-def _induction(model: Any) -> dict[str, Any]:
-    """The head with the largest induction score on repeated random tokens, its interval, and that of even attention."""
-
-    probe = Heads()
-    found = by_position(measure(model, probe, []))
-    one = found[found["score"] == "induction"]
-    return one.loc[one["mean"].idxmax(), ["head", "mean", "ci_low", "ci_high", "n", "uniform"]].to_dict()
+    """What the card says of a model: its size, the tokens that it saw, and the gate (`probes.phenomena`)."""
+    model, manifest = load(folder), read_manifest(folder)
+    training = read_json(folder / "config.json", TrainedConfig)["training"]
+    return {
+        "parameters": model.n_params(),
+        "tokens": tokens_seen(training, model.config.n_ctx, manifest["steps"]),
+        "phenomena": lines_of(Phenomena().measure(model).table()),
+    }
 
 
 def limit_of(name: str) -> int:
@@ -132,11 +104,12 @@ def limit_of(name: str) -> int:
     return next((size for preset, size in LARGE.items() if name == preset or name.startswith(f"{preset}-")), LIMIT)
 
 
-def bundle(folder: Path, out: Path, text: Callable[[Path], str]) -> None:
+def bundle(folder: Path, out: Path, text: Callable[[Path], str], steps: Sequence[int] = ()) -> None:
     """Copy a run with its weights rounded to bf16, and write the card that `text` makes of the copy; all or nothing.
 
-    From then on the rounded weights are the model: `text` measures them. A model that is bundled already keeps its own.
-    Raises `InputError` beyond `limit_of` bytes, before anything is measured.
+    From then on the rounded weights are the model: `text` measures them; the snapshots of `steps` are rounded as well.
+    A model that is bundled already keeps its own weights and snapshots. Raises `InputError` beyond `limit_of` bytes,
+    for the snapshots together beyond `SNAPSHOTS`, before anything is measured.
     """
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
@@ -144,19 +117,35 @@ def bundle(folder: Path, out: Path, text: Callable[[Path], str]) -> None:
     try:
         for name in FILES:
             shutil.copyfile(folder / name, part / name)
+        (part / METRICS).write_text(thinned(folder / METRICS), encoding="utf-8")
         if folder.resolve() == out.resolve():
             shutil.copyfile(folder / WEIGHTS, part / WEIGHTS)
+            if (folder / "snapshots").is_dir():
+                shutil.copytree(folder / "snapshots", part / "snapshots")
         else:
             _round(folder, part)
-        size, limit = sum(path.stat().st_size for path in part.iterdir()), limit_of(out.name)
-        if size > limit:
-            raise InputError(f"{folder} has {size:,} bytes, more than the {limit:,} of a bundled model")
+            _round_snapshots(folder, part, steps)
+        for what, paths, limit in (
+            ("a bundled model", part.iterdir(), limit_of(out.name)),
+            ("the snapshots of one", part.glob("snapshots/*"), SNAPSHOTS),
+        ):
+            size = sum(path.stat().st_size for path in paths if path.is_file())
+            if size > limit:
+                raise InputError(f"{folder} has {size:,} bytes, more than the {limit:,} of {what}")
         (part / "README.md").write_text(text(part), encoding="utf-8")
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
     shutil.rmtree(out, ignore_errors=True)
     part.rename(out)
+
+
+def thinned(path: Path) -> str:
+    """The rows of a history, of those of training every k-th alone, so that about `LINES` remain."""
+    rows = read_rows(path)
+    training = [row["step"] for row in rows if row["kind"] == "train"]
+    kept = set(training[:: max(1, round(len(training) / LINES))])
+    return "".join(json.dumps(row) + "\n" for row in rows if row["kind"] != "train" or row["step"] in kept)
 
 
 def _round(folder: Path, part: Path) -> None:
@@ -167,3 +156,11 @@ def _round(folder: Path, part: Path) -> None:
     sha256 = write_tensors(part / WEIGHTS, narrow, metadata)
     manifest = {**read_json(part / "manifest.json", Manifest), "weights": sha256, "rounded": "to bf16, after training"}
     (part / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _round_snapshots(folder: Path, part: Path, steps: Sequence[int]) -> None:
+    known = {row["step"]: row for row in snapshots(folder)}
+    for step in steps:
+        if step not in known:
+            raise InputError(f"{folder} has no snapshot {step}; it has {', '.join(map(str, known)) or 'none'}")
+        write_snapshot(part, read_tensors(folder / snapshot_file(step))[0], step, "bf16")

@@ -26,7 +26,8 @@ number of lines: of forty lines about nothing one is called present. A claim abo
 that is absent, an ablation or a difference says nothing of the claim.
 
 Of the snapshots of a training (RUN@all, or several RUN@STEP) the table `when` says between which two a value passed the
-middle between its first and its last for good, and from which on a phenomenon is present for good.
+middle between its first and its last for good, and from which on, after how many tokens, a phenomenon is present for
+good.
 """
 
 from dataclasses import dataclass

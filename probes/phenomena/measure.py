@@ -353,7 +353,7 @@ def _when(one: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:
     first, last = one.iloc[0], one.iloc[-1]
     steps, values = one["step"].to_numpy(), one["value"].to_numpy(float)
     row: dict[str, Any] = {"first": values[0], "last": values[-1]}
-    row |= dict.fromkeys(("after", "by", "present_from"), float("nan"))
+    row |= dict.fromkeys(("after", "by", "present_from", "tokens"), float("nan"))
     why: dict[str, str] = {}
     if np.isnan(values).any():
         gone = [name for name in ("first", "last") if np.isnan(row[name])]
@@ -366,9 +366,13 @@ def _when(one: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:
         row |= {"after": float(steps[place - 1]), "by": float(steps[place])}
     there = (one["verdict"] == PRESENT).to_numpy()
     if there[-1]:
-        row["present_from"] = float(steps[_for_good(there)])
+        place = _for_good(there)
+        row["present_from"] = float(steps[place])
+        row["tokens"] = float(one["tokens"].iloc[place]) if "tokens" in one else float("nan")
     else:
         why["present_from"] = "not present at the last snapshot"
+    if np.isnan(row["tokens"]):
+        why["tokens"] = why.get("present_from", "not trained on text")
     return row, why
 
 
@@ -388,4 +392,6 @@ WHEN = (
            doc="the snapshot from which on every value is beyond the middle"),
     Column(name="present_from", title="present from", unit="optimiser steps", format=",.0f",
            doc="the snapshot from which on every verdict is present"),
+    Column(name="tokens", title="tokens then", unit="training tokens", format=",.0f",
+           doc="seen by that snapshot, repetitions counted"),
 )  # fmt: skip

@@ -1,47 +1,44 @@
 """The bundled models: they load by name, are small, and do what their cards say."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from streamscope.interventions.observe.documents import document_losses
 from streamscope.models import checkpoint
 from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder, runs_of
+from streamscope.models.disk import read_rows
 from streamscope.models.errors import InputError
-from streamscope.models.training.data import _tokenizer_path, evaluation_shards
+from streamscope.models.training.data import _tokenizer_path
 from streamscope.papers.zoo import bundle as zoo
 from streamscope.papers.zoo import main
-from streamscope.papers.zoo.card import SUITES, card, index
+from streamscope.papers.zoo.card import card, index
 from streamscope.probes.contract import checkpoint_of, title_of
-from streamscope.probes.stats.estimators import ratio_of_sums
+from streamscope.probes.phenomena import Phenomena
 from tests.tiny import some
 
+TINYSTORIES = "data/tinystories/train.txt", "5268122afd2c959a8013eb008ed474e248218c7d5aaa91e72efd92b31cba4983"
+
+
+def gate(phenomenon: str, value: float | None, **other: object) -> dict[str, object]:
+    """A line of the gate as it is kept."""
+    row = {"value_low": 0.25, "value_high": 0.5, "limit": 0.0, "verdict": "present", "unit": "nats", "head": "",
+           "n": 2000, "clusters": 89, "undefined": ""}  # fmt: skip
+    return {"phenomenon": phenomenon, "value": value, **row, **other}
+
+
 ROW = {
-    "parameters": 1234567, "loss": 1.25, "loss_low": 1.125, "loss_high": 1.375, "documents": 321,
-    **{
-        suite: {
-            "head": "L4H3", "top1": 0.7, "chance": 0.5, "n": 2000, "clusters": 1000, "filtered": 0,
-            "rules": {
-                rule: {"rule_share": 0.5, "difference": 0.2, "ci_low": 0.175, "ci_high": 0.225, "p": 1e-9}
-                for rule in ("recency", "first_mention", "longest")
-            },
-        }
-        for suite in SUITES
-    },
-    "coherence": {"all": {"log_odds": 1.5, "ci_low": 1.25, "ci_high": 1.75, "share": 0.75, "n": 2000,
-                          "elsewhere": 1.375, "due": 0.0625, "due_low": 0.05, "due_high": 0.075, "lift": 0.5,
-                          "controls": 1800}},
-    "events": {"log_odds": 0.25, "ci_low": 0.125, "ci_high": 0.375, "share": 0.5625, "n": 500,
-               "elsewhere": 0.25, "due": 0.03125, "due_low": 0.025, "due_high": 0.0375, "lift": 0.25, "controls": 500},
-    "induction": {"head": "L2H2", "mean": 0.375, "ci_low": 0.25, "ci_high": 0.5, "n": 32, "uniform": 0.03125},
-    "looking": {"head": "L5H4", "semantic": 0.125, "distractor": 0.0625, "ci_low": 0.05, "ci_high": 0.07,
-                "n": 2000},
-    "pds": {"head": "L1H1", "pds": 0.0625, "ci_low": 0.05, "ci_high": 0.075, "n": 17},
-}  # fmt: skip
+    "parameters": 1234567,
+    "tokens": 12057600,
+    "phenomena": [
+        gate("loss", 1.25, value_low=1.125, value_high=1.375, limit=None, verdict="–", unit="nats per token"),
+        gate("copying", 0.375),
+        gate("induction", 0.03125, limit=0.3, verdict="absent", head="L2H2 / L2H1"),
+        gate("mixing", None, verdict="–", undefined="no hyper-connections"),
+    ],
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,25 +49,38 @@ def test_bundled_model_is_small_and_complete(name: str) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["outcome"] == "completed" and manifest["preset"] == load(f"stories/{name}").config.name
     assert name == manifest["preset"] or name.startswith(f"{manifest['preset']}-")
-    assert "/" not in manifest["data"]["train"]["source"]["source"], "trained on something that nobody else has"
+    source = manifest["data"]["train"]["source"]
+    for part in source.get("parts", [source]):
+        assert part["kind"] == "stories" or (part["source"], part["files"][0]["sha256"]) == TINYSTORIES, (
+            "nobody else has it"
+        )
 
 
 @pytest.mark.parametrize("name", some(NAMES, ["pls"]))
-def test_the_loss_of_the_card_is_the_loss(name: str) -> None:
-    model, folder = load(f"stories/{name}"), run_folder(f"stories/{name}")
-    losses = document_losses(model, evaluation_shards(folder, model.tokenizer, None), [], max_documents=100)
-    part = ratio_of_sums(losses.baseline, losses.tokens)
-    found = re.search(r"\| loss, nats/token \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", (folder / "README.md").read_text())
-    assert found is not None
-    spread = (float(found[3]) - float(found[2])) / 2 * (1000 / 100) ** 0.5
-    assert abs(float(found[1]) - part.mean) < 2 * spread
+def test_the_card_says_what_the_model_does(name: str) -> None:
+    """The induction of the card is measured again, and the card is what its scores.json says."""
+    folder = run_folder(f"stories/{name}")
+    row = json.loads((folder / zoo.SCORES).read_text())
+    assert card(name, folder, row) == (folder / "README.md").read_text()
+    kept = next(one for one in row["phenomena"] if one["phenomenon"] == "induction")
+    (found,) = Phenomena(only=("induction",)).measure(load(f"stories/{name}")).table().frame.to_dict("records")
+    assert kept["value"] == pytest.approx(found["value"], abs=1e-5) and kept["head"] == found["head"]
+    assert row["parameters"] == load(f"stories/{name}").n_params()
+
+
+def test_the_page_of_all_is_what_the_cards_say() -> None:
+    rows = [json.loads((run_folder(f"stories/{name}") / zoo.SCORES).read_text()) for name in NAMES]
+    assert index(rows) == (ZOO / "README.md").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_card_is_what_the_command_writes(name: str) -> None:
+def test_the_scores_are_what_the_command_measures(name: str) -> None:
     folder = run_folder(f"stories/{name}")
-    assert card(name, folder, zoo.scores(folder)) == (folder / "README.md").read_text()
+    kept, found = json.loads((folder / zoo.SCORES).read_text()), zoo.scores(folder)
+    for one, other in zip(kept.pop("phenomena"), found.pop("phenomena"), strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+    assert kept == {"model": name, **found}
 
 
 def test_a_folder_of_the_same_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,22 +132,36 @@ def test_bundle_loads_and_the_card_says_what_was_measured(tiny_run: Path, tmp_pa
     text = card("lfa", tiny_run, ROW)
     for said in (
         "1,234,567",
-        "1.2500",
-        "1.1250 to 1.3750",
-        "L4H3",
-        "70.0 %",
-        "+20.0 points (+17.5 to +22.5)",
-        "0.0625",
-        "+0.062 nats | +0.050 to +0.075 | after other nouns +1.375; lift of both words +0.500 | 1800 prompts",
-        "largest induction score (L2H2) | 0.375",
+        "| loss | 1.250 | 1.125 to 1.375 | – | – | nats per token | – | 2000 | 89 |",
+        "| copying | 0.375 | 0.250 to 0.500 | 0 | present | nats | – | 2000 | 89 |",
+        "| induction | 0.031 | 0.250 to 0.500 | 0.3 | absent | nats | L2H2 / L2H1 | 2000 | 89 |",
+        "| mixing | – | – | – | no hyper-connections | nats |",
     ):
         assert said in text
     zoo.bundle(tiny_run, tmp_path / "zoo" / "lfa", lambda _: text)
     assert load(tmp_path / "zoo" / "lfa").n_params() == load(tiny_run).n_params()
     assert (tmp_path / "zoo" / "lfa" / "README.md").read_text() == text
     assert sorted(p.name for p in (tmp_path / "zoo").iterdir()) == ["lfa"]
-    row = next(line for line in index([{"model": "lfa", **ROW}]).splitlines() if line.startswith("| lfa"))
-    assert "+20.0 (+17.5 to +22.5)" in row and "75.0 %" in row
+    lines = index([{"model": "lfa", **ROW}]).splitlines()
+    assert "| model | parameters | tokens seen | loss | copying > 0 | induction > 0.3 | mixing > 0 |" in lines
+    assert "| lfa | 1,234,567 | 12,057,600 | 1.25 | **0.38** | 0.03 | – |" in lines
+
+
+def test_a_run_gets_the_name_that_it_is_given(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NAME=RUN; what was bundled before stays, on the page too; the history keeps every evaluation."""
+    monkeypatch.setattr(zoo, "scores", lambda folder: ROW)
+    monkeypatch.setattr(zoo, "LINES", 2)
+    out = tmp_path / "zoo"
+    main([f"lfa={tiny_run}", "--out", str(out)])
+    main([f"lfa-other={tiny_run}", "--out", str(out)])
+    assert sorted(path.name for path in out.iterdir()) == ["README.md", "lfa", "lfa-other"]
+    assert [line.split(" | ")[0] for line in (out / "README.md").read_text().splitlines()[-2:]] == [
+        "| lfa",
+        "| lfa-other",
+    ]
+    kinds = [[row["kind"] for row in read_rows(folder / "metrics.jsonl")] for folder in (tiny_run, out / "lfa")]
+    assert kinds[1].count("eval") == kinds[0].count("eval") > 0 and 0 < kinds[1].count("train") <= 4
+    assert json.loads((out / "lfa-other" / "scores.json").read_text()) == {"model": "lfa-other", **ROW}
 
 
 def test_a_bundled_model_is_measured_again_in_place(tiny_run: Path, tmp_path: Path) -> None:
@@ -148,6 +172,26 @@ def test_a_bundled_model_is_measured_again_in_place(tiny_run: Path, tmp_path: Pa
     after = {path.name: path.read_bytes() for path in (tmp_path / "lfa").iterdir()}
     assert after == {**before, "README.md": b"new card"}
     assert [path.name for path in tmp_path.iterdir()] == ["lfa"]
+
+
+def test_snapshots_are_rounded_and_bundled(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, out = tmp_path / "run", tmp_path / "lfa"
+    shutil.copytree(tiny_run, run)
+    weights = load(tiny_run).state_dict()
+    for step in (1, 2, 4):
+        checkpoint.write_snapshot(run, {k: step * x for k, x in weights.items()}, step, "fp32")
+    zoo.bundle(run, out, lambda _: "card", [1, 4])
+    assert [row["step"] for row in checkpoint.snapshots(out)] == [1, 4]
+    zoo.bundle(out, out, lambda _: "new card", [])  # measured again, it keeps them
+    for step in (1, 4):
+        for name, x in load(f"{out}@{step}").state_dict().items():
+            assert torch.equal(x, (step * weights[name]).bfloat16().float() if x.is_floating_point() else x)
+    with pytest.raises(InputError, match="has no snapshot 3; it has 0, 1, 2, 4, "):
+        zoo.bundle(run, out, lambda _: "card", [3])
+    monkeypatch.setattr(zoo, "SNAPSHOTS", 1000)
+    with pytest.raises(InputError, match="more than the 1,000 of the snapshots of one"):
+        zoo.bundle(run, out, lambda _: "card", [1])
+    assert (out / "README.md").read_text() == "new card"
 
 
 def test_too_large_a_model_is_refused(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +222,7 @@ def test_weights_are_rounded_once_and_measured_so(tiny_run: Path, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("argv", "message"),
-    [([], "give run folders"), (["lfa", "lfa"], "give one"), (["std-t"], "is a run of lfa: call its folder lfa")],
+    [([], "give runs"), (["lfa", "lfa"], "give one"), (["std-t"], "is a run of lfa: give lfa=")],
 )
 def test_bad_input(tiny_run: Path, tmp_path: Path, argv: list[str], message: str) -> None:
     for name in set(argv):

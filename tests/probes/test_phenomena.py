@@ -237,6 +237,12 @@ def test_halfway_by_hand() -> None:
     assert np.isnan(row["by"]) and "do not differ clearly" in why["by"] and row["present_from"] == 2
     row, why = _when(curve([1.0, 0.5, 0.0]))
     assert np.isnan(row["present_from"]) and why["present_from"] == "not present at the last snapshot"
+    assert np.isnan(row["tokens"]) and why["tokens"] == why["present_from"]
+    table = curve([0.0, 0.0, 1.0])
+    row, why = _when(table.assign(tokens=512 * table["step"]))
+    assert row["tokens"] == 1024 and "tokens" not in why
+    row, why = _when(table)
+    assert np.isnan(row["tokens"]) and why["tokens"] == "not trained on text"
 
 
 def test_the_command_over_a_training(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
@@ -266,6 +272,7 @@ def test_the_command_over_a_training(run: Path, tmp_path: Path, capsys, monkeypa
     result = Result.load(out)
     table = result.table().frame
     assert table["step"].tolist() == [0] * 5 + [4] * 5 + [12] * 5
+    assert (table["tokens"] == table["step"] * 4 * 256).all(), "four sequences a step"
     loss = table[table["phenomenon"] == "loss"].set_index("step")["value"]
     assert loss[12] < loss[0] - 0.5, "it learns"
     when = result.table("when").frame.set_index("phenomenon")

@@ -82,6 +82,20 @@ def test_means_over_snapshots_are_of_what_every_step_has() -> None:
     means = same.tables["speed-runs"]
     assert means.frame["step"].tolist() == [0, 0, 8, 8] and means.frame["value"].tolist() == [2.5, 7.5, 22.5, 67.5]
     assert means.title == "mean over 2 runs of speed of heads; runs are the units"
+    assert "tokens" not in means.frame and "tokens" not in same.tables["size"].frame
+
+
+def test_snapshots_of_trainings_on_text_say_how_many_tokens_were_seen() -> None:
+    def at(name: str, step: int) -> Result:
+        return result(1.0, f"{name} (runs/{name}@{step})", step=step, tokens=512 * step)
+
+    whole = together([at(name, step) for name in "ab" for step in (0, 8)])
+    frame = whole.tables["size"].frame
+    assert list(frame)[:3] == ["run", "step", "tokens"] and (frame["tokens"] == 512 * frame["step"]).all()
+    assert whole.tables["size"].column("tokens").unit == "training tokens"
+    assert whole.tables["size-runs"].frame["tokens"].tolist() == [0, 0, 4096, 4096]
+    mixed = together([at("a", 0), result(1.0, "b (runs/b@0)", step=0)])
+    assert "tokens" not in mixed.tables["size"].frame, "where one does not say it there is no column"
 
 
 def test_where_nothing_is_tested_all_is_compared_and_percentages_are_shown() -> None:
