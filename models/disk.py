@@ -354,12 +354,23 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise `InputError` where a file cannot be made at `path`: its folder is made if it is not there."""
+    """Raise `InputError` where a file cannot be made at `path`; its folder is made if it is not there.
+
+    An empty file is made in that folder and taken away again: permissions do not say whether a file system takes files.
+    """
+    part = path.parent / f".{os.getpid()}-{secrets.token_hex(4)}.part"
     try:
+        if path.is_dir():
+            raise InputError(f"cannot write {path}: it is a folder; name a file")
         path.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+        part.unlink()
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder; name a file")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"cannot write {path}: the folder {path.parent} is not writable")
+        raise InputError(f"cannot write {path}: {path.parent}: {error.strerror or error}") from None
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `InputError` where `folder` is a file, or cannot be made and written to."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder} is a file; give a folder")
+    check_writable(folder / "README.md")

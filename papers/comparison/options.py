@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from streamscope.models.disk import check_folder
 from streamscope.models.errors import InputError
 
 
@@ -21,9 +22,9 @@ class RunsOptions:
     """Folder of an earlier comparison: its tables are judged and its page is written again, without any model."""
 
     def check(self, example: str) -> None:
-        """Raises `InputError` where --out names a file, and unless there are either runs or tables."""
-        if self.out is not None and self.out.exists() and not self.out.is_dir():
-            raise InputError(f"--out {self.out} is a file; give a folder")
+        """Raises `InputError` where --out cannot be written to, and unless there are either runs or tables."""
+        if self.out is not None:
+            check_folder(self.out)
         if self.tables is not None and self.runs:
             raise InputError(f"give run folders to measure, or --tables {self.tables} to judge again; not both")
         if self.tables is None and not self.runs:

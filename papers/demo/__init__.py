@@ -11,6 +11,7 @@ stories, documents those that the run was validated on. The defaults take one to
 from collections.abc import Sequence
 
 from streamscope.models.cli import parse
+from streamscope.models.disk import check_folder
 from streamscope.models.errors import InputError
 from streamscope.papers.demo.options import Options
 
@@ -20,8 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if not options.runs:
         raise InputError("give a run folder or several: python -m papers.demo RUN RUN --out FOLDER")
-    if options.out.exists() and not options.out.is_dir():
-        raise InputError(f"--out {options.out} is a file; give a folder")
+    check_folder(options.out)
 
     from streamscope.papers.demo.report import write_report
 
