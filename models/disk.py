@@ -360,17 +360,17 @@ def check_writable(path: Path) -> None:
     """
     part = path.parent / f".{os.getpid()}-{secrets.token_hex(4)}.part"
     try:
-        if path.is_dir():
+        if os.path.isdir(path):  # a name that is too long is no error there
             raise InputError(f"cannot write {path}: it is a folder; name a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         part.touch()
         part.unlink()
     except OSError as error:
-        raise InputError(f"cannot write {path}: {path.parent}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def check_folder(folder: Path) -> None:
     """Raise `InputError` where `folder` is a file, or cannot be made and written to."""
-    if folder.exists() and not folder.is_dir():
+    if os.path.isfile(folder):
         raise InputError(f"--out {folder} is a file; give a folder")
     check_writable(folder / "README.md")

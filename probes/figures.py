@@ -5,6 +5,7 @@
 A figure names columns; titles, units and intervals come from the table. This module imports nothing heavy.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,7 +205,7 @@ SUFFIXES = (".html", ".svg", ".pdf", ".png")
 
 def check_figure(path: Path) -> Path:
     """`path` where a figure can be written. Raises `InputError` before anything is measured where it cannot."""
-    if path.suffix not in SUFFIXES or path.is_dir():
+    if path.suffix not in SUFFIXES or os.path.isdir(path):
         raise InputError(f"--figure {path}: a figure is a file that ends in {', '.join(SUFFIXES)}")
     if path.suffix != ".html":
         try:

@@ -13,6 +13,7 @@ says so, and a cell without a value is "undefined", with the reason below the ta
 
 import html
 import json
+import os
 import secrets
 import shutil
 import tempfile
@@ -588,7 +589,7 @@ class Result:
 
 def check_out(path: Path) -> Path:
     """`path` where a table can be written there. Raises `InputError` before anything is measured where it cannot."""
-    if path.name in ("", "..") or path.is_dir():
+    if path.name in ("", "..") or os.path.isdir(path):
         raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
     if path.suffix not in (".parquet", ".csv"):
         raise InputError(f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv")

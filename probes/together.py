@@ -101,7 +101,8 @@ def together(results: Sequence[Result]) -> Result:
     """The tables of several runs as one each, with the column `run` in front, and `seeds` below where rows agree.
 
     Snapshots of trainings (`runs/lfa@all`) have the columns `run`, `step` and, of trainings on text, `tokens`, and a
-    curve over steps; means over runs are then taken at every step. Blocks and arrays are called run0-<name>, run1-<name> …, in the order of the runs
+    curve over steps; means over runs are then taken at every step. Blocks and arrays are called run0-<name>,
+    run1-<name> …, in the order of the runs
     (`about["runs"]`). Long tables stay one for each, <name>-run0 …
 
     Raises `InputError` for results of other instruments or options, and for a snapshot that is there twice.

@@ -21,7 +21,6 @@ import tyro
 
 from streamscope.models.bounds import Bounds
 from streamscope.models.cli import parse
-from streamscope.models.disk import check_folder
 from streamscope.models.errors import InputError
 
 
@@ -42,8 +41,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if not options.runs:
         raise InputError("give runs: python -m papers.zoo NAME=RUN NAME=RUN …")
-
-    check_folder(options.out)
 
     from streamscope.papers.zoo.bundle import bundle_runs
 

@@ -18,7 +18,7 @@ from streamscope.models.checkpoint import (
     snapshots,
     write_snapshot,
 )
-from streamscope.models.disk import Manifest, TrainedConfig, read_json, read_rows, write_text
+from streamscope.models.disk import Manifest, TrainedConfig, check_folder, read_json, read_rows, write_text
 from streamscope.models.errors import InputError
 from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.models.training.config import tokens_seen
@@ -63,6 +63,7 @@ def bundle_runs(runs: Sequence[str], out: Path, steps: Sequence[int] = ()) -> No
         if name in folders:
             raise InputError(f"{folder} and {folders[name]} are both {name}; give one")
         folders[name] = folder
+    check_folder(out)
     for name, folder in progress_bar("models")(list(folders.items())):
 
         def measured(part: Path, name: str = name) -> str:
