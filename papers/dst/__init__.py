@@ -16,11 +16,14 @@ from collections.abc import Sequence
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
 from streamscope.papers.dst.options import Options
+from streamscope.papers.figures import drawn
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
+    if drawn("dst", options):
+        return
     if options.documents < 2 or options.draws < 1 or options.seed < 0:
         raise InputError("--documents: at least 2; --draws: at least 1; --seed: 0 or more")
     options.check("papers.dst runs/dst-kron-0")

@@ -17,10 +17,12 @@ import tyro
 
 from streamscope.models.cli import parse
 from streamscope.papers.comparison.options import RunsOptions
+from streamscope.papers.figures import drawn
+from streamscope.papers.figures.options import FigureOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(RunsOptions):
+class Options(FigureOptions, RunsOptions):
     """Arguments of `python -m papers.hdpl`."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
@@ -30,6 +32,8 @@ class Options(RunsOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, read, print, write."""
     options = parse(Options, argv, __doc__)
+    if drawn("hdpl", options):
+        return
     options.check("papers.hdpl runs/llama-0 runs/hdpl-0")
 
     from streamscope.papers.comparison.runs import typed

@@ -14,12 +14,15 @@ With --tables an earlier comparison's tables are judged and its page is written 
 from collections.abc import Sequence
 
 from streamscope.models.cli import parse
+from streamscope.papers.figures import drawn
 from streamscope.papers.krom.options import Options
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, read, print, write."""
     options = parse(Options, argv, __doc__)
+    if drawn("krom", options):
+        return
     options.check("papers.krom runs/gpt2-0 runs/kromhc-0")
 
     from streamscope.papers.comparison.runs import typed

@@ -6,10 +6,11 @@ from typing import Annotated
 import tyro
 
 from streamscope.papers.comparison.options import RunsOptions
+from streamscope.papers.figures.options import FigureOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(RunsOptions):
+class Options(FigureOptions, RunsOptions):
     """Arguments of `python -m papers.krom`."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()

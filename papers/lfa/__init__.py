@@ -20,12 +20,15 @@ from collections.abc import Sequence
 
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
+from streamscope.papers.figures import drawn
 from streamscope.papers.lfa.options import MIN_DRAWS, Options
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure what is not measured yet or read what was, print, write."""
     options = parse(Options, argv, __doc__)
+    if drawn("lfa", options):
+        return
     if options.draws < MIN_DRAWS:
         raise InputError(f"--draws {options.draws}: at least {MIN_DRAWS} random sets make a control")
     if (

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 from streamscope.papers.comparison.options import PageOptions
+from streamscope.papers.figures.options import FigureOptions
 
 MIN_DRAWS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(PageOptions):
+class Options(FigureOptions, PageOptions):
     """Arguments of `python -m papers.lfa`."""
 
     data: str | None = None

@@ -18,12 +18,15 @@ from collections.abc import Sequence
 
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
+from streamscope.papers.figures import drawn
 from streamscope.papers.pls.options import Options
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
+    if drawn("pls", options):
+        return
     if options.draws < 0 or options.seed < 0 or options.tokens < 1:
         raise InputError("--draws and --seed: 0 or more; --tokens: at least 1")
     options.check("papers.pls runs/pls-0 runs/c2-0")

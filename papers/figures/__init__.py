@@ -1,0 +1,54 @@
+"""Figures and tables of the five papers, drawn anew from result tables: ours beside what the papers print.
+
+    python -m papers.lfa --figure list                          what there is, and what draws or measures it
+    python -m papers.lfa --figure 7 --format pdf                lfa-figure-7.pdf, of the tables that are shipped
+    python -m papers.dst --figure all --out figures             every figure of DST into a folder
+    python -m papers.pls --table 2                              printed and measured, row by row, with verdicts
+    python -m papers.lfa --figure 4 --tables results/mine       of tables of one's own comparison
+    python -m papers.figures                                    all figures of all papers on one page
+
+Nothing is trained or measured here. Axes and order are the paper's. Of the paper stands beside ours what it prints as a
+number; what could only be read off its picture does not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """All figures of all papers on one page."""
+    from streamscope.models.cli import parse
+    from streamscope.models.disk import check_writable
+
+    options = parse(Sheet, argv, __doc__)
+    check_writable(options.out)
+
+    from streamscope.papers.figures.sheet import write_sheet
+
+    write_sheet(options.out, grey=options.grey)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """Arguments of `python -m papers.figures`."""
+
+    out: Path = Path("figures.html")
+    """The page; 5 MB of it are plotly."""
+    grey: bool = False
+    """Without colours."""
+
+
+def drawn(paper: str, options: Any) -> bool:
+    """Draw or list what --figure and --table ask for; False where neither is given.
+
+    Raises `InputError` for numbers that the paper does not have, for figures that no result table has, and where a
+    table or what writes the format is missing; nothing is written then.
+    """
+    if not options.figure and not options.table:
+        return False
+    from streamscope.papers.figures.shown import show
+
+    show(paper, options)
+    return True

@@ -1,0 +1,7 @@
+"""`python -m papers.figures`: see the package."""
+
+from streamscope.models.cli import command
+from streamscope.papers.figures import main
+
+if __name__ == "__main__":
+    command(main)

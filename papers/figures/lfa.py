@@ -1,0 +1,126 @@
+"""The figures of LFA."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from streamscope.models.errors import InputError
+from streamscope.papers.figures.look import Look, panels, single
+from streamscope.papers.figures.options import PaperFigure
+from streamscope.probes.pds import FIXED
+
+ORDER = ("lfa", "std-t", "d-cas", "cfm")
+"""The order of the paper's legends."""
+NAMES = {"lfa": "LFA", "std-t": "Std-T", "d-cas": "D-Cas", "cfm": "CFM"}
+HOME = "lfa_tinystories"
+Tables = Mapping[str, pd.DataFrame]
+
+
+def presets(table: pd.DataFrame) -> list[str]:
+    """Those of the table, in the paper's order, others behind."""
+    have = list(dict.fromkeys(table["preset"]))
+    return [one for one in ORDER if one in have] + [one for one in have if one not in ORDER]
+
+
+def by_layer(tables: Tables, look: Look) -> Any:
+    """Fig. 1: the largest PDS of a head in each layer, mean over seeds with 95 % intervals (cut at 0); what is printed
+    in open markers of the same form."""
+    canvas, table = single(look, 0.75), tables["architectures"]
+    rows = table[table["family"] == "position by layer"]
+    for i, preset in enumerate(presets(rows)):
+        one = rows[(rows["preset"] == preset) & rows["mean"].notna()]
+        layer = one["quantity"].str.extract(r"L(\d+)$")[0].astype(int)
+        bars = {"array": (one["ci_high"] - one["mean"]).fillna(0), "thickness": 0.8, "width": 2, "symmetric": False,
+                "arrayminus": (one["mean"] - one["ci_low"].clip(lower=0)).fillna(0)}  # fmt: skip
+        canvas.add_scatter(x=layer, y=one["mean"], error_y=bars, name=NAMES.get(preset, preset), **look.line(i))
+        printed = one["paper"].notna()
+        if printed.any():
+            canvas.add_scatter(x=layer[printed], y=one.loc[printed, "paper"], name=f"{preset}, paper", showlegend=False,
+                               **look.points(i, paper=True, size=8))  # fmt: skip
+    canvas.add_hline(y=FIXED, line={"color": "#888888", "width": 0.8, "dash": "dot"})
+    canvas.update_xaxes(title="layer", dtick=1).update_yaxes(title="largest PDS", rangemode="tozero")
+    return canvas
+
+
+def suppressed(tables: Tables, look: Look) -> Any:
+    """Fig. 2: SPS as it is and without the heads over the threshold of PDS, a bar per seed and state."""
+    table = tables["suppression"]
+    rows = table[(table["selection"] == "over") & (table["group"] == "selected") & (table["measure"] == "sps")
+                 & (table["part"] == "all") & (table["gate"] == 0)]  # fmt: skip
+    if rows.empty:
+        raise InputError("no run of these tables has heads over the threshold to suppress")
+    canvas = single(look, 0.75)
+    x = [[NAMES.get(p, p) for p in rows["preset"]], [f"seed {s}" for s in rows["seed"]]]
+    for i, (column, name) in enumerate((("baseline", "baseline"), ("condition", "suppressed"))):
+        canvas.add_bar(x=x, y=rows[column], name=name, marker={"color": look.colour(i)})
+    canvas.update_yaxes(title="SPS")
+    return canvas
+
+
+def distribution(tables: Tables, look: Look) -> Any:
+    """Fig. 4: PDS of all heads of all seeds, by architecture; the line is the threshold."""
+    table = tables["heads"]
+    shown = [one for one in presets(table) if "+" not in one]
+    canvas = panels(look, [NAMES.get(one, one) for one in shown], 2, 0.85, shared_xaxes=True, vertical_spacing=0.16)
+    top = float(table["pds"].max())
+    for i, preset in enumerate(shown):
+        at = {"row": i // 2 + 1, "col": i % 2 + 1}
+        values = table.loc[table["preset"] == preset, "pds"]
+        bins = {"start": 0, "end": top * 1.001, "size": top / 24}
+        canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": look.colour(0)}), **at)
+        canvas.add_vline(x=FIXED, line={"color": "#888888", "width": 0.8, "dash": "dot"}, **at)
+    canvas.update_xaxes(matches="x").update_yaxes(title="heads", col=1)
+    canvas.update_xaxes(title="PDS", row=-(-len(shown) // 2))
+    return canvas
+
+
+def gates(selection: str) -> Any:
+    """Figs. 5 and 6: SPS by the gate on the recency heads."""
+
+    def draw(tables: Tables, look: Look) -> Any:
+        table = tables["suppression"]
+        rows = table[(table["selection"] == selection) & (table["group"] == "selected") & (table["measure"] == "sps")
+                     & (table["part"] == "all")]  # fmt: skip
+        if rows["gate"].nunique() < 2:
+            raise InputError("these tables have one gate alone: a curve needs python -m interventions.suppress --gates")
+        canvas = single(look, 0.75)
+        for i, preset in enumerate(presets(rows)):
+            mean = rows[rows["preset"] == preset].groupby("gate")[["baseline", "condition"]].mean()
+            whole = pd.concat([mean["condition"], pd.Series({1.0: mean["baseline"].iloc[0]})])
+            whole = whole[~whole.index.duplicated()].sort_index()
+            canvas.add_scatter(x=whole.index, y=whole, name=NAMES.get(preset, preset), **look.line(i))
+        canvas.update_xaxes(title="gate of the heads").update_yaxes(title="SPS")
+        return canvas
+
+    return draw
+
+
+def heat(tables: Tables, look: Look) -> Any:
+    """Fig. 7: PDS of every head, layers downwards, mean over seeds."""
+    table = tables["heads"]
+    shown = [one for one in ("lfa", "std-t", "cfm", "d-cas") if one in set(table["preset"])]
+    canvas = panels(look, [NAMES[one] for one in shown], 2, 0.95, vertical_spacing=0.14, horizontal_spacing=0.12)
+    for i, preset in enumerate(shown):
+        mean = table[table["preset"] == preset].pivot_table(index="layer", columns="index", values="pds")
+        canvas.add_trace(go.Heatmap(z=mean, x=mean.columns, y=mean.index, coloraxis="coloraxis"),
+                         row=i // 2 + 1, col=i % 2 + 1)  # fmt: skip
+    canvas.update_layout(coloraxis={"colorscale": look.scale, "cmin": 0, "colorbar": {"title": "PDS", "thickness": 8}})
+    canvas.update_xaxes(dtick=1).update_yaxes(dtick=1, autorange="reversed")
+    canvas.update_xaxes(title="head", row=-(-len(shown) // 2)).update_yaxes(title="layer", col=1)
+    return canvas
+
+
+GATES = "python -m interventions.suppress RUN --k {} --gates 1 .75 .5 .25 0 --figure gates.svg"
+FIGURES = (
+    PaperFigure("1", "Largest PDS by layer: where position is processed", by_layer, (f"{HOME}/architectures",)),
+    PaperFigure("2", "SPS with and without the recency heads (PDS > .075)", suppressed, (f"{HOME}/suppression",)),
+    PaperFigure("3", "The architecture", instead="a drawing: python -m models.describe lfa"),
+    PaperFigure("4", "PDS of all heads", distribution, (f"{HOME}/heads",), height=0.85),
+    PaperFigure("5", "SPS by the gate on the first recency head", gates("top1"), (f"{HOME}/suppression",),
+                instead=f"the shipped tables have gate 0 alone: {GATES.format(1)}"),
+    PaperFigure("6", "SPS by the gate on three recency heads", gates("top3"), (f"{HOME}/suppression",),
+                instead=f"the shipped tables have gate 0 alone: {GATES.format(3)}"),
+    PaperFigure("7", "PDS of every head, by layer", heat, (f"{HOME}/heads",)),
+)  # fmt: skip

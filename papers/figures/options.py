@@ -1,0 +1,44 @@
+"""What a figure of a paper is, and what a paper's command can be told of it. Imports nothing heavy."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+"""The result tables of the clone."""
+Format = Literal["svg", "pdf", "png", "html"]
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure of a paper: what it shows, the tables of which it is drawn, and what else draws or measures it."""
+
+    number: str
+    title: str
+    draw: Callable[..., Any] | None = None
+    """draw(tables by name, look) → a plotly figure; None where no result table has what it shows."""
+    tables: tuple[str, ...] = ()
+    """FOLDER/NAME of results, without .parquet; under --tables NAME alone is looked for."""
+    instead: str = ""
+    """Where it cannot be drawn: why, or the command that makes its data."""
+    height: float = 0.75
+    """Of its width."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureOptions:
+    """What a paper's command can be told of its figures."""
+
+    figure: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Draw the paper's figure of this number from result tables; all, or list: what there is."""
+    table: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Show the paper's table of this number: printed and measured values; all, or list."""
+    format: Format = "svg"
+    """Of --figure: svg, pdf and png need the extra `figures`, html needs none."""
+    width: Literal["column", "page"] = "column"
+    """Of --figure: 3.3 or 6.9 inches."""
+    grey: bool = False
+    """Draw figures without colours; lines differ in dashes and markers anyway."""

@@ -1,0 +1,98 @@
+"""What --figure and --table ask for: found, drawn, written; or told why not."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from streamscope.models.errors import InputError, unknown
+from streamscope.papers.claims.judged import judged
+from streamscope.papers.claims.table import measured
+from streamscope.papers.figures.look import Look
+from streamscope.papers.figures.options import RESULTS, PaperFigure
+from streamscope.probes.figures import check_figure, write_figure
+from streamscope.probes.tables import print_table
+
+LEDGER = Path(__file__).resolve().parents[1] / "claims"
+ALL, LIST = "all", "list"
+
+
+def figures_of(paper: str) -> dict[str, PaperFigure]:
+    """The figures of a paper by number."""
+    module = import_module(f"streamscope.papers.figures.{paper}")
+    return {one.number: one for one in module.FIGURES}
+
+
+def read(figure: PaperFigure, folder: Path | None) -> dict[str, pd.DataFrame]:
+    """The tables of a figure by name, shipped or of `folder`. Raises `InputError` for one that is missing."""
+    found: dict[str, pd.DataFrame] = {}
+    for name in figure.tables:
+        path = RESULTS / f"{name}.parquet" if folder is None else folder / f"{Path(name).name}.parquet"
+        if not path.is_file():
+            where = "the clone has the tables; name a folder with --tables" if folder is None else "it has other tables"
+            raise InputError(f"figure {figure.number} is drawn of {path.name}, and there is no {path}: {where}")
+        found[path.stem] = pd.read_parquet(path)
+    return found
+
+
+def draw(figure: PaperFigure, look: Look, folder: Path | None = None) -> Any:
+    """The figure (plotly). Raises `InputError` where it cannot be drawn, with what would make its data."""
+    if figure.draw is None or (folder is None and figure.instead):
+        raise InputError(f"figure {figure.number} ({figure.title}): {figure.instead}")
+    return figure.draw(read(figure, folder), look)
+
+
+def show(paper: str, options: Any) -> None:
+    """Draw the figures, print the tables."""
+    known, claims = figures_of(paper), claims_of(paper) if options.table else pd.DataFrame()
+    printed = sorted(set(claims["table"]), key=int) if len(claims) else []
+    for what, asked, there in (("figure", options.figure, list(known)), ("table", options.table, printed)):
+        if strange := [one for one in asked if one not in (ALL, LIST, *there)]:
+            raise unknown(f"{what} of {paper}", strange[0], [*there, ALL, LIST])
+    if LIST in options.figure:
+        print_table(listed(known), f"figures of {paper}")
+    if LIST in options.table:
+        found = claims["table"].value_counts().reindex(printed).rename("claims").reset_index()
+        print_table(found, f"tables of {paper}")
+    for number in printed if ALL in options.table else [one for one in options.table if one != LIST]:
+        print_table(table_of(claims, number), f"{paper}, table {number}: printed and measured")
+    numbers = [one for one in options.figure if one not in (ALL, LIST)]
+    if ALL in options.figure:
+        numbers = [one for one, figure in known.items() if options.tables or not figure.instead]
+    write(paper, {number: known[number] for number in dict.fromkeys(numbers)}, options)
+
+
+def write(paper: str, chosen: Mapping[str, PaperFigure], options: Any) -> None:
+    """Every figure into --out, a folder; all are drawn before the first is written."""
+    folder, look = options.out or Path(), Look(options.width, options.grey)
+    drawn = {number: draw(figure, look, options.tables) for number, figure in chosen.items()}
+    paths = {number: check_figure(folder / f"{paper}-figure-{number}.{options.format}") for number in drawn}
+    for number, figure in drawn.items():
+        write_figure(figure, paths[number])
+        print(f"written {paths[number]}")
+
+
+def listed(known: Mapping[str, PaperFigure]) -> pd.DataFrame:
+    """What there is: number, title, and what it is drawn of or what stands in its place."""
+    rows = [(one.number, one.title, one.instead or f"drawn of {', '.join(one.tables)}") for one in known.values()]
+    return pd.DataFrame(rows, columns=["figure", "title", "how"])
+
+
+def claims_of(paper: str) -> pd.DataFrame:
+    """The claims of the ledger that stand in a table of the paper, judged, with its number in `table`."""
+    rows = judged(LEDGER, RESULTS)
+    rows = rows[rows["paper"] == paper]
+    number = rows["place"].str.extract(r"Table (\d+)", expand=False)
+    return rows.assign(table=number)[number.notna()].reset_index(drop=True)
+
+
+def table_of(claims: pd.DataFrame, number: str) -> pd.DataFrame:
+    """A table of the paper: what is printed for what, what came out here with its interval and n, and the verdict."""
+    rows = claims[claims["table"] == number].reset_index(drop=True)
+    printed = (rows["printed"] + " " + rows["unit"].where(rows["printed"] != "", "")).str.strip()
+    return pd.DataFrame({
+        "configuration": rows["configuration"], "printed": printed, "measured": measured(rows),
+        "verdict": rows["verdict"], "claim": rows["id"],
+    })  # fmt: skip
