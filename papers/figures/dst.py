@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 
-from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5
-from streamscope.papers.figures.look import Look, single
+from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5, TABLE5_ROWS
+from streamscope.papers.figures.look import Look, panels, single
 from streamscope.papers.figures.options import PaperFigure
 
 HOME = "dst_tinystories"
@@ -15,27 +16,69 @@ Tables = Mapping[str, pd.DataFrame]
 
 def amplified(tables: Tables, look: Look) -> Any:
     """Fig. 2: validation loss by the factor α on the scores, mean over seeds; what Table 5 prints in open markers."""
-    canvas, table = single(look, 0.8), tables["amplification"]
+    canvas, table = single(look, 0.85), tables["amplification"]
     have = list(dict.fromkeys(table["preset"]))
-    for i, preset in enumerate([*have, *(one for one in TABLE5 if one not in have)]):
+    names = {preset: preset for preset in have}
+    names |= {preset: preset for preset in TABLE5} | {"Gated (Dense)": "gated (dense)"}
+    for i, (preset, name) in enumerate(names.items()):
         mean = table[table["preset"] == preset].groupby("alpha")["loss"].mean()
         if len(mean):
-            canvas.add_scatter(x=mean.index, y=mean, name=preset, **look.line(i))
-        if preset in TABLE5:
-            canvas.add_scatter(x=list(PAPER_ALPHAS), y=[float(x) for x in TABLE5[preset]], name=f"{preset}, paper",
+            canvas.add_scatter(x=mean.index, y=mean, name=name, **look.line(i))
+        if (row := TABLE5.get(preset) or TABLE5_ROWS.get(preset)) is not None:
+            canvas.add_scatter(x=list(PAPER_ALPHAS), y=[float(x) for x in row], name=f"{name}, paper",
                                **look.points(i, paper=True))  # fmt: skip
     canvas.update_xaxes(title="α", type="log", tickvals=sorted({*PAPER_ALPHAS, *table["alpha"]}))
     canvas.update_yaxes(title="validation loss, nats per token")
     return canvas
 
 
+def routing(tables: Tables, look: Look) -> Any:
+    """Fig. 3: W_ij of every Kronecker projection and layer: to head i (downwards) from head j; red is positive."""
+    table = tables["routing-cells"]
+    where = list(table[["projection", "layer"]].drop_duplicates().itertuples(index=False, name=None))
+    layers = max(table["layer"]) + 1
+    canvas = panels(look, [f"{one.removeprefix('attn.')} L{layer}" for one, layer in where], layers,
+                    0.26 + 0.17 * len(where) / layers, horizontal_spacing=0.02, vertical_spacing=0.16)  # fmt: skip
+    for i, (projection, layer) in enumerate(where):
+        one = table[(table["projection"] == projection) & (table["layer"] == layer)]
+        cells = one.pivot_table(index="to", columns="from", values="value")
+        canvas.add_trace(go.Heatmap(z=cells, x=cells.columns, y=cells.index, coloraxis="coloraxis"),
+                         row=i // layers + 1, col=i % layers + 1)  # fmt: skip
+    canvas.update_layout(coloraxis={"colorscale": look.signed, "cmid": None if look.grey else 0,
+                                    "colorbar": {"title": "W", "thickness": 8}})  # fmt: skip
+    canvas.update_yaxes(autorange="reversed", dtick=1, showticklabels=False).update_xaxes(showticklabels=False)
+    canvas.update_yaxes(title="to head", showticklabels=look.width == "page", col=1)
+    canvas.update_xaxes(title="from", showticklabels=look.width == "page", row=-(-len(where) // layers))
+    return canvas
+
+
+def coreference(tables: Tables, look: Look) -> Any:
+    """Fig. 5: the share of cases in which a head's largest attention is on the antecedent, a panel per run."""
+    table = tables["coreference"]
+    if "run" not in table:
+        table = table.assign(run="run")
+    runs = list(dict.fromkeys(table["run"]))
+    canvas = panels(look, [str(run).rsplit("/", 1)[-1] for run in runs], 2, 0.12 + 0.44 * -(-len(runs) // 2),
+                    horizontal_spacing=0.12, vertical_spacing=0.16)  # fmt: skip
+    for i, run in enumerate(runs):
+        cells = table[table["run"] == run].pivot_table(index="layer", columns="index", values="top1")
+        canvas.add_trace(go.Heatmap(z=100 * cells, x=cells.columns, y=cells.index, coloraxis="coloraxis"),
+                         row=i // 2 + 1, col=i % 2 + 1)  # fmt: skip
+    canvas.update_layout(coloraxis={"colorscale": look.scale, "cmin": 0, "colorbar": {"title": "%", "thickness": 8}})
+    canvas.update_xaxes(dtick=1).update_yaxes(dtick=1, autorange="reversed")
+    canvas.update_xaxes(title="head", row=-(-len(runs) // 2)).update_yaxes(title="layer", col=1)
+    return canvas
+
+
 FIGURES = (
     PaperFigure("1", "The architecture", instead="a drawing: python -m models.describe dst-kron"),
-    PaperFigure("2", "Validation loss by attention amplification", amplified, (f"{HOME}/amplification",), height=0.8),
-    PaperFigure("3", "Learned Kronecker routing matrices",
-                instead="no table has them: python -m probes.routing RUN --figure routing.svg"),
+    PaperFigure("2", "Validation loss by attention amplification", amplified, (f"{HOME}/amplification",)),
+    PaperFigure("3", "Learned Kronecker routing matrices", routing, ("routing-cells",),
+                instead="no shipped table: python -m probes.routing RUN --out FOLDER/routing.parquet, "
+                        "then --tables FOLDER"),
     PaperFigure("4", "Attention under amplification",
                 instead="no table has it: python -m interventions.amplify RUN --picture L3.H0 --figure picture.svg"),
-    PaperFigure("5", "Coreference accuracy by head",
-                instead="no table has it: python -m probes.coreference RUN --domain keys --figure heads.svg"),
+    PaperFigure("5", "Coreference accuracy by head", coreference, ("coreference",),
+                instead="no shipped table: python -m probes.coreference RUN RUN --domain keys "
+                        "--out FOLDER/coreference.parquet, then --tables FOLDER"),
 )  # fmt: skip

@@ -3,76 +3,130 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from streamscope.papers.figures.hdpl import losses
-from streamscope.papers.figures.look import Look, single
+from streamscope.papers.figures.look import Look, panels, single
 from streamscope.papers.figures.options import PaperFigure
+from streamscope.papers.figures.printed import printed
+from streamscope.papers.krom.printed import STREAM_COSINE, SWAP
 
 HOME = "krom_textbooks"
 Tables = Mapping[str, pd.DataFrame]
-
-
-def arm(row: Any) -> str:
-    """How an arm is called on an axis."""
-    more = "" if row["decay"] else ", no decay"
-    return f"{row['preset'].removeprefix('krom')} {row['b_res']:g} {row['storage']} {row['optimizer']}{more}"
 
 
 def bars(tables: Tables, look: Look) -> Any:
     """Final losses of the four architectures; what the post prints in open markers."""
     canvas, table = single(look, 0.75), tables["comparison"]
     canvas.add_bar(x=table["preset"], y=table["loss"], name="here", marker={"color": look.colour(0)})
-    printed = table[table["printed"].notna()]
-    canvas.add_scatter(x=printed["preset"], y=printed["printed"], name="the post", **look.points(1, paper=True, size=8))
+    said = table[table["printed"].notna()]
+    canvas.add_scatter(x=said["preset"], y=said["printed"], name="the post", **look.points(1, paper=True, size=8))
     canvas.update_yaxes(title="validation loss, nats per token")
     return canvas
 
 
-def heat(tables: Tables, look: Look) -> Any:
-    """Swap probability of every mixing module, mean over its factors and seeds, by arm; logarithmic."""
-    table = tables["factors"]
-    table = table.assign(arm=[arm(row) for _, row in table.iterrows()])
-    mean = table.pivot_table(index="module", columns="arm", values="swap", sort=False)
-    canvas = single(look, 1.35)
-    canvas.add_trace(go.Heatmap(
-        z=np.log10(mean), x=mean.columns, y=[name.removeprefix("blocks.") for name in mean.index],
-        colorscale=look.scale, colorbar={"title": "log₁₀ p(swap)", "thickness": 8},
-    ))  # fmt: skip
-    canvas.update_yaxes(autorange="reversed").update_xaxes(tickangle=40)
-    canvas.update_layout(margin={"l": 62, "r": 8, "t": 12, "b": 110})
+def recipe(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the arms that differ in the initial bias alone: KromHC, AdamW with decay, stored in fp32."""
+    same = (table["preset"] == "kromhc") & (table["optimizer"] == "adamw") & (table["storage"] == "fp32")
+    return table[same & (table["decay"] > 0)]
+
+
+def cells(table: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds of every factor that can act, by bias, module and factor."""
+    table = recipe(table)
+    table = table[table["acts"]]
+    mean = table.groupby(["b_res", "module", "factor"], sort=False)[["swap", "swap_best"]].mean().reset_index()
+    return mean.sort_values("b_res", kind="stable")
+
+
+def swap(tables: Tables, look: Look) -> Any:
+    """Swap probability of every factor that can act: of the static bias alone, and the largest that a token could get
+    with the dynamic part; mean over seeds, a panel per initial bias."""
+    table = cells(tables["factors"])
+    canvas = panels(look, [f"bias {bias:g}".replace("-", "−") for bias in table["b_res"].unique()], 1, 1.0,
+                    vertical_spacing=0.14, shared_xaxes=True)  # fmt: skip
+    for row, (_, one) in enumerate(table.groupby("b_res", sort=False), 1):
+        x = [f"{name.removeprefix('blocks.').removesuffix('_hc')} {factor}"
+             for name, factor in zip(one["module"], one["factor"], strict=True)]  # fmt: skip
+        for i, (column, name) in enumerate((("swap", "static bias alone"), ("swap_best", "largest, with dynamics"))):
+            canvas.add_bar(x=x, y=one[column], name=name, showlegend=row == 1, row=row, col=1,
+                           marker={"color": look.colour(5 if i == 0 else 0)})  # fmt: skip
+    canvas.update_yaxes(title="p(swap)", rangemode="tozero").update_xaxes(tickangle=90, tickfont={"size": 7}, dtick=1)
     return canvas
 
 
-def scatter(tables: Tables, look: Look) -> Any:
-    """Swap probability of each factor against the best it could reach for a token."""
-    canvas, table = single(look, 0.9), tables["factors"]
-    for i, (bias, one) in enumerate(table.groupby("b_res")):
-        canvas.add_scatter(x=one["swap"], y=one["swap_best"], name=f"bias {bias:g}", **look.points(i, size=4))
-    low = float(table["swap"].min())
-    canvas.add_scatter(x=[low, 0.5], y=[low, 0.5], mode="lines", line={"color": "#888888", "width": 0.8, "dash": "dot"},
-                       showlegend=False)  # fmt: skip
-    canvas.update_xaxes(title="p(swap), static", type="log").update_yaxes(title="p(swap), largest", type="log")
+def heat(tables: Tables, look: Look) -> Any:
+    """Swap probability of the static bias, module by factor, mean over seeds, one scale for both initial biases.
+
+    Factors that cannot act are left blank: all streams are the same before the first write.
+    """
+    table = cells(tables["factors"])
+    biases = sorted(table["b_res"].unique())
+    modules = list(dict.fromkeys(tables["factors"]["module"]))
+    canvas = panels(look, [f"bias {bias:g}".replace("-", "−") for bias in biases], 2, 0.95, horizontal_spacing=0.08)
+    for col, bias in enumerate(biases, 1):
+        wide = (
+            table[table["b_res"] == bias].pivot_table(index="module", columns="factor", values="swap").reindex(modules)
+        )
+        text = [[f"{value:.3f}" if value == value else "" for value in row] for row in wide.to_numpy()]
+        names = [name.removeprefix("blocks.") for name in wide.index]
+        canvas.add_trace(go.Heatmap(z=wide, x=wide.columns, y=names, coloraxis="coloraxis", text=text,
+                                    texttemplate="%{text}"), row=1, col=col)  # fmt: skip
+    bar = {"title": "p(swap)", "thickness": 8}
+    canvas.update_layout(coloraxis={"colorscale": look.scale, "cmin": 0, "colorbar": bar}, margin={"l": 56})
+    canvas.update_yaxes(autorange="reversed").update_yaxes(showticklabels=False, col=2)
+    canvas.update_xaxes(title="factor", dtick=1)
+    return canvas
+
+
+def cosines(tables: Tables, look: Look) -> Any:
+    """Cosine of a contrast's directions between streams by initial bias, a marker per run, beside the same of shuffled
+    labels, which hold no contrast; the post's own in open markers."""
+    table, canvas = tables["mixing"], single(look, 0.75)
+    canon = table["preset"] == "kromcanon"
+    names = (("stream_cosine", "contrast"), ("shuffled_cosine", "shuffled labels"))
+    for i, (column, name) in enumerate(names):
+        for j, (preset, rows) in enumerate((("KromHC", table[~canon]), ("KromCanon", table[canon]))):
+            look_of = {"color": look.colour(i), "symbol": ("circle", "square")[j], "size": 6}
+            canvas.add_scatter(x=rows["b_res"] + 0.5 * i - 0.25, y=rows[column], name=f"{preset}, {name}",
+                               mode="markers", marker=look_of)  # fmt: skip
+    biases = list(STREAM_COSINE)
+    canvas.add_scatter(x=biases, y=[printed(f"krom-sweep-cosine-b{abs(bias):g}") for bias in biases], name="the post",
+                       **look.points(6, paper=True, size=8))  # fmt: skip
+    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=biases)
+    canvas.update_yaxes(title="cosine between streams")
     return canvas
 
 
 def sweep(tables: Tables, look: Look) -> Any:
-    """Swap probability by the initial bias, beside where decay alone would have taken it."""
+    """Swap probability by the initial bias: at the start, where decay alone would take it, and trained; the post
+    prints that of the start."""
     canvas, table = single(look, 0.75), tables["arms"]
     table = table[table["optimizer"] == "adamw"]
-    for i, (column, name) in enumerate((("start", "at the start"), ("swap_without_gradient", "by decay alone"),
-                                        ("swap", "trained"))):  # fmt: skip
-        canvas.add_scatter(x=table["b_res"], y=table[column], name=name, **look.points(i, paper=i < 2, size=8))
-    canvas.update_xaxes(title="initial bias of the mixing logits").update_yaxes(title="p(swap)", type="log")
+    shown = (("start", "at the start"), ("swap_without_gradient", "by decay alone"), ("swap", "trained"))
+    for i, (column, name) in enumerate(shown):
+        canvas.add_scatter(x=table["b_res"] + 0.3 * (i - 1), y=table[column], name=name, **look.points(i, size=6))
+    biases = list(SWAP)
+    canvas.add_scatter(x=biases, y=[printed(f"krom-sweep-swap-b{abs(bias):g}") / 100 for bias in biases],
+                       name="at the start, the post", **look.points(6, paper=True, size=8))  # fmt: skip
+    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=biases)
+    canvas.update_yaxes(title="p(swap)", type="log", exponentformat="power", dtick=1)
     return canvas
 
 
+CAPTION = {
+    "gpt2": {2000: "krom-caption-loss-gpt2"}, "canon": {2000: "krom-caption-loss-canon"},
+    "kromhc": {2000: "krom-loss-kromhc"}, "kromcanon": {2000: "krom-caption-loss-kromcanon"},
+}  # fmt: skip
+"""What the caption of the curves prints, after its 2,000 steps."""
 FIGURES = (
-    PaperFigure("curves", "Training curves", losses, (f"{HOME}/bundled",)),
+    PaperFigure("curves", "Training curves", losses(CAPTION), (f"{HOME}/bundled",)),
     PaperFigure("bars", "Architecture comparison", bars, (f"{HOME}/comparison",)),
-    PaperFigure("heat", "Swap probability by module and arm", heat, (f"{HOME}/factors",), height=1.35),
-    PaperFigure("scatter", "Static and largest swap probability", scatter, (f"{HOME}/factors",), height=0.9),
+    PaperFigure("swap", "Swap probability by module, static and with dynamics", swap, (f"{HOME}/factors",)),
+    PaperFigure("heat", "Swap weights by module and factor, two initial biases", heat, (f"{HOME}/factors",)),
+    PaperFigure("scatter", "Learned α against the best swap probability",
+                instead="no shipped table has α: python -m probes.mixing_monitor RUN RUN --out mixing.parquet"),
+    PaperFigure("cosines", "Cosines of directions between streams by initial bias", cosines, (f"{HOME}/mixing",)),
     PaperFigure("sweep", "Swap probability by initial bias", sweep, (f"{HOME}/arms",)),
-)
+)  # fmt: skip

@@ -7,8 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamscope.models.errors import InputError
-from streamscope.papers.figures.look import Look, panels, single
+from streamscope.papers.figures.look import RULE, Look, key_of_paper, panels, single
 from streamscope.papers.figures.options import PaperFigure
+from streamscope.papers.figures.printed import printed
 from streamscope.probes.pds import FIXED
 
 ORDER = ("lfa", "std-t", "d-cas", "cfm")
@@ -26,35 +27,65 @@ def presets(table: pd.DataFrame) -> list[str]:
 
 def by_layer(tables: Tables, look: Look) -> Any:
     """Fig. 1: the largest PDS of a head in each layer, mean over seeds with 95 % intervals (cut at 0); what is printed
-    in open markers of the same form."""
-    canvas, table = single(look, 0.75), tables["architectures"]
+    in open markers of the same form, the threshold dotted. Architectures stand beside one another at each layer."""
+    canvas, table = single(look, 0.8), tables["architectures"]
     rows = table[table["family"] == "position by layer"]
-    for i, preset in enumerate(presets(rows)):
+    shown = presets(rows)
+    for i, preset in enumerate(shown):
         one = rows[(rows["preset"] == preset) & rows["mean"].notna()]
-        layer = one["quantity"].str.extract(r"L(\d+)$")[0].astype(int)
+        x = one["quantity"].str.extract(r"L(\d+)$")[0].astype(int) + 0.14 * (i - (len(shown) - 1) / 2)
         bars = {"array": (one["ci_high"] - one["mean"]).fillna(0), "thickness": 0.8, "width": 2, "symmetric": False,
                 "arrayminus": (one["mean"] - one["ci_low"].clip(lower=0)).fillna(0)}  # fmt: skip
-        canvas.add_scatter(x=layer, y=one["mean"], error_y=bars, name=NAMES.get(preset, preset), **look.line(i))
-        printed = one["paper"].notna()
-        if printed.any():
-            canvas.add_scatter(x=layer[printed], y=one.loc[printed, "paper"], name=f"{preset}, paper", showlegend=False,
+        canvas.add_scatter(x=x, y=one["mean"], error_y=bars, name=NAMES.get(preset, preset), **look.line(i))
+        said = one["paper"].notna()
+        if said.any():
+            canvas.add_scatter(x=x[said], y=one.loc[said, "paper"], name=f"{preset}, paper", showlegend=False,
                                **look.points(i, paper=True, size=8))  # fmt: skip
-    canvas.add_hline(y=FIXED, line={"color": "#888888", "width": 0.8, "dash": "dot"})
+    key_of_paper(canvas)
+    canvas.add_hline(y=FIXED, line=RULE)
     canvas.update_xaxes(title="layer", dtick=1).update_yaxes(title="largest PDS", rangemode="tozero")
     return canvas
 
 
+SUPPRESSED = {"lfa": ("lfa-s52-sps-lfa", "lfa-s52-sps-suppressed-lfa"),
+              "cfm": ("lfa-s52-sps-cfm", "lfa-s52-sps-suppressed-cfm")}  # fmt: skip
+"""Claims that print the bars of Fig. 2; those of Std-T are nowhere printed."""
+
+
 def suppressed(tables: Tables, look: Look) -> Any:
-    """Fig. 2: SPS as it is and without the heads over the threshold of PDS, a bar per seed and state."""
+    """Fig. 2: SPS as it is and without the heads over the threshold of PDS, two bars per seed; printed ones beside.
+
+    A bar is left out where it could only be the baseline's: heads of the last layer change no attention. Architectures
+    without a head over the threshold have no bars.
+    """
     table = tables["suppression"]
     rows = table[(table["selection"] == "over") & (table["group"] == "selected") & (table["measure"] == "sps")
                  & (table["part"] == "all") & (table["gate"] == 0)]  # fmt: skip
     if rows.empty:
         raise InputError("no run of these tables has heads over the threshold to suppress")
     canvas = single(look, 0.75)
-    x = [[NAMES.get(p, p) for p in rows["preset"]], [f"seed {s}" for s in rows["seed"]]]
+    order = [one for one in ORDER if one in SUPPRESSED or one in set(rows["preset"])]
     for i, (column, name) in enumerate((("baseline", "baseline"), ("condition", "suppressed"))):
-        canvas.add_bar(x=x, y=rows[column], name=name, marker={"color": look.colour(i)})
+        x: list[list[str]] = [[], []]
+        here: list[float | None] = []
+        paper: list[float | None] = []
+        for preset in order:
+            for seed, value, moved in rows.loc[rows["preset"] == preset, ["seed", column, "difference"]].itertuples(
+                index=False, name=None
+            ):
+                x[0].append(NAMES[preset])
+                x[1].append(f"seed {seed}")
+                here.append(value if column == "baseline" or moved == moved else None)
+                paper.append(None)
+            if preset in SUPPRESSED:
+                x[0].append(NAMES[preset])
+                x[1].append("paper")
+                here.append(None)
+                paper.append(printed(SUPPRESSED[preset][i]))
+        colour = look.colour(i)
+        canvas.add_bar(x=x, y=here, name=name, marker={"color": colour}, offsetgroup=i)
+        canvas.add_bar(x=x, y=paper, name=f"{name}, paper", offsetgroup=i,
+                       marker={"color": "#ffffff", "line": {"color": colour, "width": 1.2}})  # fmt: skip
     canvas.update_yaxes(title="SPS")
     return canvas
 
@@ -70,7 +101,7 @@ def distribution(tables: Tables, look: Look) -> Any:
         values = table.loc[table["preset"] == preset, "pds"]
         bins = {"start": 0, "end": top * 1.001, "size": top / 24}
         canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": look.colour(0)}), **at)
-        canvas.add_vline(x=FIXED, line={"color": "#888888", "width": 0.8, "dash": "dot"}, **at)
+        canvas.add_vline(x=FIXED, line=RULE, **at)
     canvas.update_xaxes(matches="x").update_yaxes(title="heads", col=1)
     canvas.update_xaxes(title="PDS", row=-(-len(shown) // 2))
     return canvas
@@ -98,7 +129,7 @@ def gates(selection: str) -> Any:
 
 
 def heat(tables: Tables, look: Look) -> Any:
-    """Fig. 7: PDS of every head, layers downwards, mean over seeds."""
+    """Fig. 7: PDS of every head, layers downwards, mean over seeds; of the paper's LFA only L5.H0 is printed (.276)."""
     table = tables["heads"]
     shown = [one for one in ("lfa", "std-t", "cfm", "d-cas") if one in set(table["preset"])]
     canvas = panels(look, [NAMES[one] for one in shown], 2, 0.95, vertical_spacing=0.14, horizontal_spacing=0.12)
@@ -117,7 +148,7 @@ FIGURES = (
     PaperFigure("1", "Largest PDS by layer: where position is processed", by_layer, (f"{HOME}/architectures",)),
     PaperFigure("2", "SPS with and without the recency heads (PDS > .075)", suppressed, (f"{HOME}/suppression",)),
     PaperFigure("3", "The architecture", instead="a drawing: python -m models.describe lfa"),
-    PaperFigure("4", "PDS of all heads", distribution, (f"{HOME}/heads",), height=0.85),
+    PaperFigure("4", "PDS of all heads", distribution, (f"{HOME}/heads",)),
     PaperFigure("5", "SPS by the gate on the first recency head", gates("top1"), (f"{HOME}/suppression",),
                 instead=f"the shipped tables have gate 0 alone: {GATES.format(1)}"),
     PaperFigure("6", "SPS by the gate on three recency heads", gates("top3"), (f"{HOME}/suppression",),

@@ -1,9 +1,11 @@
 """How figures of papers look: their width, their fonts, colours or greys, a marker and a dash for every line."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
+import plotly.io as pio
 from plotly.subplots import make_subplots
 
 from streamscope.probes.drawing import PALETTE
@@ -17,6 +19,8 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 PAPER = "open"
 """What the paper prints is drawn in open markers."""
+RULE = {"color": "#555555", "width": 1, "dash": "dot"}
+"""A line at a threshold."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,11 @@ class Look:
     def scale(self) -> str:
         """Of heat maps from 0 on."""
         return "Greys" if self.grey else "Blues"
+
+    @property
+    def signed(self) -> str:
+        """Of heat maps around 0: red is positive. In grey darker is more, whatever the sign of the lightest."""
+        return "Greys" if self.grey else "RdBu_r"
 
     def line(self, i: int) -> dict[str, Any]:
         """Keywords of a line of its own colour, dash and marker."""
@@ -66,12 +75,28 @@ def single(look: Look, height: float) -> Any:
 
 def dressed(canvas: Any, look: Look, height: float) -> Any:
     """Fonts, size and margins of a paper."""
+    template = deepcopy(pio.templates["simple_white"])
+    template.layout.update(
+        xaxis={"title": {"standoff": 5}, "ticklen": 3}, yaxis={"title": {"standoff": 4}, "ticklen": 3}
+    )
     canvas.update_layout(
-        template="simple_white", width=look.pixels, height=height * look.pixels,
-        font={"family": "Times New Roman, Nimbus Roman, serif", "size": 9}, margin={"l": 42, "r": 8, "t": 24, "b": 36},
-        legend={"orientation": "h", "y": -0.34, "yanchor": "top", "x": 0, "font": {"size": 8}, "tracegroupgap": 0},
+        template=template, width=look.pixels, height=height * look.pixels,
+        font={"family": "Times New Roman, Nimbus Roman, serif", "size": 9}, margin={"l": 42, "r": 8, "t": 22, "b": 30},
+        legend={"orientation": "h", "y": 0.01, "yref": "container", "yanchor": "bottom", "x": 0, "font": {"size": 8},
+                "tracegroupgap": 0},
         barmode="group", bargap=0.25,
     )  # fmt: skip
-    canvas.update_xaxes(title_standoff=4, ticklen=3)
-    canvas.update_yaxes(title_standoff=4, ticklen=3)
     return canvas
+
+
+def key_of_paper(canvas: Any) -> None:
+    """An entry of the legend that says what open markers are."""
+    canvas.add_scatter(x=[None], y=[None], name="paper", mode="markers",
+                       marker={"symbol": f"circle-{PAPER}", "size": 7, "color": "#333333"})  # fmt: skip
+
+
+def note(canvas: Any, text: str) -> None:
+    """A line above the panels."""
+    canvas.update_layout(
+        title={"text": text, "font": {"size": 8}, "x": 0, "xref": "paper", "y": 0.97, "yanchor": "top"}
+    )

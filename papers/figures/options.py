@@ -23,9 +23,7 @@ class PaperFigure:
     tables: tuple[str, ...] = ()
     """FOLDER/NAME of results, without .parquet; under --tables NAME alone is looked for."""
     instead: str = ""
-    """Where it cannot be drawn: why, or the command that makes its data."""
-    height: float = 0.75
-    """Of its width."""
+    """Where no shipped table has it: why, and the command that draws it or makes its data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,5 +38,7 @@ class FigureOptions:
     """Of --figure: svg, pdf and png need the extra `figures`, html needs none."""
     width: Literal["column", "page"] = "column"
     """Of --figure: 3.3 or 6.9 inches."""
+    table_format: Literal["csv", "md", "html"] = "csv"
+    """Of --table where --out names a folder to write to."""
     grey: bool = False
     """Draw figures without colours; lines differ in dashes and markers anyway."""

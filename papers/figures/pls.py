@@ -6,8 +6,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from streamscope.papers.figures.look import Look, panels, single
+from streamscope.papers.figures.look import Look, note, panels, single
 from streamscope.papers.figures.options import PaperFigure
+from streamscope.papers.figures.printed import printed
 
 HOME, MODES = "pls_tinystories", "pls_modes"
 NAMES = {"pls": "PLS", "c2": "C2"}
@@ -33,22 +34,48 @@ def raw_clusters(tables: Tables, look: Look) -> Any:
     return canvas
 
 
+RANGES = {"early": (0, 1), "middle": (2, 4), "late": (5, 6)}
+"""Ranges of k* of Table 1, which prints the shares of Fig. 2."""
+
+
 def depth(tables: Tables, look: Look) -> Any:
-    """Fig. 2: shares of tokens by k*, mean over seeds; the range over seeds as bars."""
+    """Fig. 2: shares of tokens by k*, mean over seeds, the range over seeds as bars; below by the ranges of Table 1."""
     table = tables["depth"]
-    canvas = panels(look, ["PLS", "C2"], 2, 0.6, shared_yaxes=True, horizontal_spacing=0.06)
+    canvas = panels(
+        look, ["PLS", "C2", "", ""], 2, 0.85, shared_yaxes=True, horizontal_spacing=0.06, vertical_spacing=0.14
+    )
     for i, preset in enumerate(("pls", "c2")):
-        found = table[table["preset"] == preset].groupby("depth")["share"].agg(["mean", "min", "max"])
-        bars = {"array": found["max"] - found["mean"], "arrayminus": found["mean"] - found["min"], "symmetric": False,
-                "thickness": 0.8, "width": 2}  # fmt: skip
-        canvas.add_bar(x=found.index, y=found["mean"], error_y=bars, showlegend=False, marker={"color": look.colour(i)},
-                       row=1, col=i + 1)  # fmt: skip
-    canvas.update_xaxes(title="k*", dtick=1).update_yaxes(title="share of tokens", col=1)
+        one = table[table["preset"] == preset]
+        by_range = pd.concat(
+            one[one["depth"].between(*ends)].groupby("seed")["share"].sum().rename(name).to_frame()
+            for name, ends in RANGES.items()
+        )
+        for row, values in ((1, one.pivot_table(index="seed", columns="depth", values="share")),
+                            (2, by_range.groupby("seed").first()[[*RANGES]])):  # fmt: skip
+            mean = values.mean()
+            bars = {"array": values.max() - mean, "arrayminus": mean - values.min(), "symmetric": False,
+                    "thickness": 0.8, "width": 2}  # fmt: skip
+            x = [f"{low}–{high}" for low, high in RANGES.values()] if row == 2 else mean.index
+            canvas.add_bar(x=x, y=mean, error_y=bars, showlegend=False, marker={"color": look.colour(i)},
+                           row=row, col=i + 1)  # fmt: skip
+        canvas.add_scatter(x=[f"{low}–{high}" for low, high in RANGES.values()], name="paper", showlegend=i == 0,
+                           y=[printed(f"pls-t1-{name}-{preset}") / 100 for name in RANGES],
+                           row=2, col=i + 1, **look.points(6, paper=True, size=8))  # fmt: skip
+    canvas.update_xaxes(dtick=1, row=1).update_xaxes(title="k*", type="category", row=2)
+    canvas.update_yaxes(title="share of tokens", col=1)
     return canvas
 
 
+def floor(tables: Tables) -> str:
+    """Which of the tasks the unedited models cannot do, of the table `competence`."""
+    rows = tables["competence"]
+    tasks = list(dict.fromkeys(rows.loc[rows["cannot"] != "", "task"]))
+    return f"at chance or below 1 % unedited: {', '.join(tasks)}" if tasks else ""
+
+
 def steering(tables: Tables, look: Look) -> Any:
-    """Fig. 3: P(answer) of capitalization by the scale of the entity heads, a line per seed."""
+    """Fig. 3: P(answer) of capitalization by the scale of the entity heads, a line per seed; what is printed is that
+    the range of PLS is four times that of C2."""
     table = tables["curves"]
     rows = table[
         (table["measure"] == "probability") & (table["task"] == "capitalization") & (table["group"] == "entity")
@@ -58,46 +85,65 @@ def steering(tables: Tables, look: Look) -> Any:
         for k, (_, one) in enumerate(rows[rows["preset"] == preset].groupby("seed")):
             canvas.add_scatter(x=one["scale"], y=100 * one["mean"], name=NAMES[preset], legendgroup=preset,
                                showlegend=k == 0, **look.line(i))  # fmt: skip
+    note(canvas, floor(tables))
     canvas.update_xaxes(title="scale of the heads").update_yaxes(title="P(answer), %", rangemode="tozero")
     return canvas
 
 
+TABLE2 = {
+    ("capitalization", "entity"): "capitalization",
+    ("gender", "anchor"): "gender",
+    ("winograd", "entity"): "winograd",
+}
+TASKS = ("capitalization", "gender", "winograd")
+
+
 def modularity(tables: Tables, look: Look) -> Any:
-    """Fig. 4: mean effect of removing a group on a task, % of P(answer); spread between cases below."""
-    table = tables["effects"]
+    """Fig. 4: (a) mean effect of removing a group on a task, % of P(answer), over seeds, and what Table 2 prints;
+    (b) the effects of the entity heads on the single cases of Winograd, all seeds, with σ (mean over
+    seeds) and, in brackets, what is printed."""
+    table, cases = tables["effects"], tables["cases"]
     rows = table[(table["measure"] == "probability") & table["group"].isin(GROUPS)]
-    canvas = panels(look, ["PLS: effect", "C2: effect", "PLS: spread", "C2: spread"], 2, 0.95, vertical_spacing=0.16,
-                    horizontal_spacing=0.14)  # fmt: skip
-    for row, column in ((1, "difference"), (2, "sd")):
-        for col, preset in enumerate(("pls", "c2"), 1):
-            mean = (
-                100
-                * rows[rows["preset"] == preset].pivot_table(index="task", columns="group", values=column)[[*GROUPS]]
-            )
-            canvas.add_trace(
-                go.Heatmap(z=mean, x=mean.columns, y=mean.index, coloraxis=f"coloraxis{'' if row == 1 else 2}",
-                           text=mean.round(2), texttemplate="%{text}"), row=row, col=col,
-            )  # fmt: skip
-    bar = {"thickness": 8, "len": 0.45, "title": "%"}
-    canvas.update_layout(
-        coloraxis={
-            "colorscale": "Greys" if look.grey else "RdBu",
-            "cmid": None if look.grey else 0,
-            "colorbar": {**bar, "y": 0.8},
-        },
-        coloraxis2={"colorscale": look.scale, "cmin": 0, "colorbar": {**bar, "y": 0.2}},
-    )
-    canvas.update_yaxes(showticklabels=False, col=2).update_xaxes(showticklabels=False, row=1)
+    single_cases = cases[
+        (cases["task"] == "winograd") & (cases["group"] == "entity") & (cases["measure"] == "probability")
+    ]
+    sd = 100 * single_cases.groupby(["preset", "seed"])["delta"].std().groupby("preset").mean()
+    said = [f"σ {sd[preset]:.2f} % ({printed(f'pls-f4b-spread-{preset}'):g} %)" for preset in ("pls", "c2")]
+    canvas = panels(look, ["PLS", "C2", *said], 2, 1.05, vertical_spacing=0.2, horizontal_spacing=0.1)
+    wide = 1.05 * 100 * float(single_cases["delta"].abs().max())
+    for col, preset in enumerate(("pls", "c2"), 1):
+        one = rows[rows["preset"] == preset]
+        mean = 100 * one.pivot_table(index="task", columns="group", values="difference").reindex([*TASKS])[[*GROUPS]]
+        text = [[f"{mean.loc[task, group]:+.2f}" for group in GROUPS] for task in TASKS]
+        for (task, group), name in TABLE2.items():
+            text[TASKS.index(task)][GROUPS.index(group)] += f"<br>({printed(f'pls-t2-{name}-{preset}'):+g})"
+        canvas.add_trace(go.Heatmap(z=mean, x=mean.columns, y=mean.index, coloraxis="coloraxis", text=text,
+                                    texttemplate="%{text}"), row=1, col=col)  # fmt: skip
+        values = 100 * single_cases.loc[single_cases["preset"] == preset, "delta"]
+        bins = {"start": -wide, "end": wide, "size": wide / 20}
+        canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": look.colour(col - 1)}),
+                         row=2, col=col)  # fmt: skip
+    note(canvas, f"{floor(tables)}<br>in brackets: the paper")
+    canvas.update_layout(coloraxis={"colorscale": look.signed, "cmid": None if look.grey else 0,
+                                    "colorbar": {"thickness": 8, "len": 0.45, "y": 0.8, "title": "%"}},
+                         margin={"t": 46})  # fmt: skip
+    canvas.update_xaxes(tickangle=0, tickfont={"size": 8}, row=1)
+    canvas.update_yaxes(autorange="reversed", row=1).update_yaxes(showticklabels=False, row=1, col=2)
+    canvas.update_yaxes(type="log", dtick=1, matches="y3", row=2)
+    canvas.update_xaxes(title="effect on a case, %", range=[-wide, wide], row=2)
+    canvas.update_yaxes(title="cases", row=2, col=1)
     return canvas
 
 
 MAP = "no table has a map: python -m features.cluster --out modes.parquet, then features.profile --figure map.html"
 FIGURES = (
     PaperFigure("1", "Clusters of features are not those of raw activations", raw_clusters,
-                (f"{MODES}/agreement", f"{MODES}/presets"), height=0.7),
-    PaperFigure("2", "Depth of processing, PLS and C2", depth, (f"{HOME}/depth",), height=0.6),
-    PaperFigure("3", "Capitalization by the scale of the entity heads", steering, (f"{HOME}/curves",)),
-    PaperFigure("4", "Effects and spreads, task by group of heads", modularity, (f"{HOME}/effects",), height=0.95),
+                (f"{MODES}/agreement", f"{MODES}/presets")),
+    PaperFigure("2", "Depth of processing, PLS and C2", depth, (f"{HOME}/depth",)),
+    PaperFigure("3", "Capitalization by the scale of the entity heads", steering,
+                (f"{HOME}/curves", f"{HOME}/competence")),
+    PaperFigure("4", "Effects by task and group of heads, and on single cases of Winograd", modularity,
+                (f"{HOME}/effects", f"{HOME}/cases", f"{HOME}/competence")),
     PaperFigure("5", "Clusters on a UMAP of the features", instead=MAP),
     PaperFigure("6", "Depth on the same UMAP", instead=MAP),
 )  # fmt: skip

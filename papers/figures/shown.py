@@ -7,9 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.models.disk import check_writable, write_text
 from streamscope.models.errors import InputError, unknown
 from streamscope.papers.claims.judged import judged
+from streamscope.papers.claims.page import SMALL
 from streamscope.papers.claims.table import measured
+from streamscope.papers.comparison.markdown import table as markdown
+from streamscope.papers.demo.html import Page, Section, Table, write_page
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.options import RESULTS, PaperFigure
 from streamscope.probes.figures import check_figure, write_figure
@@ -17,6 +21,8 @@ from streamscope.probes.tables import print_table
 
 LEDGER = Path(__file__).resolve().parents[1] / "claims"
 ALL, LIST = "all", "list"
+NAMED = {"krom": {"Bias sweep": "sweep", "Architecture comparison": "architectures", "What replicates": "replicates"}}
+"""Tables that bear no number: where they stand, and what --table calls them."""
 
 
 def figures_of(paper: str) -> dict[str, PaperFigure]:
@@ -45,9 +51,9 @@ def draw(figure: PaperFigure, look: Look, folder: Path | None = None) -> Any:
 
 
 def show(paper: str, options: Any) -> None:
-    """Draw the figures, print the tables."""
+    """Draw the figures, print the tables and write them where --out is given."""
     known, claims = figures_of(paper), claims_of(paper) if options.table else pd.DataFrame()
-    printed = sorted(set(claims["table"]), key=int) if len(claims) else []
+    printed = list(dict.fromkeys(claims["table"])) if len(claims) else []
     for what, asked, there in (("figure", options.figure, list(known)), ("table", options.table, printed)):
         if strange := [one for one in asked if one not in (ALL, LIST, *there)]:
             raise unknown(f"{what} of {paper}", strange[0], [*there, ALL, LIST])
@@ -56,12 +62,54 @@ def show(paper: str, options: Any) -> None:
     if LIST in options.table:
         found = claims["table"].value_counts().reindex(printed).rename("claims").reset_index()
         print_table(found, f"tables of {paper}")
-    for number in printed if ALL in options.table else [one for one in options.table if one != LIST]:
-        print_table(table_of(claims, number), f"{paper}, table {number}: printed and measured")
+    numbers = printed if ALL in options.table else [one for one in options.table if one != LIST]
+    write_tables(paper, {number: table_of(claims, number) for number in dict.fromkeys(numbers)}, options)
     numbers = [one for one in options.figure if one not in (ALL, LIST)]
     if ALL in options.figure:
-        numbers = [one for one, figure in known.items() if options.tables or not figure.instead]
+        numbers = drawable(known, options.tables)
     write(paper, {number: known[number] for number in dict.fromkeys(numbers)}, options)
+
+
+def drawable(known: Mapping[str, PaperFigure], folder: Path | None) -> list[str]:
+    """The figures whose tables are shipped, or of a folder those of its tables; says which others there are.
+
+    Raises `InputError` where there is none.
+    """
+    if folder is None:
+        have = [number for number, one in known.items() if one.draw is not None and not one.instead]
+    else:
+        have = [
+            number for number, one in known.items()
+            if one.draw is not None and all((folder / f"{Path(name).name}.parquet").is_file() for name in one.tables)
+        ]  # fmt: skip
+    if not have:
+        raise InputError(f"{folder} has the tables of none of the figures: --figure list says which they are drawn of")
+    if left := [number for number in known if number not in have]:
+        print(f"not drawn, for want of tables: {', '.join(left)} (--figure list says why)")
+    return have
+
+
+def write_tables(paper: str, tables: Mapping[str, pd.DataFrame], options: Any) -> None:
+    """Every table on the terminal, and into --out, a folder, where that is given."""
+    paths = {number: (options.out or Path()) / f"{paper}-table-{number}.{options.table_format}" for number in tables}
+    if options.out is not None:
+        for path in paths.values():
+            check_writable(path)
+    for number, table in tables.items():
+        title = f"{paper}, table {number}: printed and measured"
+        print_table(table, title)
+        if options.out is None:
+            continue
+        if options.table_format == "csv":
+            write_text(paths[number], table.to_csv(index=False))
+        elif options.table_format == "md":
+            rows = markdown(list(table), table.astype(str).to_numpy().tolist())
+            write_text(paths[number], f"# {title}\n\n{rows}\n")
+        else:
+            claims = Section("Claims", [Table(table, wrap=True)])
+            made = f"python -m papers.{paper} --table {number}"
+            write_page(Page(title=title, lead=SMALL.replace("*", ""), sections=[claims], footer=made), paths[number])
+        print(f"written {paths[number]}")
 
 
 def write(paper: str, chosen: Mapping[str, PaperFigure], options: Any) -> None:
@@ -81,11 +129,17 @@ def listed(known: Mapping[str, PaperFigure]) -> pd.DataFrame:
 
 
 def claims_of(paper: str) -> pd.DataFrame:
-    """The claims of the ledger that stand in a table of the paper, judged, with its number in `table`."""
+    """The claims of the ledger that stand in tables of the paper, judged, in the order of the tables, whose numbers (or
+    names, where it has none) are in `table`."""
     rows = judged(LEDGER, RESULTS)
     rows = rows[rows["paper"] == paper]
-    number = rows["place"].str.extract(r"Table (\d+)", expand=False)
-    return rows.assign(table=number)[number.notna()].reset_index(drop=True)
+    names = NAMED.get(paper, {})
+    found = rows["place"].str.findall("|".join([r"Table \d+", *names]))
+    rows = rows.assign(table=found.map(lambda places: list(dict.fromkeys(places)))).explode("table")
+    rows = rows[rows["table"].notna()]
+    rows["table"] = rows["table"].map(lambda place: names.get(place, place.removeprefix("Table ")))
+    order = rows["table"].map(lambda number: int(number) if number.isdigit() else list(names.values()).index(number))
+    return rows.iloc[order.argsort(kind="stable")].reset_index(drop=True)
 
 
 def table_of(claims: pd.DataFrame, number: str) -> pd.DataFrame:

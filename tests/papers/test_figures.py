@@ -59,16 +59,65 @@ def test_values_are_those_of_the_tables() -> None:
     assert shown == len(heads[~heads["preset"].str.contains("+", regex=False)])
 
     depth = pd.read_parquet(RESULTS / "pls_tinystories/depth.parquet")
-    pls_bars, c2_bars = draw(figures_of("pls")["2"], Look()).data
-    for bars, preset in ((pls_bars, "pls"), (c2_bars, "c2")):
+    pls_bars, pls_ranges, _, c2_bars, c2_ranges, _ = draw(figures_of("pls")["2"], Look()).data
+    for bars, ranges, preset in ((pls_bars, pls_ranges, "pls"), (c2_bars, c2_ranges, "c2")):
         mean = depth[depth["preset"] == preset].groupby("depth")["share"].mean()
         assert np.allclose(bars.y, mean) and np.isclose(sum(bars.y), 1, atol=1e-3)
+        assert np.allclose(ranges.y, [mean[:2].sum(), mean[2:5].sum(), mean[5:].sum()])
 
     factors = pd.read_parquet(RESULTS / "krom_textbooks/factors.parquet")
-    heat = draw(figures_of("krom")["heat"], Look()).data[0]
-    cells = factors[(factors["module"] == "blocks.2.mlp_hc") & (factors["storage"] == "bf16")]["swap"]
-    place = list(heat.y).index("2.mlp_hc"), next(i for i, x in enumerate(heat.x) if "bf16" in x)
-    assert np.isclose(heat.z[place[0]][place[1]], np.log10(cells.mean()))
+    arm = (factors["preset"] == "kromhc") & (factors["storage"] == "fp32") & (factors["decay"] > 0)
+    cell = factors[arm & (factors["b_res"] == -2) & (factors["module"] == "blocks.2.mlp_hc") & (factors["factor"] == 1)]
+    assert set(cell["optimizer"]) == {"adamw"} and len(cell) == 2, "two seeds"
+    _, heat = draw(figures_of("krom")["heat"], Look()).data
+    place = list(heat.y).index("2.mlp_hc")
+    assert np.isclose(heat.z[place][1], cell["swap"].mean())
+    assert np.isnan(heat.z[list(heat.y).index("0.attn_hc")]).all(), "what cannot act is left blank"
+    bars = [one for one in draw(figures_of("krom")["swap"], Look()).data if one.name == "largest, with dynamics"]
+    assert np.isclose(bars[1].y[list(bars[1].x).index("2.mlp 1")], cell["swap_best"].mean())
+
+
+def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
+    open_points = traces("krom", "sweep")["at the start, the post"]
+    assert dict(zip(open_points.x, np.round(open_points.y, 4), strict=True)) == {-8: 0.0003, -2: 0.12, -1: 0.27, 0: 0.5}
+    assert list(traces("krom", "cosines")["the post"].y) == [0.974, 0.994, 0.994, 0.995]
+    assert {name: one.y[0] for name, one in traces("krom", "curves").items() if "paper" in name} == {
+        "GPT-2, paper": 6.01, "Canon, paper": 5.97, "KromHC, paper": 5.92, "KromCanon, paper": 5.83,
+    }  # fmt: skip
+    assert list(traces("hdpl", "2")["baseline (llama), paper"].y) == [4.44, 4.3206]
+    assert list(traces("hdpl", "2")["hybrid (hdpl), paper"].y) == [4.38, 4.2838]
+    papers = [one for one in draw(figures_of("pls")["2"], Look()).data if one.name == "paper"]
+    assert [list(np.round(one.y, 2)) for one in papers] == [[0.26, 0.48, 0.26], [0.05, 0.53, 0.42]]
+    drawn = draw(figures_of("pls")["4"], Look())
+    assert drawn.data[0].text[0][0].endswith("(-11.4)") and drawn.data[2].text[1][1].endswith("(-0.3)")
+    cases = pd.read_parquet(RESULTS / "pls_tinystories/cases.parquet")
+    cases = cases.query("task == 'winograd' and group == 'entity' and measure == 'probability' and preset == 'c2'")
+    assert len(cases) == 150 and np.allclose(np.sort(drawn.data[3].x), np.sort(100 * cases["delta"]))
+    assert any("0.63 %" in one.text for one in drawn.layout.annotations)
+    assert "capitalization, winograd" in drawn.layout.title.text, "which tasks the models cannot do"
+    bars = draw(figures_of("lfa")["2"], Look()).data
+    found = {one.name: dict(zip(zip(*one.x, strict=True), one.y, strict=True)) for one in bars}
+    assert found["suppressed, paper"]["LFA", "paper"] == 0.0008 and found["baseline, paper"]["CFM", "paper"] == 0.0201
+    assert found["suppressed"]["D-Cas", "seed 2"] is None, "heads of the last layer change no attention"
+    assert ("Std-T", "paper") not in found["baseline"], "nowhere printed"
+
+
+def test_figures_of_instruments_tables(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    cells = [(p, layer, to, i, 100 * layer + 10 * to + i) for p in ("attn.v", "attn.o") for layer in range(2)
+             for to in range(2) for i in range(2)]  # fmt: skip
+    names = ["projection", "layer", "to", "from", "value"]
+    pd.DataFrame(cells, columns=names).to_parquet(tmp_path / "routing-cells.parquet")
+    drawn = draw(figures_of("dst")["3"], Look(), tmp_path)
+    assert [one.text for one in drawn.layout.annotations[:4]] == ["v L0", "v L1", "o L0", "o L1"]
+    assert np.array_equal(drawn.data[1].z, [[100, 101], [110, 111]]), "to head downwards, from head across"
+    heads = [{"run": run, "layer": layer, "index": 0, "top1": layer / 4} for run in ("a", "b") for layer in range(3)]
+    pd.DataFrame(heads).to_parquet(tmp_path / "coreference.parquet")
+    assert np.array_equal(draw(figures_of("dst")["5"], Look(), tmp_path).data[0].z, [[0], [25], [50]])
+    dst.main(["--figure", "all", "--tables", str(tmp_path), "--format", "html", "--out", str(tmp_path / "out")])
+    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["dst-figure-3.html", "dst-figure-5.html"]
+    assert "not drawn, for want of tables: 1, 2, 4" in capsys.readouterr().out
+    with pytest.raises(InputError, match="the tables of none of the figures"):
+        lfa.main(["--figure", "all", "--tables", str(tmp_path)])
 
 
 def test_gate_curves_are_drawn_of_tables_that_have_gates(tmp_path: Path) -> None:
@@ -95,6 +144,21 @@ def test_tables_are_those_of_the_ledger(capsys: pytest.CaptureFixture) -> None:
     assert len(table) == (claims["place"].str.contains("Table 2")).sum() > 5
     lfa.main(["--table", "2"])
     assert "18.5M" in capsys.readouterr().out
+    assert [*dict.fromkeys(claims_of("krom")["table"])] == ["sweep", "architectures", "replicates"]
+    both = claims_of("krom").query("id == 'krom-order-all-seeds'")
+    assert list(both["table"]) == ["architectures", "replicates"], "in both tables"
+
+
+def test_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for kind in ("csv", "md", "html"):
+        hdpl.main(["--table", "1", "--out", str(tmp_path), "--table-format", kind])
+    csv = pd.read_csv(tmp_path / "hdpl-table-1.csv", keep_default_na=False)
+    loss = csv[csv["claim"] == "hdpl-t1-loss-llama"].iloc[0]
+    here = pd.read_parquet(RESULTS / "hdpl_textbooks/comparison.parquet").query("preset == 'llama'")["loss"].item()
+    assert loss["printed"] == "4.3206 nats/token" and loss["measured"].startswith(f"{here:.4g}")
+    for kind in ("md", "html"):
+        text = (tmp_path / f"hdpl-table-1.{kind}").read_text()
+        assert all(claim in text for claim in csv["claim"])
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
