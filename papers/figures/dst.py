@@ -44,7 +44,7 @@ def routing(tables: Tables, look: Look) -> Any:
         cells = one.pivot_table(index="to", columns="from", values="value")
         canvas.add_trace(go.Heatmap(z=cells, x=cells.columns, y=cells.index, coloraxis="coloraxis"),
                          row=i // layers + 1, col=i % layers + 1)  # fmt: skip
-    canvas.update_layout(coloraxis={"colorscale": look.signed, "cmid": None if look.grey else 0,
+    canvas.update_layout(coloraxis={"colorscale": look.signed, "cmid": 0,
                                     "colorbar": {"title": "W", "thickness": 8}})  # fmt: skip
     canvas.update_yaxes(autorange="reversed", dtick=1, showticklabels=False).update_xaxes(showticklabels=False)
     canvas.update_yaxes(title="to head", showticklabels=look.width == "page", col=1)
@@ -58,7 +58,8 @@ def coreference(tables: Tables, look: Look) -> Any:
     if "run" not in table:
         table = table.assign(run="run")
     runs = list(dict.fromkeys(table["run"]))
-    canvas = panels(look, [str(run).rsplit("/", 1)[-1] for run in runs], 2, 0.12 + 0.44 * -(-len(runs) // 2),
+    titles = [str(run).rsplit("/", 1)[-1].rstrip(")") for run in runs]
+    canvas = panels(look, titles, 2, 0.12 + 0.44 * -(-len(runs) // 2),
                     horizontal_spacing=0.12, vertical_spacing=0.16)  # fmt: skip
     for i, run in enumerate(runs):
         cells = table[table["run"] == run].pivot_table(index="layer", columns="index", values="top1")

@@ -19,9 +19,11 @@ Tables = Mapping[str, pd.DataFrame]
 def bars(tables: Tables, look: Look) -> Any:
     """Final losses of the four architectures; what the post prints in open markers."""
     canvas, table = single(look, 0.75), tables["comparison"]
-    canvas.add_bar(x=table["preset"], y=table["loss"], name="here", marker={"color": look.colour(0)})
+    canvas.add_bar(x=table["preset"], y=table["loss"], name="here", marker={"color": look.fill(0)})
     said = table[table["printed"].notna()]
-    canvas.add_scatter(x=said["preset"], y=said["printed"], name="the post", **look.points(1, paper=True, size=8))
+    canvas.add_scatter(
+        x=said["preset"], y=said["printed"], name="the post", **look.points(1, paper=True, on_bar=True, size=8)
+    )
     canvas.update_yaxes(title="validation loss, nats per token")
     return canvas
 
@@ -46,12 +48,13 @@ def swap(tables: Tables, look: Look) -> Any:
     table = cells(tables["factors"])
     canvas = panels(look, [f"bias {bias:g}".replace("-", "−") for bias in table["b_res"].unique()], 1, 1.0,
                     vertical_spacing=0.14, shared_xaxes=True)  # fmt: skip
+    colours = (look.fill(1), look.fill(0)) if look.grey else (look.colour(5), look.colour(0))
     for row, (_, one) in enumerate(table.groupby("b_res", sort=False), 1):
         x = [f"{name.removeprefix('blocks.').removesuffix('_hc')} {factor}"
              for name, factor in zip(one["module"], one["factor"], strict=True)]  # fmt: skip
         for i, (column, name) in enumerate((("swap", "static bias alone"), ("swap_best", "largest, with dynamics"))):
             canvas.add_bar(x=x, y=one[column], name=name, showlegend=row == 1, row=row, col=1,
-                           marker={"color": look.colour(5 if i == 0 else 0)})  # fmt: skip
+                           marker={"color": colours[i]})  # fmt: skip
     canvas.update_yaxes(title="p(swap)", rangemode="tozero").update_xaxes(tickangle=90, tickfont={"size": 7}, dtick=1)
     return canvas
 
@@ -77,6 +80,18 @@ def heat(tables: Tables, look: Look) -> Any:
     canvas.update_layout(coloraxis={"colorscale": look.scale, "cmin": 0, "colorbar": bar}, margin={"l": 56})
     canvas.update_yaxes(autorange="reversed").update_yaxes(showticklabels=False, col=2)
     canvas.update_xaxes(title="factor", dtick=1)
+    return canvas
+
+
+def effort(tables: Tables, look: Look) -> Any:
+    """Learned α of the dynamic part against the largest swap probability of the factor; those that can act."""
+    table, canvas = tables["monitor"], single(look, 0.8)
+    table = table[~table["undefined"].str.contains("streams are equal")]
+    bias = tables["monitor-runs"].set_index("run")["bias"]
+    for i, (value, one) in enumerate(table.groupby(table["run"].map(bias))):
+        name = f"bias {value:g}".replace("-", "−")
+        canvas.add_scatter(x=one["alpha_res"], y=one["swap_best"], name=name, **look.points(i, size=5))
+    canvas.update_xaxes(title="α of the dynamic part").update_yaxes(title="p(swap), largest", rangemode="tozero")
     return canvas
 
 
@@ -125,8 +140,9 @@ FIGURES = (
     PaperFigure("bars", "Architecture comparison", bars, (f"{HOME}/comparison",)),
     PaperFigure("swap", "Swap probability by module, static and with dynamics", swap, (f"{HOME}/factors",)),
     PaperFigure("heat", "Swap weights by module and factor, two initial biases", heat, (f"{HOME}/factors",)),
-    PaperFigure("scatter", "Learned α against the best swap probability",
-                instead="no shipped table has α: python -m probes.mixing_monitor RUN RUN --out mixing.parquet"),
+    PaperFigure("scatter", "Learned α against the best swap probability", effort, ("monitor", "monitor-runs"),
+                instead="no shipped table has α: python -m probes.mixing_monitor RUN RUN --out FOLDER/monitor.parquet, "
+                        "then --tables FOLDER"),
     PaperFigure("cosines", "Cosines of directions between streams by initial bias", cosines, (f"{HOME}/mixing",)),
     PaperFigure("sweep", "Swap probability by initial bias", sweep, (f"{HOME}/arms",)),
 )  # fmt: skip

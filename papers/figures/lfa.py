@@ -82,7 +82,7 @@ def suppressed(tables: Tables, look: Look) -> Any:
                 x[1].append("paper")
                 here.append(None)
                 paper.append(printed(SUPPRESSED[preset][i]))
-        colour = look.colour(i)
+        colour = look.fill(i)
         canvas.add_bar(x=x, y=here, name=name, marker={"color": colour}, offsetgroup=i)
         canvas.add_bar(x=x, y=paper, name=f"{name}, paper", offsetgroup=i,
                        marker={"color": "#ffffff", "line": {"color": colour, "width": 1.2}})  # fmt: skip
@@ -100,7 +100,7 @@ def distribution(tables: Tables, look: Look) -> Any:
         at = {"row": i // 2 + 1, "col": i % 2 + 1}
         values = table.loc[table["preset"] == preset, "pds"]
         bins = {"start": 0, "end": top * 1.001, "size": top / 24}
-        canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": look.colour(0)}), **at)
+        canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": look.fill(0)}), **at)
         canvas.add_vline(x=FIXED, line=RULE, **at)
     canvas.update_xaxes(matches="x").update_yaxes(title="heads", col=1)
     canvas.update_xaxes(title="PDS", row=-(-len(shown) // 2))

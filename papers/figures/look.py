@@ -15,10 +15,9 @@ INCH = 96
 WIDTHS = {"column": 3.3, "page": 6.9}
 """Inches."""
 GREYS = ("#000000", "#7a7a7a", "#404040", "#a6a6a6", "#595959", "#bfbfbf", "#262626")
+FILLS = ("#8c8c8c", "#cccccc", "#5c5c5c")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
-PAPER = "open"
-"""What the paper prints is drawn in open markers."""
 RULE = {"color": "#555555", "width": 1, "dash": "dot"}
 """A line at a threshold."""
 
@@ -44,7 +43,7 @@ class Look:
 
     @property
     def signed(self) -> str:
-        """Of heat maps around 0: red is positive. In grey darker is more, whatever the sign of the lightest."""
+        """Of heat maps around 0: red is positive. Without colours dark is positive, and 0 in the middle."""
         return "Greys" if self.grey else "RdBu_r"
 
     def line(self, i: int) -> dict[str, Any]:
@@ -54,10 +53,16 @@ class Look:
             "marker": {"symbol": MARKERS[i % len(MARKERS)], "size": 5, "color": self.colour(i)},
         }  # fmt: skip
 
-    def points(self, i: int, *, paper: bool = False, size: float = 6) -> dict[str, Any]:
-        """Keywords of markers; open ones are the paper's."""
-        symbol = MARKERS[i % len(MARKERS)] + (f"-{PAPER}" if paper else "")
-        return {"mode": "markers", "marker": {"symbol": symbol, "size": size, "color": self.colour(i)}}
+    def fill(self, i: int) -> str:
+        """The colour of bars: without colours light enough for what is drawn on them."""
+        return FILLS[i % len(FILLS)] if self.grey else self.colour(i)
+
+    def points(self, i: int, *, paper: bool = False, on_bar: bool = False, size: float = 6) -> dict[str, Any]:
+        """Keywords of markers; open ones are the paper's, white inside where they stand on bars."""
+        symbol, colour = MARKERS[i % len(MARKERS)], self.colour(i)
+        inside = "#ffffff" if on_bar else "rgba(0,0,0,0)"
+        colours = {"color": inside, "line": {"color": colour, "width": 1.3}} if paper else {"color": colour}
+        return {"mode": "markers", "marker": {"symbol": symbol, "size": size, **colours}}
 
 
 def panels(look: Look, titles: list[str], columns: int, height: float, **more: Any) -> Any:
@@ -91,8 +96,8 @@ def dressed(canvas: Any, look: Look, height: float) -> Any:
 
 def key_of_paper(canvas: Any) -> None:
     """An entry of the legend that says what open markers are."""
-    canvas.add_scatter(x=[None], y=[None], name="paper", mode="markers",
-                       marker={"symbol": f"circle-{PAPER}", "size": 7, "color": "#333333"})  # fmt: skip
+    marker = {"symbol": "circle", "size": 7, "color": "#ffffff", "line": {"color": "#333333", "width": 1.3}}
+    canvas.add_scatter(x=[None], y=[None], name="paper", mode="markers", marker=marker)
 
 
 def note(canvas: Any, text: str) -> None:

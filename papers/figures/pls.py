@@ -22,13 +22,13 @@ def raw_clusters(tables: Tables, look: Look) -> Any:
     rows = table[(table["measure"] == "ARI") & (table["tokens"] != "in clusters of both")]
     canvas, mean = single(look, 0.7), rows.groupby(["method", "preset"], sort=False)[["value", "control"]].mean()
     x = [[method for method, _ in mean.index], [NAMES[preset] for _, preset in mean.index]]
-    canvas.add_bar(x=x, y=mean["value"], name="features and raw", marker={"color": look.colour(0)})
-    canvas.add_bar(x=x, y=mean["control"], name="shuffled labels", marker={"color": look.colour(1)})
+    canvas.add_bar(x=x, y=mean["value"], name="features and raw", marker={"color": look.fill(0)})
+    canvas.add_bar(x=x, y=mean["control"], name="shuffled labels", marker={"color": look.fill(1)})
     presets = tables["presets"]
     said = presets[presets["quantity"].str.endswith(".ari") & presets["paper"].notna()]
     canvas.add_scatter(
         x=[[q.split(".")[0] for q in said["quantity"]], [NAMES[p] for p in said["preset"]]], y=said["paper"],
-        name="paper", **look.points(2, paper=True, size=8),
+        name="paper", **look.points(2, paper=True, on_bar=True, size=8),
     )  # fmt: skip
     canvas.update_yaxes(title="adjusted Rand index")
     return canvas
@@ -56,11 +56,11 @@ def depth(tables: Tables, look: Look) -> Any:
             bars = {"array": values.max() - mean, "arrayminus": mean - values.min(), "symmetric": False,
                     "thickness": 0.8, "width": 2}  # fmt: skip
             x = [f"{low}–{high}" for low, high in RANGES.values()] if row == 2 else mean.index
-            canvas.add_bar(x=x, y=mean, error_y=bars, showlegend=False, marker={"color": look.colour(i)},
+            canvas.add_bar(x=x, y=mean, error_y=bars, showlegend=False, marker={"color": look.fill(i)},
                            row=row, col=i + 1)  # fmt: skip
         canvas.add_scatter(x=[f"{low}–{high}" for low, high in RANGES.values()], name="paper", showlegend=i == 0,
                            y=[printed(f"pls-t1-{name}-{preset}") / 100 for name in RANGES],
-                           row=2, col=i + 1, **look.points(6, paper=True, size=8))  # fmt: skip
+                           row=2, col=i + 1, **look.points(6, paper=True, on_bar=True, size=8))  # fmt: skip
     canvas.update_xaxes(dtick=1, row=1).update_xaxes(title="k*", type="category", row=2)
     canvas.update_yaxes(title="share of tokens", col=1)
     return canvas
@@ -121,10 +121,10 @@ def modularity(tables: Tables, look: Look) -> Any:
                                     texttemplate="%{text}"), row=1, col=col)  # fmt: skip
         values = 100 * single_cases.loc[single_cases["preset"] == preset, "delta"]
         bins = {"start": -wide, "end": wide, "size": wide / 20}
-        canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": look.colour(col - 1)}),
+        canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": look.fill(col - 1)}),
                          row=2, col=col)  # fmt: skip
     note(canvas, f"{floor(tables)}<br>in brackets: the paper")
-    canvas.update_layout(coloraxis={"colorscale": look.signed, "cmid": None if look.grey else 0,
+    canvas.update_layout(coloraxis={"colorscale": look.signed, "cmid": 0,
                                     "colorbar": {"thickness": 8, "len": 0.45, "y": 0.8, "title": "%"}},
                          margin={"t": 46})  # fmt: skip
     canvas.update_xaxes(tickangle=0, tickfont={"size": 8}, row=1)

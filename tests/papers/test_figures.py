@@ -113,6 +113,13 @@ def test_figures_of_instruments_tables(tmp_path: Path, capsys: pytest.CaptureFix
     heads = [{"run": run, "layer": layer, "index": 0, "top1": layer / 4} for run in ("a", "b") for layer in range(3)]
     pd.DataFrame(heads).to_parquet(tmp_path / "coreference.parquet")
     assert np.array_equal(draw(figures_of("dst")["5"], Look(), tmp_path).data[0].z, [[0], [25], [50]])
+    runs = {"run": ["a", "b"], "bias": [-8.0, -2.0]}
+    pd.DataFrame(runs).to_parquet(tmp_path / "monitor-runs.parquet")
+    undefined = ["gradient: its streams are equal: mixing changes nothing", "", ""]
+    rows = {"run": ["a", "a", "b"], "alpha_res": [0.1, 0.9, 0.5], "swap_best": [0.2, 0.01, 0.3], "undefined": undefined}
+    pd.DataFrame(rows).to_parquet(tmp_path / "monitor.parquet")
+    points = draw(figures_of("krom")["scatter"], Look(), tmp_path).data
+    assert [(one.name, *one.x, *one.y) for one in points] == [("bias −8", 0.9, 0.01), ("bias −2", 0.5, 0.3)]
     dst.main(["--figure", "all", "--tables", str(tmp_path), "--format", "html", "--out", str(tmp_path / "out")])
     assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["dst-figure-3.html", "dst-figure-5.html"]
     assert "not drawn, for want of tables: 1, 2, 4" in capsys.readouterr().out
