@@ -14,6 +14,8 @@ INCH = 96
 """Pixels of plotly."""
 WIDTHS = {"column": 3.3, "page": 6.9}
 """Inches."""
+FLAT = 0.65
+"""What is as high as it is wide in a column is this high on a page."""
 GREYS = ("#000000", "#7a7a7a", "#404040", "#a6a6a6", "#595959", "#bfbfbf", "#262626")
 FILLS = ("#8c8c8c", "#cccccc", "#5c5c5c")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
@@ -85,7 +87,7 @@ def dressed(canvas: Any, look: Look, height: float) -> Any:
         xaxis={"title": {"standoff": 5}, "ticklen": 3}, yaxis={"title": {"standoff": 4}, "ticklen": 3}
     )
     canvas.update_layout(
-        template=template, width=look.pixels, height=height * look.pixels,
+        template=template, width=look.pixels, height=height * look.pixels * (FLAT if look.width == "page" else 1),
         font={"family": "Times New Roman, Nimbus Roman, serif", "size": 9}, margin={"l": 42, "r": 8, "t": 22, "b": 30},
         legend={"orientation": "h", "y": 0.01, "yref": "container", "yanchor": "bottom", "x": 0, "font": {"size": 8},
                 "tracegroupgap": 0},
