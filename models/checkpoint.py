@@ -38,6 +38,7 @@ DTYPES = ("fp32", "bf16")
 ZOO = Path(__file__).parent / "zoo"
 NAMES = (
     "lfa", "std-t", "d-cas", "cfm", "pls", "c2", "dst-kron", "llama", "hdpl", "gpt2", "kromcanon", "kromcanon-b2",
+    "std-t-rope",
 )  # fmt: skip
 
 
