@@ -301,7 +301,7 @@ def test_each_snapshot_stands_beside_that_of_the_control(run: Path, tmp_path: Pa
 
 def test_what_is_wrong_is_one_line(run: Path) -> None:
     for argv, line in (
-        (["lfa@all"], "lfa has no snapshots: train with --snapshots log"),
+        (["d-cas@all"], "d-cas has no snapshots: train with --snapshots log"),
         ([f"{run}@5"], "has no snapshot '5'; it has 0, 4, 12"),
         ([str(run), str(run)], "is named twice"),
         ([str(run), "--launch", "ray"], "--launch needs --out"),
