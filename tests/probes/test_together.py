@@ -98,6 +98,22 @@ def test_snapshots_of_trainings_on_text_say_how_many_tokens_were_seen() -> None:
     assert "tokens" not in mixed.tables["size"].frame, "where one does not say it there is no column"
 
 
+@pytest.mark.parametrize(
+    ("snapshot", "training"),
+    [
+        ("lfa (runs/lfa@8)", "lfa (runs/lfa)"),
+        ("stories/lfa@1000", "stories/lfa"),
+        ("lfa (runs/lfa@8, edited)", "lfa (runs/lfa, edited)"),
+        ("stories/lfa@1000, edited", "stories/lfa, edited"),
+    ],
+)
+def test_snapshots_are_of_their_training(snapshot: str, training: str) -> None:
+    whole = together(
+        [result(1.0, snapshot, step=8), result(1.0, snapshot.replace("@8", "@9").replace("@1", "@2"), step=9)]
+    )
+    assert set(whole.tables["size"].frame["run"]) == {training}
+
+
 def test_where_nothing_is_tested_all_is_compared_and_percentages_are_shown() -> None:
     def untested(one: Result) -> Result:
         made = {name: [replace(c, null=None) for c in some] for name, some in one.contrasts.items()}
