@@ -81,7 +81,6 @@ def test_the_commands_that_measure_take_their_arguments(monkeypatch: pytest.Monk
         parse(options, argv, doc)
         raise Parsed
 
-    monkeypatch.setattr("streamscope.models.cli.parse", stop)
     mains = {made.__module__.removeprefix("streamscope."): made for made in discover().values()}
     commands = {  # which runs does not matter: the first of several, by one name
         (c.row["instrument"], re.sub(r"(runs/\S+ ?)+", "runs/a ", c.row["arguments"])): c.where
@@ -89,8 +88,10 @@ def test_the_commands_that_measure_take_their_arguments(monkeypatch: pytest.Monk
         if c.row["instrument"]
     }
     assert len(commands) > 20
+    modules = {name: importlib.import_module(f"streamscope.{name}") for name, _ in commands}  # with the parse they have
+    monkeypatch.setattr("streamscope.models.cli.parse", stop)
     for (name, arguments), where in commands.items():
-        module = importlib.import_module(f"streamscope.{name}")
+        module = modules[name]
         monkeypatch.setattr(module, "parse", stop, raising=False)
         run = module.main if hasattr(module, "main") else importlib.import_module(f"{module.__name__}.__main__").main
         assert hasattr(module, "Options") or name in mains, f"{where}: {name} is no command"

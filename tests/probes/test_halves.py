@@ -129,7 +129,7 @@ def test_a_control_reads_the_same_half(model: Any) -> None:
     how, data = Ablate(heads=("L5.H0",), draws=0), Documents(max_documents=6).half(1)
     opened = how.open(model, data)
     result = how.run(opened)
-    like = how.open(load("std-t"), data, like=opened)
+    like = how.open(load("std-t-rope"), data, like=opened)
     both = compare(result, how.run(like))
     assert both.tables["loss-control"].frame["n"].tolist() == [3]
     assert list(like[Documents].rows()) == list(opened[Documents].rows())

@@ -169,10 +169,10 @@ RUNS: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "weights that are a pipe": (
         lambda r: ((r / "model.safetensors").unlink(), os.mkfifo(r / "model.safetensors")), ("probes.heads",)),
     "snapshots that are words": (
-        lambda r: ((r / "snapshots").mkdir(), write(r / "snapshots" / "snapshots.json", '["one"]')),
+        lambda r: ((r / "snapshots").mkdir(exist_ok=True), write(r / "snapshots" / "snapshots.json", '["one"]')),
         ("models.runs", "show")),
     "snapshots at no step": (
-        lambda r: ((r / "snapshots").mkdir(), write(r / "snapshots" / "snapshots.json", '[{"step": "x"}]')),
+        lambda r: ((r / "snapshots").mkdir(exist_ok=True), write(r / "snapshots" / "snapshots.json", '[{"step": "x"}]')),
         ("models.runs", "show")),
 }  # fmt: skip
 
