@@ -4,7 +4,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +151,15 @@ def _head(name: str) -> bool:
 
 def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer | None:
     """Its tokenizer, where the folder has one that fits the model."""
-    if not any((folder / name).is_file() for name in ("tokenizer.json", *PAIRS)):
-        return None
-    tokenizer = Tokenizer.load(folder)
+    there = any((folder / name).is_file() for name in ("tokenizer.json", *PAIRS))
+    return fitting_tokenizer(folder, config) if there else None
+
+
+def fitting_tokenizer(path: Path, config: ModelConfig) -> Tokenizer:
+    """The tokenizer of a file or folder. Raises `InputError` for one with more entries than the model."""
+    tokenizer = Tokenizer.load(path)
     if tokenizer.d_vocab > config.d_vocab:
-        raise InputError(f"the tokenizer of {folder} has {tokenizer.d_vocab} entries, the model {config.d_vocab}")
+        raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, the model {config.d_vocab}")
     return tokenizer
 
 
@@ -163,17 +167,23 @@ def write_run(folder: Path, out: Path) -> ModelConfig:
     """Fill the empty folder `out` with the model of a Hugging Face folder. Raises as the readers of the parts."""
     config, family = read_config(folder)
     tokenizer = read_tokenizer(folder, config)
-    tensors = read_weights(folder, config, family)
+    fill(out, config, read_weights(folder, config, family), tokenizer, source=str(folder.resolve()))
+    return config
+
+
+def fill(
+    out: Path, config: ModelConfig, tensors: Mapping[str, Tensor], tokenizer: Tokenizer | None, **about: Any
+) -> None:
+    """Fill the empty folder `out` with a model that was trained elsewhere; `about` goes into its manifest."""
     digest = write_tensors(out / "model.safetensors", tensors, {})
     if tokenizer is not None:
         tokenizer.save(out / "tokenizer.json")
     write_text(out / "config.json", json.dumps({"format": FORMAT, "model": to_dict(config)}, indent=1))
     manifest = {
         "preset": config.name, "scale": None, "seed": None, "outcome": "completed", "weights": digest,
-        "parameters": sum(x.numel() for x in tensors.values()), "source": str(folder.resolve()),
+        "parameters": sum(x.numel() for x in tensors.values()), **about,
     }  # fmt: skip
     write_text(out / "manifest.json", json.dumps(manifest, indent=2))
-    return config
 
 
 def convert(folder: Path, out: Path) -> ModelConfig:
@@ -181,15 +191,24 @@ def convert(folder: Path, out: Path) -> ModelConfig:
 
     Raises `InputError` for an `out` that is there, and as `write_run`.
     """
+    with new_folder(out) as part:
+        return write_run(folder, part)
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """An empty folder beside `out` that gets its name at the end, and is gone after an error.
+
+    Raises `InputError` for an `out` that is there.
+    """
     if out.exists():
         raise InputError(f"{out} is there already; give a new folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name[:12]}-", dir=out.parent) as scratch:
         part = Path(scratch) / "run"
         part.mkdir()
-        config = write_run(folder, part)
+        yield part
         part.rename(out)
-    return config
 
 
 def cached_run(name: str) -> Path:

@@ -45,30 +45,32 @@ def spread(
     return flat.unflatten(0, (B, T))
 
 
-def rms_product(X: Float[Tensor, "*batch width"], W: Float[Tensor, "out width"]) -> Float[Tensor, "*batch out"]:
+def rms_product(
+    X: Float[Tensor, "*batch width"], W: Float[Tensor, "out width"], eps: float = EPS
+) -> Float[Tensor, "*batch out"]:
     """(X / rms(X)) Wᵀ as (X Wᵀ) / rms(X), rms² = mean(x²) + ε over the last axis."""
     if torch.compiler.is_compiling():  # fuses
-        return F.linear(X, W) * (X.square().mean(-1, keepdim=True) + EPS).rsqrt()
-    return _RmsProduct.apply(X, W)
+        return F.linear(X, W) * (X.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return _RmsProduct.apply(X, W, eps)
 
 
 class _RmsProduct(torch.autograd.Function):
     """With s = 1 / rms(X), y = X Wᵀ and g the gradient: ∂X = (s g) W − X s³ (g · y) / width, in two passes over X."""
 
     @staticmethod
-    def forward(ctx: Any, X: Tensor, W: Tensor) -> Tensor:
+    def forward(ctx: Any, X: Tensor, W: Tensor, eps: float) -> Tensor:
         y = F.linear(X, W)
-        s = (torch.linalg.vector_norm(X, dim=-1, keepdim=True).square() / X.shape[-1] + EPS).rsqrt()
+        s = (torch.linalg.vector_norm(X, dim=-1, keepdim=True).square() / X.shape[-1] + eps).rsqrt()
         ctx.save_for_backward(X, W, y, s)
         return y * s
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         X, W, y, s = ctx.saved_tensors
         g = grads[0] * s
         grad_X = (g @ W).addcmul_(X, -(g * y).sum(-1, keepdim=True) * s.square() / X.shape[-1])
-        return grad_X, g.flatten(0, -2).T @ X.flatten(0, -2)
+        return grad_X, g.flatten(0, -2).T @ X.flatten(0, -2), None
 
 
 def _wide(t: Tensor) -> Tensor:
@@ -84,6 +86,8 @@ class HyperConnection(nn.Module):
 
     scale_of: ClassVar[dict[str, str]] = {"pre": "pre", "post": "post", "res": "res"}
     """Which α scales the dynamic term of each coefficient."""
+    eps: float = EPS
+    """ε of the norm before the dynamic terms; public code that divides by the norm itself has none."""
 
     def __init__(self, spec: c.Hyper, d_model: int, module: int) -> None:
         super().__init__()
@@ -230,8 +234,8 @@ class UnconstrainedConnection(HyperConnection):
 
     def normed_product(self, X: Tensor, W: Tensor) -> Tensor:
         if self.spec.norm == "rms":
-            return rms_product(X, W)
-        return F.linear(F.layer_norm(X, (self.d_model,), eps=EPS), W)
+            return rms_product(X, W, self.eps)
+        return F.linear(F.layer_norm(X, (self.d_model,), eps=self.eps), W)
 
     def H_pre(self, y: Dynamic) -> Tensor:
         return self.logits("pre", y)
@@ -274,7 +278,7 @@ class StochasticConnection(HyperConnection):
         return {"pre": outer, "post": outer, "res": self.identity_logits()}
 
     def normed_product(self, X: Tensor, W: Tensor) -> Tensor:
-        return rms_product(X.flatten(-2), W)
+        return rms_product(X.flatten(-2), W, self.eps)
 
     def H_pre(self, y: Dynamic) -> Tensor:
         return self.logits("pre", y).sigmoid()
