@@ -46,7 +46,7 @@ def correct(p: ArrayLike, method: Literal["holm", "bh"] = "holm") -> Corrected:
 
 
 def _holm(p: np.ndarray) -> np.ndarray:
-    order = np.argsort(p, kind="stable")
+    order = np.argsort(p)
     corrected = np.empty_like(p)
     corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
     return corrected

@@ -144,9 +144,9 @@ def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clust
         if len({len(one) if isinstance(one, tuple | list) else 0 for one in labels}) > 1:
             raise InputError("cluster labels must be of equally many kinds for every value")
         return _crossed(tuple(map(tuple, labels)))
-    if labels.ndim == 2 and labels.shape[1] > 1:
+    if labels.ndim == 2:
         return _crossed(tuple(map(tuple, labels.tolist())))
-    codes = pd.factorize(labels.reshape(-1))[0]
+    codes = pd.factorize(labels)[0]
     _none_missing(codes)
     return Clusters(codes, None, int(codes.max()) + 1 if n else 0)
 
@@ -356,7 +356,7 @@ def statistic_interval(
     for k, step in enumerate(steps):
         up, down = ([*sums[:k], sums[k] + way * step, *sums[k + 1 :]] for way in (1, -1))
         rise = np.asarray(statistic(*up, axis=-1)) - np.asarray(statistic(*down, axis=-1))
-        influence += np.where(step > 0, rise[..., None] / np.where(step > 0, 2 * step, 1.0), 0.0) * cells[k]
+        influence += rise[..., None] / np.where(step > 0, 2 * step, 1.0) * cells[k]
     error = np.sqrt(clustered_square(influence - influence.mean(-1, keepdims=True), shared))
     half = t_quantile(confidence, float(degrees_of_freedom(shared.sizes, shared))) * np.where(error > 0, error, np.nan)
     centre = np.asarray(statistic(*cells, axis=-1))

@@ -9,6 +9,7 @@ import statsmodels.api as sm
 from scipy import stats
 
 from streamscope.models.errors import InputError
+from streamscope.probes.stats import estimators
 from streamscope.probes.stats.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
 from streamscope.probes.stats.estimators import (
     cluster_bootstrap,
@@ -24,7 +25,7 @@ from streamscope.probes.stats.estimators import (
 )
 from streamscope.probes.stats.permutations import sign_flip
 from streamscope.probes.stats.proportions import paired_proportions, proportion
-from streamscope.probes.stats.t_tests import clustered_t, constant, welch_t
+from streamscope.probes.stats.t_tests import clustered_t, constant, spread, welch_t
 
 RNG = np.random.default_rng(0)
 
@@ -36,6 +37,8 @@ def test_mean_by_hand() -> None:
     assert e.sd == pytest.approx(np.sqrt(14 / 3))
     assert e.ci_high - 3 == pytest.approx(3.182446 * np.sqrt(14 / 12), rel=1e-6)
     assert e.ci_low == pytest.approx(6 - e.ci_high)
+    two = mean([1.0, 3.0])
+    assert (two.mean, two.n, two.sd) == (2, 2, pytest.approx(np.sqrt(2))) and two.ci_high == pytest.approx(14.706205)
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
@@ -182,18 +185,45 @@ def test_bootstrap_of_a_constant_is_undefined() -> None:
     assert np.isnan(low) and np.isnan(high)
 
 
+def of_sums(*totals: np.ndarray, axis: int) -> np.ndarray:
+    """The first total, beside any others; the axis must be given."""
+    return np.asarray(totals[0].sum(axis))
+
+
+def test_bootstrap_is_scipys_at_the_expanded_level() -> None:
+    x = np.random.default_rng(9).normal(size=10)
+    level = 1 - 2 * stats.norm.sf(np.sqrt(10 / 9) * stats.t.ppf(0.95, 9))
+    want = stats.bootstrap(
+        (x,), of_sums, vectorized=True, confidence_level=level, n_resamples=300, rng=np.random.default_rng(3)
+    )
+    found = cluster_bootstrap(of_sums, x, confidence=0.9, resamples=300, seed=3)
+    assert found == tuple(want.confidence_interval)
+    within = read_clusters(None, 10)
+    assert statistic_interval(of_sums, x, within=within, confidence=0.9, resamples=300, seed=3) == found
+
+
+def test_bootstrap_of_what_some_resamples_lack_is_quiet() -> None:
+    first = np.eye(9)[0]
+    for totals in (first, np.ones(9)):  # 0/0 and 1/0 where the first cluster is not drawn
+        high = cluster_bootstrap(ratio, totals, first, method="percentile", resamples=100)[1]
+        assert not np.isfinite(high)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: mean([1.0, np.nan]), "1 of 2 values are not finite"),
-        (lambda: mean([1.0]), "at least 2"),
+        (lambda: mean([1.0, None, 2.0]), "^values: 1 of 3 values are not finite"),
+        (lambda: mean([1.0]), "^values: needs at least 2 values, got 1"),
         (lambda: mean([[1.0, 2.0]]), "one row of numbers"),
         (lambda: mean([1.0, 2.0], ["a"]), "2 values but 1 cluster labels"),
         (lambda: mean([1.0, 2.0], ["a", None]), "1 cluster labels are missing"),
         (lambda: mean([1.0, 2.0], ["a", "a"]), "at least two clusters, got 1"),
-        (lambda: mean([1.0, 2.0], confidence=95), "between 0 and 1"),
+        (lambda: mean([1.0, 2.0], confidence=1.0), "between 0 and 1"),
+        (lambda: mean([1.0, 2.0], confidence=0.0), "between 0 and 1"),
         (lambda: ratio_of_sums(np.ones(1), np.ones(1)), "at least two documents"),
+        (lambda: ratio_of_sums(np.ones(2), np.ones(3)), "documents"),
         (lambda: ratio_of_sums(np.ones(2), np.array([1.0, 0])), "at least one token"),
+        (lambda: ratio_of_sums(np.array([1.0, np.inf]), np.ones(2)), "^totals must be finite"),
         (lambda: cluster_bootstrap(ratio, np.ones(7), np.ones(7)), "at least 8 clusters, got 7"),
         (lambda: cluster_bootstrap(ratio, np.ones(9), np.ones(8)), "one length"),
         (lambda: cluster_bootstrap(ratio, np.full(9, np.nan), np.ones(9)), "finite totals"),
@@ -244,6 +274,7 @@ def test_error_over_several_kinds_is_the_sum_over_pairs_that_share_a_label(seed:
     x, labels = crossed(seed)
     if alike:  # the same words are meant in some cases and compete in others, in one case even both
         labels = [tuple(word.replace("target ", "").replace("other ", "") for word in one) for one in labels]
+    estimators._crossed.cache_clear()  # what is remembered would hide a change from `make mutants`
     within = read_clusters(labels, len(x))
     ratio_, error = ratio_and_error(*within.totals(x), within.shared)
     assert float(ratio_) == pytest.approx(x.mean(), rel=1e-12)
@@ -320,6 +351,35 @@ def test_an_interval_of_a_statistic_over_several_kinds_is_linearised() -> None:
         statistic_interval(ratio, *few.totals(x), within=few)
 
 
+def test_a_linearised_interval_of_several_rows_is_that_of_each() -> None:
+    """In any unit; of a sum it is that of the mean, times the cases; of what does not vary it is undefined."""
+    grid = np.stack(np.divmod(np.arange(64), 8), 1)
+    x = np.random.default_rng(7).normal(0.5, 1, (3, 64)) * np.array([1e-9, 1, 1e9])[:, None]
+    within = read_clusters(grid, 64)
+    totals, counts = within.totals(x)
+    found = np.array(statistic_interval(ratio, totals, counts, within=within, confidence=0.9))
+    sums = np.array(statistic_interval(of_sums, totals, within=within, confidence=0.9))
+    for i, row in enumerate(x):
+        want = mean(row, grid, 0.9)
+        np.testing.assert_allclose(found[:, i], want[2:4], rtol=1e-6)
+        np.testing.assert_allclose(sums[:, i], 64 * np.array(want[2:4]), rtol=1e-6)
+        one = ratio_and_error(totals[i], counts, within.shared)
+        np.testing.assert_allclose([a[i] for a in ratio_and_error(totals, counts, within.shared)], one, rtol=1e-12)
+    assert np.isnan(statistic_interval(ratio, np.zeros(64), counts, within=within)).all()
+
+
+def test_degrees_of_freedom_of_rows_are_those_of_each() -> None:
+    sizes = np.random.default_rng(1).integers(1, 9, (2, 64)).astype(float)
+    shared = read_clusters(np.stack(np.divmod(np.arange(64), 8), 1), 64).shared
+    each = [float(degrees_of_freedom(row, shared)) for row in sizes]
+    assert each[0] != each[1] and degrees_of_freedom(sizes, shared).tolist() == pytest.approx(each)
+    assert degrees_of_freedom(sizes)[1] == pytest.approx(float(degrees_of_freedom(sizes[1])))
+
+
+def test_no_values_have_no_clusters() -> None:
+    assert read_clusters([], 0).count == read_clusters(None, 0).count == 0
+
+
 def test_statistics_of_one_label_refuse_several() -> None:
     x, labels = crossed(0)
     with pytest.raises(InputError, match="takes one cluster label per value, here are several"):
@@ -370,9 +430,26 @@ def test_welch_of_several_rows_is_scipys_of_each() -> None:
         assert found.difference[row] == pytest.approx(a[row].mean() - b[row].mean())
 
 
+def test_clustered_t_is_the_paired_t_of_scipy() -> None:
+    x = np.random.default_rng(6).normal(0.5, 1, size=(2, 9))
+    found, want = clustered_t(x, np.ones(9)), stats.ttest_1samp(x, 0, axis=1)
+    np.testing.assert_allclose(found.difference, x.mean(1))
+    np.testing.assert_allclose(found.error, x.std(1, ddof=1) / 3)
+    np.testing.assert_allclose([found.t, found.p, found.df], [want.statistic, want.pvalue, want.df])
+    one = clustered_t(x[0], np.ones(9))
+    assert spread(one) == pytest.approx(x[0].std(ddof=1))
+
+
+def test_t_without_spread_is_undefined() -> None:
+    same = clustered_t(np.ones(4), np.ones(4))
+    assert (same.difference, same.error) == (1, 0) and np.isnan(same.t) and np.isnan(same.p)
+    flat = welch_t(np.ones(3), np.full(3, 2.0))
+    assert flat.difference == -1 and np.isnan(flat.t) and np.isnan(flat.p)
+
+
 def test_what_is_constant_is_so_beside_the_scale_of_the_data() -> None:
     eps = np.finfo(float).eps
-    assert constant(np.array([1.0, 1.0 + 8 * eps]), 1.0) and not constant(np.array([1.0, 1.0 + 32 * eps]), 1.0)
+    assert constant(np.array([1.0, 1.0 + 8 * eps]), 1.0) and not constant(np.array([1.0, 1.0 + 9 * eps]), 1.0)
     assert constant(np.array([0.0, 1e-13]), 1e3) and not constant(np.array([0.0, 1e-13]), 1.0)
     assert not constant(np.array([0.0, 1e-13])), "without a scale its own values are the scale"
     assert constant(np.zeros(3))
@@ -385,3 +462,21 @@ def test_d_needs_two_values_in_each_condition() -> None:
         with pytest.raises(InputError, match="baseline"):
             make([1.0, 2.0], [0.0])
     assert cohens_d([1.0, 3.0], [0.0, 1.0]) == pytest.approx(1.5 / np.sqrt(1.25))
+
+
+def test_d_without_spread_is_undefined_beside_the_scale_of_the_data() -> None:
+    """A spread of 12/√2 = 8.5 roundings of the largest value is one, 10/√2 = 7.1 is none."""
+    eps = np.finfo(float).eps
+    for scale in (1.0, 2.0**20):
+        some, none = scale * np.array([1, 1 + 12 * eps]), scale * np.array([1, 1 + 10 * eps])
+        assert np.isfinite(cohens_d(some, [0.0, 0.0], "d_z")) and np.isnan(cohens_d(none, [0.0, 0.0], "d_z"))
+    flat = d_totals(np.array([[1.0, 1.0], [2.0, 2.0]]), np.ones((2, 2)), np.arange(2))
+    np.testing.assert_array_equal(d_of_totals("pooled", *flat), [np.nan, np.inf])  # no warning: 0/0 and 1/0
+
+
+def test_an_interval_of_d_takes_level_resamples_and_seed() -> None:
+    x1, x0 = np.random.default_rng(10).normal(size=(2, 12))
+    base = d_interval(x1, x0, resamples=200)
+    assert base == d_interval(x1, x0, kind="pooled", confidence=0.95, resamples=200, seed=0)
+    others = [{"confidence": 0.9}, {"resamples": 300}, {"seed": 1}, {"kind": "d_z"}]
+    assert all(d_interval(x1, x0, **{"resamples": 200, **other}) != base for other in others)  # type: ignore[arg-type]

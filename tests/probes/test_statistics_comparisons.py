@@ -136,6 +136,15 @@ def test_sign_flips_of_many_clusters_are_sampled_with_a_seed() -> None:
     assert one.p == pytest.approx(stats.ttest_1samp(x, 0).pvalue, abs=0.02)
 
 
+def test_sign_flips_are_counted_as_long_as_they_are_few() -> None:
+    """Thirteen ones: two of 8,192 patterns are as extreme. Patterns are counted where resamples are as many."""
+    assert sign_flip(np.ones(13))[1:] == (2 / 2**13, 2 / 2**13, 13, True)
+    assert sign_flip(np.ones(3), resamples=8).exact and not sign_flip(np.ones(3), resamples=7).exact
+    assert sign_flip([1.0, 2.0], resamples=4).exact
+    many = np.random.default_rng(0).normal(0.3, 1, 20)
+    assert sign_flip(many) == sign_flip(many, seed=0) and relabel(many, many[:12]) == relabel(many, many[:12], seed=0)
+
+
 def test_relabelling_by_enumeration() -> None:
     a, b = RNG.normal(1, 1, size=4), RNG.normal(size=3)
     everyone = np.concatenate([a, b])
@@ -177,10 +186,13 @@ def test_rank_by_hand() -> None:
         (lambda: d_interval([1, 2, 3], [1, 2]), "equal lengths"),
         (lambda: compare_seeds([], [1.0]), "first group: needs at least 1"),
         (lambda: compare_seeds([1.0], [np.nan]), "second group"),
-        (lambda: sign_flip([1, 2], ["a", "a"]), "two clusters"),
+        (lambda: sign_flip([1, 2], ["a", "a"]), "^a sign-flip test needs at least two clusters, got 1"),
+        (lambda: sign_flip([1.0]), "^differences: needs at least 2"),
         (lambda: relabel([1.0], [2.0]), "more seeds"),
+        (lambda: relabel([1.0, np.inf], [2.0, 3.0]), "^first group: 1 of 2"),
+        (lambda: relabel([1.0, 2.0], [2.0, np.inf]), "^second group: 1 of 2"),
         (lambda: rank_among(float("nan"), [1.0]), "observed effect"),
-        (lambda: rank_among(1.0, []), "draws: needs at least 1"),
+        (lambda: rank_among(1.0, []), "^draws: needs at least 1"),
     ],
 )
 def test_bad_input_is_one_line(call, message: str) -> None:

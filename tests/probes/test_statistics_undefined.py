@@ -90,6 +90,8 @@ def test_undefined_cells_are_no_tests() -> None:
     c = correct(np.array([[0.01, NAN], [0.04, NAN]]))
     assert (c.tested, c.excluded) == (2, 2)
     assert np.isnan(c.p[:, 1]).all() and c.p[:, 0].tolist() == pytest.approx([0.02, 0.04])
+    one = correct([0.01, None, None])  # type: ignore[list-item]
+    assert (one.p[0], one.tested, one.excluded) == (0.01, 1, 2) and np.isnan(one.p[1:]).all()
     assert correct([0.7, 0.9]).p.max() <= 1
 
 
@@ -108,8 +110,8 @@ def test_corrections_are_those_of_statsmodels(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: correct([NAN, NAN]), "every cell of the family is undefined"),
-        (lambda: correct([0.5, 1.2]), r"\[0, 1\]"),
+        (lambda: correct([NAN, NAN]), "^no p to correct: every cell of the family is undefined$"),
+        (lambda: correct([0.5, 1.2]), r"^p must lie in \[0, 1\]$"),
         (lambda: undefined.mark(table(), ["ps"], [True] * 3, "x"), "unknown column 'ps': did you mean p"),
         (lambda: undefined.mark(table(), ["head"], [True] * 3, "x"), "only floats"),
         (lambda: undefined.mark(table(), ["p"], [True], "x"), "3 rows but a mask"),
