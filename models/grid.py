@@ -86,27 +86,40 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("--out FOLDER is missing: say where the run folders go")
     if options.threads < 1:
         raise InputError(f"--threads {options.threads}: at least 1")
-    out, ledger = options.out, Ledger(options.out / ".ledger")
+    out = options.out
     cells = _cells(options.grid, out, options.train, write=not options.status)
-    names = [cell.name for cell in cells]
     if not options.status:
         if not is_worker(options):
-            for name in names:
-                state = ledger.state(name)
-                gone = state.kind == "done" and not (out / name / "model.safetensors").exists()
-                if gone or (options.retry and state.kind == "failed"):
-                    ledger.forget(name)
+            reopen(cells, out, retry=options.retry)
         launch(
             options, "streamscope.models.grid", sys.argv[1:] if argv is None else argv, logs=out / ".ledger" / "logs"
         )
-        by_name = {cell.name: cell for cell in cells}
-        with _Bar(ledger, names, shown=not is_worker(options)) as bar:
-            done = _stoppable(ledger, names, lambda name: train(by_name[name], out, options.threads), bar)
-        if not done:
-            print(f"stopped; the same command goes on with {out}", file=sys.stderr)
-            sys.exit(130)
+        work(cells, out, threads=options.threads, shown=not is_worker(options))
     if not is_worker(options):
         print_status(out, cells)
+
+
+def reopen(cells: Sequence[Cell], out: Path, *, retry: bool = False) -> None:
+    """Open the cells again whose model is gone, and with `retry` those that failed."""
+    ledger = Ledger(out / ".ledger")
+    for name in (cell.name for cell in cells):
+        state = ledger.state(name)
+        gone = state.kind == "done" and not (out / name / "model.safetensors").exists()
+        if gone or (retry and state.kind == "failed"):
+            ledger.forget(name)
+
+
+def work(cells: Sequence[Cell], out: Path, *, threads: int = 1, shown: bool = True) -> None:
+    """Train the cells that nobody has trained or trains; with `shown` under a bar, and until those of others end too.
+
+    On SIGINT and SIGTERM the run at hand is saved, and the process exits with 130.
+    """
+    by_name, ledger = {cell.name: cell for cell in cells}, Ledger(out / ".ledger")
+    with _Bar(ledger, list(by_name), shown=shown) as bar:
+        done = _stoppable(ledger, list(by_name), lambda name: train(by_name[name], out, threads), bar)
+    if not done:
+        print(f"stopped; the same command goes on with {out}", file=sys.stderr)
+        sys.exit(130)
 
 
 # ---- what a grid says ------------------------------------------------------------------------------
@@ -248,17 +261,29 @@ def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bo
 
     Raises `InputError` where a cell of that name was begun with others.
     """
-    memory = out / "grid.json"
-    before: dict[str, list[str]] = (
-        read_json(memory, dict[str, list[str]], "restore it, or choose another --out") if memory.is_file() else {}
-    )
     if path is None and words:
         raise InputError("--train changes a grid: name its file as well")
-    if path is None:
-        if not before:
-            raise InputError(f"{out} holds no grid yet: give GRID.toml or GRID.py")
-        return [Cell(name, tuple(argv)) for name, argv in before.items()]
-    cells = [changed(cell, words) for cell in cells_of(read_grid(path))]
+    if path is not None:
+        cells = [changed(cell, words) for cell in cells_of(read_grid(path))]
+        begin(cells, out, write=write)
+        return cells
+    if not (before := _begun(out)):
+        raise InputError(f"{out} holds no grid yet: give GRID.toml or GRID.py")
+    return [Cell(name, tuple(argv)) for name, argv in before.items()]
+
+
+def _begun(out: Path) -> dict[str, list[str]]:
+    """The arguments of the cells that `out` was begun with, by name."""
+    memory = out / "grid.json"
+    return read_json(memory, dict[str, list[str]], "restore it, or choose another --out") if memory.is_file() else {}
+
+
+def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> None:
+    """Remember the cells in `out`, beside those that it was begun with.
+
+    Raises `InputError` where a cell of that name was begun with other arguments, and where `out` cannot be made.
+    """
+    before = _begun(out)
     for cell in cells:
         if before.get(cell.name, list(cell.argv)) != list(cell.argv):
             raise InputError(
@@ -269,10 +294,9 @@ def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bo
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot create {out}: {error.strerror}") from None
-        part = memory.with_name(f".grid.json.{os.getpid()}")
+        part = out / f".grid.json.{os.getpid()}"
         part.write_text(json.dumps(before | {cell.name: list(cell.argv) for cell in cells}, indent=1), encoding="utf-8")
-        os.replace(part, memory)
-    return cells
+        os.replace(part, out / "grid.json")
 
 
 # ---- one run ---------------------------------------------------------------------------------------

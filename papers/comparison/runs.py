@@ -238,7 +238,7 @@ def _word(part: str, own: Any, other: Any) -> str:
 
 def typed(module: str, options: Any, runs: Sequence[Run], leave_out: Sequence[str] = ()) -> str:
     """The command as one types it in the clone: runs by the names that their training gave them, no machine's paths."""
-    words = [run.typed for run in runs]
+    words = [] if getattr(options, "scale", None) else [run.typed for run in runs]
     for field in fields(options):
         value = getattr(options, field.name)
         if field.name in ("runs", "device", *leave_out) or value == field.default:

@@ -3,6 +3,7 @@
     python -m papers.dst runs/tinystories/dst-kron-0 --out results/dst_tinystories
     python -m papers.dst runs/dst-dense-* runs/dst-kron-* runs/dst-ind-* --out results/dst
     python -m papers.dst --tables results/dst_tinystories --out results/dst_tinystories
+    python -m papers.dst --scale zoo --seeds 4            train what is missing, measure, judge, write
 
 Takes finished runs of any presets that differ in preset and seed only. Per run, with intervals over documents: the loss
 with x_t or x_e at 0, random words', mean or other text's in its place, everywhere, for the head and layer by layer
@@ -17,33 +18,35 @@ from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
 from streamscope.papers.dst.options import Options
 from streamscope.papers.figures import drawn
+from streamscope.papers.scales import at_scale
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    if drawn("dst", options):
+    if options.scale is None and drawn("dst", options):
         return
     if options.documents < 2 or options.draws < 1 or options.seed < 0:
         raise InputError("--documents: at least 2; --draws: at least 1; --seed: 0 or more")
-    options.check("papers.dst runs/dst-kron-0")
+    with at_scale("dst", options) as options:
+        options.check("papers.dst runs/dst-kron-0")
 
-    from streamscope.interventions.amplify import Amplify
+        from streamscope.interventions.amplify import Amplify
 
-    alphas = Amplify(alpha=options.alpha).alphas
-    if alphas[0] < 1 or len(alphas) < 2:
-        raise InputError(
-            f"--alpha {' '.join(f'{a:g}' for a in options.alpha)}: areas go upwards from 1; give more than 1"
-        )
+        alphas = Amplify(alpha=options.alpha).alphas
+        if alphas[0] < 1 or len(alphas) < 2:
+            raise InputError(
+                f"--alpha {' '.join(f'{a:g}' for a in options.alpha)}: areas go upwards from 1; give more than 1"
+            )
 
-    from streamscope.papers.dst.figure import figure
-    from streamscope.papers.dst.page import show, write
-    from streamscope.papers.dst.report import again, measure, open_runs
+        from streamscope.papers.dst.figure import figure
+        from streamscope.papers.dst.page import show, write
+        from streamscope.papers.dst.report import again, measure, open_runs
 
-    if options.tables is not None:
-        report = again(options.tables)
-    else:
-        report = measure(options, alphas, open_runs(options.runs))
-    show(report)
-    if options.out is not None:
-        write(report, figure(report.tables), options.out, options.static, options.html)
+        if options.tables is not None:
+            report = again(options.tables)
+        else:
+            report = measure(options, alphas, open_runs(options.runs))
+        show(report)
+        if options.out is not None:
+            write(report, figure(report.tables), options.out, options.static, options.html)

@@ -2,6 +2,7 @@
 
     python -m papers.hdpl runs/textbooks/llama-* runs/textbooks/hdpl-* --out results/hdpl_textbooks
     python -m papers.hdpl --tables results/hdpl_textbooks --out results/hdpl_textbooks
+    python -m papers.hdpl --scale zoo --seeds 4            train what is missing, measure, judge, write
 
 The paper's two models did not see the same data: the hybrid trained first and both shared one iterator (SPEC §5). Here
 runs of one seed see the same windows in the same order. Beside the losses stands what the penalty did: the paper's
@@ -16,13 +17,13 @@ from typing import Annotated
 import tyro
 
 from streamscope.models.cli import parse
-from streamscope.papers.comparison.options import RunsOptions
 from streamscope.papers.figures import drawn
-from streamscope.papers.figures.options import FigureOptions
+from streamscope.papers.scales import at_scale
+from streamscope.papers.scales.options import ScaleOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(FigureOptions, RunsOptions):
+class Options(ScaleOptions):
     """Arguments of `python -m papers.hdpl`."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
@@ -32,17 +33,18 @@ class Options(FigureOptions, RunsOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, read, print, write."""
     options = parse(Options, argv, __doc__)
-    if drawn("hdpl", options):
+    if options.scale is None and drawn("hdpl", options):
         return
-    options.check("papers.hdpl runs/llama-0 runs/hdpl-0")
+    with at_scale("hdpl", options) as options:
+        options.check("papers.hdpl runs/llama-0 runs/hdpl-0")
 
-    from streamscope.papers.comparison.runs import typed
-    from streamscope.papers.hdpl.page import show, write
-    from streamscope.papers.hdpl.report import again, open_runs, read
+        from streamscope.papers.comparison.runs import typed
+        from streamscope.papers.hdpl.page import show, write
+        from streamscope.papers.hdpl.report import again, open_runs, read
 
-    found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
-    show(found)
-    if options.out is not None:
-        if options.tables is None:
-            found.about["argv"] = typed("papers.hdpl", options, found.runs)
-        write(found, options.out)
+        found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
+        show(found)
+        if options.out is not None:
+            if options.tables is None:
+                found.about["argv"] = typed("papers.hdpl", options, found.runs)
+            write(found, options.out)

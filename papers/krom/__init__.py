@@ -2,6 +2,7 @@
 
     python -m papers.krom runs/textbooks/* --out results/krom_textbooks
     python -m papers.krom --tables results/krom_textbooks --out results/krom_textbooks
+    python -m papers.krom --scale zoo --seeds 4            train what is missing, measure, judge, write
 
 Two questions. Losses: vanilla, Canon, KromHC and KromCanon, trained alike, beside the blog's, and whether its order of
 them holds. Mixing:
@@ -16,22 +17,24 @@ from collections.abc import Sequence
 from streamscope.models.cli import parse
 from streamscope.papers.figures import drawn
 from streamscope.papers.krom.options import Options
+from streamscope.papers.scales import at_scale
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, read, print, write."""
     options = parse(Options, argv, __doc__)
-    if drawn("krom", options):
+    if options.scale is None and drawn("krom", options):
         return
-    options.check("papers.krom runs/gpt2-0 runs/kromhc-0")
+    with at_scale("krom", options) as options:
+        options.check("papers.krom runs/gpt2-0 runs/kromhc-0")
 
-    from streamscope.papers.comparison.runs import typed
-    from streamscope.papers.krom.page import show, write
-    from streamscope.papers.krom.report import again, open_runs, read
+        from streamscope.papers.comparison.runs import typed
+        from streamscope.papers.krom.page import show, write
+        from streamscope.papers.krom.report import again, open_runs, read
 
-    found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
-    show(found)
-    if options.out is not None:
-        if options.tables is None:
-            found.about["argv"] = typed("papers.krom", options, found.runs)
-        write(found, options.out, options.html)
+        found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
+        show(found)
+        if options.out is not None:
+            if options.tables is None:
+                found.about["argv"] = typed("papers.krom", options, found.runs)
+            write(found, options.out, options.html)

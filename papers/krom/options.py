@@ -5,12 +5,11 @@ from typing import Annotated
 
 import tyro
 
-from streamscope.papers.comparison.options import RunsOptions
-from streamscope.papers.figures.options import FigureOptions
+from streamscope.papers.scales.options import ScaleOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(FigureOptions, RunsOptions):
+class Options(ScaleOptions):
     """Arguments of `python -m papers.krom`."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()

@@ -3,6 +3,7 @@
     python -m papers.lfa runs/tinystories/*
     python -m papers.lfa runs/std-t-0 runs/std-t-1 runs/lfa-0 runs/lfa-1 --out results/lfa
     python -m papers.lfa --tables results/lfa --out results/lfa        judge and write again, without a model
+    python -m papers.lfa --scale zoo --seeds 4            train what is missing, measure, judge, write
 
 Takes finished runs of std-t, d-cas, lfa and cfm that differ in preset, seed, positions and norm only. Per run: loss,
 PDS, coreference heads against chance, recency and the longest word, stability, SPS, and what suppressing the position
@@ -22,12 +23,13 @@ from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
 from streamscope.papers.figures import drawn
 from streamscope.papers.lfa.options import MIN_DRAWS, Options
+from streamscope.papers.scales import at_scale
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure what is not measured yet or read what was, print, write."""
     options = parse(Options, argv, __doc__)
-    if drawn("lfa", options):
+    if options.scale is None and drawn("lfa", options):
         return
     if options.draws < MIN_DRAWS:
         raise InputError(f"--draws {options.draws}: at least {MIN_DRAWS} random sets make a control")
@@ -42,12 +44,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(
             "--k, --batch-size: at least 1; --documents: at least 2; --resamples: at least 100; --seed: 0 or more"
         )
-    options.check("papers.lfa runs/std-t-0 runs/lfa-0")
+    with at_scale("lfa", options) as options:
+        options.check("papers.lfa runs/std-t-0 runs/lfa-0")
 
-    from streamscope.papers.lfa.page import write
-    from streamscope.papers.lfa.report import print_report, report_of
+        from streamscope.papers.lfa.page import write
+        from streamscope.papers.lfa.report import print_report, report_of
 
-    report, figure = report_of(options)
-    print_report(report)
-    if options.out is not None:
-        write(report, figure, options.out, options.static, options.html)
+        report, figure = report_of(options)
+        print_report(report)
+        if options.out is not None:
+            write(report, figure, options.out, options.static, options.html)

@@ -3,6 +3,7 @@
     python -m papers.pls runs/tinystories/pls-{0,1,2} runs/tinystories/c2-{0,1,2} --out results/pls_tinystories
     python -m papers.pls runs/pls-0 runs/c2-0 --groups found --tasks capitalization gender winograd
     python -m papers.pls --tables results/pls_tinystories --out results/pls_tinystories
+    python -m papers.pls --scale zoo --seeds 4            train what is missing, measure, judge, write
 
 Takes finished runs of pls and c2, each seed of both, that differ in the supervision only. Per run: the effect of
 ablating groups of heads on tasks and its spread between cases (Table 2, Fig. 4b), control curves (Fig. 3), task × group
@@ -20,23 +21,25 @@ from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
 from streamscope.papers.figures import drawn
 from streamscope.papers.pls.options import Options
+from streamscope.papers.scales import at_scale
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    if drawn("pls", options):
+    if options.scale is None and drawn("pls", options):
         return
     if options.draws < 0 or options.seed < 0 or options.tokens < 1:
         raise InputError("--draws and --seed: 0 or more; --tokens: at least 1")
-    options.check("papers.pls runs/pls-0 runs/c2-0")
+    with at_scale("pls", options) as options:
+        options.check("papers.pls runs/pls-0 runs/c2-0")
 
-    from streamscope.papers.pls.figure import figure
-    from streamscope.papers.pls.page import show, write
-    from streamscope.papers.pls.report import again, measure
-    from streamscope.papers.pls.runs import open_runs
+        from streamscope.papers.pls.figure import figure
+        from streamscope.papers.pls.page import show, write
+        from streamscope.papers.pls.report import again, measure
+        from streamscope.papers.pls.runs import open_runs
 
-    report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
-    show(report)
-    if options.out is not None:
-        write(report, figure(report.tables), options.out, options.static, options.html)
+        report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
+        show(report)
+        if options.out is not None:
+            write(report, figure(report.tables), options.out, options.static, options.html)

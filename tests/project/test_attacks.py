@@ -172,7 +172,8 @@ RUNS: dict[str, tuple[Damage, tuple[str, ...]]] = {
         lambda r: ((r / "snapshots").mkdir(exist_ok=True), write(r / "snapshots" / "snapshots.json", '["one"]')),
         ("models.runs", "show")),
     "snapshots at no step": (
-        lambda r: ((r / "snapshots").mkdir(exist_ok=True), write(r / "snapshots" / "snapshots.json", '[{"step": "x"}]')),
+        lambda r: (
+            (r / "snapshots").mkdir(exist_ok=True), write(r / "snapshots" / "snapshots.json", '[{"step": "x"}]')),
         ("models.runs", "show")),
 }  # fmt: skip
 

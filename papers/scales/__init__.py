@@ -1,0 +1,45 @@
+"""One command per paper: its models trained where they are missing, measured once, judged, written.
+
+    python -m papers.lfa --scale zoo --seeds 4                              into runs/lfa-zoo, with a page
+    python -m papers.krom --scale paper --train device=cuda --figure all    the printed sizes, with the paper's figures
+    python -m papers.hdpl --scale tiny --seeds 2                            a look at what it does, in a minute
+
+Which models a paper needs stands in its `grid.toml`, beside the code that compares them: arms, and what each scale
+changes of the training. Runs are cells of a grid (`models.grid`): stopped, the same command goes on, more --seeds add
+runs, and several commands on one folder share the work, as `python -m models.grid --out runs/lfa-zoo --launch …` does
+on a cluster. What was measured is measured again only where weights, options
+or code have changed (`measured.json` in the page's folder); else its tables are judged and its page is written again.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from streamscope.papers.figures import drawn
+from streamscope.papers.scales.options import ScaleOptions
+
+Told = TypeVar("Told", bound=ScaleOptions)
+
+
+@contextmanager
+def at_scale(paper: str, options: Told) -> Iterator[Told]:
+    """The options of a comparison: with --scale the runs that it trained, or the tables that it measured before.
+
+    Without --scale the options are those given. With it, figures that are asked for are drawn at the end, of the new
+    tables.
+    Raises `InputError` for runs or tables beside --scale, and with the line of a training that failed.
+    """
+    if options.scale is None:
+        yield options
+        return
+    from streamscope.papers.scales.measured import known, remember
+    from streamscope.papers.scales.training import runs_of
+
+    there = runs_of(paper, options)
+    now = known(there)
+    yield now
+    if now.runs:
+        remember(now)
+    if now.figure or now.table:
+        drawn(paper, replace(now, tables=now.out))

@@ -1,0 +1,53 @@
+"""What was measured already: the same runs, options and code have the tables that lie in the page's folder."""
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TypeVar
+
+from streamscope.models.disk import read_json, write_text
+from streamscope.papers.comparison import TRAINED
+from streamscope.papers.scales.options import ScaleOptions
+
+Told = TypeVar("Told", bound=ScaleOptions)
+NAME = "measured.json"
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("models", "probes", "interventions", "features", "papers", "datasets")
+KINDS = (".py", ".toml", ".csv", ".jsonl")
+NO_MATTER = {
+    "out", "tables", "scale", "seeds", "train", "folder", "retry", "runs", "html", "static", "figure", "table",
+    "format", "width", "grey", "table_format",
+}  # fmt: skip
+"""Options that do not change what is measured; the runs' weights stand for the runs."""
+
+
+def key(options: ScaleOptions) -> str:
+    """sha256 of all that the tables depend on: weights and metrics of the runs, options of measuring, code, prompts."""
+    digest = hashlib.sha256()
+    told = {name: value for name, value in asdict(options).items() if name not in NO_MATTER}
+    digest.update(json.dumps(told, sort_keys=True, default=str).encode())
+    for run in map(Path, options.runs):
+        for name in ("model.safetensors", "metrics.jsonl"):
+            digest.update(hashlib.sha256((run / name).read_bytes()).digest())
+    for room in ROOMS:
+        for path in sorted(p for p in (ROOT / room).rglob("*") if p.suffix in KINDS and p.is_file()):
+            digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def known(options: Told) -> Told:
+    """The options as they are, or with the tables in place of the runs where these were measured with the same key."""
+    assert options.out is not None
+    path = options.out / NAME
+    if not path.is_file() or not (options.out / TRAINED).is_file():
+        return options
+    if read_json(path, dict[str, str], "delete it, and all is measured again").get("key") != key(options):
+        return options
+    return replace(options, runs=(), tables=options.out)
+
+
+def remember(options: ScaleOptions) -> None:
+    """Say in the page's folder what its tables were measured of; written last, when they are there."""
+    assert options.out is not None
+    write_text(options.out / NAME, json.dumps({"key": key(options)}) + "\n")

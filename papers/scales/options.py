@@ -1,0 +1,33 @@
+"""What the command of a paper can be told of training its models. Imports nothing heavy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from streamscope.models.bounds import Count
+from streamscope.models.disk import check_folder
+from streamscope.papers.comparison.options import RunsOptions
+from streamscope.papers.figures.options import FigureOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleOptions(FigureOptions, RunsOptions):
+    """Arguments of a comparison that can train the runs it needs."""
+
+    scale: Literal["tiny", "zoo", "small", "paper"] | None = None
+    """Train the paper's models at this scale where they are missing, measure them once, write the page."""
+    seeds: Count = 3
+    """Of --scale: training seeds of every arm."""
+    train: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Of --scale: KEY=VALUE, an option of every training in place of the recipe's, as device=cuda."""
+    folder: Path | None = None
+    """Of --scale: folder of the runs; default runs/PAPER-SCALE. The page lies in its folder page, or in --out."""
+    retry: bool = False
+    """Of --scale: try trainings again that failed."""
+
+    def writable(self) -> None:
+        """Raises `InputError` where --out cannot be written to."""
+        if self.out is not None:
+            check_folder(self.out)

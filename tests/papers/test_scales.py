@@ -1,0 +1,117 @@
+"""One command per paper: which runs it needs, that it trains them once, measures once, and says what is wrong."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from streamscope.models.errors import InputError
+from streamscope.models.grid import cells_of, read_grid
+from streamscope.papers import dst, hdpl, krom, lfa, pls
+from streamscope.papers.scales.training import cells
+
+SCALES = ("tiny", "zoo", "small", "paper")
+COMMANDS = {"dst": dst.main, "hdpl": hdpl.main, "krom": krom.main, "lfa": lfa.main, "pls": pls.main}
+SPECIMENS = Path(__file__).resolve().parents[2] / "results" / "specimens" / "papers.toml"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("paper", COMMANDS)
+def test_the_runs_of_a_paper(paper: str, scale: str) -> None:
+    found = cells(paper, scale, 2)
+    seeds = [cell.argv[cell.argv.index("--seed") + 1] for cell in found]
+    assert seeds == sorted(seeds), "a seed is whole before the next begins"
+    assert seeds.count("0") == seeds.count("1") == len(found) / 2
+    assert all(cell.argv[cell.argv.index("--scale") + 1] == scale for cell in found)
+    presets = {cell.argv[0] for cell in found}
+    assert (
+        presets
+        == {
+            "dst": {"dst-dense", "dst-kron", "dst-ind", "dst-full-ind"},
+            "hdpl": {"llama", "hdpl"},
+            "krom": {"gpt2", "canon", "kromhc", "kromcanon"},
+            "lfa": {"std-t", "d-cas", "lfa", "cfm"},
+            "pls": {"pls", "c2"},
+        }[paper]
+    )
+
+
+@pytest.mark.parametrize("paper", ["lfa", "pls", "dst", "hdpl"])
+def test_the_scale_of_the_bundle_is_the_recipe_of_the_specimens(paper: str) -> None:
+    """Options of one run, by its preset and seed 0, as in the grid of results/specimens."""
+    theirs = {}
+    for cell in cells_of(read_grid(SPECIMENS)):
+        theirs.setdefault(cell.argv[0], [word for word in cell.argv if not word.startswith("attention.gate")])
+    for cell in cells(paper, "zoo", 1):
+        if not any(word.startswith(("positions=", "norm=")) for word in cell.argv):
+            mine, other = (set(words) - {"--set", "positions=rope"} for words in (cell.argv, theirs[cell.argv[0]]))
+            assert mine == other, cell.name
+
+
+def test_options_given_replace_those_of_the_recipe() -> None:
+    for cell in cells("pls", "zoo", 1, ("device=cuda", "lr=3e-3")):
+        assert cell.argv.count("--lr") == 1 and cell.argv[cell.argv.index("--lr") + 1] == "0.003"
+        assert cell.argv[cell.argv.index("--device") + 1] == "cuda"
+
+
+def test_trained_once_measured_once_judged_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = [
+        "--scale",
+        "tiny",
+        "--seeds",
+        "1",
+        "--folder",
+        str(tmp_path),
+        "--train",
+        "steps=6",
+        "--train",
+        "eval_every=6",
+    ]
+    hdpl.main([*argv, "--figure", "2", "--format", "html"])
+    page = tmp_path / "page"
+    assert {"README.md", "losses.parquet", "measured.json", "hdpl-figure-2.html"} <= {p.name for p in page.iterdir()}
+    assert set(pd.read_parquet(page / "losses.parquet")["preset"]) == {"llama", "hdpl"}
+    assert "python -m papers.hdpl --" in (page / "README.md").read_text()
+
+    def never(*args: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("streamscope.models.grid.train", never)
+    monkeypatch.setattr("streamscope.papers.hdpl.report.read", never)
+    hdpl.main(argv)
+    metrics = tmp_path / "hdpl-s0" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() + metrics.read_text().splitlines()[-1] + "\n")
+    with pytest.raises(AssertionError, match="measured again"):
+        hdpl.main(argv)
+    with pytest.raises(InputError, match="was begun with other options"):
+        hdpl.main([*argv, "--train", "lr=1e-2"])
+    shutil.rmtree(tmp_path / "llama-s0")
+    with pytest.raises(AssertionError, match="measured again"):  # the cell is open again, and train is the stub
+        hdpl.main(argv)
+
+
+def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
+    for argv, line in (
+        (["--scale", "tiny", "runs/a"], "--scale tiny trains the runs itself"),
+        (["--scale", "tiny", "--tables", str(tmp_path)], "--scale tiny trains the runs itself"),
+        (["--scale", "tiny", "--train", "colour=red"], "unknown option of a grid 'colour'"),
+        (["--scale", "tiny", "--train", "lr"], "give KEY=VALUE"),
+        (["--scale", "tiny", "--out", "/proc/page"], "/proc/page"),
+        (["--scale", "tiny", "--train", "data=nowhere.txt"], "nowhere.txt"),
+    ):
+        with pytest.raises(InputError, match=line):
+            hdpl.main([*argv, "--folder", str(tmp_path / "runs")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", COMMANDS)
+def test_every_paper_at_its_smallest(paper: str, tmp_path: Path) -> None:
+    COMMANDS[paper](
+        ["--scale", "tiny", "--seeds", "2", "--folder", str(tmp_path), "--figure", "all", "--format", "html"]
+    )
+    page = tmp_path / "page"
+    assert (page / "README.md").is_file() and (page / "measured.json").is_file()
+    assert list(page.glob(f"{paper}-figure-*.html"))
