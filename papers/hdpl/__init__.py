@@ -18,12 +18,13 @@ import tyro
 
 from streamscope.models.cli import parse
 from streamscope.papers.figures import drawn
+from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales import at_scale
 from streamscope.papers.scales.options import ScaleOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ScaleOptions):
+class Options(FigureOptions, ScaleOptions):
     """Arguments of `python -m papers.hdpl`."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()

@@ -5,11 +5,12 @@ from typing import Annotated
 
 import tyro
 
+from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales.options import ScaleOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ScaleOptions):
+class Options(FigureOptions, ScaleOptions):
     """Arguments of `python -m papers.krom`."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from streamscope.papers.comparison.options import PageOptions
+from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales.options import ScaleOptions
 
 MIN_DRAWS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ScaleOptions, PageOptions):
+class Options(FigureOptions, ScaleOptions, PageOptions):
     """Arguments of `python -m papers.lfa`."""
 
     data: str | None = None

@@ -65,6 +65,15 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
     return {"quantities": pd.DataFrame(rows.rows), **tables}
 
 
+def modes_of(rows: Rows, model: Any, shards: TokenShards, tokens: int, seed: int, progress: Progress) -> None:
+    """The quantities hdbscan.clusters to hdbscan.flat of the first tokens, and none of raw activations."""
+    found, _ = _extracted(model, shards, "topk", tokens, progress)
+    x, _ = varying(found)
+    modes = ComputationalModes("hdbscan", seed=seed)
+    labels = modes.fit(x, progress=progress("hdbscan of features")).labels_
+    _shape(rows, found, labels, modes, model.config.n_layers)
+
+
 def _extracted(
     model: Any, shards: TokenShards, tier: Tier, tokens: int, progress: Progress
 ) -> tuple[Features, np.ndarray]:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from streamscope.papers.comparison.options import PageOptions
+from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales.options import ScaleOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ScaleOptions, PageOptions):
+class Options(FigureOptions, ScaleOptions, PageOptions):
     """Arguments of `python -m papers.pls`."""
 
     tasks: tuple[str, ...] = ("capitalization", "gender", "winograd")

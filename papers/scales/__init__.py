@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from streamscope.papers.figures import drawn
+from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales.options import ScaleOptions
 
 Told = TypeVar("Told", bound=ScaleOptions)
@@ -41,5 +42,5 @@ def at_scale(paper: str, options: Told) -> Iterator[Told]:
     yield now
     if now.runs:
         remember(now)
-    if now.figure or now.table:
+    if isinstance(now, FigureOptions) and (now.figure or now.table):
         drawn(paper, replace(now, tables=now.out))

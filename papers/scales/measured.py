@@ -30,6 +30,13 @@ def key(options: ScaleOptions) -> str:
     for run in map(Path, options.runs):
         for name in ("model.safetensors", "metrics.jsonl"):
             digest.update(hashlib.sha256((run / name).read_bytes()).digest())
+    digest.update(sources().encode())
+    return digest.hexdigest()
+
+
+def sources() -> str:
+    """sha256 of the code, the claims and the prompts: a change of any measures again."""
+    digest = hashlib.sha256()
     for room in ROOMS:
         for path in sorted(p for p in (ROOT / room).rglob("*") if p.suffix in KINDS and p.is_file()):
             digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())

@@ -9,11 +9,10 @@ import tyro
 from streamscope.models.bounds import Count
 from streamscope.models.disk import check_folder
 from streamscope.papers.comparison.options import RunsOptions
-from streamscope.papers.figures.options import FigureOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleOptions(FigureOptions, RunsOptions):
+class ScaleOptions(RunsOptions):
     """Arguments of a comparison that can train the runs it needs."""
 
     scale: Literal["tiny", "zoo", "small", "paper"] | None = None

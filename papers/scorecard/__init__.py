@@ -1,0 +1,39 @@
+"""The scorecard: what every architecture does and costs, on the same text, in one table and one picture.
+
+    python -m papers.scorecard runs/zoo/*-s0 --out scorecard
+    python -m papers.scorecard --scale zoo --seeds 3                       every preset, and combinations no paper tried
+    python -m papers.scorecard --tables scorecard --out scorecard          judge and write again, without a model
+
+Takes finished runs of any presets that saw the same text for as many tokens; where recipes differ the page says so. Per
+run, with the instruments of the other rooms: parameters and FLOPs; the competence gate (loss, copying, induction,
+position heads, tasks, depth, mixing); Top-1 over all keys and stability (LFA); what suppressing the position head does
+beside random heads; what single heads and pairs of them are worth; compensation (Hydra); specialization and
+amplification (DST); computational modes (PLS); how far streams lie apart (KROM). Over seeds: per quantity how much of
+the spread between runs is between architectures, with p of dealing the runs out anew, and which arms differ from the
+control. With one seed there is no verdict on an architecture, and the page says so.
+"""
+
+from collections.abc import Sequence
+
+from streamscope.models.cli import parse
+from streamscope.models.errors import InputError
+from streamscope.papers.scales import at_scale
+from streamscope.papers.scorecard.options import Options
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, print, write."""
+    options = parse(Options, argv, __doc__)
+    if options.documents < 2 or options.modes < 100:
+        raise InputError("--documents: at least 2; --modes: at least 100 tokens")
+    with at_scale("scorecard", options) as options:
+        options.check("papers.scorecard runs/lfa-0 runs/std-t-0")
+
+        from streamscope.papers.scorecard.figure import figure
+        from streamscope.papers.scorecard.page import show, write
+        from streamscope.papers.scorecard.report import again, measure, open_runs
+
+        report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
+        show(report)
+        if options.out is not None:
+            write(report, figure(report.tables), options.out, options.static, options.html)

@@ -1,0 +1,67 @@
+"""The scorecard as one picture: a panel per quantity, a row per arm, a dot per run with its interval."""
+
+from typing import Any
+
+import pandas as pd
+from plotly.subplots import make_subplots
+
+COLUMNS = 4
+RUN, MEAN = "#3b6ea5", "#c8553d"
+
+
+def figure(tables: dict[str, pd.DataFrame]) -> Any:
+    """Dots: runs, with the 95 % interval over cases or documents where they have one; red lines: means over seeds."""
+    runs = tables["runs"]
+    arms = list(dict.fromkeys(runs["preset"]))[::-1]
+    names = [name for name, one in runs.groupby("quantity", sort=False) if one["value"].notna().any()]
+    units = runs.drop_duplicates("quantity").set_index("quantity")["unit"]
+    lines = -(-len(names) // COLUMNS)
+    canvas = make_subplots(
+        lines, COLUMNS, subplot_titles=[f"{name}<br><sup>{units[name]}</sup>" for name in names],
+        shared_yaxes=True, horizontal_spacing=0.02, vertical_spacing=0.28 / max(lines, 2),
+    )  # fmt: skip
+    for i, name in enumerate(names):
+        _panel(canvas, runs[(runs["quantity"] == name) & runs["value"].notna()], arms, *divmod(i, COLUMNS))
+    canvas.update_yaxes(
+        range=[-0.7, len(arms) - 0.3], tickvals=list(range(len(arms))), ticktext=arms, tickfont={"size": 10},
+        showgrid=True, gridcolor="#eeeeee",
+    )  # fmt: skip
+    canvas.update_xaxes(tickfont={"size": 9}, nticks=5)
+    canvas.update_annotations(font_size=12)
+    canvas.update_layout(
+        template="simple_white", width=1300, height=110 + lines * (90 + 17 * len(arms)), showlegend=False,
+        title="Scorecard; blue: runs with 95 % over cases or documents, red: means over seeds",
+        margin={"l": 190, "r": 20, "t": 100, "b": 40},
+    )  # fmt: skip
+    return canvas
+
+
+def _panel(canvas: Any, rows: pd.DataFrame, arms: list[str], line: int, column: int) -> None:
+    at = {"row": line + 1, "col": column + 1}
+    of = {arm: 0 for arm in arms}
+    heights = []
+    for arm in rows["preset"]:
+        heights.append(arms.index(arm) + 0.18 * (of[arm] - (rows["preset"] == arm).sum() / 2 + 0.5))
+        of[arm] += 1
+    bars = {
+        "array": (rows["ci_high"] - rows["value"]).fillna(0), "symmetric": False, "thickness": 1.2, "width": 0,
+        "arrayminus": (rows["value"] - rows["ci_low"]).fillna(0),
+    }  # fmt: skip
+    text = rows["preset"] + ", seed " + rows["seed"].astype(str) + " " + rows["detail"].astype(str)
+    canvas.add_scatter(
+        x=rows["value"], y=heights, error_x=bars, mode="markers", hovertext=text,
+        marker={"color": RUN, "size": 6}, **at,
+    )  # fmt: skip
+    means = rows.groupby("preset")["value"].agg(["mean", "size"]).query("size > 1")
+    for arm, one in means.iterrows():
+        y = arms.index(str(arm))
+        canvas.add_scatter(
+            x=[one["mean"]] * 2,
+            y=[y - 0.4, y + 0.4],
+            mode="lines",
+            line={"color": MEAN, "width": 2},
+            hoverinfo="skip",
+            **at,
+        )
+    if rows["value"].min() < 0 < rows["value"].max():
+        canvas.add_vline(x=0, line={"color": "#bbbbbb", "width": 1}, **at)

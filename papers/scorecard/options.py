@@ -1,0 +1,22 @@
+"""What `python -m papers.scorecard` can be told."""
+
+from dataclasses import dataclass
+
+from streamscope.papers.comparison.options import PageOptions
+from streamscope.papers.scales.options import ScaleOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ScaleOptions, PageOptions):
+    """Arguments of `python -m papers.scorecard`."""
+
+    control: str = "std-t+positions=rope"
+    """Arm that the others are held against: a preset, with what was changed of it behind a +."""
+    documents: int = 60
+    """Validation documents to measure on."""
+    pairs: int = 40
+    """Random pairs of heads whose interaction is measured."""
+    modes: int = 3000
+    """Validation tokens whose features are clustered."""
+    seed: int = 0
+    """Of the pairs, of controls and of permutations."""

@@ -1,0 +1,141 @@
+"""The scorecard: planted quantities whose verdicts are known, η² beside its definition, what is compared with what."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from streamscope.models.errors import InputError
+from streamscope.papers import scorecard
+from streamscope.papers.comparison.rows import Rows
+from streamscope.papers.scales.training import cells
+from streamscope.papers.scorecard.figure import figure
+from streamscope.papers.scorecard.measure import Settings
+from streamscope.papers.scorecard.page import page, write
+from streamscope.papers.scorecard.report import (
+    Scorecard,
+    again,
+    between,
+    contrasts,
+    control,
+    eta2,
+    judged,
+    open_runs,
+    recipes,
+)
+
+ARMS = ("std-t+positions=rope", "lfa", "cfm")
+
+
+def planted(seeds: int = 4) -> pd.DataFrame:
+    """Three arms: `apart` differs between them, `luck` between seeds alone, `never` in no run, `same` nowhere."""
+    rng = np.random.default_rng(7)
+    parts = []
+    for place, arm in enumerate(ARMS):
+        for seed in range(seeds):
+            rows = Rows()
+            rows.add("apart", "planted", "nats", place + 0.01 * rng.normal())
+            rows.add("luck", "planted", "nats", rng.normal())
+            rows.add("same", "planted", "nats", 2.0)
+            rows.add("never", "planted", "nats", float("nan"), why="no such part")
+            parts.append(pd.DataFrame(rows.rows).assign(preset=arm, seed=seed))
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_eta2_is_one_less_the_share_within() -> None:
+    rng = np.random.default_rng(0)
+    values, codes = rng.normal(size=30), np.repeat([0, 1, 2], [5, 10, 15])
+    within = sum(((values[codes == c] - values[codes == c].mean()) ** 2).sum() for c in range(3))
+    assert eta2(values, codes) == pytest.approx(1 - within / ((values - values.mean()) ** 2).sum(), abs=1e-12)
+    assert eta2(codes.astype(float), codes) == pytest.approx(1.0)
+
+
+def test_what_is_between_arms_is_found_and_luck_is_not() -> None:
+    found = between(planted()).set_index("quantity")
+    assert found.loc["apart", "eta2"] > 0.99 and found.loc["apart", "p_holm"] <= 0.002
+    assert found.loc["luck", "p"] > 0.05
+    assert "the same in every run" in found.loc["same", "undefined"]
+    assert "fewer than two arms" in found.loc["never", "undefined"]
+    one = between(planted(seeds=1)).set_index("quantity")
+    assert one["p"].isna().all() and "one seed of every arm" in one.loc["apart", "undefined"]
+
+
+def test_p_is_uniform_where_nothing_is_between_arms() -> None:
+    rng = np.random.default_rng(1)
+    low = 0
+    for draw in range(40):
+        values = rng.normal(size=9)
+        rows = [{"quantity": "x", "unit": "nats", "preset": ARMS[i // 3], "value": v} for i, v in enumerate(values)]
+        low += between(pd.DataFrame(rows), seed=draw)["p"].iloc[0] <= 0.2
+    assert 2 <= low <= 15, "a fifth of 40"
+
+
+def test_differences_to_the_control_are_paired_by_seed() -> None:
+    rows = planted()
+    found = contrasts(rows, ARMS[0]).set_index(["arm", "quantity"])
+    by = rows[rows["quantity"] == "apart"].pivot_table(index="seed", columns="preset", values="value")
+    gaps = by["cfm"] - by[ARMS[0]]
+    assert found.loc[("cfm", "apart"), "mean"] == pytest.approx(gaps.mean())
+    assert found.loc[("cfm", "apart"), "sd"] == pytest.approx(gaps.std())
+    assert found.loc[("cfm", "apart"), "p_holm"] < 0.05 < found.loc[("lfa", "luck"), "p_holm"]
+    assert ARMS[0] not in set(contrasts(rows, ARMS[0])["arm"])
+
+
+def test_written_and_judged_again(tmp_path: Path) -> None:
+    runs = open_runs(["stories/lfa", "stories/std-t-rope"])
+    assert [run.arm for run in runs] == ["std-t+positions=rope", "lfa"]
+    quantities = planted(seeds=3).query("preset != 'cfm'").reset_index(drop=True)
+    about = {
+        "argv": "python -m papers.scorecard a b", "started": "2026-01-01T00:00:00Z", "commit": "c", "device": "cpu",
+        "versions": {},
+    }  # fmt: skip
+    report = Scorecard(
+        runs=runs, tables=judged(quantities, ARMS[0]), settings=Settings(), control=ARMS[0], recipes=recipes(runs),
+        about=about,
+    )  # fmt: skip
+    write(report, figure(report.tables), tmp_path, "none", False)
+    text = (tmp_path / "README.md").read_text()
+    assert "lfa has 1.0" in text and "more `apart` than std-t+positions=rope over 3 seeds" in text
+    assert "`luck`" not in text.split("## Table")[0].split("## Conclusions")[1]
+    assert "Recipes differ in `training.optimizer`: " in text and '"muon": std-t+positions=rope' in text
+    read = again(tmp_path)
+    for name, table in report.tables.items():
+        pd.testing.assert_frame_equal(read.tables[name].reset_index(drop=True), table.reset_index(drop=True))
+    assert "no such part" in page(read)
+    single = judged(planted(seeds=1), ARMS[0])
+    assert "One seed of every arm" in page(
+        Scorecard(runs=runs, tables=single, settings=Settings(), control=ARMS[0], recipes={}, about=about)
+    )
+
+
+def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
+    for argv, line in (
+        (["stories/lfa", "stories/lfa"], "are both lfa, seed 0"),
+        (["stories/lfa", "stories/kromcanon-b2"], "cannot be compared"),
+        (["stories/lfa", "--documents", "1"], "--documents: at least 2"),
+        (["--scale", "tiny", "stories/lfa"], "trains the runs itself"),
+        (["--tables", str(tmp_path)], "is no folder of a comparison"),
+    ):
+        with pytest.raises(InputError, match=line):
+            scorecard.main(argv)
+    with pytest.raises(InputError, match="unknown --control 'std-t'"):
+        control(open_runs(["stories/lfa"]), "std-t")
+
+
+def test_its_grid_has_every_preset_and_one_rule() -> None:
+    from streamscope.models.config.presets import PRESETS
+
+    found = cells("scorecard", "zoo", 1)
+    assert {cell.argv[0] for cell in found} == set(PRESETS)
+    recipes = {tuple(w for w in cell.argv[1:] if w.startswith(("init.", "adamw")) or w[:1].isdigit()) for cell in found}
+    assert len(recipes) == 1
+
+
+@pytest.mark.slow
+def test_two_bundled_models(tmp_path: Path) -> None:
+    argv = ["stories/std-t-rope", "stories/lfa", "--documents", "6", "--pairs", "4", "--modes", "300"]
+    scorecard.main([*argv, "--out", str(tmp_path), "--no-html", "--static", "none"])
+    runs = pd.read_parquet(tmp_path / "runs.parquet")
+    assert len(runs["quantity"].unique()) == len(runs) / 2 > 25
+    assert set(runs[runs["value"].isna()]["quantity"]) >= {"mixing", "streams.spread"}
