@@ -5,7 +5,8 @@ from typing import Any
 import pandas as pd
 from plotly.subplots import make_subplots
 
-COLUMNS = 4
+COLUMNS, GAP = 4, 70
+"""Panels in a row; pixels between rows of panels."""
 RUN, MEAN = "#3b6ea5", "#c8553d"
 
 
@@ -15,10 +16,11 @@ def figure(tables: dict[str, pd.DataFrame]) -> Any:
     arms = list(dict.fromkeys(runs["preset"]))[::-1]
     names = [name for name, one in runs.groupby("quantity", sort=False) if one["value"].notna().any()]
     units = runs.drop_duplicates("quantity").set_index("quantity")["unit"]
-    lines = -(-len(names) // COLUMNS)
+    lines, panel = -(-len(names) // COLUMNS), 40 + 17 * len(arms)
+    inside = lines * panel + (lines - 1) * GAP
     canvas = make_subplots(
         lines, COLUMNS, subplot_titles=[f"{name}<br><sup>{units[name]}</sup>" for name in names],
-        shared_yaxes=True, horizontal_spacing=0.02, vertical_spacing=0.28 / max(lines, 2),
+        shared_yaxes=True, horizontal_spacing=0.02, vertical_spacing=GAP / inside,
     )  # fmt: skip
     for i, name in enumerate(names):
         _panel(canvas, runs[(runs["quantity"] == name) & runs["value"].notna()], arms, *divmod(i, COLUMNS))
@@ -26,12 +28,12 @@ def figure(tables: dict[str, pd.DataFrame]) -> Any:
         range=[-0.7, len(arms) - 0.3], tickvals=list(range(len(arms))), ticktext=arms, tickfont={"size": 10},
         showgrid=True, gridcolor="#eeeeee",
     )  # fmt: skip
-    canvas.update_xaxes(tickfont={"size": 9}, nticks=5)
+    canvas.update_xaxes(tickfont={"size": 9}, nticks=4)
     canvas.update_annotations(font_size=12)
     canvas.update_layout(
-        template="simple_white", width=1300, height=110 + lines * (90 + 17 * len(arms)), showlegend=False,
+        template="simple_white", width=1300, height=inside + 150, showlegend=False,
         title="Scorecard; blue: runs with 95 % over cases or documents, red: means over seeds",
-        margin={"l": 190, "r": 20, "t": 100, "b": 40},
+        margin={"l": 190, "r": 20, "t": 110, "b": 40},
     )  # fmt: skip
     return canvas
 

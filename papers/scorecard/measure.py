@@ -140,7 +140,17 @@ def _hydra(rows: Rows, model: Any, progress: Progress) -> None:
         return
     effects = result.table().frame
     direct, back = effects["direct"].to_numpy(float), effects["compensation"].to_numpy(float)
-    rows.add(name, "compensation", unit, back.sum() / np.abs(direct).sum(), n=len(effects))
+    why = "" if np.abs(direct).sum() else "no head has a direct effect"
+    rows.add(name, "compensation", unit, given_back(direct, back), n=len(effects), why=why)
+
+
+def given_back(direct: np.ndarray, back: np.ndarray) -> float:
+    """−Σ_h sign(direct_h) compensation_h / Σ_h |direct_h| over heads h.
+
+    1 where later layers repair all that a head's removal does, below 0 where they add to it.
+    """
+    whole = np.abs(direct).sum()
+    return float(-(np.sign(direct) * back).sum() / whole) if whole else NAN
 
 
 def _attention(rows: Rows, model: Any, data: Any, settings: Settings, progress: Progress) -> None:

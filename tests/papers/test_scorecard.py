@@ -11,7 +11,7 @@ from streamscope.papers import scorecard
 from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.scales.training import cells
 from streamscope.papers.scorecard.figure import figure
-from streamscope.papers.scorecard.measure import Settings
+from streamscope.papers.scorecard.measure import Settings, given_back
 from streamscope.papers.scorecard.page import page, write
 from streamscope.papers.scorecard.report import (
     Scorecard,
@@ -59,6 +59,14 @@ def test_what_is_between_arms_is_found_and_luck_is_not() -> None:
     assert "fewer than two arms" in found.loc["never", "undefined"]
     one = between(planted(seeds=1)).set_index("quantity")
     assert one["p"].isna().all() and "one seed of every arm" in one.loc["apart", "undefined"]
+
+
+def test_what_later_layers_give_back() -> None:
+    direct = np.array([-2.0, 1.0, 0.0])
+    assert given_back(direct, -direct) == 1.0
+    assert given_back(direct, np.array([0.0, 0.0, 5.0])) == 0.0, "a head without an effect has nothing to repair"
+    assert given_back(direct, 2 * direct) == -2.0
+    assert np.isnan(given_back(np.zeros(2), np.ones(2)))
 
 
 def test_p_is_uniform_where_nothing_is_between_arms() -> None:
