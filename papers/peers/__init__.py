@@ -1,0 +1,62 @@
+"""The authors' own code beside ours with copied weights: how far the outputs are apart.
+
+    python -m papers.peers --hyper-connections site-packages --kromhc KromHC --hdpl HDPL --kromcanon kromcanon
+
+Each option is a clone (of wz1119/KromHC, VladimerKhasia/HDPL, teilomillet/kromcanon), or the folder with the installed
+package hyper-connections. Its code is run from there: name only folders whose code you trust. A random module of
+theirs is saved in its own format, read by `models.importers` and given the same input; kromcanon needs the package mlx
+(mlx[cpu] on Linux), the two of hyper-connections einops.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamscope.models.cli import parse
+from streamscope.models.errors import InputError
+from streamscope.probes.command import RunOptions, check_options, show, write_results
+
+UNITS = {
+    "difference": "share of the largest output of theirs",
+    "roundings": "the same, in machine epsilons of the dtype that both computed in",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m papers.peers`."""
+
+    hyper_connections: Path | None = None
+    """Folder that holds the package hyper_connections of lucidrains."""
+    kromhc: Path | None = None
+    """Clone of wz1119/KromHC."""
+    hdpl: Path | None = None
+    """Clone of VladimerKhasia/HDPL."""
+    kromcanon: Path | None = None
+    """Clone of teilomillet/kromcanon."""
+    seed: int = 0
+    """Of the random weights and inputs."""
+    out: Path | None = None
+    """Write the table (.parquet) here."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, compare, print, write."""
+    options = parse(Options, argv, __doc__)
+    folders = {name: getattr(options, name) for name in ("hyper_connections", "kromhc", "hdpl", "kromcanon")}
+    if not any(folders.values()):
+        raise InputError("name the folder of somebody's code: --hyper-connections, --kromhc, --hdpl or --kromcanon")
+    as_run = RunOptions(run="none", out=options.out, device="cpu")
+    check_options(as_run)
+
+    import pandas as pd
+    import torch
+
+    from streamscope.papers.peers.measure import PEERS
+
+    torch.manual_seed(options.seed)  # what theirs starts from
+    rows = [row for name, folder in folders.items() if folder is not None for row in PEERS[name](folder, options.seed)]
+    found = pd.DataFrame(rows)
+    shown = found.assign(difference=[f"{one:.1e}" for one in found["difference"]])
+    show(shown, "ours beside theirs, with their weights: largest difference of outputs", digits=1)
+    write_results(as_run, {"": (found, UNITS)})
