@@ -1,6 +1,7 @@
 """Estimates, intervals and the clustered bootstrap against hand-computed values, scipy and statsmodels."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -190,16 +191,17 @@ def of_sums(*totals: np.ndarray, axis: int) -> np.ndarray:
     return np.asarray(totals[0].sum(axis))
 
 
-def test_bootstrap_is_scipys_at_the_expanded_level() -> None:
-    x = np.random.default_rng(9).normal(size=10)
+@pytest.mark.parametrize("method", ["BCa", "percentile"])
+@pytest.mark.parametrize("statistic", [ratio, of_sums])
+def test_bootstrap_is_scipys_at_the_expanded_level(statistic: Callable[..., np.ndarray], method: str) -> None:
+    columns = np.random.default_rng(9).uniform(1, 3, (2 if statistic is ratio else 1, 10))
     level = 1 - 2 * stats.norm.sf(np.sqrt(10 / 9) * stats.t.ppf(0.95, 9))
-    want = stats.bootstrap(
-        (x,), of_sums, vectorized=True, confidence_level=level, n_resamples=300, rng=np.random.default_rng(3)
-    )
-    found = cluster_bootstrap(of_sums, x, confidence=0.9, resamples=300, seed=3)
-    assert found == tuple(want.confidence_interval)
-    within = read_clusters(None, 10)
-    assert statistic_interval(of_sums, x, within=within, confidence=0.9, resamples=300, seed=3) == found
+    options = {"paired": True, "vectorized": True, "confidence_level": level, "method": method, "n_resamples": 300}
+    want = stats.bootstrap(tuple(columns), statistic, **options, rng=np.random.default_rng(3)).confidence_interval
+    ours: dict[str, Any] = {"confidence": 0.9, "resamples": 300, "seed": 3}
+    assert cluster_bootstrap(statistic, *columns, method=method, **ours) == tuple(want)  # type: ignore[arg-type]
+    if method == "BCa":
+        assert statistic_interval(statistic, *columns, within=read_clusters(None, 10), **ours) == tuple(want)
 
 
 def test_bootstrap_of_what_some_resamples_lack_is_quiet() -> None:
@@ -273,7 +275,10 @@ def plain_error(x: np.ndarray, labels: list[tuple[str, ...]]) -> float:
 def test_error_over_several_kinds_is_the_sum_over_pairs_that_share_a_label(seed: int, alike: bool) -> None:
     x, labels = crossed(seed)
     if alike:  # the same words are meant in some cases and compete in others, in one case even both
+        apart = labels
         labels = [tuple(word.replace("target ", "").replace("other ", "") for word in one) for one in labels]
+        x = x + np.array([2.0 * int(one[1]) + 2.0 * int(one[2]) for one in labels])
+        assert plain_error(x, labels) > plain_error(x, apart)
     estimators._crossed.cache_clear()  # what is remembered would hide a change from `make mutants`
     within = read_clusters(labels, len(x))
     ratio_, error = ratio_and_error(*within.totals(x), within.shared)
@@ -305,6 +310,10 @@ def test_numbers_are_labels_of_their_column_and_texts_of_all() -> None:
     within, apart = read_clusters(same, 48), read_clusters(texts, 48)
     assert within.shared is not None and apart.shared is not None
     assert (len(within.shared.sums), len(apart.shared.sums)) == (2, 1)
+    one = read_clusters(
+        [("row 1" if i == j == 0 else f"column {j}", f"row {i}") for i, j in zip(a, b, strict=True)], 48
+    )
+    assert one.shared is not None and len(one.shared.sums) == 2, "one text that is of both kinds"
 
 
 def test_a_variance_of_several_kinds_is_never_below_that_of_one() -> None:
