@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamscope.models.bounds import Seed
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
 from streamscope.probes.command import RunOptions, check_options, show, write_results
@@ -34,7 +35,7 @@ class Options:
     """Clone of VladimerKhasia/HDPL."""
     kromcanon: Path | None = None
     """Clone of teilomillet/kromcanon."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the random weights and inputs."""
     out: Path | None = None
     """Write the table (.parquet) here."""
