@@ -11,9 +11,9 @@ that float32 or 64 bits do not hold, and what `Bounds` exclude. Commands check t
 
 import math
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.models.errors import InputError
 
@@ -59,6 +59,12 @@ AnyInt = Annotated[int, Bounds()]
 """Any whole number."""
 Seed = Annotated[int, Bounds(low=0, below=2**31)]
 """Of a generator; the upper limit leaves room to count on from it."""
+
+if TYPE_CHECKING:
+    Names = str | Sequence[str]
+else:
+    Names = tuple[str, ...]
+"""Names: on the command line several words; in Python one string or a sequence, of which a tuple is made."""
 
 
 def check(options: Any) -> None:

@@ -28,7 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from streamscope.models.bounds import Bounds, Count, Seed, Whole, check
+from streamscope.models.bounds import Bounds, Count, Names, Seed, Whole, check
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.text import SplitAt
 
@@ -241,7 +241,7 @@ class Prompts(Data):
 class Tasks(Data):
     """Cases with an answer and a foil, to score both."""
 
-    tasks: tuple[str, ...] = ("capitalization", "gender", "winograd")
+    tasks: Names = ("capitalization", "gender", "winograd")
     """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
 
     def of(self, model: Any, like: Any = None) -> Any:
@@ -259,7 +259,7 @@ class Tasks(Data):
 class Text(Data):
     """Texts to read, as they are given."""
 
-    text: tuple[str, ...] = ()
+    text: Names = ()
     """Texts to read; default: the beginning of a story that the built-in corpus keeps for validation."""
     max_tokens: Count = 40
     """Cut each text to this many tokens, BOS included."""
@@ -348,6 +348,8 @@ class Opened(Mapping[type[Data], Any]):
 
     def __getitem__(self, kind: type[Data]) -> Any:
         if kind not in self.opened:
+            if kind not in self.specs:
+                raise KeyError(f"{kind.__name__} are not among the data of this instrument; name them in @instrument")
             like = self.like[kind] if self.like is not None and kind in self.like.opened else None
             self.opened[kind] = self.specs[kind].of(self.model, like)
         return self.opened[kind]
@@ -593,7 +595,8 @@ Class = TypeVar("Class", bound=type[Instrument])
 def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
     """Make a class an instrument: a frozen dataclass under `name`, with what it takes and the defaults of these.
 
-    Raises `TypeError` for a class without documentation and for an option that bears the name of a method or of an
+    Raises `TypeError` for a class without documentation, for data without their defaults (`Documents`, where
+    `Documents()` is meant) and for an option that bears the name of a method or of an
     option of the command or the data. That every option has documentation, the test of the contract sees.
     """
 
@@ -602,6 +605,8 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
 
         if not (cls.__dict__.get("__doc__") or "").strip():  # dataclasses write one of their own
             raise TypeError(f"instrument {name!r} says nothing about itself; write its docstring")
+        if classes := [one.__name__ for one in takes if isinstance(one, type)]:
+            raise TypeError(f"instrument {name!r} takes data with their defaults: {classes[0]}(), not {classes[0]}")
         made = dataclass(frozen=True, kw_only=True)(cls)
         taken = {n for n in dir(Instrument) if not n.startswith("__")} | set(OWN)
         taken |= {one.name for data in (*takes, Arguments) if is_dataclass(data) for one in fields(data)}

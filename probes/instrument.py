@@ -8,6 +8,7 @@
 figures are those of all instruments. Where the file has one instrument, :CLASS may be left out.
 """
 
+import inspect
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"usage: streamscope FILE.py[:CLASS] [RUN…] [options]\n\n{(__doc__ or '').strip()}")
         return
     made = instrument_in(words[0])
-    main_of(made, sys.modules[made.__module__].__doc__, ("streamscope.probes.instrument", words[0]))(words[1:])
+    said = [doc.strip() for doc in (sys.modules[made.__module__].__doc__, inspect.getdoc(made)) if doc]
+    main_of(made, "\n\n".join(said), ("streamscope.probes.instrument", words[0]))(words[1:])
 
 
 if __name__ == "__main__":

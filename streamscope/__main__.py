@@ -93,12 +93,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         words[:2] = known
     elif words[0] in ROOMS and words[0] not in known:
         raise unknown(f"command of {words[0]}", words[1], [m.split(".", 2)[2] for m in known.values() if words[0] in m])
-    if is_own(words[0]):
+    called = words[0]
+    if is_own(called):
         words.insert(0, "instrument")
     words[0] = whole_name(words[0], known)
     if words[0] not in known:
         raise unknown("command", words[0], list(known))
-    sys.argv = [f"streamscope {words[0]}", *words[1:]]
+    sys.argv = [f"streamscope {called if is_own(called) else words[0]}", *words[1:]]
     entry(known[words[0]])(words[1:])
 
 

@@ -20,7 +20,7 @@ Memory does not grow with the number of tokens. Killed, the same command goes on
 from typing import ClassVar, Literal
 
 from streamscope.features.schema import Tier
-from streamscope.models.bounds import Count, Share
+from streamscope.models.bounds import Count, Names, Share
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.command import main_of
@@ -61,9 +61,9 @@ class Extract(Instrument):
     """ḡ of a vector gate: mean, or root mean square."""
     window: Count = 5
     """Keys before the query that local_mass sums."""
-    anchor_heads: tuple[str, ...] = ()
+    anchor_heads: Names = ()
     """Heads of anchor_mass; default: heads 2 and 3 of the last layer."""
-    entity_heads: tuple[str, ...] = ()
+    entity_heads: Names = ()
     """Heads of entity_mass; default: heads 4 and 5 of the last layer."""
     raw: tuple[str, ...] | None = None
     """Hooks (names or patterns) whose activations go to a second table; --raw alone: the last layer's streams."""

@@ -17,7 +17,7 @@ folds: such rows are not unseen. Their number is printed and kept with the table
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.features.tables import EffectTable, FeatureTables
-from streamscope.models.bounds import Bounds, Count, Seed
+from streamscope.models.bounds import Bounds, Count, Names, Seed
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Instrument, instrument
@@ -31,7 +31,7 @@ class PredictEffects(Instrument):
     R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ cross-validated over documents (PLS §5.4).
     """
 
-    edits: tuple[str, ...] = ()
+    edits: Names = ()
     """Edits to explain, by name; default: all."""
     of: tuple[Literal["signed", "absolute"], ...] = ("signed", "absolute")
     """The effects Δ, their sizes |Δ|, or both."""

@@ -22,7 +22,7 @@ deviations, d_z with that of the differences.
 
 from typing import ClassVar, Literal
 
-from streamscope.models.bounds import AnyNumber, Count, Seed, Whole
+from streamscope.models.bounds import AnyNumber, Count, Names, Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Documents, Instrument, Opened, Prompts, instrument
@@ -37,7 +37,7 @@ class Ablate(Instrument):
     interaction = Δ(S) − Σ_{h ∈ S} Δ(h) (LFA App. D).
     """
 
-    heads: tuple[str, ...] = ("all",)
+    heads: Names = ("all",)
     """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7, top3:pds. --heads alone means all."""
     scale: tuple[AnyNumber, ...] = (0.0,)
     """Factors g on the heads' outputs."""

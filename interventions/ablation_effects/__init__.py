@@ -16,7 +16,7 @@ case by case, and the ratios of spreads and means to its own; `found` groups are
 
 from typing import ClassVar, Literal
 
-from streamscope.models.bounds import Count, Seed, Whole
+from streamscope.models.bounds import Count, Names, Seed, Whole
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Instrument, Tasks, instrument
 from streamscope.probes.figures import HeadMap, Intervals
@@ -30,13 +30,13 @@ class AblationEffects(Instrument):
     as many heads cost (PLS §5.1, Table 2). Do tasks lean on heads of their own (§5.3)?
     """
 
-    groups: tuple[str, ...] = ("entity", "anchor", "semantic")
+    groups: Names = ("entity", "anchor", "semantic")
     """entity, anchor, semantic (PLS); found, found-entity, …; or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
     k: Count = 2
     """Heads in a found group."""
     layers: Literal["last", "all"] = "last"
     """Where found groups are looked for."""
-    diagonal: tuple[str, ...] = ()
+    diagonal: Names = ()
     """Own group of each task as TASK=GROUP; default: capitalization=entity gender=anchor, as in PLS."""
     draws: Whole = 39
     """Controls: other random groups of as many heads; 0: none."""

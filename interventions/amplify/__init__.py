@@ -15,7 +15,7 @@ at every α and of their areas, paired by document; it must have the run's token
 
 from typing import ClassVar
 
-from streamscope.models.bounds import Positive, Seed, Whole
+from streamscope.models.bounds import Names, Positive, Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Documents, Instrument, instrument
@@ -31,11 +31,11 @@ class Amplify(Instrument):
 
     alpha: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
     """Factors on the scores; 1 is always measured."""
-    heads: tuple[str, ...] = ("all",)
+    heads: Names = ("all",)
     """Heads to amplify: L5.H4, L4.*, L4-5.H0-2, all, random3:7."""
     text: str = "Leo found a bag and a chisel. He used it"
     """The text whose attention is drawn; empty for none."""
-    picture: tuple[str, ...] = ()
+    picture: Names = ()
     """Heads to draw; default: of the middle layer the one that spreads most at α = 1."""
     prompt: str = "Once upon a time"
     """What the samples continue; empty for no samples."""

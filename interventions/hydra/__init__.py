@@ -20,6 +20,7 @@ heads of --heads are found in the run and ablated in both models, those of --gro
 
 from typing import Any, ClassVar
 
+from streamscope.models.bounds import Names
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Instrument, Opened, Tasks, instrument, need_parts
 from streamscope.probes.figures import HeadMap, Intervals, Scatter
@@ -32,9 +33,9 @@ class Hydra(Instrument):
     total = direct + compensation + mixing + norm, in nats of answer − foil, exactly (McGrath et al. 2023).
     """
 
-    heads: tuple[str, ...] = ()
+    heads: Names = ()
     """Heads to ablate one at a time: L5.H4, L4.*, top3:entity; default: all, unless there are --groups."""
-    groups: tuple[str, ...] = ()
+    groups: Names = ()
     """Groups to ablate as one: entity, anchor, semantic, found, L5.H4+L5.H5, name=L4.*."""
 
     figures: ClassVar = (

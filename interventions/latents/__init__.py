@@ -15,7 +15,7 @@ texts: KL at every position, and the most probable next tokens before and after.
 
 from typing import Any, ClassVar
 
-from streamscope.models.bounds import AnyInt, AnyNumber, Count, Whole
+from streamscope.models.bounds import AnyInt, AnyNumber, Count, Names, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Documents, Instrument, Opened, Text, instrument, need_parts
@@ -30,7 +30,7 @@ class Latents(Instrument):
     KL = Σ p ln(p / p') of the next token, p unedited and p' edited.
     """
 
-    at: tuple[str, ...] = ("all",)
+    at: Names = ("all",)
     """Projections: L2.q, L2.*, L0-2.up, *.v, all."""
     dims: tuple[Whole, ...] = ()
     """Latent dimensions to change, from 0; default: all."""
@@ -44,7 +44,7 @@ class Latents(Instrument):
     """Values for z; its prior is N(0, 1)."""
     blend: tuple[AnyNumber, ...] = ()
     """Shares of the source's z: 1 swaps (the default when there are sources), less interpolates."""
-    source: tuple[str, ...] = ()
+    source: Names = ()
     """For each text, the one whose latents it gets under --blend."""
     position: tuple[AnyInt, ...] = ()
     """In texts, change these positions only, from BOS = 0; negative ones count from the end of either text."""

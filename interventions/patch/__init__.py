@@ -22,7 +22,7 @@ places of the same pairs in a second model with the run's tokenizer; the senders
 
 from typing import ClassVar, Literal
 
-from streamscope.models.bounds import Count, Positive
+from streamscope.models.bounds import Count, Names, Positive
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import score_names
 from streamscope.probes.command import main_of
@@ -50,10 +50,10 @@ class Patch(Instrument):
     """What follows the corrupted text."""
     pairs: Count = 20
     """About so many pairs, spread over the suite."""
-    hooks: tuple[str, ...] = ()
+    hooks: Names = ()
     """Hooks to patch, also embed, pos_embed, ln_final.normalized; default: the streams entering each layer, attn_out,
     mlp_out, z."""
-    layers: tuple[str, ...] = ()
+    layers: Names = ()
     """Layers as 3 or 2-4; default: all."""
     by: Literal["auto", "role", "head", "head-role", "token", "all"] = "auto"
     """What is patched at once: all positions of a role, a head, a head at a role, one position, or everything."""
@@ -61,7 +61,7 @@ class Patch(Instrument):
     """Clean into corrupted, or corrupted into clean."""
     method: tuple[Literal["exact", "attribution"], ...] = ("exact", "attribution")
     """Run every patch, guess it from one gradient, or both."""
-    senders: tuple[str, ...] = ()
+    senders: Names = ()
     """Path patching from heads (L2.H3, top3:recovery), L2.attn or L2.mlp, in the first direction."""
     threshold: Positive = 0.5
     """Nats between clean and corrupted below which recovery is undefined."""

@@ -15,7 +15,7 @@ vector of that size disturbs a model: `random_kl` is the mean KL of random direc
 
 from typing import Any, ClassVar, Literal
 
-from streamscope.models.bounds import AnyNumber, Seed, Whole
+from streamscope.models.bounds import AnyNumber, Names, Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Documents, Instrument, Opened, Sets, instrument
@@ -35,9 +35,9 @@ class Steer(Instrument):
     """Whose direction: resid, s0, token, …"""
     method: Literal["mean", "svd"] = "mean"
     """Difference of means, or first singular vector."""
-    layers: tuple[str, ...] = ()
+    layers: Names = ()
     """Layers after which to add it, as 3 or 2-4; default: the direction's own."""
-    streams: tuple[str, ...] = ()
+    streams: Names = ()
     """Streams to add it to: resid; token, context; s0, s1, …; default: all."""
     scale: tuple[AnyNumber, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
     """Factors c."""

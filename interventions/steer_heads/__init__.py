@@ -21,7 +21,7 @@ stream: `interventions.steer`.
 
 from typing import ClassVar, Literal
 
-from streamscope.models.bounds import AnyNumber, Count, Seed, Whole
+from streamscope.models.bounds import AnyNumber, Count, Names, Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Documents, Instrument, Tasks, instrument
@@ -36,7 +36,7 @@ class SteerHeads(Instrument):
     §5.2, Fig. 3).
     """
 
-    groups: tuple[str, ...] = ("entity",)
+    groups: Names = ("entity",)
     """entity, anchor, semantic (PLS); found, found-entity, …; or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
     scales: tuple[AnyNumber, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
     """Factors g on the heads' outputs; 1 is always among them."""

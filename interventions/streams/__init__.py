@@ -22,7 +22,7 @@ must have the streams, the tokenizer and the context of the run.
 
 from typing import Any, ClassVar, Literal
 
-from streamscope.models.bounds import Count, Seed
+from streamscope.models.bounds import Count, Names, Seed
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Documents, Instrument, Opened, instrument
@@ -36,11 +36,11 @@ class Streams(Instrument):
     delta = loss without the stream − loss; percent = 100 (loss without the stream / loss − 1) (DST §4.1, Table 4).
     """
 
-    streams: tuple[str, ...] = ()
+    streams: Names = ()
     """Streams to take away: token, context; s0, s1, …; resid. Default: all that the model has."""
     method: tuple[Literal["zero", "random", "mean", "resample"], ...] = ("zero", "random")
     """What stands in its place."""
-    where: tuple[str, ...] = ()
+    where: Names = ()
     """Layers as 3 or 2-4, head, everywhere; default: all of these."""
     reach: tuple[Literal["layer", "onwards"], ...] = ("layer", "onwards")
     """Of a layer: only that layer reads the change, or everything from there on."""

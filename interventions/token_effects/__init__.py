@@ -13,7 +13,7 @@ means of every edit, with 95 % intervals over documents. Memory does not grow wi
 
 from typing import ClassVar
 
-from streamscope.models.bounds import AnyNumber
+from streamscope.models.bounds import AnyNumber, Names
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Instrument, Tokens, instrument
 from streamscope.probes.figures import HeadMap, Intervals
@@ -28,7 +28,7 @@ class TokenEffects(Instrument):
 
     heads: tuple[str, ...] | None = None
     """Heads, each alone: L5.H4, L4.*, all, random3:7, top3:pds. --heads alone, or neither --heads nor --groups: all."""
-    groups: tuple[str, ...] = ()
+    groups: Names = ()
     """Heads together: entity, anchor, semantic (PLS), found, or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
     scale: AnyNumber = 0.0
     """Factor on the heads' outputs."""

@@ -30,6 +30,16 @@ def problems(check: Check, made: type[Instrument], result: Result) -> list[str]:
         return [f"{type(error).__name__}: {error}".splitlines()[0]]
 
 
+def overlooked(result: Result) -> Iterator[str]:
+    """What an instrument may mean or may have missed: figures that are not drawn, columns without a value."""
+    if silent := [one.name for one in result.figures if one.draw(result) is None]:
+        yield f"figures without values in this small measurement: {', '.join(silent)}"
+    for name, table in result.tables.items():
+        empty = [one.name for one in table.columns if one.name in table.frame and table.frame[one.name].isna().all()]
+        if empty:
+            yield f"columns of table {name} without any value in it: {', '.join(empty)}"
+
+
 def _differences(a: Result, b: Result) -> Iterator[str]:
     """Where two results differ: tables, columns, values, reasons, titles."""
     if list(a.tables) != list(b.tables):

@@ -17,7 +17,7 @@ train each other's probes (`cross_validation.SHARED`), as all intervals here do.
 
 from typing import Annotated, ClassVar
 
-from streamscope.models.bounds import Bounds, Count, Positive, Seed
+from streamscope.models.bounds import Bounds, Count, Names, Positive, Seed
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Instrument, Labels, instrument
 from streamscope.probes.figures import Curve, Intervals
@@ -31,7 +31,7 @@ class Linear(Instrument):
     Liang 2019).
     """
 
-    hooks: tuple[str, ...] = ("hook_embed", "blocks.*.hook_resid_post")
+    hooks: Names = ("hook_embed", "blocks.*.hook_resid_post")
     """Names or patterns of activations with one position axis; layers are told apart by name."""
     folds: Annotated[int, Bounds(low=2)] = 5
     """Folds of the cross-validation; groups are not split, labels balanced as far as that allows."""

@@ -43,7 +43,7 @@ def plan(how: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: int) -
             tokens.append(tokenizer.encode(text)[: max(positions[-1]) + 1])
     if not kept:
         raise InputError(f"none of {len(examples)} examples lies within {n_ctx} tokens; give others")
-    return Query(tokens=tokens, positions=positions, hooks=how.hooks), kept
+    return Query(tokens=tokens, positions=positions, hooks=tuple(how.hooks)), kept
 
 
 def read(how: Linear, captures: Captures, examples: Sequence[Example], progress: Progress = iter) -> pd.DataFrame:

@@ -13,7 +13,7 @@ prompt is one observation: nothing here has an interval, `probes.heads` and `pro
 
 from typing import ClassVar
 
-from streamscope.models.bounds import AnyInt
+from streamscope.models.bounds import AnyInt, Names
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.head_spec import score_names
 from streamscope.probes.command import main_of
@@ -33,7 +33,7 @@ class Picture(Instrument):
 
     prompt: AnyInt | str | None = None
     """Which prompt of the suite: its place, from 0, or its id. Default: the first, where no text is given."""
-    heads: tuple[str, ...] = ()
+    heads: Names = ()
     """L2.H3, L2.*, all, top3:SCORE of pds (ranked on the suite), induction, previous, first, duplicate. Default:
     all heads, from one token."""
     query: AnyInt | str | None = None

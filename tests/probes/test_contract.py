@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from streamscope.models.errors import InputError
 from streamscope.probes.check import main as check
 from streamscope.probes.check.measure import CHECKS, measured, problems
 from streamscope.probes.contract import discover
@@ -70,29 +71,33 @@ def test_bad_values_of_every_option_are_one_line() -> None:
     assert said.splitlines() == [str(len(fields(cls))) for cls in INSTRUMENTS.values()]
 
 
+MINE = (
+    "import numpy as np\n"
+    "from streamscope.probes.contract import Documents, Instrument, Seen, instrument\n"
+    "from streamscope.probes.observations import Measure, Observations, each, head_cells\n"
+    "from streamscope.probes.result import HEAD, Table, counts, described\n"
+    "@instrument('mine', Documents())\n"
+    "class Mine(Instrument):\n"
+    "    'What is drawn.'\n"
+    "    k: int = 1\n"
+    "    def observe(self, model, data, progress):\n"
+    "        opened, cells = data[Documents], head_cells(model)\n"
+    "        units = opened.units()\n"
+    "        total = np.random.default_rng().normal(size=(len(cells), len(units)))\n"
+    "        block = Observations(measure=Measure(name='x', unit='u', resolution=1e-6), cells=cells, units=units,\n"
+    "                             total=total, size=1.0)\n"
+    "        return Seen({'x': block}, {'x': each('x', cells, tested=False)})\n"
+    "    def tables(self, seen, estimates):\n"
+    "        frame, missing = estimates['x'].wide(['head', 'layer', 'index'])\n"
+    "        columns = (*HEAD, *described('x', 'x', 'u', 'what is drawn', sd='units'), *counts('units', 'units'))\n"
+    "        return {'x': Table(frame, columns, missing, 'drawn')}\n"
+)
+DRAWN = "    from streamscope.probes.figures import HeadMap\n    figures = (HeadMap('x'), HeadMap('y'))\n"
+
+
 def test_what_is_broken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An instrument that draws anew at every call, says nothing of its option, has no figure and no planted case."""
-    (tmp_path / "mine.py").write_text(
-        "import numpy as np\n"
-        "from streamscope.probes.contract import Documents, Instrument, Seen, instrument\n"
-        "from streamscope.probes.observations import Measure, Observations, each, head_cells\n"
-        "from streamscope.probes.result import HEAD, Table, counts, described\n"
-        "@instrument('mine', Documents())\n"
-        "class Mine(Instrument):\n"
-        "    'What is drawn.'\n"
-        "    k: int = 1\n"
-        "    def observe(self, model, data, progress):\n"
-        "        opened, cells = data[Documents], head_cells(model)\n"
-        "        units = opened.units()\n"
-        "        total = np.random.default_rng().normal(size=(len(cells), len(units)))\n"
-        "        block = Observations(measure=Measure(name='x', unit='u', resolution=1e-6), cells=cells, units=units,\n"
-        "                             total=total, size=1.0)\n"
-        "        return Seen({'x': block}, {'x': each('x', cells, tested=False)})\n"
-        "    def tables(self, seen, estimates):\n"
-        "        frame, missing = estimates['x'].wide(['head', 'layer', 'index'])\n"
-        "        columns = (*HEAD, *described('x', 'x', 'u', 'what is drawn', sd='units'), *counts('units', 'units'))\n"
-        "        return {'x': Table(frame, columns, missing, 'drawn')}\n"
-    )
+    (tmp_path / "mine.py").write_text(MINE)
     with pytest.raises(SystemExit) as end:
         check([str(tmp_path / "mine.py")])
     out = capsys.readouterr().out
@@ -100,3 +105,44 @@ def test_what_is_broken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     broken = {line.split()[1].rstrip(":") for line in out.splitlines() if line.startswith("broken")}
     assert broken >= {"options", "repeated", "figures", "planted"}
     assert 'option k has no """docstring"""' in out and "planted names no test" in out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "lines"),
+    [
+        ("{'x': each", "{'z': each", 1, ["broken  measured: TypeError: mine: blocks ['x'], but contrasts of ['z']"]),
+        (".wide(['head', 'layer'", ".wide(['head', 'lair'", 1, ["broken  measured: KeyError: 'lair', line 16"]),
+        (
+            "Documents())",
+            "Documents)",
+            None,
+            ["takes data with their defaults: Documents\\(\\), not Documents, line 5"],
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    old: str, new: str, code: int | None, lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert old in MINE
+    (tmp_path / "mine.py").write_text(MINE.replace(old, new))
+    if code is None:
+        with pytest.raises(InputError, match=lines[0]):
+            check([str(tmp_path / "mine.py")])
+        return
+    with pytest.raises(SystemExit) as end:
+        check([str(tmp_path / "mine.py")])
+    assert (end.value.code, capsys.readouterr().out.splitlines()) == (code, lines)
+
+
+def test_what_is_easily_overlooked_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A figure of a column that is not there, and a column whose values are all missing."""
+    for name, size in (("mine", "np.nan * total"), ("other", "total")):
+        text = MINE.replace("total=total", f"total={size}").replace("'What is drawn.'\n", "'What is drawn.'\n" + DRAWN)
+        (tmp_path / f"{name}.py").write_text(text)
+    said = {}
+    for name in ("mine", "other"):
+        with pytest.raises(SystemExit):
+            check([str(tmp_path / f"{name}.py")])
+        said[name] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
+    assert said["other"] == ["note    figures without values in this small measurement: y-map"]
+    assert said["mine"][1:] == ["note    columns of table x without any value in it: x, x_sd, x_low, x_high"]

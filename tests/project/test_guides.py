@@ -108,8 +108,10 @@ def test_the_instrument_of_the_guide_has_a_command(
     assert {"attention_difference", "attention_difference_p"} <= set(table)
     assert "attention_p" not in Result.load(out).tables["heads"].frame
     with pytest.raises(SystemExit):
-        main([str(file), "--help"])
-    assert "--ends" in capsys.readouterr().out
+        streamscope([str(file), "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"usage: streamscope \S*previous.py ", said) and "--ends" in said
+    assert "the share of a head's attention" in said and "documents are the units" in said  # of the file, of the class
 
 
 def test_the_guides_own_code_by_the_command(

@@ -1,11 +1,14 @@
 """Every command answers --help at once: nothing heavy is imported for it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from streamscope.models.checkpoint import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")
@@ -99,3 +102,8 @@ def test_commands_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, c
     shown = capsys.readouterr().out
     assert "usage: streamscope extract" in shown and "python -m" not in shown
     assert spoken(text) == "streamscope ablate               x\nstreamscope hdpl, python -m pytest"
+
+
+def test_the_help_names_every_bundled_model(helped: dict[str, tuple[int, str]]) -> None:
+    _, said = helped["probes.pds"]
+    assert set(NAMES) <= set(re.findall(r"[\w-]+", said))
