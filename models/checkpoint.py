@@ -41,6 +41,8 @@ NAMES = (
     "std-t-rope",
 )  # fmt: skip
 
+WITH_SNAPSHOTS = ("lfa", "std-t-rope")
+"""Those whose training can be followed in a clone; a wheel holds no snapshots."""
 
 STORIES = "stories/"
 """What the names of bundled models begin with, all of which learned from the built-in stories."""
@@ -118,7 +120,7 @@ def run_folder(run_or_path: str | Path) -> Path:
         folder = run_folder(name)
         known = [row["step"] for row in snapshots(folder)]
         if not known:
-            raise InputError(f"{name} has no snapshots, so there is no {path}: train with --snapshots log")
+            raise InputError(f"{name} has no snapshots, so there is no {path}: {_elsewhere(folder)}")
         if not step.isdecimal() or int(step) not in known:
             raise InputError(f"{name} has no snapshot {step!r}; it has {', '.join(map(str, known))}")
         return SnapshotPath(f"{folder}@{int(step)}")
@@ -126,6 +128,13 @@ def run_folder(run_or_path: str | Path) -> Path:
         f"{path} is no run folder{f' and no bundled model ({names})' if (names := ', '.join(bundled())) else ''}; "
         f"train one with python -m models.train PRESET --data SOURCE --out {path}"
     )
+
+
+def _elsewhere(folder: Path) -> str:
+    """Where snapshots come from, for a run that has none: training, or of a bundled model a clone."""
+    kept = " and ".join(f"{STORIES}{name}" for name in WITH_SNAPSHOTS)
+    clone = f"; of the bundled models {kept} have them, in a clone of the repository" if folder.parent == ZOO else ""
+    return f"train with --snapshots log{clone}"
 
 
 def runs_of(names: Sequence[str]) -> list[str]:
@@ -137,9 +146,10 @@ def runs_of(names: Sequence[str]) -> list[str]:
     for name in names:
         run, at, step = name.rpartition("@")
         if at and step == "all" and not Path(name).is_dir():
-            steps = [row["step"] for row in snapshots(run_folder(run))]
+            folder = run_folder(run)
+            steps = [row["step"] for row in snapshots(folder)]
             if not steps:
-                raise InputError(f"{run} has no snapshots: train with --snapshots log")
+                raise InputError(f"{run} has no snapshots: {_elsewhere(folder)}")
             found += [f"{run}@{step}" for step in steps]
         else:
             run_folder(name)

@@ -309,8 +309,8 @@ def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> No
         shutil.rmtree(_parts(options.out), ignore_errors=True)
     if options.figure is not None:
         write_figure(result.figure(), options.figure)
-        whole = ", with plotly inside" if options.figure.suffix == ".html" else ""
-        print(f"figure {options.figure} ({options.figure.stat().st_size / 1e6:.1f} MB{whole})")
+        size = f" ({options.figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"
+        print(f"figure {options.figure}{size if options.figure.suffix == '.html' else ''}")
 
 
 def _parts(out: Path) -> Path:

@@ -111,8 +111,11 @@ def _measured(folder: Path, run: str) -> str:
         )
     card = folder / "README.md"
     if step is None and card.is_file():
-        table = [line for line in card.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
-        lines.append(f"From the card of the run `{run}`:\n\n" + "\n".join(table))
+        text = card.read_text(encoding="utf-8")
+        _, found_table, rest = text.partition("\n|")
+        meant = rest.partition("\nLicence:")[0]  # the table, and below it what its lines say
+        if found_table:
+            lines.append(f"From the card of the run `{run}`:\n\n|{meant.rstrip()}")
     return "\n\n".join(lines) or "Nothing was measured on this run."
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from streamscope.models.errors import InputError
 from streamscope.probes.check import main as check
 from streamscope.probes.check.measure import CHECKS, measured, problems
 from streamscope.probes.contract import discover
@@ -108,30 +107,36 @@ def test_what_is_broken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "code", "lines"),
+    ("old", "new", "said"),
     [
-        ("{'x': each", "{'z': each", 1, ["broken  measured: TypeError: mine: blocks ['x'], but contrasts of ['z']"]),
-        (".wide(['head', 'layer'", ".wide(['head', 'lair'", 1, ["broken  measured: KeyError: 'lair', line 16"]),
+        ("{'x': each", "{'z': each", "TypeError: mine: blocks ['x'], but contrasts of ['z']"),
+        (".wide(['head', 'layer'", ".wide(['head', 'lair'", "KeyError: 'lair', line 17"),
         (
-            "Documents())",
-            "Documents)",
-            None,
-            ["takes data with their defaults: Documents\\(\\), not Documents, line 5"],
+            "'mine', Documents()",
+            "'mine'",
+            "KeyError: 'Documents are not among the data of this instrument; name them in @instrument', line 10",
         ),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(
-    old: str, new: str, code: int | None, lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    old: str, new: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert old in MINE
     (tmp_path / "mine.py").write_text(MINE.replace(old, new))
-    if code is None:
-        with pytest.raises(InputError, match=lines[0]):
-            check([str(tmp_path / "mine.py")])
-        return
     with pytest.raises(SystemExit) as end:
         check([str(tmp_path / "mine.py")])
-    assert (end.value.code, capsys.readouterr().out.splitlines()) == (code, lines)
+    assert (end.value.code, capsys.readouterr().out) == (1, f"broken  measured: {said}\n")
+
+
+def test_data_come_with_their_defaults(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE.replace("Documents())", "Documents)"))
+    said = outside(
+        "from streamscope.models.errors import InputError\n"
+        "from streamscope.probes.instrument import instrument_in\n"
+        f"try:\n    instrument_in({str(tmp_path / 'mine.py')!r})\n"
+        "except InputError as error:\n    print(error)\n"
+    )
+    assert said.endswith("instrument 'mine' takes data with their defaults: Documents(), not Documents, line 5\n")
 
 
 def test_what_is_easily_overlooked_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,5 +149,6 @@ def test_what_is_easily_overlooked_is_noted(tmp_path: Path, capsys: pytest.Captu
         with pytest.raises(SystemExit):
             check([str(tmp_path / f"{name}.py")])
         said[name] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
-    assert said["other"] == ["note    figures without values in this small measurement: y-map"]
+    assert said["other"] == ["note    figures without values in this small measurement: y"]
+    assert said["mine"][0] == "note    figures without values in this small measurement: x, y"
     assert said["mine"][1:] == ["note    columns of table x without any value in it: x, x_sd, x_low, x_high"]

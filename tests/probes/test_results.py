@@ -349,10 +349,15 @@ def test_static_figures_without_kaleido_are_refused_before_the_work(
         check_figure(tmp_path / "x.jpg")
 
 
-def test_a_figure_says_how_large_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_says_how_large_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.html"
     finish(Steps().measure(Nobody(), Prompts()), Arguments(figure=path), {})
     assert f"figure {path} ({path.stat().st_size / 1e6:.1f} MB, with plotly inside)" in capsys.readouterr().out
+    monkeypatch.setattr("streamscope.probes.figures.write_figure", lambda figure, path: path.touch())
+    finish(Steps().measure(Nobody(), Prompts()), Arguments(figure=tmp_path / "x.svg"), {})
+    assert f"figure {tmp_path / 'x.svg'}\n" in capsys.readouterr().out  # of a few kB nobody asks the size
 
 
 def test_a_bar_says_how_long_it_took_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
