@@ -26,8 +26,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	rm -rf runs/demo
 	@echo "The demonstration takes three to six minutes on two cores: one of training, the others of measuring."
-	$(BIN)/python -m models.train lfa --data stories:0:2000 --tokenizer stories/dst-kron --scale zoo --steps 120 --out runs/demo/lfa
-	$(BIN)/python -m papers.demo stories/dst-kron runs/demo/lfa --out runs/demo/page
+	$(BIN)/python -m models.train lfa --data stories:0:2000 --tokenizer stories/d-cas --scale zoo --steps 120 --out runs/demo/lfa
+	$(BIN)/python -m papers.demo stories/d-cas runs/demo/lfa --out runs/demo/page
 
 zoo: $(STAMP) # goes on where it was stopped; 45 minutes for each of 60 runs on one thread
 	$(BIN)/python -m models.grid results/specimens/zoo.toml --out runs/zoo

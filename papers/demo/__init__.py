@@ -1,6 +1,6 @@
 """Look into trained models and write what is found as one page: probes, ablation with controls, suppression.
 
-    python -m papers.demo stories/dst-kron runs/demo/lfa --out runs/demo/page
+    python -m papers.demo stories/d-cas runs/demo/lfa --out runs/demo/page
     python -m papers.demo runs/lfa --pairs 1000 --documents 200
 
 Takes one run or several of one tokenizer. FOLDER/index.html is the page, complete in itself; the tables lie beside it
