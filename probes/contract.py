@@ -557,7 +557,7 @@ def recipe_of(model: Any) -> dict[str, Any]:
     if run is None or step is None:
         return {"recipe": digest, "step": None}
     config = read_json(run / "config.json", Config)
-    found = {"recipe": digest, "step": step, "training": str(run).rpartition("@")[0]}
+    found = {"recipe": digest, "step": step, "training": run_label(run).rpartition("@")[0]}
     return found | ({"tokens": tokens_seen(config["training"], model.config.n_ctx, step)} if "data" in config else {})
 
 
