@@ -545,7 +545,7 @@ def recipe_of(model: Any) -> dict[str, Any]:
     """What runs that are seeds of one recipe share; of a snapshot of a training its `step`, `training` and `tokens`."""
     if not hasattr(model, "to_dict"):
         return {"recipe": type(model).__name__, "step": None}
-    from streamscope.models.checkpoint import snapshot_step
+    from streamscope.models.checkpoint import run_label, snapshot_step
     from streamscope.models.disk import Config, read_json
     from streamscope.models.training.config import tokens_seen
 

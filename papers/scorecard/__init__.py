@@ -16,7 +16,6 @@ control. With one seed there is no verdict on an architecture, and the page says
 from collections.abc import Sequence
 
 from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
 from streamscope.papers.scales import at_scale
 from streamscope.papers.scorecard.options import Options
 
@@ -24,8 +23,6 @@ from streamscope.papers.scorecard.options import Options
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    if options.documents < 2 or options.modes < 100:
-        raise InputError("--documents: at least 2; --modes: at least 100 tokens")
     with at_scale("scorecard", options) as options:
         options.check("papers.scorecard runs/lfa-0 runs/std-t-0")
 

@@ -1,7 +1,9 @@
 """What `python -m papers.scorecard` can be told."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from streamscope.models.bounds import Bounds, Count, Seed
 from streamscope.papers.comparison.options import PageOptions
 from streamscope.papers.scales.options import ScaleOptions
 
@@ -12,11 +14,11 @@ class Options(ScaleOptions, PageOptions):
 
     control: str = "std-t+positions=rope"
     """Arm that the others are held against: a preset, with what was changed of it behind a +."""
-    documents: int = 60
+    documents: Annotated[int, Bounds(low=2)] = 60
     """Validation documents to measure on."""
-    pairs: int = 40
+    pairs: Count = 40
     """Random pairs of heads whose interaction is measured."""
-    modes: int = 3000
+    modes: Annotated[int, Bounds(low=100)] = 3000
     """Validation tokens whose features are clustered."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the pairs, of controls and of permutations."""

@@ -121,7 +121,7 @@ def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
     for argv, line in (
         (["stories/lfa", "stories/lfa"], "are both lfa, seed 0"),
         (["stories/lfa", "stories/kromcanon-b2"], "cannot be compared"),
-        (["stories/lfa", "--documents", "1"], "--documents: at least 2"),
+        (["stories/lfa", "--documents", "1"], "documents must be at least 2"),
         (["--scale", "tiny", "stories/lfa"], "trains the runs itself"),
         (["--tables", str(tmp_path)], "is no folder of a comparison"),
     ):
