@@ -124,6 +124,8 @@ def run_folder(run_or_path: str | Path) -> Path:
         if not step.isdecimal() or int(step) not in known:
             raise InputError(f"{name} has no snapshot {step!r}; it has {', '.join(map(str, known))}")
         return SnapshotPath(f"{folder}@{int(step)}")
+    if path.is_file():
+        raise InputError(f"{path} is a file, and a run is a folder; files go to options: --data, --features, --suite")
     raise InputError(
         f"{path} is no run folder{f' and no bundled model ({names})' if (names := ', '.join(bundled())) else ''}; "
         f"train one with python -m models.train PRESET --data SOURCE --out {path}"
