@@ -232,7 +232,7 @@ class Table:
             return self.frame
         size = self.frame[self.by].abs().sort_values(ascending=False, kind="stable")
         if self.per:
-            return self.frame.loc[size.index].groupby(list(self.per), sort=True).head(self.most).sort_values(
+            return self.frame.loc[size.index].groupby(list(self.per)).head(self.most).sort_values(
                 list(self.per), kind="stable"
             )  # fmt: skip
         return self.frame.loc[size.index[: self.most]]

@@ -18,9 +18,21 @@ from streamscope.probes.command import Arguments, finish, progress_bar
 from streamscope.probes.contract import REGISTERED, Documents, Instrument, Prompts, Seen, instrument
 from streamscope.probes.figures import Curve, HeadMap, Intervals, check_figure
 from streamscope.probes.observations import Contrast, Measure, Observations
-from streamscope.probes.result import Column, LongTable, Result, Table, counts, key, quantity
+from streamscope.probes.result import (
+    Column,
+    LongTable,
+    Result,
+    Table,
+    counts,
+    descending,
+    described,
+    key,
+    quantity,
+    short_units,
+)
 from streamscope.probes.tables import print_table
 from streamscope.probes.together import compare, together
+from streamscope.probes.undefined import reasons
 
 
 @instrument("steps", Prompts())
@@ -252,6 +264,124 @@ def test_a_table_without_a_description_is_refused() -> None:
         Table(frame, (column,), {(0, "a"): "why"})
     with pytest.raises(InputError, match="described, but not there"):
         Table(frame, (column, Column(name="b", title="b", unit="nats", doc="b")))
+
+
+def gains(**more: Any) -> Table:
+    """Five rows of every kind of column, the last two without a value."""
+    columns = (
+        key("name", "a|name", "its\nname"), key("kind", "kind", "one of <x> & y"),
+        *described("gain", "gain", "nats", "what it gains", format="+.1f", sd="texts", source="Eq. 1"),
+        Column(name="p", title="p", unit="probability", doc="p of gain", format="p"),
+        Column(name="kept", title="kept", unit="yes or no", doc="whether it stays"),
+    )  # fmt: skip
+    gain = np.array([1.0, -3.0, 2.0, np.nan, np.nan])
+    frame = pd.DataFrame({
+        "name": ["a|b", "c\nd", "<e>", "f", "g"], "kind": list("xyxyx"), "gain": gain, "gain_sd": gain / 2,
+        "gain_low": gain - 1, "gain_high": gain + 1, "p": [0.5, 1e-9, 0.25, np.nan, np.nan],
+        "kept": [True, False, True, False, True],
+    })  # fmt: skip
+    missing = {(i, name): why for name in ("gain", "gain_sd", "p") for i, why in ((3, "flat"), (4, "cut|off"))}
+    return Table(frame, columns, {**missing, (4, "p"): "flat"}, "a title", **more)
+
+
+def test_a_table_is_the_same_text_everywhere() -> None:
+    table = gains()
+    assert table.markdown().splitlines() == [
+        "**a title**", "", "| a\\|name | kind | gain | p | kept |", "|---|---|--:|--:|---|",
+        "| a\\|b | x | +1.0 (+0.0 … +2.0) | 0.5000 | yes |", "| c d | y | -3.0 (-4.0 … -2.0) | < 1e-4 | no |",
+        "| <e> | x | +2.0 (+1.0 … +3.0) | 0.2500 | yes |", "| f | y | undefined | undefined | no |",
+        "| g | x | undefined | undefined | yes |", "", "undefined (1 row) gain: flat", "",
+        "undefined (1 row) gain: cut\\|off", "", "undefined (2 rows) p: flat",
+    ]  # fmt: skip
+    assert replace(table, title="").markdown().startswith("| a")
+    shown = table._repr_html_()
+    head = '<table><caption>a title</caption><thead><tr><th title="its\nname (name)">a|name</th>'
+    assert shown.startswith(head + '<th title="one of &lt;x&gt; &amp; y (name)">kind</th>')
+    assert (
+        '</tr></thead><tbody><tr><td style="text-align:left">a|b</td><td style="text-align:left">x</td>'
+        '<td style="text-align:right">+1.0 (+0.0 … +2.0)</td><td style="text-align:right">0.5000</td>'
+    ) in shown
+    end = "</tr></tbody></table><p><small>undefined (1 row) gain: flat</small></p><p><small>undefined"
+    assert end in shown and "&lt;e&gt;" in shown and shown.endswith("(2 rows) p: flat</small></p>")
+    assert shown.count("yes</td></tr><tr><td") == 2
+    assert "<caption>" not in replace(table, title="")._repr_html_()
+
+
+def test_one_reason_of_several_columns_is_one_line() -> None:
+    table = gains()
+    assert replace(table, missing={(3, "gain"): "flat", (3, "p"): "flat"}).legend() == [
+        "undefined (1 row) gain, p: flat"
+    ]
+
+
+def test_of_a_long_table_the_largest_rows_are_shown() -> None:
+    table = gains(by="gain", most=2)
+    assert table.rows()["name"].tolist() == ["c\nd", "<e>"]
+    assert table.caption() == "a title; 2 of 5 rows, those with the largest gain"
+    assert gains(by="gain", most=5).caption() == gains(most=1).caption() == "a title"
+    assert gains(by="gain", most=5).rows()["name"].tolist() == table.frame["name"].tolist(), "in their order"
+    each = gains(by="gain", most=1, per=("kind",))
+    assert each.rows()["name"].tolist() == ["<e>", "c\nd"], "of x, then of y"
+    assert each.caption() == "a title; 2 of 5 rows, those with the largest gain of each kind"
+    both = gains(by="gain", most=1, per=("kind", "kept"))
+    assert both.rows()["name"].tolist() == ["<e>", "c\nd"] and both.caption().endswith("of each kind and kept")
+    frame = pd.DataFrame({"k": ["b", "a"] * 150, "v": [0.0, 1.0, 2.0] * 100})
+    many = Table(frame, (key("k", "k", "k"), key("v", "v", "v")), by="v", most=3)
+    assert many.rows().index.tolist() == [2, 5, 8], "equal rows stay in order"
+    assert replace(many, per=("k",)).rows().index.tolist() == [5, 11, 17, 2, 8, 14]
+    assert len(many.head().frame) == 20
+
+
+def test_parts_of_a_table_keep_their_reasons() -> None:
+    table = gains()
+    assert (len(table.head(4).frame), set(table.head(4).missing)) == (4, {(3, "gain"), (3, "gain_sd"), (3, "p")})
+    part = table.only([4, 0], "two")
+    assert part.frame["name"].tolist() == ["g", "a|b"] and part.frame.index.tolist() == [0, 1]
+    assert part.missing == {(0, "gain"): "cut|off", (0, "gain_sd"): "cut|off", (0, "p"): "flat"}
+    assert (part.title, part.columns) == ("two", table.columns)
+    frame, missing = descending(table.frame, table.missing, ["kind", "kept"])
+    assert frame["name"].tolist() == ["c\nd", "f", "a|b", "<e>", "g"] and frame.index.tolist() == [0, 1, 2, 3, 4]
+    assert list(frame) == list(table.frame) == list(part.frame)
+    assert missing[1, "gain"] == "flat" and missing[4, "p"] == "flat" and len(missing) == 6
+    short = table.short("gain")
+    names = ["name", "kind", "gain", "sd", "ci_low", "ci_high", "p", "kept", "undefined"]
+    assert list(short) == names and short["sd"].tolist()[:3] == [0.5, -1.5, 1.0]
+    assert reasons(short["undefined"][3]) == {"gain": "flat", "sd": "flat", "p": "flat"} and short["undefined"][0] == ""
+    units = short_units(table.columns, "gain")
+    assert list(units) == names[:-1] and units["sd"] == "nats, between texts" and units["ci_low"] == "nats"
+    columns = [replace(c, name=new, interval=None) for c, new in zip(table.columns, names[:-1], strict=True)]
+    again = Table.noted(short, tuple(columns), "t")
+    assert again.missing == {(at[0], {"gain_sd": "sd"}.get(at[1], at[1])): why for at, why in table.missing.items()}
+    assert Table.noted(table.frame, table.columns, "t").missing == {}
+    assert again.title == "t" and table.column("p") is table.columns[6]
+    with pytest.raises(InputError, match="unknown column 'ps': did you mean p"):
+        table.column("ps")
+
+
+def test_columns_of_an_estimate_say_what_they_are() -> None:
+    told = [(c.name, c.title, c.unit, c.format, c.shown, c.doc) for c in quantity("d", "change", "nats", "b − a")]
+    assert told == [
+        ("d", "change", "nats", "+.4f", True, "b − a"),
+        ("d_sd", "sd of change", "nats, between units", "+.4f", False,
+         "standard deviation of d between independent units"),
+        ("d_low", "change, lower", "nats", "+.4f", False, "lower end of the 95 % interval of d"),
+        ("d_high", "change, upper", "nats", "+.4f", False, "upper end of the 95 % interval of d"),
+        ("d_p", "p of change", "probability", "p", False, "p that d is 0"),
+        ("d_p_holm", "p, Holm", "probability", "p", True, "p of d, corrected over its family"),
+    ]  # fmt: skip
+    more: dict[str, Any] = {"format": ".1f", "sd": "seeds", "source": "Eq. 2", "shown": False}
+    first, spread, *_, holm = quantity("d", "change", "nats", "b − a", **more)
+    assert (first.interval, first.format, first.source, first.shown) == (("d_low", "d_high"), ".1f", "Eq. 2", False)
+    assert (spread.unit, spread.format, holm.shown) == ("nats, between seeds", ".1f", False)
+    (alone,) = quantity("d", "change", "nats", "b − a", tested=False, **more)
+    assert alone == replace(first, interval=None)
+    plain = described("d", "change", "nats", "b − a")
+    assert [c.name for c in plain] == ["d", "d_low", "d_high"] and {c.format for c in plain} == {".4f"}
+    assert [c.shown for c in plain] == [True, False, False]
+    n, clusters = counts("cases", "stories")
+    assert (n.name, n.title, n.unit, n.doc, n.format, n.shown) == ("n", "n", "cases", "how many cases", "d", False)
+    assert (clusters.name, clusters.title, clusters.unit) == ("clusters", "independent", "stories")
+    assert (clusters.doc, clusters.format, clusters.shown) == ("how many stories", "d", False)
 
 
 def test_values_are_taken_as_they_mean() -> None:
