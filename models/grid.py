@@ -35,6 +35,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +48,8 @@ from streamscope.models.errors import InputError, unknown
 from streamscope.models.launch import LaunchOptions, child, is_worker, launch
 from streamscope.models.ledger import Ledger, Released
 
+SCALE = "small"
+"""Of a run whose options do not say it: the default of `models.train`."""
 KEYS = ("presets", "seeds", "train", "settings", "parts")
 
 
@@ -201,7 +204,28 @@ def _part(grid: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
 def _distinct(cells: list[Cell]) -> list[Cell]:
     if len({cell.name for cell in cells}) < len(cells):
         raise InputError("a grid names a run twice: a preset with a setting and a seed")
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        other = first.setdefault(_what(cell), cell)
+        if other is not cell:
+            raise InputError(f"{other.name} and {cell.name} of a grid are one run: what they set differs in nothing")
     return cells
+
+
+def _what(cell: Cell) -> str:
+    """The model's configuration, not what was typed of it, and the other words: what a run is made of."""
+    from streamscope.models.config.presets import preset
+    from streamscope.models.config.serialization import parse_set, to_dict
+
+    name, *words = cell.argv
+    sets = [word for before, word in pairwise(words) if before == "--set"]
+    rest = [word for before, word in zip(["", *words], words, strict=False) if "--set" not in (before, word)]
+    scale = words[words.index("--scale") + 1] if "--scale" in words else SCALE
+    try:
+        config = to_dict(preset(name, scale, **parse_set(sets)))
+    except InputError as error:
+        raise InputError(f"{cell.name} of a grid: {error}") from None
+    return json.dumps([config, rest], default=str)
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

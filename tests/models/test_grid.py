@@ -50,12 +50,12 @@ device = "cpu"
 
 def test_cells_by_hand(tmp_path: Path) -> None:
     grid = {"presets": ["lfa", "pls"], "seeds": [0, 3], "train": {"data": "stories", "set": ["n_layers=4"]}}
-    grid["settings"] = {"fast": {"lr": 2e-3, "compile": True}, "wide": {"set": ["d_model=64"], "compile": False}}
+    grid["settings"] = {"fast": {"lr": 2e-3, "compile": True}, "wide": {"set": ["d_model=60"], "compile": False}}
     cells = cells_of(grid)
     names = ["lfa-fast-s0", "lfa-fast-s3", "lfa-wide-s0", "lfa-wide-s3"]
     assert [cell.name for cell in cells] == names + [name.replace("lfa", "pls") for name in names]
     fast = "lfa --data stories --set n_layers=4 --lr 0.002 --compile --seed 0"
-    wide = "lfa --data stories --set n_layers=4 --set d_model=64 --seed 3"
+    wide = "lfa --data stories --set n_layers=4 --set d_model=60 --seed 3"
     assert (" ".join(cells[0].argv), " ".join(cells[3].argv)) == (fast, wide)
     assert cells_of({"presets": ["lfa"]})[0].name == "lfa-s0"
     path = tmp_path / "grid.py"
@@ -197,3 +197,16 @@ def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
     with pytest.raises(InputError, match="lfa-a-s0 was begun with other options"):
         main([str(grid), "--out", str(out)])
     assert len(json.loads((out / "grid.json").read_text())) == 2
+
+
+def test_a_setting_that_changes_nothing_is_refused() -> None:
+    """dst-kron has RoPE: a run of its own with it would be trained twice, and taken for a comparison."""
+    grid = {"presets": ["dst-kron"], "train": {"data": "stories"}}
+    with pytest.raises(InputError, match="dst-kron-plain-s0 and dst-kron-rope-s0 of a grid are one run"):
+        cells_of({**grid, "settings": {"plain": {}, "rope": {"set": ["positions=rope"]}}})
+    found = cells_of({**grid, "settings": {"plain": {}, "none": {"set": ["positions=none"]}, "fast": {"lr": 2e-3}}})
+    assert len(found) == 3
+    parts = [{"presets": ["std-t"]}, {"presets": ["std-t"], "settings": {"rope": {"set": ["positions=rope"]}}}]
+    assert len(cells_of({"train": {"data": "stories"}, "parts": parts})) == 2
+    with pytest.raises(InputError, match="lfa-s0 of a grid: 6 heads do not divide the width 64"):
+        cells_of({"presets": ["lfa"], "train": {"set": ["d_model=64"]}})
