@@ -113,9 +113,24 @@ def write_tables(paper: str, tables: Mapping[str, pd.DataFrame], options: Any) -
 
 
 def write(paper: str, chosen: Mapping[str, PaperFigure], options: Any) -> None:
-    """Every figure into --out, a folder; all are drawn before the first is written."""
+    """Every figure into --out, a folder; all are drawn before the first is written.
+
+    With `all`, a figure for which these tables hold no case is left out, and why is said; raises `InputError` where one
+    was asked for by its number, or none can be drawn.
+    """
     folder, look = options.out or Path(), Look(options.width, options.grey)
-    drawn = {number: draw(figure, look, options.tables) for number, figure in chosen.items()}
+    drawn: dict[str, Any] = {}
+    why = ""
+    for number, figure in chosen.items():
+        try:
+            drawn[number] = draw(figure, look, options.tables)
+        except InputError as error:
+            if ALL not in options.figure or number in options.figure:
+                raise
+            why = f"figure {number} is not drawn: {error}"
+            print(why)
+    if why and not drawn:
+        raise InputError(f"no figure can be drawn of these tables; {why}")
     paths = {number: check_figure(folder / f"{paper}-figure-{number}.{options.format}") for number in drawn}
     for number, figure in drawn.items():
         write_figure(figure, paths[number])

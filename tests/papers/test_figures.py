@@ -178,6 +178,24 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
             pls.main(argv)
 
 
+def test_a_figure_without_a_case_is_named_among_all_and_refused_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    for name in {Path(table).name for one in figures_of("lfa").values() for table in one.tables}:
+        if (path := RESULTS / "lfa_tinystories" / f"{name}.parquet").is_file():
+            table = pd.read_parquet(path)
+            (table[table["selection"] != "over"] if name == "suppression" else table).to_parquet(folder / path.name)
+    numbers = [number for number, one in figures_of("lfa").items() if "lfa_tinystories/suppression" in one.tables]
+    argv = ["--tables", str(folder), "--format", "html", "--out", str(tmp_path)]
+    lfa.main([*argv, "--figure", "all"])
+    said = capsys.readouterr().out
+    assert "is not drawn: no run of these tables has heads over the threshold" in said and "written" in said
+    with pytest.raises(InputError, match="heads over the threshold"):
+        lfa.main([*argv, *(word for number in numbers for word in ("--figure", number))])
+
+
 def test_the_sheet_has_every_figure_once_and_the_script_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     figures.main(["--out", str(tmp_path / "sheet.html")])
     html = (tmp_path / "sheet.html").read_text()
