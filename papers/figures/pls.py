@@ -80,10 +80,11 @@ def steering(tables: Tables, look: Look) -> Any:
     rows = table[
         (table["measure"] == "probability") & (table["task"] == "capitalization") & (table["group"] == "entity")
     ]
+    level = "level" if "level" in rows else "mean"  # what the shipped tables, which are older, call it
     canvas = single(look, 0.75)
     for i, preset in enumerate(("pls", "c2")):
         for k, (_, one) in enumerate(rows[rows["preset"] == preset].groupby("seed")):
-            canvas.add_scatter(x=one["scale"], y=100 * one["mean"], name=NAMES[preset], legendgroup=preset,
+            canvas.add_scatter(x=one["scale"], y=100 * one[level], name=NAMES[preset], legendgroup=preset,
                                showlegend=k == 0, **look.line(i))  # fmt: skip
     note(canvas, floor(tables))
     canvas.update_xaxes(title="scale of the heads").update_yaxes(title="P(answer), %", rangemode="tozero")
@@ -104,6 +105,7 @@ def modularity(tables: Tables, look: Look) -> Any:
     seeds) and, in brackets, what is printed."""
     table, cases = tables["effects"], tables["cases"]
     rows = table[(table["measure"] == "probability") & table["group"].isin(GROUPS)]
+    effect = "delta" if "delta" in rows else "difference"  # what the shipped tables, which are older, call it
     single_cases = cases[
         (cases["task"] == "winograd") & (cases["group"] == "entity") & (cases["measure"] == "probability")
     ]
@@ -113,7 +115,7 @@ def modularity(tables: Tables, look: Look) -> Any:
     wide = 1.05 * 100 * float(single_cases["delta"].abs().max())
     for col, preset in enumerate(("pls", "c2"), 1):
         one = rows[rows["preset"] == preset]
-        mean = 100 * one.pivot_table(index="task", columns="group", values="difference").reindex([*TASKS])[[*GROUPS]]
+        mean = 100 * one.pivot_table(index="task", columns="group", values=effect).reindex([*TASKS])[[*GROUPS]]
         text = [[f"{mean.loc[task, group]:+.2f}" for group in GROUPS] for task in TASKS]
         for (task, group), name in TABLE2.items():
             text[TASKS.index(task)][GROUPS.index(group)] += f"<br>({printed(f'pls-t2-{name}-{preset}'):+g})"
