@@ -1,17 +1,18 @@
 """What is measured on one run: a row per quantity, with its unit, interval and n, or why there is none.
 
 parameters, flops                    forward FLOPs per token of a whole context
-loss … mixing                        the lines of the competence gate (`probes.phenomena`)
+loss … mixing                        the lines of the competence gate (`probes.phenomena`), on 300 pairs of stories
 top1.keys, top1.keys.recency         of the best head, chosen on one half of the cases and scored on the other; the
                                      share of cases in which the latest noun is meant (LFA Eq. 5)
 stability.keys                       Jaccard of the heads that look at the same noun (LFA Eq. 6)
-suppress.d                           |Cohen's d| of SPS without the head of the largest PDS (LFA §3.4)
-suppress.above                       how much more SPS changes than without random heads of the same layer's depth
+suppress.d                           |Cohen's d| of SPS without the head of the largest PDS (LFA §3.3, App. D)
+suppress.above                       that change of SPS less its mean over random heads
 heads.mean, heads.spread             loss without a head: mean and standard deviation over the heads
 heads.interaction                    |loss without a pair − its heads one at a time|, mean over random pairs
-hydra                                Σ compensation / Σ |direct effect| over heads, on log-odds of capitalization
+hydra                                share of the heads' direct effects that later layers give back, below 0 where they
+                                     add to them (`given_back`); log-odds of capitalization (McGrath et al. 2023)
 specialization, entropy              HSS of all heads (DST Eq. 18); of their attention, nats
-amplification                        loss at α = 16 less the loss at 1 (DST Eq. 11)
+amplification                        loss at α = 16 less the loss at 1 (DST Eq. 17)
 modes, modes.coverage                HDBSCAN clusters of 455-D features, and the share of tokens in one (PLS C.4)
 streams.spread                       share of the streams' squared length that is not their mean's, after the last
                                      layer (KROM)

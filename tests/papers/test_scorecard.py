@@ -5,13 +5,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from streamscope.models import load
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
 from streamscope.papers import scorecard
 from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.scales.training import cells
 from streamscope.papers.scorecard.figure import figure
-from streamscope.papers.scorecard.measure import Settings, given_back
+from streamscope.papers.scorecard.measure import Settings, _streams, given_back
 from streamscope.papers.scorecard.page import page, write
 from streamscope.papers.scorecard.report import (
     Scorecard,
@@ -24,6 +27,7 @@ from streamscope.papers.scorecard.report import (
     open_runs,
     recipes,
 )
+from streamscope.probes.contract import Documents
 
 ARMS = ("std-t+positions=rope", "lfa", "cfm")
 
@@ -67,6 +71,26 @@ def test_what_later_layers_give_back() -> None:
     assert given_back(direct, np.array([0.0, 0.0, 5.0])) == 0.0, "a head without an effect has nothing to repair"
     assert given_back(direct, 2 * direct) == -2.0
     assert np.isnan(given_back(np.zeros(2), np.ones(2)))
+
+
+def test_how_far_streams_lie_apart() -> None:
+    """Beside 1 − N ‖s̄‖² / Σ_n ‖s_n‖² in a loop over tokens; 0 where all streams are the same; none with one."""
+    model, data = load("stories/kromcanon-b2"), Documents(max_documents=2)
+    hook = f"blocks.{model.config.n_layers - 1}.hook_streams_post"
+    opened, shares = data.of(model), []
+    for ids in opened.rows():
+        with torch.no_grad(), capture(model, [hook]) as found:
+            model(torch.tensor([ids[: model.config.n_ctx]]))
+        s = found[hook][0].double().numpy()
+        own = [1 - s.shape[1] * np.square(t.mean(0)).sum() / np.square(t).sum() for t in s]
+        shares.append(np.mean(own))
+    _streams(rows := Rows(), model, opened)
+    assert rows.rows[0]["value"] == pytest.approx(np.mean(shares), abs=1e-9) and 0 < np.mean(shares) < 1
+    with edit(model, {hook: lambda streams, hook: streams.mean(2, keepdim=True).expand_as(streams)}):
+        _streams(same := Rows(), model, opened)
+    assert same.rows[0]["value"] == pytest.approx(0, abs=1e-9)
+    _streams(none := Rows(), load("stories/lfa"), None)
+    assert "no parallel streams" in none.rows[0]["undefined"]
 
 
 def test_p_is_uniform_where_nothing_is_between_arms() -> None:
