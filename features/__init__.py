@@ -1,4 +1,24 @@
-"""Per-token feature vectors that say how a token was processed: extraction, clusters, profiles (PLS §2)."""
+"""Per-token feature vectors that say how a token was processed: extraction, clusters, profiles (PLS §2).
+
+    from streamscope.features import Extract
+
+Every instrument of the room is here under its class's name, imported on first use.
+"""
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    from streamscope.aliases import instrument_of
+
+    return instrument_of(__name__, name)
+
+
+def __dir__() -> list[str]:
+    from streamscope.aliases import instruments_of
+
+    return sorted({*globals(), *instruments_of(__name__)} - {"Any"})
+
 
 if __name__ == "features":  # the folder of a clone, under its short name
     from streamscope.aliases import alias

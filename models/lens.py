@@ -1,5 +1,6 @@
 """What TransformerLens' tools expect of a model: `cfg`, run_with_cache, text (`models.weights` has the weights)."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -88,8 +89,32 @@ class LensConfig:
 FLAT = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
 
 
+LAYER = re.compile(r"(blocks\.)\d+\.")
+
+
+class NotCached(InputError, KeyError):
+    """A name that a cache does not hold; a `KeyError` as well, which TransformerLens' own functions wait for."""
+
+    __str__ = Exception.__str__  # KeyError's would quote the sentence
+
+
 class Cache(ActivationCache):
     """TransformerLens' cache, with the norms of our blocks."""
+
+    def __repr__(self) -> str:
+        """The hooks without their layers, and how many activations there are."""
+        kinds = dict.fromkeys(LAYER.sub(r"\1*.", name) for name in self.keys())
+        return f"Cache of {len(self)} activations: {', '.join(kinds)}"
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """An activation by its name, or by TransformerLens' short forms, as `cache["pattern", 0]`.
+
+        Raises `NotCached` for a name that is not in the cache, with the nearest ones.
+        """
+        try:
+            return super().__getitem__(key)
+        except KeyError as missing:
+            raise NotCached(str(unknown("activation", str(missing.args[0]), list(self.keys())))) from None
 
     def apply_ln_to_stack(self, residual_stack: Tensor, layer: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """As in TransformerLens; the blocks' statistics may be per head, which it cannot divide by."""

@@ -14,6 +14,12 @@ def __getattr__(name: str) -> Any:
     return instrument_of(__name__, name)
 
 
+def __dir__() -> list[str]:
+    from streamscope.aliases import instruments_of
+
+    return sorted({*globals(), *instruments_of(__name__)} - {"Any"})
+
+
 if __name__ == "probes":  # the folder of a clone, under its short name
     from streamscope.aliases import alias
 

@@ -20,6 +20,7 @@ answers at once.
 """
 
 import hashlib
+import inspect
 import json
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,12 +42,23 @@ if TYPE_CHECKING:
 Progress = Callable[[Iterable], Iterable]
 
 
+class _Signature:
+    """`__signature__` of a class of options: its fields with plain types, bounds left to the validation."""
+
+    def __get__(self, instance: Any, owner: type) -> inspect.Signature:
+        hints = typing.get_type_hints(owner)  # without Annotated and what stands in it
+        _, *given = inspect.signature(vars(owner)["__init__"]).parameters.values()
+        return inspect.Signature([one.replace(annotation=hints.get(one.name, one.annotation)) for one in given])
+
+
 class Validated:
     """Base of options: every field has the declared type and lies in its declared bounds, else `InputError` says so.
 
     A string becomes a tuple of one, lists and arrays become tuples, numpy numbers Python's; apart from that nothing is
     converted: True is no number, and "1" neither.
     """
+
+    __signature__: ClassVar[Any] = _Signature()
 
     def __post_init__(self) -> None:
         from pydantic import TypeAdapter, ValidationError
@@ -405,6 +417,12 @@ class Instrument(Validated):
     shared: ClassVar[bool] = False
     """Whether several processes can share the work on one run (`share`), and a killed command goes on inside it."""
 
+    @classmethod
+    def getdoc(cls) -> str:
+        """What a notebook shows for `Ablate?`: the documentation, then every option with its default."""
+        said = [f"{name} = {default!r}\n    {meaning}" for name, default, meaning in options_of(cls)]
+        return "\n".join([inspect.cleandoc(cls.__doc__ or ""), *(["", "Options:", ""] if said else []), *said])
+
     def measure(self, model: Any, *data: Any, progress: Progress = iter, like: Opened | None = None) -> "Result":
         """Measure a model, or the run that a string names, on data; kinds that are not given take their defaults.
 
@@ -584,6 +602,15 @@ def need_parts(model: Any, name: str) -> None:
     """Raise `InputError` for a model in TransformerLens' bridge, where an instrument reads our parts."""
     if not hasattr(model, "segment"):
         raise InputError(f"{name} reads the parts of a model; {model.config.name} is in a bridge, which has hooks only")
+
+
+def options_of(made: type[Instrument]) -> list[tuple[str, Any, str]]:
+    """(option, default, meaning) of the fields of an instrument, the meanings from the docstrings under them."""
+    source, found = inspect.getsource(made), []
+    for one in fields(made):
+        after = source.split(f"    {one.name}:", 1)[1].split('"""', 2)[1]
+        found.append((one.name, one.default, " ".join(after.split())))
+    return found
 
 
 OWN = ("name", "takes", "figures", "runs", "planted", "quick", "shared")

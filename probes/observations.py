@@ -105,6 +105,10 @@ class Observations:
         if np.isinf(self.total).any() or not (size[inside] > 0).all() or not np.isfinite(size[inside]).all():
             raise InputError(f"{self.measure.name}: totals must be finite, and sizes positive")
 
+    def __repr__(self) -> str:
+        cells, units = len(self.cells), len(self.units)
+        return f"Observations of {self.measure.name} ({self.measure.unit}): {cells} cells × {units} units"
+
     @property
     def sizes(self) -> np.ndarray:
         """[cells, units]"""

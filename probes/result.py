@@ -1,7 +1,7 @@
 """What an instrument gives back: tables that know their columns, and all that is needed to draw and compare them again.
 
     r = Ablate(heads="L4.*").measure(model, Documents("valid.txt"))
-    r                                           in a notebook: the tables and the first figure
+    r                                           the tables; in a notebook with the first figure
     r.table("heads").frame                      a pandas table
     r.figure("delta")                           plotly
     r.save("heads.parquet", figure="heads.pdf")
@@ -12,6 +12,7 @@ says so, and a cell without a value is "undefined", with the reason below the ta
 """
 
 import html
+import io
 import json
 import os
 import secrets
@@ -33,6 +34,7 @@ from pyarrow import csv
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
+from rich.text import Text
 
 from streamscope.models.disk import check_writable, write_atomically, write_text
 from streamscope.models.errors import InputError, unknown
@@ -47,6 +49,8 @@ from streamscope.probes.undefined import reasons as read_reasons
 
 FORMAT = 2
 """Of the files written by `Result.save`."""
+LONGEST = 60
+"""Rows that a table has at most where it shows itself, in a notebook or a Python shell."""
 OBSERVED = "observations"
 """What the file of observations adds to the main table's name."""
 
@@ -274,7 +278,7 @@ class Table:
         """On the terminal. Names fold where it is narrow; numbers are never cut."""
 
         columns, rows = self.cells()
-        grid, needed = Grid(title=escape(self.caption()), title_justify="left"), 1
+        grid, needed = Grid(), 1
         for i, column in enumerate(columns):
             widest = max((len(row[i]) for row in rows), default=0)
             least = max(min(widest, 16) if not column.format else widest, min(len(column.title), 8))
@@ -289,9 +293,22 @@ class Table:
             out = terminal if terminal.width >= needed else Console(width=needed, file=terminal.file)
         else:
             out = Console(width=max(160, needed))
+        if self.title:
+            out.print(Text(self.caption(), style="italic"))
         out.print(grid)
         for line in self.legend():
             print(line, file=out.file)
+
+    def _brief(self) -> "Table":
+        """The table, or the first rows of a long one, which its title then says."""
+        n = len(self.rows())
+        return self if n <= LONGEST else replace(self.head(), title=f"{self.title}; the first 20 of {n:,} rows")
+
+    def __repr__(self) -> str:
+        """As on the terminal; of a long table the first rows."""
+        written = Console(file=io.StringIO())
+        self._brief().print(written)
+        return written.file.getvalue().rstrip("\n")  # type: ignore[attr-defined]
 
     def markdown(self) -> str:
         """As a Markdown table, with its title above and the reasons of missing values below."""
@@ -303,7 +320,8 @@ class Table:
         return "\n".join([*lines, *(f"\n{_plain(line)}" for line in self.legend())])
 
     def _repr_html_(self) -> str:
-        columns, rows = self.cells()
+        brief = self._brief()
+        columns, rows = brief.cells()
         head = "".join(f'<th title="{html.escape(f"{c.doc} ({c.unit})", quote=True)}">{html.escape(c.title)}</th>'
                        for c in columns)  # fmt: skip
         align = ["right" if c.format else "left" for c in columns]
@@ -313,8 +331,8 @@ class Table:
             + "</tr>"
             for row in rows
         )  # fmt: skip
-        below = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in self.legend())
-        title = f"<caption>{html.escape(self.caption())}</caption>" if self.title else ""
+        below = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in brief.legend())
+        title = f"<caption>{html.escape(brief.caption())}</caption>" if self.title else ""
         return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
@@ -477,6 +495,16 @@ class Result:
         """Every table on the terminal."""
         for table in self.tables.values():
             table.print()
+
+    def __repr__(self) -> str:
+        """Every table as on the terminal, and what else there is."""
+        named = {
+            "table": list(self.tables),
+            "figure": [one.name for one in self.figures if getattr(one, "table", None) in (None, *self.tables)],
+            "array": list(self.arrays),
+        }
+        rest = [f"{what}s: {', '.join(names)}" for what, names in named.items() if names]
+        return "\n".join([*map(repr, self.tables.values()), "; ".join(rest)])
 
     def _repr_html_(self) -> str:
         parts = [table._repr_html_() for table in self.tables.values()]

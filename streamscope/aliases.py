@@ -8,6 +8,7 @@ room's `__init__` ends with
 """
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -15,6 +16,7 @@ from importlib.util import find_spec
 from types import CodeType, ModuleType
 from typing import Any
 
+WITH_INSTRUMENTS = ("probes", "interventions", "features")
 _ROOMS: set[str] = set()
 
 
@@ -53,15 +55,25 @@ _FINDER = _Finder()
 def instrument_of(room: str, name: str) -> Any:
     """The instrument class `name` of a room, for `from streamscope.interventions import Ablate`.
 
-    Raises `AttributeError` where the room has none of that name.
+    Raises `AttributeError` where the room has none of that name, with the room that has it, or the nearest names.
     """
-    if name[:1].isupper():
-        from streamscope.probes.contract import discover
+    if not name[:1].isupper():
+        raise AttributeError(f"module {room!r} has no attribute {name!r}")
+    if name in (here := instruments_of(room)):
+        return here[name]
+    others = (other for other in WITH_INSTRUMENTS if name in instruments_of(f"streamscope.{other}"))
+    if (other := next(others, None)) is not None:
+        raise AttributeError(f"{name} is an instrument of streamscope.{other}, not of {room}")
+    near = get_close_matches(name, here, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"its instruments are {', '.join(here)}"
+    raise AttributeError(f"{room} has no instrument {name!r}: {hint}")
 
-        for found in discover().values():
-            if found.__name__ == name and found.__module__.startswith(f"{room}."):
-                return found
-    raise AttributeError(f"module {room!r} has no attribute {name!r}")
+
+def instruments_of(room: str) -> dict[str, Any]:
+    """The instrument classes of a room by name."""
+    from streamscope.probes.contract import discover
+
+    return {one.__name__: one for one in discover().values() if one.__module__.startswith(f"{room}.")}
 
 
 def alias(room: str) -> None:

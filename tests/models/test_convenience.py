@@ -164,3 +164,14 @@ def test_patterns_of_names(model) -> None:
 def test_the_package_shows_its_names() -> None:
     assert {"build", "load", "preset"} <= set(dir(streamscope.models))
     assert "n_layers=2" in repr(build("lfa", "tiny").cfg)
+
+
+@torch.no_grad()
+def test_a_cache_says_what_it_holds_and_what_it_does_not(model) -> None:
+    _, cache = model.run_with_cache(TEXTS[0], names_filter=["blocks.*.attn.hook_z", "hook_embed"])
+    assert repr(cache) == f"Cache of {1 + model.cfg.n_layers} activations: hook_embed, blocks.*.attn.hook_z"
+    assert torch.equal(cache["z", 0], cache["blocks.0.attn.hook_z"])
+    with pytest.raises(InputError, match=r"^unknown activation 'blocks.0.attn.hook_zz': did you mean blocks.0.attn"):
+        cache["blocks.0.attn.hook_zz"]
+    with pytest.raises(KeyError, match="unknown activation 'hook_resid_post': did you mean hook_embed"):
+        cache["resid_post"]  # a layer is missing

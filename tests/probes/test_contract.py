@@ -1,5 +1,6 @@
 """What the contract promises of every instrument, and the house finds them by itself."""
 
+import inspect
 import subprocess
 import sys
 from dataclasses import fields
@@ -9,7 +10,7 @@ import pytest
 
 from streamscope.probes.check import main as check
 from streamscope.probes.check.measure import CHECKS, measured, problems
-from streamscope.probes.contract import discover
+from streamscope.probes.contract import Documents, discover, options_of
 from streamscope.probes.result import Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,3 +153,36 @@ def test_what_is_easily_overlooked_is_noted(tmp_path: Path, capsys: pytest.Captu
     assert said["other"] == ["note    figures without values in this small measurement: y"]
     assert said["mine"][0] == "note    figures without values in this small measurement: x, y"
     assert said["mine"][1:] == ["note    columns of table x without any value in it: x, x_sd, x_low, x_high"]
+
+
+def test_a_notebook_shows_options_with_plain_types_and_what_they_mean() -> None:
+    """`Ablate?` and the tooltip of `Ablate(`: no bounds, no fields of dataclasses."""
+    made = INSTRUMENTS["ablate"]
+    signature = inspect.signature(made)
+    assert list(signature.parameters) == [one.name for one in fields(made)]
+    assert signature.parameters["heads"].annotation == tuple[str, ...] and signature.parameters["draws"].default == 39
+    assert all("Bounds" not in str(inspect.signature(one)) for one in INSTRUMENTS.values())
+    assert "Bounds" not in str(inspect.signature(Documents))
+    said = made.getdoc()
+    assert (
+        said.startswith("Scale heads, one at a time")
+        and "\nscale = (0.0,)\n    Factors g on the heads' outputs." in said
+    )
+    for one in INSTRUMENTS.values():
+        assert all(f"\n{name} = " in one.getdoc() and meaning for name, _, meaning in options_of(one))
+
+
+def test_a_room_lists_its_instruments_and_knows_where_others_are() -> None:
+    import streamscope.features
+    import streamscope.interventions
+    import streamscope.probes
+
+    rooms = (streamscope.probes, streamscope.interventions, streamscope.features)
+    assert {one.__name__ for one in INSTRUMENTS.values()} == {n for room in rooms for n in dir(room) if n[0].isupper()}
+    with pytest.raises(AttributeError, match="Ablate is an instrument of streamscope.interventions, not of streamsc"):
+        _ = streamscope.probes.Ablate
+    with pytest.raises(AttributeError, match="has no instrument 'Ablat': did you mean Ablate or "):
+        _ = streamscope.interventions.Ablat
+    with pytest.raises(AttributeError, match="has no instrument 'Xyzzy': its instruments are Cluster, Extract, "):
+        _ = streamscope.features.Xyzzy
+    assert not hasattr(streamscope.probes, "nothing")

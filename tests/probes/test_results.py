@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from streamscope.models.errors import InputError
 from streamscope.papers.comparison.markdown import number
@@ -19,6 +20,7 @@ from streamscope.probes.contract import REGISTERED, Documents, Instrument, Promp
 from streamscope.probes.figures import Curve, HeadMap, Intervals, check_figure
 from streamscope.probes.observations import Contrast, Measure, Observations
 from streamscope.probes.result import (
+    LONGEST,
     Column,
     LongTable,
     Result,
@@ -330,6 +332,28 @@ def test_of_a_long_table_the_largest_rows_are_shown() -> None:
     assert many.rows().index.tolist() == [2, 5, 8], "equal rows stay in order"
     assert replace(many, per=("k",)).rows().index.tolist() == [5, 11, 17, 2, 8, 14]
     assert len(many.head().frame) == 20
+
+
+def test_a_result_shows_itself_as_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a shell without a notebook: the tables, not the fields of a dataclass."""
+    result = Steps().measure(Nobody())
+    result.table().print(Console(width=200))
+    assert repr(result.table()).split() == capsys.readouterr().out.split()
+    assert str(result).startswith(repr(result.table())) and "undefined (1 row)" in repr(result)
+    assert repr(result).splitlines()[-1] == "tables: main; figures: value"
+    assert repr(result.blocks["v"]).startswith("Observations of v (") and repr(result.blocks["v"]).count("\n") == 0
+
+
+def test_a_long_table_shows_its_first_rows_and_says_so() -> None:
+    frame = pd.DataFrame({"k": [f"row {i}" for i in range(LONGEST + 1)]})
+    table = Table(frame, (key("k", "k", "k"),), title="many")
+    assert repr(table).startswith("many; the first 20 of 61 rows\n"), (
+        "a title is as wide as the terminal, not the table"
+    )
+    for shown in (repr(table), table._repr_html_()):
+        assert "many; the first 20 of 61 rows" in shown and "row 19" in shown and "row 20" not in shown
+    assert "row 60" in table.markdown(), "files and pages have every row"
+    assert "row 59" in repr(replace(table, frame=frame.head(LONGEST)))
 
 
 def test_parts_of_a_table_keep_their_reasons() -> None:

@@ -37,10 +37,10 @@ SMALLER = {  # the same commands, so small that they end in seconds
     "interventions.steer_heads": ["--draws", "0", "--tasks", "capitalization-8", "--max-documents", "4"],
     "interventions.hydra": ["--tasks", "capitalization-8"],
     "probes.head_groups": ["--n", "60"],
-    "features.extract": ["--max-tokens", "1000"],
+    "features.extract": ["--max-tokens", "2500"],
     "features.cluster": ["--no-umap"],
     "features.predict_effects": ["--shuffles", "1", "--resamples", "100", "--folds", "3"],
-    "interventions.token_effects": ["--max-tokens", "1000"],
+    "interventions.token_effects": ["--max-tokens", "2500"],
     "interventions.suppress": ["--draws", "4", "--k", "1", "--gates", "0", "--measures", "sps"],
 }
 
