@@ -5,7 +5,13 @@
 Every instrument of the room is here under its class's name, imported on first use.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors
+    from streamscope.features.cluster import Cluster as Cluster
+    from streamscope.features.extract import Extract as Extract
+    from streamscope.features.predict_effects import PredictEffects as PredictEffects
+    from streamscope.features.profile import Profile as Profile
 
 
 def __getattr__(name: str) -> Any:
@@ -17,7 +23,7 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from streamscope.aliases import instruments_of
 
-    return sorted({*globals(), *instruments_of(__name__)} - {"Any"})
+    return sorted({*globals(), *instruments_of(__name__)} - {"Any", "TYPE_CHECKING"})
 
 
 if __name__ == "features":  # the folder of a clone, under its short name

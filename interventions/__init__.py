@@ -5,7 +5,21 @@
 Every instrument of the room is here under its class's name, imported on first use.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors
+    from streamscope.interventions.ablate import Ablate as Ablate
+    from streamscope.interventions.ablation_effects import AblationEffects as AblationEffects
+    from streamscope.interventions.abliterate import Abliterate as Abliterate
+    from streamscope.interventions.amplify import Amplify as Amplify
+    from streamscope.interventions.hydra import Hydra as Hydra
+    from streamscope.interventions.latents import Latents as Latents
+    from streamscope.interventions.patch import Patch as Patch
+    from streamscope.interventions.steer import Steer as Steer
+    from streamscope.interventions.steer_heads import SteerHeads as SteerHeads
+    from streamscope.interventions.streams import Streams as Streams
+    from streamscope.interventions.suppress import Suppress as Suppress
+    from streamscope.interventions.token_effects import TokenEffects as TokenEffects
 
 
 def __getattr__(name: str) -> Any:
@@ -17,7 +31,7 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from streamscope.aliases import instruments_of
 
-    return sorted({*globals(), *instruments_of(__name__)} - {"Any"})
+    return sorted({*globals(), *instruments_of(__name__)} - {"Any", "TYPE_CHECKING"})
 
 
 if __name__ == "interventions":  # the folder of a clone, under its short name

@@ -5,7 +5,23 @@
 Every instrument of the room is here under its class's name, imported on first use.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors
+    from streamscope.probes.coherence import Coherence as Coherence
+    from streamscope.probes.coreference import Coreference as Coreference
+    from streamscope.probes.directions import Directions as Directions
+    from streamscope.probes.head_groups import HeadGroups as HeadGroups
+    from streamscope.probes.heads import Heads as Heads
+    from streamscope.probes.linear import Linear as Linear
+    from streamscope.probes.logit_lens import LogitLens as LogitLens
+    from streamscope.probes.mixing_monitor import MixingMonitor as MixingMonitor
+    from streamscope.probes.pds import Pds as Pds
+    from streamscope.probes.phenomena import Phenomena as Phenomena
+    from streamscope.probes.picture import Picture as Picture
+    from streamscope.probes.routing import Routing as Routing
+    from streamscope.probes.specialization import Specialization as Specialization
+    from streamscope.probes.sps import Sps as Sps
 
 
 def __getattr__(name: str) -> Any:
@@ -17,7 +33,7 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from streamscope.aliases import instruments_of
 
-    return sorted({*globals(), *instruments_of(__name__)} - {"Any"})
+    return sorted({*globals(), *instruments_of(__name__)} - {"Any", "TYPE_CHECKING"})
 
 
 if __name__ == "probes":  # the folder of a clone, under its short name

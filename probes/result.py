@@ -503,7 +503,9 @@ class Result:
             "figure": [one.name for one in self.figures if getattr(one, "table", None) in (None, *self.tables)],
             "array": list(self.arrays),
         }
-        rest = [f"{what}s: {', '.join(names)}" for what, names in named.items() if names]
+        rest = [
+            f"{what}s: {', '.join(names[:9])}{', …' if names[9:] else ''}" for what, names in named.items() if names
+        ]
         return "\n".join([*map(repr, self.tables.values()), "; ".join(rest)])
 
     def _repr_html_(self) -> str:

@@ -179,6 +179,11 @@ def test_a_room_lists_its_instruments_and_knows_where_others_are() -> None:
 
     rooms = (streamscope.probes, streamscope.interventions, streamscope.features)
     assert {one.__name__ for one in INSTRUMENTS.values()} == {n for room in rooms for n in dir(room) if n[0].isupper()}
+    for room in rooms:  # what type checkers see of it
+        text = Path(room.__file__ or "").read_text(encoding="utf-8")
+        for one in INSTRUMENTS.values():
+            line = f"    from {one.__module__} import {one.__name__} as {one.__name__}\n"
+            assert (line in text) == one.__module__.startswith(f"{room.__name__}."), line
     with pytest.raises(AttributeError, match="Ablate is an instrument of streamscope.interventions, not of streamsc"):
         _ = streamscope.probes.Ablate
     with pytest.raises(AttributeError, match="has no instrument 'Ablat': did you mean Ablate or "):
