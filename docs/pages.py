@@ -147,7 +147,8 @@ def instruments() -> str:
         parts.append(f"## {name}\n\n{inspect.getdoc(made)}\n")
         where = f"{made.__module__}"
         parts.append(f"`from {where} import {made.__name__}`, `streamscope {name}`\n")
-        parts.append(table(["option", "default", "meaning"], list(options(made))))
+        has = list(options(made))
+        parts.append(table(["option", "default", "meaning"], has) if has else "It has no options of its own.\n")
         taken = [f"`{type(one).__name__}`" for one in made.takes]
         parts.append(f"\nData: {', '.join(taken) or 'none'}.\n")
         for title, columns in tables(made).items():

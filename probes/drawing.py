@@ -123,6 +123,12 @@ def axis(column: Column) -> str:
     return f"{column.title} [{column.unit}]"
 
 
+def _bar(column: Column) -> dict[str, Any]:
+    """The bar of a map's colours: title, and the unit up to its first comma, for a bar has less room than an axis."""
+    short = replace(column, unit=column.unit.split(",")[0])
+    return {"title": {"text": axis(short), "side": "right"}, "thickness": 14}
+
+
 @singledispatch
 def _draw(figure: Figure, table: Table) -> go.Figure | None:
     raise TypeError(f"{type(figure).__name__} cannot be drawn; register a function for it here")
@@ -157,7 +163,7 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             texttemplate="%{text}" if figure.text else f"%{{z:{digits}}}" if grid.size <= MOST_NUMBERS else None,
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
             colorscale="RdBu_r" if signed else "Blues", zmin=-limit if signed else 0.0, zmax=limit,
-            colorbar={"title": {"text": column.unit.split(",")[0], "side": "right"}, "thickness": 14},
+            colorbar=_bar(column),
         )
     )  # fmt: skip
     for at, called, values in ((axes[1], figure.names, grid.columns), (axes[0], figure.row_names, grid.index)):
@@ -282,7 +288,7 @@ def _(figure: Matrix, table: Table) -> go.Figure | None:
         go.Heatmap(
             z=grid, x=names, y=names, colorscale="RdBu_r", zmin=-limit, zmax=limit, hoverongaps=False,
             hovertemplate="%{y} and %{x}: %{z:+.4f}<extra></extra>",
-            colorbar={"title": table.column(figure.y).unit.split(",")[0]},
+            colorbar=_bar(table.column(figure.y)),
         )
     )  # fmt: skip
     drawn.update_layout(plot_bgcolor="#999", height=760)  # pairs that were not measured are grey

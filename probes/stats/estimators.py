@@ -250,11 +250,14 @@ def ratio_of_sums(
     `sd` is the standard deviation of y_d / n_d between clusters. `within` says which cells share labels; n is then the
     fewest labels of a kind.
 
-    Raises `InputError` for fewer than two clusters, empty clusters and values that are not finite.
+    Raises `InputError` for totals and counts of different lengths, fewer than two clusters, empty clusters and values
+    that are not finite.
     """
     y, n = np.asarray(totals, float), np.asarray(counts, float)
     shared, d = (None, len(y)) if within is None else (within.shared, within.count)
-    if len(y) != len(n) or d < 2:
+    if len(y) != len(n):
+        raise InputError(f"{len(y)} totals and {len(n)} counts: give one of each per document")
+    if d < 2:
         raise InputError(f"an interval over documents needs at least two documents, got {d}")
     if (n <= 0).any() or not (np.isfinite(y).all() and np.isfinite(n).all()):
         raise InputError("totals must be finite and every document must have at least one token")

@@ -344,6 +344,11 @@ def test_a_result_shows_itself_as_it_is_printed(capsys: pytest.CaptureFixture[st
     assert repr(result.blocks["v"]).startswith("Observations of v (") and repr(result.blocks["v"]).count("\n") == 0
 
 
+def test_a_map_says_what_its_colours_are() -> None:
+    bar = Steps().measure(Nobody()).figure("value").data[0].colorbar
+    assert bar.title.text == "value [steps]"
+
+
 def test_a_long_table_shows_its_first_rows_and_says_so() -> None:
     frame = pd.DataFrame({"k": [f"row {i}" for i in range(LONGEST + 1)]})
     table = Table(frame, (key("k", "k", "k"),), title="many")

@@ -223,7 +223,7 @@ def test_bootstrap_of_what_some_resamples_lack_is_quiet() -> None:
         (lambda: mean([1.0, 2.0], confidence=1.0), "between 0 and 1"),
         (lambda: mean([1.0, 2.0], confidence=0.0), "between 0 and 1"),
         (lambda: ratio_of_sums(np.ones(1), np.ones(1)), "at least two documents"),
-        (lambda: ratio_of_sums(np.ones(2), np.ones(3)), "documents"),
+        (lambda: ratio_of_sums(np.ones(2), np.ones(3)), "^2 totals and 3 counts: give one of each"),
         (lambda: ratio_of_sums(np.ones(2), np.array([1.0, 0])), "at least one token"),
         (lambda: ratio_of_sums(np.array([1.0, np.inf]), np.ones(2)), "^totals must be finite"),
         (lambda: cluster_bootstrap(ratio, np.ones(7), np.ones(7)), "at least 8 clusters, got 7"),
