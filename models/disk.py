@@ -332,9 +332,8 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
         with suppress(OSError):
             part.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise InputError(
-                f"cannot write {path}: {error.strerror or error}; the previous file is untouched"
-            ) from None
+            left = "the previous file is untouched" if path.exists() else "nothing was written"
+            raise InputError(f"cannot write {path}: {error.strerror or error}; {left}") from None
         raise
 
 

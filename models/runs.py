@@ -102,6 +102,7 @@ def _row(run: Path, below: Path) -> dict[str, Any]:
 
 def _show(run: Path) -> None:
     from streamscope.models.checkpoint import run_folder, snapshots
+    from streamscope.models.text.shards import counted
     from streamscope.models.training.run import read_metrics
 
     manifest, metrics = _manifest(run, Trained), read_metrics(run_folder(run))
@@ -124,7 +125,8 @@ def _show(run: Path) -> None:
     print(f"{'command':13s} {' '.join(manifest['argv'])}")
     if "parent" in manifest:  # fine-tuned or edited: what follows about data is the parent's
         print(f"{'made from':13s} {manifest['parent']['run']}")
-    print(f"{'data':13s} {data['source']['source']}: {data['n_tokens']:,} tokens in {data['n_documents']:,} documents")
+    documents = counted(data["n_documents"], manifest["data"]["valid"])
+    print(f"{'data':13s} {data['source']['source']}: {data['n_tokens']:,} tokens in {documents}")
     _print(
         [
             {"step": r["step"], "loss": f"{r['loss']:.4f}", "perplexity": f"{r['perplexity']:.2f}"}

@@ -183,6 +183,7 @@ def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
 
 
 def _fit(trainer: Any, data: Any) -> None:
+    from streamscope.models.text.shards import counted
     from streamscope.models.training.loop import run_to_end
 
     model, folder = trainer.model, trainer.run.folder
@@ -190,7 +191,7 @@ def _fit(trainer: Any, data: Any) -> None:
         lengths = ", then ".join(f"{phase.batch} x {phase.n_ctx}" for phase in trainer.phases)
         print(
             f"{model.config.name} {model.config.mixing}: {model.n_params():,} parameters; "
-            f"{data.train.n_tokens:,} training tokens in {data.train.n_documents:,} documents, "
+            f"{data.train.n_tokens:,} training tokens in {counted(data.train.n_documents, data.valid.meta)}, "
             f"{data.valid.n_tokens:,} for validation ({data.valid.meta['rule']}); "
             f"{trainer.steps} steps of {lengths} tokens -> {folder}",
             file=sys.stderr,

@@ -8,6 +8,7 @@ from streamscope.models.checkpoint import read_manifest, run_folder, snapshot_st
 from streamscope.models.config import ModelConfig
 from streamscope.models.describe import parameters_by_part
 from streamscope.models.disk import Config, read_json
+from streamscope.models.text.shards import counted
 from streamscope.models.training.config import tokens_seen
 from streamscope.models.training.run import read_metrics
 
@@ -75,8 +76,8 @@ def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> st
     train, step = manifest.get("data", {}).get("train"), manifest.get("step")
     if train is not None:
         lines.append(
-            f"Data: `{train['source']['source']}`, {train['n_documents']:,} documents, {train['n_tokens']:,} tokens, "
-            f"fingerprint `{train['corpus'][:12]}`."
+            f"Data: `{train['source']['source']}`, {counted(train['n_documents'], manifest['data']['valid'])}, "
+            f"{train['n_tokens']:,} tokens, fingerprint `{train['corpus'][:12]}`."
         )
     training = read_json(folder / "config.json", Config).get("training", {})
     if step is not None and "batch_size" in training and "pairs" not in training:
@@ -115,6 +116,12 @@ def _measured(folder: Path, run: str) -> str:
         _, found_table, rest = text.partition("\n|")
         meant = rest.partition("\nLicence:")[0]  # the table, and below it what its lines say
         if found_table:
+            if "| loss " in meant and lines:
+                lines.append(
+                    "The loss below is another one: this is the training's last evaluation, of the windows that "
+                    "training makes of its validation data; the card's is of documents, each read from its beginning "
+                    "and cut at the context."
+                )
             lines.append(f"From the card of the run `{run}`:\n\n|{meant.rstrip()}")
     return "\n\n".join(lines) or "Nothing was measured on this run."
 

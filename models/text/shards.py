@@ -20,7 +20,7 @@ import array
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain, pairwise
 from pathlib import Path
@@ -314,6 +314,11 @@ def _rule(part: str, valid_fraction: float, blocks: int | None = None) -> str:
     side = "below" if part == "valid" else "not below"
     bound = round(valid_fraction * SPLIT_BINS)
     return f"documents whose text's sha256 (first 8 hex digits, modulo {SPLIT_BINS}) is {side} {bound}"
+
+
+def counted(n: int, valid: Mapping[str, Any]) -> str:
+    """n documents, or n parts of documents, where what is held out (the meta of its shards) are ends of blocks."""
+    return f"{n:,} {'parts of ' if valid.get('rule', '').endswith(' blocks of every document') else ''}documents"
 
 
 def _keeper(part: str, valid_fraction: float) -> Callable[[str], bool]:

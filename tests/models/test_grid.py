@@ -151,7 +151,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
     # a run is killed with its worker in the middle; another cannot be trained
     out, grid = tmp_path / "grid", toml(corpus, tmp_path / "grid.toml", '["lfa"]')
-    grid.write_text(grid.read_text() + '[settings.a]\n[settings.b]\nset = ["n_layers=0"]\n')
+    grid.write_text(grid.read_text() + "[settings.a]\n[settings.b]\ntokenizer = "nowhere.json"\n")
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     worker = subprocess.Popen(
         [sys.executable, "-m", "models.grid", str(grid), "--out", str(out)],
@@ -177,7 +177,7 @@ def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
     main([str(grid), "--out", str(out)])
     said = capsys.readouterr().out
     assert [ledger.state(f"lfa-{s}-s0").kind for s in "ab"] == ["done", "failed"]
-    told = "n_layers must be from 1 to 4,096, got 0"
+    told = "tokenizer nowhere.json does not exist"
     assert told in ledger.state("lfa-b-s0").detail and told in said
     argv = cells_of(read_grid(grid))[0].argv
     train([*argv, "--out", str(tmp_path / "whole")])

@@ -330,7 +330,14 @@ def test_two_processes_may_write_one_table(tmp_path: Path) -> None:
         write_atomically(path, inner)
         assert part.read_text() == "outer"
 
+    def full(part: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(InputError, match="No space left on device; nothing was written$"):
+        write_atomically(path, full)
     write_atomically(path, outer)
+    with pytest.raises(InputError, match="No space left on device; the previous file is untouched$"):
+        write_atomically(path, full)
     assert path.read_text() == "outer"
     assert len(set(seen)) == 2
     assert os.listdir(tmp_path) == ["x"]

@@ -72,6 +72,7 @@ def test_a_book_trains_without_a_separator(book: Path, tmp_path: Path, capsys: p
     train([*argv[:at], *argv[at + 2 :], "--valid-fraction", "0.2"])
     told = " ".join(capsys.readouterr().err.split())
     assert "the last 0.2 of each of the 10 blocks of every document" in told
+    assert "tokens in 10 parts of documents, " in told, "one book is not ten documents"
     manifest, config = (json.loads((out / name).read_text()) for name in ("manifest.json", "config.json"))
     assert manifest["data"]["valid"]["rule"] == "the last 0.2 of each of the 10 blocks of every document"
     assert manifest["data"]["train"]["rule"] == "all but the last 0.2 of each of the 10 blocks of every document"
