@@ -151,7 +151,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
     # a run is killed with its worker in the middle; another cannot be trained
     out, grid = tmp_path / "grid", toml(corpus, tmp_path / "grid.toml", '["lfa"]')
-    grid.write_text(grid.read_text() + "[settings.a]\n[settings.b]\ntokenizer = "nowhere.json"\n")
+    grid.write_text(grid.read_text() + '[settings.a]\n[settings.b]\ntokenizer = "nowhere.json"\n')
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     worker = subprocess.Popen(
         [sys.executable, "-m", "models.grid", str(grid), "--out", str(out)],
