@@ -40,6 +40,7 @@ from streamscope.models.config.parts import (
     RMSNorm,
     Rope,
     Single,
+    Stretch,
     TokenFactor,
 )
 from streamscope.models.errors import InputError
@@ -83,6 +84,7 @@ __all__ = [
     "Rope",
     "Single",
     "Stochastic",
+    "Stretch",
     "Supervision",
     "TokenFactor",
 ]

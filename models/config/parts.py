@@ -252,6 +252,33 @@ class Positions(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stretch(Part):
+    """Slower rotations for contexts longer than those of the training, by Llama 3.1's rule.
+
+    A frequency θ of wavelength λ = 2π/θ becomes θ ((1 − s)/factor + s), s = (original/λ − low)/(high − low), held
+    between 0 and 1: short waves stay, waves longer than original/low are `factor` times as long, those between are
+    blended. With original = 0 all are `factor` times as long (linear scaling).
+    """
+
+    kind: ClassVar[str] = "stretch"
+    factor: float
+    """How many times as long the longest waves become."""
+    original: int
+    """The context of the training, in tokens; 0 stretches every wave alike."""
+    low: float = 1.0
+    """Waves longer than original/low are stretched whole."""
+    high: float = 4.0
+    """Waves shorter than original/high stay."""
+
+    def __post_init__(self) -> None:
+        if self.factor <= 0 or self.original < 0 or not 0 <= self.low < self.high:
+            raise InputError(
+                f"stretched positions need factor > 0, original >= 0 and 0 <= low < high, got {self.factor}, "
+                f"{self.original}, {self.low}, {self.high}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rope(Positions):
     """Rotary positions, half-rotate layout."""
 
@@ -261,6 +288,8 @@ class Rope(Positions):
     """Wavelength base θ."""
     fraction: float = 1.0
     """Share of each head's width that is rotated (Canon recommends 0.25)."""
+    stretch: Stretch | None = None
+    """Slower rotations, for a longer context than that of the training."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from streamscope.models.config import (
     RMSNorm,
     Rope,
     Single,
+    Stretch,
 )
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.decoder import Decoder
@@ -128,7 +129,12 @@ def their_activation(config: ModelConfig) -> str:
 def sizes(config: ModelConfig) -> dict[str, Any]:
     """What families with rotary positions name alike."""
     turn = config.positions if isinstance(config.positions, Rope) else Rope()
-    rule = {"rope_type": "default", "rope_theta": turn.base, "partial_rotary_factor": turn.fraction}
+    rule: dict[str, Any] = {"rope_type": "default", "rope_theta": turn.base, "partial_rotary_factor": turn.fraction}
+    if (to := turn.stretch) is not None:
+        rule |= {"rope_type": "llama3" if to.original else "linear", "factor": to.factor}
+        if to.original:
+            rule |= {"original_max_position_embeddings": to.original}
+            rule |= {"low_freq_factor": to.low, "high_freq_factor": to.high}
     return {
         "num_hidden_layers": config.n_layers, "hidden_size": config.d_model, "num_attention_heads": config.n_heads,
         "vocab_size": config.d_vocab, "max_position_embeddings": config.n_ctx, "intermediate_size": config.d_mlp,
@@ -142,16 +148,24 @@ def any_bias(config: ModelConfig, names: str) -> bool:
 
 
 def rope(theirs: Theirs, *, fraction: float = 1.0) -> Rope:
-    """Rotary positions. Raises `InputError` for a rule that stretches them."""
+    """Rotary positions, as they are or stretched (`config.Stretch`). Raises `InputError` for rules that we lack."""
     rule: Theirs = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
     kind = rule.get("rope_type", rule.get("type", "default"))
-    if kind != "default":
+    if kind not in ("default", "linear", "llama3"):
         raise InputError(
-            f"rotary positions of the kind {kind!r} have no part here; those of the kind 'default' are read"
+            f"rotary positions of the kind {kind!r} have no part here; those of the kinds 'default', 'linear' and "
+            "'llama3' are read"
         )
+    stretch = None
+    if kind == "linear":
+        stretch = Stretch(factor=float(rule["factor"]), original=0)
+    elif kind == "llama3":
+        waves = [float(rule[f"{name}_freq_factor"]) for name in ("low", "high")]
+        original = int(rule["original_max_position_embeddings"])
+        stretch = Stretch(factor=float(rule["factor"]), original=original, low=waves[0], high=waves[1])
     base = rule.get("rope_theta", theirs.get("rope_theta", theirs.get("rotary_emb_base", 10_000.0)))
     share = rule.get("partial_rotary_factor", theirs.get("partial_rotary_factor", theirs.get("rotary_pct", fraction)))
-    return Rope(base=float(base), fraction=float(share))
+    return Rope(base=float(base), fraction=float(share), stretch=stretch)
 
 
 def gpt2(theirs: Theirs) -> ModelConfig:

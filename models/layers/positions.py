@@ -41,7 +41,10 @@ class Positions(nn.Module):
 
 @implements(c.Rope)
 class Rope(Positions):
-    """x_t -> x_t cos(t θ) + rotate_half(x_t) sin(t θ), θ_i = base^(−2i/R) on the first R dimensions."""
+    """x_t -> x_t cos(t θ) + rotate_half(x_t) sin(t θ), θ_i = base^(−2i/R) on the first R dimensions.
+
+    Stretched, θ_i ((1 − s_i)/factor + s_i) stands for θ_i (`config.Stretch`).
+    """
 
     cos: Tensor
     sin: Tensor
@@ -49,13 +52,16 @@ class Rope(Positions):
     def __init__(self, spec: c.Rope, d_head: int, n_heads: int, n_ctx: int) -> None:
         super().__init__(spec, d_head, n_heads, n_ctx)
         self.rotated = int(d_head * spec.fraction)
-        self.base, self.n_ctx = spec.base, n_ctx
+        self.base, self.stretch, self.n_ctx = spec.base, spec.stretch, n_ctx
         for name, table in self._tables(torch.float32).items():
             self.register_buffer(name, table, persistent=False)
 
     def _tables(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """cos and sin of t θ_i, [T, 1, R], computed in fp64."""
         theta = self.base ** (-torch.arange(0, self.rotated, 2, dtype=torch.float64) / self.rotated)
+        if (to := self.stretch) is not None:
+            s = ((to.original * theta / (2 * math.pi) - to.low) / (to.high - to.low)).clamp(0, 1)
+            theta = theta * ((1 - s) / to.factor + s)
         angle = torch.outer(torch.arange(self.n_ctx, dtype=torch.float64), theta)
         angle = torch.cat([angle, angle], -1)[:, None, :]
         return {"cos": angle.cos().to(dtype), "sin": angle.sin().to(dtype)}

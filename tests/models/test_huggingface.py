@@ -15,6 +15,9 @@ from streamscope.models.huggingface import main
 SIZES = dict(vocab_size=260, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
 BASE = dict(SIZES, max_position_embeddings=40)
 LLAMA = dict(BASE, num_key_value_heads=2, rms_norm_eps=1e-6)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=30)  # fmt: skip
+"""Of twelve waves here some stay, some are stretched, some are between."""
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", dict(vocab_size=260, n_embd=48, n_layer=3, n_head=4, n_positions=40)),
     "gpt2-untied": ("GPT2", dict(vocab_size=260, n_embd=48, n_layer=2, n_head=4, n_positions=40, n_inner=70,
@@ -26,6 +29,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", dict(LLAMA)),
     "llama-wide-heads": ("Llama", dict(LLAMA, head_dim=20, attention_bias=True, mlp_bias=True,
                                        tie_word_embeddings=True)),
+    "llama-3": ("Llama", dict(LLAMA, rope_parameters=LLAMA3)),
+    "llama-linear": ("Llama", dict(LLAMA, rope_parameters=dict(rope_type="linear", rope_theta=500.0, factor=2.5))),
     "qwen2": ("Qwen2", dict(LLAMA)),
     "qwen3": ("Qwen3", dict(LLAMA, head_dim=16)),
 }  # fmt: skip

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from streamscope.models import config as c
+from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.layers.attention import Attention, HeadGate
 from streamscope.models.layers.mlp import Mlp
@@ -109,6 +110,33 @@ def test_rope(fraction: float, base: float) -> None:
     torch.testing.assert_close(y, rope(x, base, rotated), rtol=0, atol=1e-6)
     assert torch.equal(y[..., rotated:], x[..., rotated:]), "the rest is not touched"
     assert torch.equal(y[:, 0], x[:, 0]), "position 0 is not turned"
+
+
+def test_stretched_positions_wave_by_wave() -> None:
+    """Llama 3.1's rule, case by case; with original 0 every wave is as many times as long."""
+    factor, original, low, high, width, base = 8.0, 40, 1.0, 4.0, 24, 500.0
+    spec = c.Rope(base=base, stretch=c.Stretch(factor=factor, original=original, low=low, high=high))
+    part = module_for(spec)(spec, width, 1, 50).double()
+    seen = set()
+    for i in range(width // 2):
+        theta = base ** (-2 * i / width)
+        wave = 2 * math.pi / theta
+        if wave > original / low:
+            theta, kind = theta / factor, "stretched"
+        elif wave < original / high:
+            kind = "as it was"
+        else:
+            s = (original / wave - low) / (high - low)
+            theta, kind = (1 - s) * theta / factor + s * theta, "between"
+        seen.add(kind)
+        want = torch.tensor([math.cos(t * theta) for t in range(50)], dtype=torch.float64)
+        torch.testing.assert_close(part.cos[:, 0, i], want, rtol=0, atol=1e-12)
+    assert len(seen) == 3
+    linear, plain = c.Rope(base=base, stretch=c.Stretch(factor=5.0, original=0)), c.Rope(base=base)
+    five, one = (module_for(spec)(spec, width, 1, 50).double() for spec in (linear, plain))
+    torch.testing.assert_close(five.sin[::5], one.sin[:10], rtol=0, atol=1e-12)
+    with pytest.raises(InputError, match="stretched positions need factor > 0"):
+        c.Stretch(factor=0.0, original=40)
 
 
 def test_rope_of_a_double_model_is_exact_to_double() -> None:
