@@ -214,7 +214,7 @@ class Table:
         names = {f"{name}_{long}": short for long, short in SHORT.items()}
         told = Table(
             self.frame.rename(columns=names),
-            tuple(replace(c, name=names.get(c.name, c.name), interval=None) for c in self.columns),
+            tuple(replace(c, name=names.get(c.name, c.name)) for c in self.columns),
             {(row, names.get(column, column)): why for (row, column), why in self.missing.items()},
         )
         return _told(told)
@@ -358,8 +358,7 @@ class LongTable(Table):
         Raises `InputError` as `Table`.
         """
 
-        self.__dict__.update(files=tuple(files), columns=columns, title=title, most=most, keep=keep, missing={}, by="",
-                             per=())  # fmt: skip
+        self.__dict__.update(files=tuple(files), columns=columns, title=title, most=most, keep=keep, missing={})
         Table(pq.read_schema(self.files[0]).empty_table().to_pandas(), columns, title=title)
 
     if TYPE_CHECKING:
@@ -391,7 +390,7 @@ class LongTable(Table):
         for path in self.files:
             with pq.ParquetFile(path) as file:
                 for i in range(file.num_row_groups):
-                    yield file.read_row_group(i, columns=columns if columns is None else list(columns))
+                    yield file.read_row_group(i, columns=columns)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -430,7 +429,7 @@ def write_batches(path: Path, batches: Iterable[pa.Table], told: Mapping[bytes, 
             for batch in batches:
                 if writer is None:
                     schema = batch.schema.with_metadata({**(batch.schema.metadata or {}), **told})
-                    texts = [field.name for field in schema if str(field.type) == "string"]
+                    texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
                     writer = pq.ParquetWriter(part, schema, use_dictionary=texts)
                 writer.write_table(batch.cast(schema))
         finally:
@@ -500,7 +499,7 @@ class Result:
         """Every table as on the terminal, and what else there is."""
         named = {
             "table": list(self.tables),
-            "figure": [one.name for one in self.figures if getattr(one, "table", None) in (None, *self.tables)],
+            "figure": [one.name for one in self.figures if one.table in (None, *self.tables)],
             "array": list(self.arrays),
         }
         rest = [
@@ -566,10 +565,11 @@ class Result:
             done.append(path if i == 0 else path.with_stem(f"{path.stem}-{name}"))
             _write_text(done[-1], table)
         try:
-            before = json.loads(beside.read_text(encoding="utf-8"))["files"] if beside.is_file() else []
-        except (ValueError, KeyError, TypeError):  # another's file, or a damaged one
-            before = []
-        for old in {path.with_name(name) for name in before} - set(done):
+            named = json.loads(beside.read_text(encoding="utf-8"))["files"] if beside.is_file() else []
+            before = {path.with_name(name) for name in named if name.endswith(".csv")}
+        except (ValueError, KeyError, TypeError, AttributeError):  # another's file, or a damaged one
+            before = set()
+        for old in before - set(done):
             old.unlink(missing_ok=True)
         if self.arrays:
             done.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, dict(self.about)))
@@ -711,7 +711,7 @@ def _write_text(path: Path, table: Table) -> None:
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
 
     tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
-    write_tensors(path, tensors, {"about": json.dumps(about)})
+    write_tensors(path, tensors, {"about": json.dumps(about, default=_plain_number)})
     return path
 
 

@@ -1,6 +1,7 @@
 """Tables of more rows than memory should hold: written batch by batch, read in part, in memory that stays flat."""
 
 import gc
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def test_rows_come_back_in_order_and_groups(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(one.head(12).frame, whole.head(12))
         assert one.columns == COLUMNS
     assert [batch.column_names for batch in table.batches(["x"])] == [["x"]] * 3
+    assert [batch.column_names for batch in table.batches(("x", "token"))] == [["x", "token"]] * 3
     Result.load(path).save(path)  # where it is read from
     pd.testing.assert_frame_equal(pd.read_parquet(path), whole)
 
@@ -53,13 +55,31 @@ def test_the_first_rows_are_shown(capsys: pytest.CaptureFixture) -> None:
     assert "t4" in made.table().markdown() and "t5" not in made._repr_html_()
 
 
-def test_the_rows_go_with_the_table() -> None:
-    table = LongTable.of(batches(1), COLUMNS)
-    folder = table.files[0].parent
-    assert folder.is_dir()
-    del table
-    gc.collect()
-    assert not folder.exists()
+def test_the_first_rows_end_where_they_are_asked_to() -> None:
+    table = result().table()
+    for n, title in ((11, "tokens; the first 11 of 30 rows"), (10, "tokens; the first 10 of 30 rows"), (30, "tokens"),
+                     (40, "tokens")):  # fmt: skip
+        first = table.head(n)
+        assert (len(first.frame), first.title) == (min(n, 30), title)
+        assert first.frame.index.tolist() == list(range(min(n, 30)))
+    assert len(table.head().frame) == 20
+    plain = LongTable(table.files, COLUMNS, keep=table.keep)  # type: ignore[attr-defined]
+    assert (plain.title, plain.most, plain.by, plain.per, plain.missing) == ("", 5, "", (), {})
+    assert LongTable.of(batches(1), COLUMNS).title == "" and len(LongTable.of(batches(1), COLUMNS).rows()) == 5
+
+
+def test_the_rows_go_with_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    for gone in (False, True):
+        table = LongTable.of(batches(1), COLUMNS)
+        folder = table.files[0].parent
+        assert folder.is_dir() and folder.name.startswith("streamscope-"), "one who finds it knows whose it is"
+        if gone:
+            shutil.rmtree(folder)
+        del table
+        gc.collect()
+        assert not folder.exists() and not said, "a folder that somebody has deleted is no error"
 
 
 def test_nothing_half_written_stays(tmp_path: Path) -> None:
@@ -76,8 +96,8 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
 
 
 def test_columns_are_described_and_there_are_rows() -> None:
-    with pytest.raises(InputError, match="'x' has no title"):
-        LongTable.of(batches(1), COLUMNS[:1])
+    with pytest.raises(InputError, match="^table 'many': column 'x' has no title"):
+        LongTable.of(batches(1), COLUMNS[:1], "many")
     with pytest.raises(InputError, match="no rows"):
         LongTable.of([], COLUMNS)
 

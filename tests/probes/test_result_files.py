@@ -1,0 +1,227 @@
+"""What a result writes is what is read again, field by field, and other programs can read it too."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from streamscope.models.errors import InputError
+from streamscope.models.tensors import read_tensors
+from streamscope.probes.figures import HeadMap
+from streamscope.probes.observations import Contrast, Measure, Observations
+from streamscope.probes.result import FORMAT, HEAD, Column, LongTable, Result, Table, descending, described, key
+
+COLUMNS = (key("k", "key", "a key"), *described("v", "value", "nats", "a value", sd="units", source="Eq. 1"))
+
+
+def table(**more: Any) -> Table:
+    """Two rows, the second without a value; its frame's index is not 0, 1."""
+    v = np.array([1 / 3, np.nan])
+    frame = pd.DataFrame({"k": ["a", "b"], "v": v, "v_sd": v, "v_low": v - 1, "v_high": v + 1}, index=[7, 3])
+    missing = {(1, name): why for name, why in (("v", "flat"), ("v_sd", "one unit"), ("v_low", "flat"))}
+    return Table(frame, COLUMNS, missing, "a title", **more)
+
+
+def block(name: str, clusters: list[Any]) -> Observations:
+    cells = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": [0, 0]})
+    units = pd.DataFrame({"unit": list("xyz"), "cluster": clusters, "story": [4, 5, 6]})
+    total = np.array([[1.0, 2.0, np.nan], [0.1, 0.2, 0.3]])
+    measure = Measure(name=name, unit="nats", resolution=1e-9, factor=100.0, shift=-1.0, kind="ratio", inflation=2.0)
+    return Observations(measure=measure, cells=cells, units=units, total=total, size=np.array([1.0, 2.0, 3.0]))
+
+
+def whole() -> Result:
+    """Tables, observations, contrasts and arrays, none in the order of the alphabet, with every field set."""
+    pairs: list[Any] = [("s1", "w1"), ("s1", "w2"), ("s2", "w1")]
+    blocks = {"w": block("of pairs", pairs), "v": block("of letters", list("aab")), "u": block("alone", list("abc"))}
+    contrasts = {
+        "v": (Contrast(quantity="d", weights={1: 1.0, 0: -0.5}, labels={"head": "L0H1"}, family="f", tested=False),),
+        "w": (
+            Contrast(quantity="d", weights={0: 1.0}, labels={"head": "L0H0"}, null=None),
+            Contrast(quantity="e", weights={}, labels={"head": "L0H1", "layer": 0}, missing="not there"),
+        ),
+    }
+    arrays = {"z": np.arange(6.0).reshape(2, 3).T, "a": np.array([1, 2])}
+    about = {"instrument": "nobody", "n": np.int64(3), "x": np.array([1.0, 2.0]), "path": Path("a/b"), "none": None}
+    tables = {"one": table(by="v", most=7, per=("k",)), "more": replace(table(), title="another")}
+    return Result(tables, blocks, contrasts, (HeadMap("v"),), arrays, about)
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    result = whole()
+    written = result.save(tmp_path / "r.parquet")
+    assert [one.name for one in written] == ["r.parquet", "r-more.parquet", "r-observations.parquet", "r.safetensors"]
+    assert {one.name for one in tmp_path.iterdir()} == {one.name for one in written}
+    read = Result.load(tmp_path / "r.parquet")
+    assert list(read.tables) == ["one", "more"]
+    for name, one in result.tables.items():
+        again = read.tables[name]
+        pd.testing.assert_frame_equal(again.frame, one.frame.reset_index(drop=True), check_exact=True)
+        assert (again.columns, again.missing, again.title) == (one.columns, one.missing, one.title)
+        assert (again.by, again.most, again.per) == (one.by, one.most, one.per)
+    assert list(read.blocks) == ["w", "v", "u"]
+    for name, kept in result.blocks.items():
+        back = read.blocks[name]
+        assert back.measure == kept.measure
+        pd.testing.assert_frame_equal(back.cells, kept.cells)
+        assert list(back.units) == ["unit", "cluster", "story"]
+        assert back.units.to_dict("list") == kept.units.to_dict("list"), "labels of several kinds stay tuples"
+        np.testing.assert_array_equal(back.total, kept.total)
+        np.testing.assert_array_equal(back.sizes, kept.sizes)
+    assert dict(read.contrasts) == {**result.contrasts, "u": ()}
+    assert set(read.arrays) == {"z", "a"} and read.arrays["a"].dtype == np.int64
+    np.testing.assert_array_equal(read.arrays["z"], result.arrays["z"])
+    assert read.about == {"instrument": "nobody", "n": 3, "x": [1.0, 2.0], "path": "a/b", "none": None}
+    assert read.figures == (), "they are those of the instrument, which nobody knows here"
+    again = tmp_path / "again.parquet"
+    read.save(again)
+    assert Result.load(again).about == read.about
+
+
+def test_the_files_say_themselves_what_they_are(tmp_path: Path) -> None:
+    """For programs that know parquet and not us: units, columns and provenance in the schema, rows without an index."""
+    whole().save(tmp_path / "r.parquet")
+    found = pq.read_schema(tmp_path / "r.parquet")
+    assert found.names == ["k", "v", "v_sd", "v_low", "v_high", "undefined"]
+    told = {name.decode(): json.loads(text) for name, text in (found.metadata or {}).items() if name != b"pandas"}
+    assert set(told) == {"table", "about", "units"} and b"pandas" in found.metadata
+    assert told["units"] == {"k": "name", "v": "nats", "v_sd": "nats, between units", "v_low": "nats", "v_high": "nats"}
+    assert told["table"]["title"] == "a title" and told["table"]["columns"][1]["source"] == "Eq. 1"
+    about = told["about"]
+    assert (about["format"], about["tables"], about["blocks"], about["arrays"]) == (
+        FORMAT, ["one", "more"], ["w", "v", "u"], ["z", "a"])  # fmt: skip
+    assert pd.read_parquet(tmp_path / "r.parquet")["undefined"].tolist() == ["", "v, v_low: flat; v_sd: one unit"]
+    rows = pd.read_parquet(tmp_path / "r-observations.parquet")
+    assert list(rows) == ["block", "cell", "total", "size"] and rows.index.tolist() == list(range(6))
+    assert rows["block"].tolist() == ["w", "w", "v", "v", "u", "u"] and rows["cell"].tolist() == [0, 1] * 3
+    assert rows["size"][1].tolist() == [1.0, 2.0, 3.0] and rows["total"][1].tolist() == [0.1, 0.2, 0.3]
+    arrays, beside = read_tensors(tmp_path / "r.safetensors")
+    assert set(arrays) == {"z", "a"} and json.loads(beside["about"])["result"] == about["result"]
+
+
+def test_text_for_other_programs(tmp_path: Path) -> None:
+    result, path = whole(), tmp_path / "r.csv"
+    written = result.save(str(path))
+    assert [one.name for one in written] == ["r.csv", "r-more.csv", "r.safetensors", "r-about.json"]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == '"k","v","v_sd","v_low","v_high","undefined"', "and no column of the index"
+    assert lines[1].split(",")[1] == repr(1 / 3)
+    assert lines[2].startswith('"b",,,,,"v, v_low: flat')
+    told = json.loads((tmp_path / "r-about.json").read_text())
+    assert told["files"] == ["r.csv", "r-more.csv"] and told["about"] == {
+        "instrument": "nobody", "n": 3, "x": [1.0, 2.0], "path": "a/b", "none": None}  # fmt: skip
+    assert told["tables"]["more"]["title"] == "another"
+    assert [c["name"] for c in told["tables"]["one"]["columns"]] == ["k", "v", "v_sd", "v_low", "v_high"]
+    text = (tmp_path / "r-about.json").read_text()
+    assert text.startswith('{\n "about": {\n') and text.endswith("}\n"), "people read it too"
+    (tmp_path / "r-more.csv").unlink()  # and by now it is not there any more
+    assert len(replace(result, tables={"one": result.table()}).save(path)) == 3
+    arrays, beside = read_tensors(tmp_path / "r.safetensors")
+    assert set(arrays) == {"z", "a"} and json.loads(beside["about"])["instrument"] == "nobody"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "{",
+        "{}",
+        '{"files": 3}',
+        '{"files": [3]}',
+        '{"files": ["../r-mine.csv", "a/b.csv"]}',
+        '{"files": ["r-mine.txt"]}',
+    ],
+)
+def test_a_file_of_somebody_else_where_a_csv_says_what_it_is(content: str, tmp_path: Path) -> None:
+    (tmp_path / "r-about.json").write_text(content)
+    mine = [tmp_path / "r-mine.csv", tmp_path / "r-mine.txt"]
+    for one in mine:
+        one.write_text("mine")
+    whole().save(tmp_path / "r.csv")
+    assert [one.read_text() for one in mine] == ["mine", "mine"]
+    assert "files" in json.loads((tmp_path / "r-about.json").read_text())
+
+
+def test_names_of_tables_that_cannot_be_files(tmp_path: Path) -> None:
+    for name in ("a/b", "", ".", "..", "observations"):
+        with pytest.raises(InputError, match=f"^a table called {name!r} cannot be a file; name it otherwise$"):
+            replace(whole(), tables={"one": table(), name: table()}).save(tmp_path / "r.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_long_table_keeps_its_title_and_length_and_its_numbers_plain(tmp_path: Path) -> None:
+    columns = (key("t", "text", "a text"), key("x", "x", "a number", "nats", ".2f"))
+    frame = pd.DataFrame({"t": ["a", "b"] * 50, "x": np.arange(100.0)})
+    Result({"rows": LongTable.of([frame], columns, "many", most=3)}).save(tmp_path / "r.parquet")
+    read = Result.load(tmp_path / "r.parquet").table()
+    assert isinstance(read, LongTable) and (read.title, read.most, read.columns) == ("many", 3, columns)
+    assert read.caption() == "many; the first 3 of 100 rows" and len(read.rows()) == 3
+    group = pq.read_metadata(tmp_path / "r.parquet").row_group(0)
+    coded = [any("DICTIONARY" in e for e in group.column(i).encodings) for i in (0, 1)]
+    assert coded == [True, False], "a dictionary of numbers that are all different is memory for nothing"
+
+
+def test_what_cannot_be_read_again_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    with pytest.raises(InputError, match=f"^there is no file {path}$"):
+        Result.load(path)
+    result = whole()
+    result.save(path)
+    kept = pq.read_table(path)
+    about = json.loads(kept.schema.metadata[b"about"])
+
+    def rewritten(**more: Any) -> None:
+        meta = {**kept.schema.metadata, b"about": json.dumps({**about, **more}).encode()}
+        pq.write_table(kept.replace_schema_metadata(meta), path)
+
+    rewritten(format=FORMAT - 1)
+    with pytest.raises(InputError, match=rf"is no result of an instrument \(format {FORMAT}\): measure it again$"):
+        Result.load(path)
+    for field in ("tables", "blocks"):
+        rewritten(**{field: "one"})
+        with pytest.raises(InputError, match="is no result of an instrument: it does not say what it is about$"):
+            Result.load(path)
+    rewritten(tables=["one", "less"])
+    with pytest.raises(InputError, match=f"^there is no file {tmp_path / 'r-less.parquet'}$"):
+        Result.load(path)
+    for name in ("more", "observations"):
+        result.save(path)
+        other = tmp_path / "other"
+        whole().save(other / "r.parquet")
+        (other / f"r-{name}.parquet").replace(tmp_path / f"r-{name}.parquet")
+        with pytest.raises(InputError, match=f"r-{name}.parquet belongs to another result than the main table"):
+            Result.load(path)
+
+
+def test_rows_that_are_equal_stay_in_order() -> None:
+    frame = pd.DataFrame({"v": [0.0, 1.0, 2.0] * 100, "at": range(300)})
+    ordered, _ = descending(frame, {}, ["v"])
+    assert ordered["at"].tolist() == [*range(2, 300, 3), *range(1, 300, 3), *range(0, 300, 3)]
+
+
+def test_a_result_shows_all_that_it_has() -> None:
+    result = whole()
+    assert repr(result).splitlines()[-1] == "tables: one, more; figures: v; arrays: z, a"
+    elsewhere = replace(result, figures=(HeadMap("w", table="other"), HeadMap("v", table="more")))
+    assert "; figures: more-v;" in repr(elsewhere), "a figure of a table that is not here is none"
+    many = Result({f"t{i}": table() for i in range(11)})
+    assert repr(many).splitlines()[-1] == f"tables: {', '.join(f't{i}' for i in range(9))}, …"
+
+
+def test_a_notebook_shows_every_table_and_the_first_figure_that_has_values() -> None:
+    result = replace(whole(), blocks={}, contrasts={}, arrays={})
+    tables = [one._repr_html_() for one in result.tables.values()]
+    nothing = replace(result, figures=())
+    assert nothing._repr_html_() == "".join(tables)
+    frame = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1], "v": [1.0, 2.0], "w": np.nan})
+    columns = (*HEAD, *(Column(name=n, title=n, unit="nats", doc=n, format=".2f") for n in "vw"))
+    result = Result({"m": Table(frame, columns)}, figures=(HeadMap("w"), HeadMap("v"), HeadMap("index")))
+    shown = result._repr_html_()
+    below = shown.removeprefix(result.table()._repr_html_())
+    assert len(below) < len(shown) and below.count('class="plotly-graph-div"') == 1 and "<html" not in below
+    assert "v [nats]" in below and "cdn.plot.ly" in below and len(below) < 100_000, "plotly comes from the network"
