@@ -253,8 +253,16 @@ def _source_name(folder: Path) -> str:
 def model_config(folder: Path) -> ModelConfig:
     """The model configuration of a run."""
     path = folder / "config.json"
-    if path.is_file() and "model_type" in read_json(path, dict[str, Any]):
-        raise InputError(f"{folder} is the folder of a Hugging Face model: name it {HUGGING_FACE}{folder}")
+    theirs = read_json(path, dict[str, Any]).get("model_type") if path.is_file() else None
+    if theirs is not None:
+        from streamscope.models.huggingface.families import FAMILIES
+
+        if theirs in FAMILIES:
+            raise InputError(f"{folder} is the folder of a Hugging Face model: name it {HUGGING_FACE}{folder}")
+        raise InputError(
+            f"{folder} is of the family {theirs!r}, of which only instruments can measure models, in a bridge; of "
+            f"{', '.join(FAMILIES)} they are read as ours"
+        )
     data = read_json(path, Config)
     if data["format"] != FORMAT:
         raise InputError(f"{folder / 'config.json'} is not of format {FORMAT}")
@@ -272,10 +280,7 @@ def load(
     Raises `InputError` for a dtype that is neither, for a missing or damaged file, for weights of another
     configuration and for other weights than those with which the run completed.
     """
-    named = {str(torch.float32): "fp32", str(torch.bfloat16): "bf16"}.get(str(dtype), dtype)
-    if named not in DTYPES:
-        raise InputError(f"dtype {dtype!r} is unknown: {' or '.join(DTYPES)}")
-    folder = run_folder(run_or_path)
+    named, folder = named_dtype(dtype), run_folder(run_or_path)
     config = model_config(folder)
     weights, step = folder / "model.safetensors", snapshot_step(folder)
     tensors, metadata = read_tensors(weights)
@@ -295,6 +300,34 @@ def load(
     load_weights(model, tensors, weights, in_place=False)
     model.run = folder
     return model.to(pick_device(str(device))).eval()
+
+
+def opened(run_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "fp32") -> Any:
+    """What an instrument measures: `load`, or for hf:FOLDER of another family than ours TransformerLens' bridge.
+
+    Raises `InputError` as `load` and `models.huggingface.bridged.bridge` do.
+    """
+    if str(run_or_path).startswith(HUGGING_FACE):
+        from streamscope.models.huggingface.convert import foreign
+
+        name = str(run_or_path).removeprefix(HUGGING_FACE)
+        if foreign(name) is not None:
+            from streamscope.models.huggingface.bridged import bridge
+
+            return bridge(
+                name,
+                device=pick_device(str(device)),
+                dtype=torch.bfloat16 if named_dtype(dtype) == "bf16" else torch.float32,
+            )
+    return load(run_or_path, device=device, dtype=dtype)
+
+
+def named_dtype(dtype: str | torch.dtype) -> str:
+    """fp32 or bf16; `InputError` for another."""
+    named = {str(torch.float32): "fp32", str(torch.bfloat16): "bf16"}.get(str(dtype), str(dtype))
+    if named not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is unknown: {' or '.join(DTYPES)}")
+    return named
 
 
 def _check_final(folder: Path, metadata: Mapping[str, str]) -> None:

@@ -165,24 +165,24 @@ class Job:
         """Its name in a ledger: what is measured how on which weights."""
         from streamscope.models.checkpoint import run_folder
         from streamscope.models.hooks.own_edits import about_edits
-        from streamscope.models.tensors import sha256
+        from streamscope.models.huggingface.convert import weights_digest
 
-        weights = [(one, sha256(run_folder(one) / "model.safetensors")) for one in (self.run, self.control) if one]
+        weights = [(one, weights_digest(run_folder(one))) for one in (self.run, self.control) if one]
         data = [[type(one).__name__, asdict(one)] for one in self.data]
         about = [self.instrument.name, asdict(self.instrument), data, weights, self.dtype, *about_edits(self.edits)]
         return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
 
     def models(self) -> "tuple[Any, Any]":
         """The model and its control, or None. Raises `InputError` where they, or the data, cannot be measured so."""
-        from streamscope.models.checkpoint import load
+        from streamscope.models.checkpoint import opened
         from streamscope.probes.contract import Documents
         from streamscope.probes.documents import same_tokens
 
-        model = load(self.run, device=self.device, dtype=self.dtype)
+        model = opened(self.run, device=self.device, dtype=self.dtype)
         if self.control is None:
             self.instrument.check(model)
             return model, None
-        control = load(self.control, device=self.device, dtype=self.dtype)
+        control = opened(self.control, device=self.device, dtype=self.dtype)
         _same_shape(model, control, self.control)
         if Documents in map(type, self.instrument.takes):
             same_tokens(model, control, self.control)

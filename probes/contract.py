@@ -435,9 +435,9 @@ class Instrument(Validated):
     def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
         """The data of a measurement, to be opened for the model."""
         if isinstance(model, str | Path):
-            from streamscope.models.checkpoint import load
+            from streamscope.models.checkpoint import opened
 
-            model = load(model)
+            model = opened(model)
         model = readable(model)
         for spec in data:
             if kind_of(spec) not in map(type, self.takes):
@@ -554,7 +554,8 @@ def title_of(model: Any) -> str:
     name = getattr(getattr(model, "config", None), "name", type(model).__name__)
     run, edited = getattr(model, "run", None), ", edited" if edited_at(model) else ""
     if run is None:
-        return f"{name}{edited}"
+        read = getattr(model, "label", "")
+        return f"{name} ({read}{edited})" if read else f"{name}{edited}"
     label = run_label(run)
     return f"{label}{edited}" if label.startswith(STORIES) else f"{name} ({label}{edited})"
 

@@ -55,6 +55,8 @@ class Bridged(TransformerBridge):
 
     family: str
     run: Path | None
+    label: str
+    """What titles call it besides its family; empty of one that somebody booted."""
     final = "unembed.hook_in"
     """The hook of what the head reads."""
 
@@ -87,10 +89,11 @@ class Bridged(TransformerBridge):
             raise
 
 
-def bridge(name: str) -> Bridged:
+def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Bridged:
     """The causal language model of a Hugging Face folder, or of the hub's cache, whatever its family, in a bridge.
 
-    Raises `InputError` for a folder that is none, and for what transformers or TransformerLens do not read.
+    Titles call it hf:NAME. Raises `InputError` for a folder that is none, and for what transformers or TransformerLens
+    do not read.
     """
     folder = source_folder(name)
     try:
@@ -98,13 +101,16 @@ def bridge(name: str) -> Bridged:
             warnings.simplefilter("ignore")
             config = AutoConfig.from_pretrained(folder, local_files_only=True)
             module = AutoModelForCausalLM.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, dtype=torch.float32, attn_implementation="eager"
+                folder, local_files_only=True, use_safetensors=True, dtype=dtype, attn_implementation="eager"
             )
-            booted = build_bridge_from_module(module.eval(), type(module).__name__, hf_config=config)
+            module = module.eval().to(device)
+            booted = build_bridge_from_module(module, type(module).__name__, hf_config=config)
     except (ValueError, OSError, KeyError, NotImplementedError) as error:
         raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
     there = any((folder / one).is_file() for one in ("tokenizer.json", *PAIRS))
-    return _bridged(booted.eval(), str(config.model_type), Tokenizer.load(folder) if there else None)
+    made = _bridged(booted.eval(), str(config.model_type), Tokenizer.load(folder) if there else None)
+    made.__dict__["label"] = f"hf:{name}"
+    return made
 
 
 def adopt(booted: TransformerBridge) -> Bridged:
@@ -125,5 +131,5 @@ def adopt(booted: TransformerBridge) -> Bridged:
 
 def _bridged(booted: TransformerBridge, family: str, tokenizer: Tokenizer | None) -> Bridged:
     made = Bridged.__new__(Bridged)  # with the modules of `booted`; its own copying binds the configuration anew
-    made.__dict__.update(booted.__dict__, family=family, run=None, _tokenizer=tokenizer)
+    made.__dict__.update(booted.__dict__, family=family, run=None, label="", _tokenizer=tokenizer)
     return made

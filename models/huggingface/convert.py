@@ -19,7 +19,7 @@ from streamscope.models.decoder import Decoder
 from streamscope.models.disk import read_json, write_text
 from streamscope.models.errors import InputError
 from streamscope.models.huggingface.families import FAMILIES, Family, Weight, Whole
-from streamscope.models.tensors import FORMAT, write_tensors
+from streamscope.models.tensors import FORMAT, sha256, write_tensors
 from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.tokenizer import PAIRS, Tokenizer
 
@@ -48,6 +48,20 @@ def source_folder(name: str) -> Path:
         raise InputError(f"{name} is no folder here and no model in the hub's cache; nothing is fetched") from None
 
 
+def foreign(name: str) -> Path | None:
+    """The folder of `hf:NAME` where its family is not made of our parts, so that only a bridge reads it; else None."""
+    path = source_folder(name) / "config.json"
+    if not path.is_file() or read_json(path, dict[str, Any]).get("model_type") in FAMILIES:
+        return None
+    return path.parent
+
+
+def weights_digest(folder: Path) -> str:
+    """One sha256 of all weights of a run, or of a Hugging Face folder, in one file or in several."""
+    files = [sha256(path) for path in _files(folder)]
+    return files[0] if len(files) == 1 else hashlib.sha256(" ".join(files).encode()).hexdigest()
+
+
 def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     """The configuration in our parts. Raises `InputError` for another family, a lacking or an unsupported option."""
     path = folder / "config.json"
@@ -57,8 +71,8 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
         raise InputError(
-            f"{path} is of the family {kind!r}; {', '.join(FAMILIES)} are made of our parts, any other is measured in "
-            "Python: bridge(FOLDER) of streamscope.models.huggingface.bridged"
+            f"{path} is of the family {kind!r}; {', '.join(FAMILIES)} are made of our parts, any other is measured by "
+            "instruments alone"
         )
     family = FAMILIES[kind]
     try:
@@ -212,7 +226,12 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def cached_run(name: str) -> Path:
-    """The run folder of `hf:NAME` in the cache, made where it is not there; another state of its files has another."""
+    """The run folder of `hf:NAME` in the cache, made where it is not there; another state of its files has another.
+
+    Of a family that is not made of our parts (`foreign`) it is the Hugging Face folder itself.
+    """
+    if (folder := foreign(name)) is not None:
+        return folder
     folder = source_folder(name)
     files = [folder / "config.json", *_files(folder), *(p for p in sorted(folder.glob("*token*")) if p.is_file())]
     state = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.exists()]

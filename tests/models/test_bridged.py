@@ -12,13 +12,16 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer as Backend
 
 from streamscope.interventions.ablate import Ablate
+from streamscope.interventions.ablate import main as ablate
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.huggingface.bridged import Bridged, bridge
+from streamscope.models.huggingface.convert import convert
 from streamscope.models.text import END_OF_TEXT
 from streamscope.models.text.shards import NO_TARGET, document_batches
 from streamscope.probes.contract import Documents, discover
+from streamscope.probes.result import Result
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 INSTRUMENTS = discover()
@@ -98,6 +101,39 @@ def test_every_instrument_measures_or_says_in_a_line_why_not(name: str, theirs: 
         assert all(len(table.frame) for table in how.measure(theirs[0], *data).tables.values())
 
 
+def test_commands_take_its_folder(theirs: tuple[Bridged, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """hf:FOLDER is opened in a bridge; as one file or as several, it is measured as in Python."""
+    model, module = theirs
+    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    module.save_pretrained("sharded", max_shard_size="200KB")
+    model.tokenizer.save(tmp_path / "sharded" / "tokenizer.json")
+    assert (tmp_path / "sharded" / "model.safetensors.index.json").is_file()
+    argv = ["--heads", "L1.H2", "L4.H0", "--draws", "0", "--data", "stories:1:3"]
+    ablate(["hf:sharded", *argv, "--out", "a.parquet"])
+    found, how = Result.load("a.parquet"), Ablate(heads=("L1.H2", "L4.H0"), draws=0)
+    expected = how.measure(model, Documents("stories:1:3")).table().frame
+    pd.testing.assert_frame_equal(found.table().frame, expected)
+    assert found.table().title.startswith("gptj (hf:sharded): loss")
+    pd.testing.assert_frame_equal(how.measure("hf:sharded", Documents("stories:1:3")).table().frame, expected)
+    module.save_pretrained("whole")
+    model.tokenizer.save(tmp_path / "whole" / "tokenizer.json")
+    ablate(["hf:sharded", "hf:whole", *argv, "--out", "b.parquet"])
+    both = Result.load("b.parquet").table().frame
+    assert both["run"].tolist() == ["gptj (hf:sharded)"] * 2 + ["gptj (hf:whole)"] * 2
+    assert both["delta"].tolist() == [*expected["delta"], *expected["delta"]]
+    ablate(["hf:sharded", *argv, "--dtype", "bf16", "--out", "c.parquet"])
+    rounded = Result.load("c.parquet").table().frame["edited"]
+    assert (
+        rounded.tolist() == pytest.approx(expected["edited"].tolist(), rel=0.02)
+        and (rounded != expected["edited"]).all()
+    )
+    with pytest.raises(InputError, match="has no segment|reads the parts of a model"):
+        INSTRUMENTS["hydra"](heads=("L4.*",)).measure("hf:sharded")
+    with pytest.raises(InputError, match="family 'gptj'.* measured by instruments alone"):
+        convert(tmp_path / "sharded", tmp_path / "run")
+
+
 def test_a_bridge_that_somebody_booted_is_measured_as_it_is(theirs: tuple[Bridged, Any]) -> None:
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources import build_bridge_from_module
@@ -121,5 +157,7 @@ def test_what_is_no_model_is_told(tmp_path: Path) -> None:
         bridge(str(tmp_path))
     assert "\n" not in str(caught.value)
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match="family 'nonsense'.*bridge"):
+    with pytest.raises(InputError, match="cannot be read"):
+        Ablate(heads=("L1.*",)).measure(f"hf:{tmp_path}")
+    with pytest.raises(InputError, match="is of the family 'nonsense', of which only instruments"):
         load(f"hf:{tmp_path}")
