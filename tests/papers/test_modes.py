@@ -89,7 +89,20 @@ def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.mark.slow
 def test_the_numbers_are_those_of_the_commands(out: Path, runs: dict[str, Path], tmp_path: Path) -> None:
     features, raw = tmp_path / "f.parquet", tmp_path / "f-raw.parquet"
-    extract([str(runs["pls-0"]), "--tier", "topk", "--max-tokens", str(TOKENS), "--raw", "--out", str(features)])
+    extract(
+        [
+            str(runs["pls-0"]),
+            "--tier",
+            "topk",
+            "--max-tokens",
+            str(TOKENS),
+            "--stride",
+            "0",
+            "--raw",
+            "--out",
+            str(features),
+        ]
+    )
     result = Cluster(raw=(raw,), umap=False).measure(None, FeatureTables(features=(features,)))
     summary = result.table("summary").frame.iloc[0]
     agreement = result.table("agreement").frame.set_index(["tokens", "measure"])["value"]
