@@ -606,10 +606,17 @@ def need_parts(model: Any, name: str) -> None:
 
 
 def options_of(made: type[Instrument]) -> list[tuple[str, Any, str]]:
-    """(option, default, meaning) of the fields of an instrument, the meanings from the docstrings under them."""
-    source, found = inspect.getsource(made), []
+    """(option, default, meaning) of the fields of an instrument, the meanings from the docstrings under them.
+
+    A meaning is empty where there is no source to read: of a class that was typed into a shell.
+    """
+    try:
+        source = inspect.getsource(made)
+    except (OSError, TypeError):
+        source = ""
+    found = []
     for one in fields(made):
-        after = source.split(f"    {one.name}:", 1)[1].split('"""', 2)[1]
+        after = source.partition(f"    {one.name}:")[2].partition('"""')[2].partition('"""')[0]
         found.append((one.name, one.default, " ".join(after.split())))
     return found
 

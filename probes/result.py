@@ -42,7 +42,7 @@ from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.probes.contract import discover
 from streamscope.probes.figures import OVER, over_steps, write_figure
 from streamscope.probes.observations import Contrast, Measure, Observations, Reasons
-from streamscope.probes.tables import probability
+from streamscope.probes.tables import probability, widths
 from streamscope.probes.undefined import COLUMN as UNDEFINED
 from streamscope.probes.undefined import note
 from streamscope.probes.undefined import reasons as read_reasons
@@ -276,23 +276,19 @@ class Table:
 
     def print(self, console: Any = None) -> None:
         """On the terminal. Names fold where it is narrow; numbers are never cut."""
-
         columns, rows = self.cells()
-        grid, needed = Grid(), 1
-        for i, column in enumerate(columns):
-            widest = max((len(row[i]) for row in rows), default=0)
-            least = max(min(widest, 16) if not column.format else widest, min(len(column.title), 8))
-            grid.add_column(
-                escape(column.title), justify="right" if column.format else "left", overflow="fold", min_width=least
-            )
-            needed += least + 3
+        terminal, grid = console or Console(), Grid()
+        given, width = widths(
+            [column.title for column in columns], [[row[i] for row in rows] for i in range(len(columns))],
+            [bool(column.format) for column in columns],
+            terminal.width if terminal.is_terminal or console is not None else 160,
+        )  # fmt: skip
+        out = terminal if width == terminal.width else Console(width=width, file=terminal.file)
+        for column, wide in zip(columns, given, strict=True):
+            justify: Any = "right" if column.format else "left"
+            grid.add_column(escape(column.title), justify=justify, overflow="fold", width=wide)
         for row in rows:
             grid.add_row(*map(escape, row))
-        terminal = console or Console()
-        if terminal.is_terminal or console is not None:
-            out = terminal if terminal.width >= needed else Console(width=needed, file=terminal.file)
-        else:
-            out = Console(width=max(160, needed))
         if self.title:
             out.print(Text(self.caption(), style="italic"))
         out.print(grid)
@@ -599,9 +595,9 @@ class Result:
     def _load(cls, path: Path) -> "Result":
 
         meta = _meta(path)
-        if meta.get("about", {}).get("format") != FORMAT:
-            raise InputError(f"{path} is no result of an instrument (format {FORMAT}): measure it again")
         about = meta["about"]
+        if about.get("format") != FORMAT:
+            raise InputError(f"{path} is no result of an instrument (format {FORMAT}): measure it again")
         tables = {}
         for i, name in enumerate(about["tables"]):
             tables[name] = _read_table(path if i == 0 else path.with_stem(f"{path.stem}-{name}"), about["result"])
@@ -612,7 +608,7 @@ class Result:
         arrays = {}
         if about["arrays"]:
             arrays = {name: x.numpy() for name, x in read_tensors(path.with_suffix(".safetensors"))[0].items()}
-        known = discover().get(about.get("instrument", ""))
+        known = discover().get(about.get("instrument"))
         plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks", "arrays", "result")}
         return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)
 

@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -69,20 +70,45 @@ def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
     Where it is narrow, names and long words are folded; numbers are never cut, a table of many is wider than it.
     """
 
-    grid = Table(title=title, title_justify="left")
-    needed = 1
-    texts = {name: [_text(v, str(name), digits) for v in table[name]] for name in table.columns}
-    for name, cells in texts.items():
-        right = bool(pd.api.types.is_numeric_dtype(table[name]))
-        longest = max((len(cell) for cell in cells), default=0)
-        whole = right or all(re.match(NUMBER, cell) for cell in cells)
-        least = max(longest if whole else min(longest, WORD), min(len(str(name)), HEADER))
-        grid.add_column(str(name), justify="right" if right else "left", overflow="fold", min_width=least)
-        needed += least + 3
+    texts = {str(name): [_text(v, str(name), digits) for v in table[name]] for name in table.columns}
+    right = [bool(pd.api.types.is_numeric_dtype(table[name])) for name in table.columns]
+    whole = [
+        number or all(re.match(NUMBER, cell) for cell in cells)
+        for number, cells in zip(right, texts.values(), strict=True)
+    ]
+    terminal, grid = Console(), Table(title=title, title_justify="left")
+    given, width = widths(list(texts), list(texts.values()), whole, terminal.width if terminal.is_terminal else 160)
+    for name, number, wide in zip(texts, right, given, strict=True):
+        grid.add_column(name, justify="right" if number else "left", overflow="fold", width=wide)
     for row in zip(*texts.values(), strict=True):
         grid.add_row(*row)
-    terminal = Console()
-    Console(width=max(terminal.width if terminal.is_terminal else 160, needed)).print(grid)
+    Console(width=width).print(grid)
+
+
+def widths(
+    heads: Sequence[str], texts: Sequence[Sequence[str]], whole: Sequence[bool], terminal: int
+) -> tuple[list[int], int]:
+    """The width of every column of a table, and of the terminal: as given, or what the columns need at least.
+
+    A column that is `whole` (of numbers) is as wide as its longest cell, any other has room for 16 characters, a head
+    for 8; the rest folds. What the terminal has beyond that goes to the first columns first.
+    """
+    longest = [max((_wide(cell) for cell in cells), default=0) for cells in texts]
+    least = [
+        max(cell if one else min(cell, WORD), min(_wide(head), HEADER))
+        for one, cell, head in zip(whole, longest, heads, strict=True)
+    ]
+    needed = 1 + sum(width + 3 for width in least)
+    room, given = max(terminal - needed, 0), []
+    for low, cell, head in zip(least, longest, heads, strict=True):
+        given.append(min(max(cell, _wide(head)), low + room))
+        room -= given[-1] - low
+    return given, max(terminal, needed)
+
+
+def _wide(text: str) -> int:
+    """The columns of a terminal that a text takes."""
+    return max(cell_len(line) for line in text.split("\n"))
 
 
 def _text(value: Any, name: str, digits: int) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from streamscope.models.errors import InputError
 from streamscope.models.tensors import read_tensors
+from streamscope.probes.contract import discover
 from streamscope.probes.figures import HeadMap
 from streamscope.probes.observations import Contrast, Measure, Observations
 from streamscope.probes.result import FORMAT, HEAD, Column, LongTable, Result, Table, descending, described, key
@@ -78,6 +79,10 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.arrays["z"], result.arrays["z"])
     assert read.about == {"instrument": "nobody", "n": 3, "x": [1.0, 2.0], "path": "a/b", "none": None}
     assert read.figures == (), "they are those of the instrument, which nobody knows here"
+    replace(result, about={"instrument": "ablate"}).save(tmp_path / "a.parquet")
+    assert Result.load(tmp_path / "a.parquet").figures == discover()["ablate"].figures != ()
+    replace(result, about={}).save(tmp_path / "a.parquet")
+    assert Result.load(tmp_path / "a.parquet").figures == ()
     again = tmp_path / "again.parquet"
     read.save(again)
     assert Result.load(again).about == read.about
