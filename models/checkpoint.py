@@ -238,11 +238,11 @@ def run_label(folder: Path) -> str:
         return f"{STORIES}{folder.name}"
     if folder.parent == cache_root() / "huggingface":
         source = read_json(folder / "manifest.json", dict[str, Any])["source"]
-        return f"{HUGGING_FACE}{_source_name(Path(source))}"
+        return f"{HUGGING_FACE}{source_name(Path(source))}"
     return str(folder)
 
 
-def _source_name(folder: Path) -> str:
+def source_name(folder: Path) -> str:
     """A Hugging Face folder by its path from the working folder, or by its name where it lies in the hub's cache."""
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
         return folder.parent.parent.name.removeprefix("models--").replace("--", "/")

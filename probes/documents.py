@@ -16,7 +16,7 @@ from streamscope.models.text.stories import story
 from streamscope.models.text.strides import WindowedShards, windowed
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.attention import align_once
-from streamscope.probes.contract import Data, Documents, Labels, Prompts, Sets, Tasks, Text, Tokens
+from streamscope.probes.contract import Data, Documents, Labels, Prompts, Sets, Tasks, Text, Tokens, title_of
 from streamscope.probes.prompts import align, load_suite
 from streamscope.probes.prompts.alignment import check_tokenizer
 from streamscope.probes.prompts.labelled import Example, story_examples
@@ -183,7 +183,10 @@ def _shards(spec: Documents | Tokens, model: Any, tokenizer: Any) -> TokenShards
     """The packed documents of a specification; `InputError` where neither it nor a run says which."""
     run, kind = getattr(model, "run", None), type(spec).__name__
     if run is None and spec.data is None:
-        raise InputError(f"this model was not loaded from a run: say what to measure it on, as {kind}('valid.txt')")
+        raise InputError(
+            f"{title_of(model)} is of no run that says what it was trained on: say what to measure it on, "
+            f"with --data SOURCE, in Python {kind}('valid.txt')"
+        )
     options: dict[str, Any] = {"text_field": spec.text_field, "split_at": spec.split_at}
     return evaluation_shards(Path() if run is None else run, tokenizer, spec.data, **options)
 

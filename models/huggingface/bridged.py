@@ -9,6 +9,8 @@ streams, mixings, latents, weights) says so in one line.
 
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
 
+from streamscope.models.checkpoint import source_name
 from streamscope.models.errors import InputError, Undefined
 from streamscope.models.huggingface.convert import source_folder
 from streamscope.models.text.tokenizer import PAIRS, Tokenizer
@@ -89,6 +93,18 @@ class Bridged(TransformerBridge):
             raise
 
 
+@contextmanager
+def _no_bar() -> Iterator[None]:
+    """Without the library's progress bars, which would stand between ours."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Bridged:
     """The causal language model of a Hugging Face folder, or of the hub's cache, whatever its family, in a bridge.
 
@@ -97,7 +113,7 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
     """
     folder = source_folder(name)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _no_bar():
             warnings.simplefilter("ignore")
             config = AutoConfig.from_pretrained(folder, local_files_only=True)
             module = AutoModelForCausalLM.from_pretrained(
@@ -109,7 +125,7 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
         raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
     there = any((folder / one).is_file() for one in ("tokenizer.json", *PAIRS))
     made = _bridged(booted.eval(), str(config.model_type), Tokenizer.load(folder) if there else None)
-    made.__dict__["label"] = f"hf:{name}"
+    made.__dict__["label"] = f"hf:{source_name(folder)}"
     return made
 
 

@@ -115,6 +115,8 @@ def test_commands_take_its_folder(theirs: tuple[Bridged, Any], tmp_path: Path, m
     expected = how.measure(model, Documents("stories:1:3")).table().frame
     pd.testing.assert_frame_equal(found.table().frame, expected)
     assert found.table().title.startswith("gptj (hf:sharded): loss")
+    with pytest.raises(InputError, match=r"^gptj \(hf:sharded\) is of no run .* with --data SOURCE, in Python Docum"):
+        how.measure("hf:sharded")
     pd.testing.assert_frame_equal(how.measure("hf:sharded", Documents("stories:1:3")).table().frame, expected)
     module.save_pretrained("whole")
     model.tokenizer.save(tmp_path / "whole" / "tokenizer.json")
