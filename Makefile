@@ -47,14 +47,15 @@ docs: $(STAMP) # docs/_build/html/index.html; warnings are errors, the notebooks
 	rm -rf docs/api docs/_build
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -b html -W --keep-going docs docs/_build/html
 
-# changes the code, one place at a time, and runs the tests that reach it; goes on where it stopped, until MINUTES are over
+# changes the code, one place at a time, and runs the tests that reach it, until MINUTES are over; goes on where it stopped
+# without MUTANTS, what is named is run anew
 # make mutants MUTANTS='streamscope.models.training.optim.*' MINUTES=20
 mutants: $(STAMP)
 	$(INSTALL) -e '.[mutants]'
 	mkdir -p .mutants/streamscope # mutmut takes a file's path for its module's name
-	cp -ru streamscope/. $(ROOMS) .mutants/streamscope/
-	cp -ru tests datasets README.md pyproject.toml .mutants/
-	for room in $(ROOMS); do ln -sfn streamscope/$$room .mutants/$$room; done
+	cp -ru streamscope/. $(ROOMS) datasets .mutants/streamscope/
+	cp -ru tests README.md pyproject.toml .mutants/
+	for room in $(ROOMS) datasets; do ln -sfn streamscope/$$room .mutants/$$room; done
 	cd .mutants && OMP_NUM_THREADS=1 timeout $(MINUTES)m ../$(BIN)/python -m mutmut run --max-children 1 $(MUTANTS) || test $$? -eq 124
 	cd .mutants && ../$(BIN)/python -m mutmut results
 

@@ -48,7 +48,7 @@ class _Signature:
     def __get__(self, instance: Any, owner: type) -> inspect.Signature:
         hints = typing.get_type_hints(owner)  # without Annotated and what stands in it
         _, *given = inspect.signature(vars(owner)["__init__"]).parameters.values()
-        return inspect.Signature([one.replace(annotation=hints.get(one.name, one.annotation)) for one in given])
+        return inspect.Signature([one.replace(annotation=hints[one.name]) for one in given])
 
 
 class Validated:

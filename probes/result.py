@@ -484,7 +484,9 @@ class Result:
             drawn = one.draw(self, **how)
             if drawn is not None:
                 return drawn
-        raise InputError(f"{'no figure' if name is None else f'figure {name!r}'} has values to show in this result")
+        raise InputError(
+            f"{'no figure has' if name is None else f'figure {name!r} has no'} values to show in this result"
+        )
 
     def print(self) -> None:
         """Every table on the terminal."""
@@ -718,9 +720,7 @@ def _meta(path: Path) -> dict[str, Any]:
         raise InputError(f"there is no file {path}")
     try:
         found = pq.read_schema(path).metadata or {}
-        meta = {
-            name.decode(): json.loads(text) for name, text in found.items() if name not in (b"pandas", b"ARROW:schema")
-        }
+        meta = {name.decode(): json.loads(text) for name, text in found.items()}
     except (pa.ArrowException, ValueError, RecursionError, OSError) as error:
         raise InputError(f"{path} cannot be read as a result: {str(error).splitlines()[0]}") from None
     about = meta.get("about")
@@ -758,7 +758,7 @@ def _observed(
             "units": {key: block.units[key].tolist() for key in block.units},
             "contrasts": [{**asdict(c), "weights": list(c.weights.items())} for c in contrasts.get(name, ())],
         }
-    return pd.concat(rows, ignore_index=True), told
+    return pd.concat(rows), told
 
 
 def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], dict[str, tuple[Contrast, ...]]]:

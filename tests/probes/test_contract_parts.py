@@ -44,6 +44,7 @@ from streamscope.probes.contract import (
     recipe_of,
     title_of,
 )
+from streamscope.probes.documents import Splittable
 from streamscope.probes.observations import Contrast, Measure, Observations
 from streamscope.probes.result import Result, Table, key, quantity
 
@@ -67,7 +68,8 @@ class Mine(Instrument):
     """Either."""
 
     def observe(self, model: Any, data: Any, progress: Any) -> Seen:
-        cells = pd.DataFrame({"head": ["a"]})
+        heads: list[str] = ["a"]
+        cells = pd.DataFrame({"head": heads})
         units = pd.DataFrame({"unit": list(progress("abc")), "cluster": list("abc")})
         block = Observations(measure=Measure(name="v", unit="nats", resolution=1e-9), cells=cells, units=units,
                              total=np.array([[1.0, 2.0, 3.0]]), size=1.0)  # fmt: skip
@@ -179,9 +181,33 @@ def test_little_of_every_kind_of_data() -> None:
             Prompts().half(side)
 
 
+@pytest.mark.parametrize("spec", [Documents(), Tokens(), Prompts(), Tasks(), Text(), Sets(), Labels()])
+def test_data_are_opened_for_the_model(spec: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, asked = f"open_{type(spec).__name__.lower()}", []
+    monkeypatch.setattr(f"streamscope.probes.documents.{name}", lambda *given: asked.append(given) or "opened")
+    assert spec.of("m", "like") == "opened"
+    assert asked == [(spec, "m", "like")] if isinstance(spec, Documents | Tokens) else [(spec, "m")]
+
+
 def test_half_of_what_cannot_be_split_is_refused() -> None:
     with pytest.raises(InputError, match="^Given are no cases to split; halve the data that they are measured on$"):
         Given().half(0).of("m")
+    asked: list[Any] = []
+
+    class Cases(Splittable):
+        def half(self, side: int, by: str = "cluster") -> Any:
+            asked.append((side, by))
+            return "half"
+
+    class Some(Data):
+        def of(self, model: Any, like: Any = None) -> Any:
+            asked.append((model, like))
+            return Cases(whole="its whole")
+
+    assert Some().half(1, "title").of("m") == Some().half(0).of("c", Cases(whole="its whole")) == "half"
+    assert asked == [("m", None), (1, "title"), ("c", "its whole"), (0, "cluster")], (
+        "a control is halved as its run was"
+    )
     half = SimpleNamespace(about=lambda: {"data": "x"}, part="0 of 2")
     assert about_of(half) == {"data": "x", "half": "0 of 2"}
     assert about_of(OpenGiven()) == {"what": "given"} == about_of(OpenGiven(part=""))
@@ -353,6 +379,8 @@ def test_which_weights_a_table_is_of() -> None:
     with torch.no_grad():
         model.embed.weight[0, 0] += 1e-3
     assert checkpoint_of(model)["checkpoint"] != found["checkpoint"]
+    bare = SimpleNamespace(config=model.config, state_dict=model.state_dict)  # it does not say where it comes from
+    assert checkpoint_of(bare) == {**shape, "checkpoint": checkpoint_of(model)["checkpoint"]}
     bundled = load("lfa")
     assert checkpoint_of(bundled) == {
         "run": "stories/lfa", "preset": "lfa", "n_layers": bundled.config.n_layers, "n_heads": bundled.config.n_heads,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -163,12 +164,15 @@ def test_a_long_table_keeps_its_title_and_length_and_its_numbers_plain(tmp_path:
     columns = (key("t", "text", "a text"), key("x", "x", "a number", "nats", ".2f"))
     frame = pd.DataFrame({"t": ["a", "b"] * 50, "x": np.arange(100.0)})
     Result({"rows": LongTable.of([frame], columns, "many", most=3)}).save(tmp_path / "r.parquet")
+    texts = pa.table({"t": pa.array(frame["t"], pa.string()), "x": frame["x"]})
+    Result({"rows": LongTable.of([texts], columns)}).save(tmp_path / "s.parquet")
     read = Result.load(tmp_path / "r.parquet").table()
     assert isinstance(read, LongTable) and (read.title, read.most, read.columns) == ("many", 3, columns)
     assert read.caption() == "many; the first 3 of 100 rows" and len(read.rows()) == 3
-    group = pq.read_metadata(tmp_path / "r.parquet").row_group(0)
-    coded = [any("DICTIONARY" in e for e in group.column(i).encodings) for i in (0, 1)]
-    assert coded == [True, False], "a dictionary of numbers that are all different is memory for nothing"
+    for name in ("r", "s"):
+        group = pq.read_metadata(tmp_path / f"{name}.parquet").row_group(0)
+        coded = [any("DICTIONARY" in e for e in group.column(i).encodings) for i in (0, 1)]
+        assert coded == [True, False], "a dictionary of numbers that are all different is memory for nothing"
 
 
 def test_what_cannot_be_read_again_says_why(tmp_path: Path) -> None:
@@ -214,8 +218,51 @@ def test_a_result_shows_all_that_it_has() -> None:
     assert repr(result).splitlines()[-1] == "tables: one, more; figures: v; arrays: z, a"
     elsewhere = replace(result, figures=(HeadMap("w", table="other"), HeadMap("v", table="more")))
     assert "; figures: more-v;" in repr(elsewhere), "a figure of a table that is not here is none"
-    many = Result({f"t{i}": table() for i in range(11)})
-    assert repr(many).splitlines()[-1] == f"tables: {', '.join(f't{i}' for i in range(9))}, …"
+    nine = ", ".join(f"t{i}" for i in range(9))
+    for n, rest in ((9, ""), (10, ", …"), (11, ", …")):
+        assert repr(Result({f"t{i}": table() for i in range(n)})).splitlines()[-1] == f"tables: {nine}{rest}"
+    assert not repr(result.table()).endswith("\n")
+
+
+def test_figures_that_are_not_there_are_said_to_be_missing() -> None:
+    result = whole()
+    with pytest.raises(InputError, match="^instrument 'nobody' declares no figure here; import its module, then load$"):
+        replace(result, figures=()).figure()
+    with pytest.raises(InputError, match=r"^instrument '\?' declares no figure here"):
+        replace(result, figures=(), about={}).figure()
+    with pytest.raises(InputError, match="^unknown figure 'w': known: v"):
+        result.figure("w")
+    asked: list[Any] = []
+
+    class Drawn(HeadMap):
+        def draw(self, result: Any, **how: Any) -> Any:
+            asked.append((result, how))
+            return None if self.y == "none" else self.y
+
+    drawn = replace(result, figures=(Drawn("none"), Drawn("v")))
+    assert drawn.figure(dark=True) == "v" == drawn.figure("v", paper=True)
+    assert asked == [(drawn, {"dark": True})] * 2 + [(drawn, {"paper": True})]
+    with pytest.raises(InputError, match="^figure 'none' has no values to show in this result$"):
+        drawn.figure("none")
+    with pytest.raises(InputError, match="^no figure has values to show in this result$"):
+        replace(result, figures=(Drawn("none"),)).figure()
+
+
+def test_damage_is_one_line_that_says_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.parquet"
+    path.write_bytes(b"PAR1 nothing")
+    with pytest.raises(InputError, match=f"^{path} cannot be read as a result: .*Parquet") as caught:
+        Result.load(path)
+    assert "\n" not in str(caught.value)
+    for text in ("", "first\nsecond", "x" * 300):
+        said = {"": "RuntimeError", "first\nsecond": "first"}.get(text, "x" * 200)
+
+        def broken(cls: Any, path: Path, text: str = text) -> Any:
+            raise RuntimeError(text)
+
+        monkeypatch.setattr(Result, "_load", classmethod(broken))
+        with pytest.raises(InputError, match=f"^{path} is damaged, or of another version: {said}; measure it again$"):
+            Result.load(path)
 
 
 def test_a_notebook_shows_every_table_and_the_first_figure_that_has_values() -> None:
