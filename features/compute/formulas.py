@@ -321,7 +321,7 @@ def span(stats: AttentionStats) -> Float[Tensor, " n"]:
     """Mean distance of attention over all heads, in tokens; 0 where there is no key."""
     assert stats.distance is not None
     mass = stats.mass.sum(-1)
-    return torch.where(mass > 0, stats.distance.sum(-1) / mass.clamp(min=torch.finfo(mass.dtype).tiny), 0.0)
+    return stats.distance.sum(-1) / mass.clamp(min=torch.finfo(mass.dtype).tiny)
 
 
 # ---- the summaries (PLS B.4.1) -----------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_data_are_opened_for_the_model(spec: Data, monkeypatch: pytest.MonkeyPat
     name, asked = f"open_{type(spec).__name__.lower()}", []
     monkeypatch.setattr(f"streamscope.probes.documents.{name}", lambda *given: asked.append(given) or "opened")
     assert spec.of("m", "like") == "opened"
-    assert asked == [(spec, "m", "like")] if isinstance(spec, Documents | Tokens) else [(spec, "m")]
+    assert asked == [(spec, "m", "like") if isinstance(spec, Documents | Tokens) else (spec, "m")]
 
 
 def test_half_of_what_cannot_be_split_is_refused() -> None:
