@@ -73,14 +73,14 @@ def final_loss(run: Run) -> dict[str, float]:
 
 
 def losses(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per run: preset, seed, parameters, loss, tokens, steps, minutes, commit."""
+    """One row per run: preset (its arm), seed, parameters, loss, tokens, steps, minutes, commit."""
 
     rows = []
     for run in runs:
         tensors, _ = read_tensors(run.folder / "model.safetensors")
         rows.append(
             {
-                "preset": run.preset, "seed": run.seed, "parameters": sum(t.numel() for t in tensors.values()),
+                "preset": run.arm, "seed": run.seed, "parameters": sum(t.numel() for t in tensors.values()),
                 **final_loss(run), "steps": run.manifest["steps"],
                 "minutes": run.manifest.get("wall_seconds", NAN) / 60, "commit": str(run.manifest.get("commit", "")),
             }

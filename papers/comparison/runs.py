@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -191,26 +192,39 @@ WORDS = {
 def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
     """The runs, those whose `parts` are not their preset's as arms of their own: std-t+rope, std-t+rope+cln.
 
-    A kind is named alone where its fields are the usual ones, else with them: +rope.fraction=0.5.
+    A kind is named alone where its fields are the usual ones, else with them: +rope.fraction=0.5. A part of a part is
+    named with a dot, as attention.gate; without one that the preset has, an arm is called +no-gate.
     """
 
     found = []
     for run in runs:
         usual = json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"]))))
         words = ""
-        for part in (p for p in parts if run.config["model"][p] != usual[p]):
-            own = run.config["model"][part]
-            kind = type(getattr(from_dict(ModelConfig, run.config["model"]), part))
+        for part in parts:
+            own, theirs = (_part(model, part) for model in (run.config["model"], usual))
+            if own == theirs:
+                continue
+            if own is None:
+                words += f"+no-{part.rpartition('.')[2]}"
+                continue
+            kind = type(attrgetter(part)(from_dict(ModelConfig, run.config["model"])))
             fields = [f".{f}={x}" for f, x in own.items() if f != "kind" and x != to_dict(kind())[f]]
             words += f"+{SHORT.get(own['kind'], own['kind'])}{''.join(fields)}"
         found.append(replace(run, variant=words))
     return found
 
 
+def _part(model: Any, name: str) -> Any:
+    """A part of a configuration by its dotted name."""
+    for one in name.split("."):
+        model = model[one]
+    return model
+
+
 def fields_of(runs: Sequence[Run], parts: Sequence[str]) -> list[str]:
     """The dotted names of the fields of some parts, of all runs."""
 
-    names = (name for run in runs for part in parts for name in flatten(run.config["model"][part], part))
+    names = (name for run in runs for part in parts for name in flatten(_part(run.config["model"], part), part))
     return list(dict.fromkeys(names))
 
 

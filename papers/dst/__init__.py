@@ -5,11 +5,12 @@
     python -m papers.dst --tables results/dst_tinystories --out results/dst_tinystories
     python -m papers.dst --scale zoo --seeds 4            train what is missing, measure, judge, write
 
-Takes finished runs of any presets that differ in preset and seed only. Per run, with intervals over documents: the loss
-with x_t or x_e at 0, random words', mean or other text's in its place, everywhere, for the head and layer by layer
-(models with two streams); the loss at α = 1, 2, 4, 8, 16, its degradation, areas in every reading. Over seeds: means
-with intervals, and whether the paper's claims hold. Several presets with dst-dense also give the losses of Table 1.
---tables judges the claims of an earlier comparison again and writes its page, from its tables alone.
+Takes finished runs of any presets that differ in preset, head gates (dst-dense+gate) and seed only. Per run, with
+intervals over documents: the loss with x_t or x_e at 0, random words', mean or other text's in its place, everywhere,
+for the head and layer by layer (models with two streams); the loss at α = 1, 2, 4, 8, 16, its degradation, areas in
+every reading. Over seeds: means with intervals, and whether the paper's claims hold. Several presets with dst-dense
+also give the losses of Table 1. --tables judges the claims of an earlier comparison again and writes its page, from
+its tables alone.
 """
 
 from collections.abc import Sequence

@@ -4,6 +4,7 @@
                              validation part, at the end of training (`papers.comparison.losses`)
     stream.<definition>.<where>          change of the loss without a stream, as a share of it (Table 4)
     gap.zero.<where>         x_t → 0 minus x_e → 0;  gap.random.<where>: x_t → random words minus x_t → 0
+    amplified.<α>            loss of the measured documents at α, over seeds alone (Table 5)
     degradation.<α>          loss(α) / loss(1) − 1 (Table 5)
     area.<kind>.<axis>       area under the curve from α = 1 up (`interventions.amplify.areas`)
 
@@ -76,6 +77,16 @@ def whole_loss(losses: pd.DataFrame) -> pd.DataFrame:
     for r in losses.itertuples():
         rows = Rows()
         rows.add("loss", "loss", "nats/token", float(r.loss), n=1, detail=f"{r.tokens} tokens")
+        parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
+    return pd.concat(parts, ignore_index=True)
+
+
+def amplified(table: pd.DataFrame) -> pd.DataFrame:
+    """The quantities amplified.<α> of every run, from the table `amplification`: the loss at α, nats per token."""
+    parts = []
+    for r in table.itertuples():
+        rows = Rows()
+        rows.add(f"amplified.{r.alpha:g}", "amplified", "nats/token", float(r.loss), n=int(r.n))
         parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
     return pd.concat(parts, ignore_index=True)
 

@@ -59,7 +59,7 @@ def _head(report: DstReport) -> str:
     conditions = report.runs[0].conditions
     have: dict[str, list[int]] = {}
     for run in report.runs:
-        have.setdefault(run.preset, []).append(run.seed)
+        have.setdefault(run.arm, []).append(run.seed)
     runs = "; ".join(f"{preset} (seed {', '.join(map(str, seeds))})" for preset, seeds in have.items())
     one = [preset for preset, seeds in have.items() if len(seeds) == 1]
     first = report.tables["amplification"].iloc[0]

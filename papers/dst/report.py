@@ -9,19 +9,38 @@ from streamscope.models.config.presets import PRESETS
 from streamscope.models.provenance import pick_device, provenance
 from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.report import each_model, reopen, stack
-from streamscope.papers.comparison.runs import SHAPE, Run, all_agree, by_preset, typed
-from streamscope.papers.dst.measure import INITIAL, Settings, initialization, measure_run, whole_loss
+from streamscope.papers.comparison.runs import (
+    SHAPE,
+    Run,
+    all_agree,
+    fields_of,
+    no_doubles,
+    opened,
+    typed,
+    with_variants,
+)
+from streamscope.papers.dst.measure import INITIAL, Settings, amplified, initialization, measure_run, whole_loss
 from streamscope.papers.dst.options import Options
 from streamscope.papers.dst.page import DstReport
 from streamscope.papers.dst.printed import CONTROL, TABLE1
 from streamscope.papers.dst.seeds import claims, presets
 
+VARIED = ("attention.gate",)
+"""Parts in which runs may differ, as arms of their own: dst-dense and dst-dense+gate."""
+
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
-    """The runs by preset and seed. Raises `InputError` for doubles and for runs of other data, shape or recipe."""
-    runs = by_preset(folders, list(PRESETS))
-    all_agree(runs)
+    """The runs by arm and seed. Raises `InputError` for doubles and for runs of other data, shape or recipe."""
+    runs = in_arms([opened(f, list(PRESETS)) for f in folders])
+    no_doubles(runs)
+    all_agree(runs, fields_of(runs, VARIED))
     return runs
+
+
+def in_arms(runs: Sequence[Run]) -> list[Run]:
+    """The runs with the names of their arms, in the order of presets, gates and seeds."""
+    order = list(PRESETS)
+    return sorted(with_variants(runs, VARIED), key=lambda r: (order.index(r.preset), r.variant, r.seed))
 
 
 def measure(options: Options, alphas: Sequence[float], runs: list[Run]) -> DstReport:
@@ -30,7 +49,7 @@ def measure(options: Options, alphas: Sequence[float], runs: list[Run]) -> DstRe
     settings = Settings(documents=options.documents, alphas=tuple(alphas), draws=options.draws, seed=options.seed)
     device = pick_device(options.device)
     tables = stack(
-        (run.preset, run.seed, measure_run(model, shards, settings, progress))
+        (run.arm, run.seed, measure_run(model, shards, settings, progress))
         for run, model, shards, progress in each_model(runs, device)
     )
     rows = losses(runs)
@@ -44,7 +63,8 @@ def measure(options: Options, alphas: Sequence[float], runs: list[Run]) -> DstRe
 def judged(tables: dict[str, pd.DataFrame], runs: list[Run], alphas: Sequence[float]) -> dict[str, pd.DataFrame]:
     """The tables with what follows from the quantities of the runs: means over seeds, verdicts; and how runs began."""
 
-    found = {**tables, "presets": presets(tables["runs"]), "claims": claims(tables["runs"], alphas)}
+    quantities = pd.concat([tables["runs"], amplified(tables["amplification"])], ignore_index=True)
+    found = {**tables, "presets": presets(quantities), "claims": claims(tables["runs"], alphas)}
     if any(run.preset in INITIAL for run in runs):
         shape = {name: runs[0].config["model"][name] for name in SHAPE}
         seeds = [run.seed for run in runs]
@@ -56,6 +76,7 @@ def again(folder: Path) -> DstReport:
     """The report of an earlier comparison, judged anew from its tables."""
 
     runs, tables, about = reopen(folder, "papers.dst")
+    runs = in_arms(runs)
     settings = Settings(**{**about["settings"], "alphas": tuple(about["settings"]["alphas"])})
     tables = dict(sorted(judged(tables, runs, settings.alphas).items()))
     return DstReport(runs=runs, tables=tables, settings=settings, about=about)

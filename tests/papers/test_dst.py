@@ -50,7 +50,7 @@ def test_printed_changes_follow_from_printed_losses() -> None:
     for definition, (loss, change) in TABLE4.items():
         assert 100 * (loss / 2.85 - 1) == pytest.approx(float(change.strip("+%")), abs=0.6), definition
     assert {float(change.strip("+%")) for _, change in TABLE4.values()} == set(PAPER.values())
-    assert [round(100 * printed(p, "degradation.16")) for p in TABLE5] == [20, 16, 27]
+    assert [round(100 * printed(p, "degradation.16")) for p in TABLE5] == [20, 16, 27, 27]
     assert printed("dst-ind", "loss") == TABLE1["dst-ind"].value and np.isnan(printed("lfa", "loss"))
 
 
@@ -157,11 +157,12 @@ def test_a_preset_changed_in_one_run_only_is_refused(runs: dict[str, Path], tmp_
 
 @pytest.fixture(scope="module")
 def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tiny runs: dst-kron, dst-dense, and std-t, which has one stream."""
+    """Tiny runs: dst-kron, dst-dense, the same with head gates, and std-t, which has one stream."""
     folder = tmp_path_factory.mktemp("dst")
-    for name in ("dst-kron-0", "dst-dense-0", "std-t-0"):
-        preset, seed = name.rsplit("-", 1)
-        train(arguments(corpus, folder / name, *SHORT, "--seed", seed, preset=preset))
+    gates = ("--set", "attention.gate=gate")
+    for name, more in (("dst-kron-0", ()), ("dst-dense-0", ()), ("dst-dense-gated-0", gates), ("std-t-0", ())):
+        preset = name.removesuffix("-0").removesuffix("-gated")
+        train(arguments(corpus, folder / name, *SHORT, "--seed", "0", *more, preset=preset))
     return {path.name: path for path in folder.iterdir()}
 
 
@@ -222,13 +223,16 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
         "runs", "presets", "claims", "streams", "amplification", "heads", "areas", "losses", "loss", "initialization",
     }  # fmt: skip
     whole = tables["streams"][tables["streams"]["where"] == "everywhere"]
-    assert set(whole["preset"]) == {"dst-kron", "dst-dense"} and not dual(load(runs["std-t-0"]))
+    assert set(whole["preset"]) == {"dst-kron", "dst-dense", "dst-dense+gate"} and not dual(load(runs["std-t-0"]))
     for r in whole.itertuples():
         assert f"| {r.definition} | everywhere | {r.baseline:.4f} | {r.loss:.4f} | {r.percent:+.2f} (" in text
     for r in tables["amplification"].itertuples():
         assert f"| {r.preset} | 0 | {r.alpha:g} | {r.loss:.4f} |" in text
     assert "3.89 (+36%)" in text and "Table 4 says less" in text and "undefined: one seed of dst-kron" in text
     assert "undefined: one pair of seeds" in text and "## Losses (Table 1)" in text
+    means = tables["presets"].set_index(["quantity", "preset"])["mean"]
+    for r in tables["amplification"].itertuples():
+        assert means[f"amplified.{r.alpha:g}", r.preset] == r.loss
     values = tables["runs"].set_index(["preset", "quantity"])["value"]
     percent = tables["amplification"].set_index(["preset", "alpha"])["percent"]
     assert values["std-t", "degradation.16"] == pytest.approx(percent["std-t", 16.0] / 100)
