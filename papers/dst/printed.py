@@ -94,7 +94,6 @@ ORDERS: tuple[Order, ...] = (
     Order("degradation.16", "dst-dense", "dst-kron", "Table 5"),
     Order("degradation.16", "dst-ind", "dst-dense", "Table 5"),
     Order("degradation.16", "dst-ind", "dst-kron", "Table 5"),
-    Order("degradation.16", "dst-dense+gate", "dst-dense", "Table 5"),
     *(
         Order(f"area.{kind}.linear", more, less, "§4.2")
         for kind in ("raw", "excess", "relative")
