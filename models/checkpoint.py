@@ -237,17 +237,11 @@ def run_label(folder: Path) -> str:
     if folder.parent == ZOO:
         return f"{STORIES}{folder.name}"
     if folder.parent == cache_root() / "huggingface":
+        from streamscope.models.huggingface.convert import source_name
+
         source = read_json(folder / "manifest.json", dict[str, Any])["source"]
         return f"{HUGGING_FACE}{source_name(Path(source))}"
     return str(folder)
-
-
-def source_name(folder: Path) -> str:
-    """A Hugging Face folder by its path from the working folder, or by its name where it lies in the hub's cache."""
-    if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
-        return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
-    here = Path.cwd()
-    return str(folder.relative_to(here) if here in folder.parents else folder)
 
 
 def model_config(folder: Path) -> ModelConfig:

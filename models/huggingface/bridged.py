@@ -22,9 +22,8 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from streamscope.models.checkpoint import source_name
 from streamscope.models.errors import InputError, Undefined
-from streamscope.models.huggingface.convert import source_folder
+from streamscope.models.huggingface.convert import source_folder, source_name
 from streamscope.models.text.tokenizer import PAIRS, Tokenizer
 from streamscope.models.transformer import StreamTransformer
 

@@ -48,6 +48,14 @@ def source_folder(name: str) -> Path:
         raise InputError(f"{name} is no folder here and no model in the hub's cache; nothing is fetched") from None
 
 
+def source_name(folder: Path) -> str:
+    """A Hugging Face folder by its path from the working folder, or by its name where it lies in the hub's cache."""
+    if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
+        return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+    here = Path.cwd()
+    return str(folder.relative_to(here) if here in folder.parents else folder)
+
+
 def foreign(name: str) -> Path | None:
     """The folder of `hf:NAME` where its family is not made of our parts, so that only a bridge reads it; else None."""
     path = source_folder(name) / "config.json"

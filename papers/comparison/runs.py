@@ -107,8 +107,7 @@ def opened(run: str, presets: Sequence[str]) -> Run:
 
     folder = run_folder(run)
     manifest, config = read_manifest(folder), read_json(folder / "config.json", Config)
-    # with the fields that have come since, at their defaults: runs of two versions are compared by what they say
-    config["model"] = to_dict(from_dict(ModelConfig, config["model"]))
+    config = filled(config)
     preset = str(manifest.get("preset"))
     if preset not in presets:
         raise InputError(f"{folder} is a run of {preset}; this comparison is of {', '.join(presets)}")
@@ -118,6 +117,12 @@ def opened(run: str, presets: Sequence[str]) -> Run:
             f"{folder} is not finished ({manifest.get('outcome', 'running or killed')}); --resume it first"
         )
     return Run(folder, preset, int(manifest["seed"]), manifest, config)
+
+
+def filled(config: Any) -> Any:
+    """A run's configuration with the fields that have come since, at their defaults, so that runs of two versions are
+    compared by what they say."""
+    return {**config, "model": to_dict(from_dict(ModelConfig, config["model"]))}
 
 
 def by_preset(folders: Sequence[str], presets: Sequence[str]) -> list[Run]:
@@ -201,7 +206,7 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
         usual = json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"]))))
         words = ""
         for part in parts:
-            own, theirs = (_part(model, part) for model in (run.config["model"], usual))
+            own, theirs = (_part(model, part) for model in (filled(run.config)["model"], usual))
             if own == theirs:
                 continue
             if own is None:
