@@ -17,14 +17,14 @@ Memory does not grow with the number of tokens. Killed, the same command goes on
 --launch each part of the documents is read by one worker, in the same batches as alone.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.features.schema import Tier
 from streamscope.models.bounds import Count, Names, Share
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Tokens, instrument
+from streamscope.probes.contract import Instrument, Tokens, instrument, need_parts
 from streamscope.probes.figures import Curve
 
 HEADS_OF = {"anchor": "H2-3", "entity": "H4-5"}
@@ -71,6 +71,10 @@ class Extract(Instrument):
     figures: ClassVar = (Curve("share", "depth", x="k_star"),)
     shared: ClassVar = True
     planted: ClassVar = "tests/features/test_reader.py::test_a_planted_head_and_a_planted_depth"
+
+    def check(self, model: Any) -> None:
+        """Raise `InputError` for a model in a bridge: features read our parts."""
+        need_parts(model, self.name)
 
     def heads(self, group: str, n_layers: int, n_heads: int) -> list[Head]:
         """The heads of anchor_mass or entity_mass; `InputError` where the default ones do not exist."""

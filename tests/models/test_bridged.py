@@ -96,7 +96,7 @@ def test_every_instrument_measures_or_says_in_a_line_why_not(name: str, theirs: 
     if name in REFUSED:
         with pytest.raises(InputError) as caught:
             how.measure(theirs[0], *data)
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(caught.value) and "check_tokens" not in str(caught.value)
     else:
         assert all(len(table.frame) for table in how.measure(theirs[0], *data).tables.values())
 
