@@ -11,7 +11,7 @@ that float32 or 64 bits do not hold, and what `Bounds` exclude. Commands check t
 
 import math
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,18 +67,21 @@ else:
 """Names: on the command line several words; in Python one string or a sequence, of which a tuple is made."""
 
 
-def check(options: Any) -> None:
-    """Raise `InputError` for the first number in a dataclass (or one inside it) that its declaration excludes."""
+def check(options: Any, spelled: Callable[[str], str] = str) -> None:
+    """Raise `InputError` for the first number in a dataclass (or one inside it) that its declaration excludes.
+
+    `spelled` is how the line calls a field: `--batch-size` where that was typed.
+    """
     hints = typing.get_type_hints(type(options), include_extras=True)
     for field in fields(options):
         value = getattr(options, field.name)
         if is_dataclass(value):
-            check(value)
+            check(value, spelled)
             continue
         limits = list(declared(hints[field.name]))
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not isinstance(number, bool):
-                _check(field.name, number, limits)
+                _check(spelled(field.name), number, limits)
 
 
 def _check(name: str, number: float, limits: list[Bounds]) -> None:

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from streamscope.models.bounds import check
 from streamscope.models.errors import InputError
+from streamscope.models.help import OPTIONAL, describe, examples, wrapped
 
 Options = TypeVar("Options")
 SCRIPT = "streamscope "
@@ -41,13 +42,16 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else None
     if sys.argv[0].startswith(SCRIPT):
         prog = sys.argv[0]
+    helped = {"-h", "--help"} & set(sys.argv[1:] if argv is None else argv)
+    if helped:
+        describe(options)
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(said), wrapped() if helped else nullcontext():
             found: Any = tyro.cli(
                 cast(Any, options),
                 prog=prog,
                 args=argv,
-                description=spoken((doc or "").strip()),
+                description=spoken(examples((doc or "").strip())),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands),
                 registry=_constructors(),
             )
@@ -58,7 +62,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
         raise InputError(
             f"{told}{_nearest(told, options)}; {prog or 'this command'} --help lists the options"
         ) from None
-    check(found)
+    check(found, lambda name: f"--{name.replace('_', '-')}")
     return found
 
 
@@ -114,7 +118,9 @@ def _one_line(told: str) -> str:
 
 
 def _constructors() -> Any:
-    """tyro's, but for paths: "" would be the working folder."""
+    """tyro's, but for paths: "" would be the working folder; and what may be None is called by what else it is."""
+    from dataclasses import replace
+
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
     registry = ConstructorRegistry()
@@ -135,6 +141,19 @@ def _constructors() -> Any:
             is_instance=lambda value: isinstance(value, Path),
             str_from_instance=lambda value: [str(value)],
         )
+
+    asked: list[Any] = []
+
+    @registry.primitive_rule
+    def optional(found: PrimitiveTypeInfo) -> "PrimitiveConstructorSpec[Any] | None":
+        if type(None) not in get_args(found.type) or found.type in asked:
+            return None
+        asked.append(found.type)  # what tyro itself makes of it
+        spec = ConstructorRegistry.get_primitive_spec(found)
+        asked.remove(found.type)
+        if not isinstance(spec, PrimitiveConstructorSpec):
+            return None
+        return replace(spec, metavar=spec.metavar.removeprefix(OPTIONAL))
 
     return registry
 

@@ -99,8 +99,8 @@ def write_results(options: RunOptions, tables: Tables, **about: Any) -> None:
 class Arguments(LaunchOptions):
     """What every command of an instrument takes, beside its own options and those of its data."""
 
-    run: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """RUN…: run folders, snapshots (runs/lfa@512, runs/lfa@all), hf:FOLDER, or the bundled stories/NAME: lfa, std-t,
+    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
+    """Run folders, snapshots (runs/lfa@512, runs/lfa@all), hf:FOLDER, or the bundled stories/NAME: lfa, std-t,
     d-cas, cfm, pls, c2, dst-kron, llama, hdpl, gpt2, kromcanon, kromcanon-b2, std-t-rope; several make one table, with
     seeds as units and a curve over steps."""
     control: str | None = None

@@ -162,12 +162,7 @@ class Half(Data):
 
 @dataclass(frozen=True)
 class Documents(Data):
-    """Texts to measure the loss on.
-
-    Opened (`data[Documents]` in `observe`): `rows()`, token ids of each document, BOS first, at most the context and
-    the token that comes after it; `units()`, a table of unit and cluster, a row for each; `title()`; `tokenizer`
-    (`probes.documents.OpenDocuments`).
-    """
+    """Texts to measure the loss on."""
 
     data: str | None = None
     """SOURCE to measure the loss on; default: the run's validation data."""

@@ -84,7 +84,9 @@ MANY = 100
 class OpenDocuments(Splittable):
     """The shards of a specification in one model's tokens; long documents cut at the model's context, or in windows.
 
-    In windows (`shards` are `WindowedShards`) a row is a window, its cluster the document.
+    `data[Documents]` in `observe` of an instrument: `rows()`, token ids of each document, BOS first, at most the
+    context and the token that comes after it; `units()`, a table of unit and cluster, a row for each; `title()`;
+    `tokenizer`. In windows (`shards` are `WindowedShards`) a row is a window, its cluster the document.
     """
 
     kind: ClassVar[type[Data]] = Documents

@@ -3,9 +3,10 @@
     streamscope previous.py:PreviousSentence stories/lfa --out previous.parquet
     streamscope previous.py:PreviousSentence --help
 
-(in the clone also python -m probes.instrument previous.py:PreviousSentence …). The file holds a class with
-`@instrument(name, data…)` (`probes.contract`); its fields are the options. Control, several runs, tables, files and
-figures are those of all instruments. Where the file has one instrument, :CLASS may be left out.
+(in the clone also python -m probes.instrument previous.py:PreviousSentence …). The file holds a
+class with `@instrument(name, data…)` (`probes.contract`); its fields are the options. Control,
+several runs, tables, files and figures are those of all instruments. Where the file has one
+instrument, :CLASS may be left out.
 """
 
 import inspect

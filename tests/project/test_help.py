@@ -84,6 +84,27 @@ def test_help_imports_nothing_heavy(module: str, helped: dict[str, tuple[int, st
     assert "usage:" in said
 
 
+@pytest.mark.parametrize("module", COMMANDS)
+def test_help_reads_as_prose(module: str, helped: dict[str, tuple[int, str]]) -> None:
+    """Examples keep their lines, sentences end where the terminal does, and no value is called {None}."""
+    _, said = helped[module]
+    assert not re.search(r"(?m)^(python|streamscope|torchrun) ", said)
+    assert not [line for line in said.splitlines() if len(line) > 100 and line[0] not in " │╭╰├"]
+    assert "{None}" not in said
+
+
+def test_a_meaning_flows_over_the_lines_of_its_source() -> None:
+    from streamscope.models.help import meanings
+    from streamscope.probes.command import Arguments
+
+    found = meanings(Arguments)
+    assert found["control"].startswith(
+        "A control model of the same layers and heads: its numbers, and what the run has"
+    )
+    assert not [one for one in found.values() if "\n" in one or "  " in one]
+    assert {"launch", "workers"} <= set(found)  # inherited
+
+
 def test_the_blocker_blocks(helped: dict[str, tuple[int, str]]) -> None:
     code, said = helped["models.checkpoint"]
     assert code == 1

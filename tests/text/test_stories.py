@@ -247,7 +247,7 @@ def test_the_command_prints_stories_and_statistics(capsys: pytest.CaptureFixture
 def test_the_command_refuses_a_number_of_stories_below_one() -> None:
     from streamscope.models.errors import InputError
 
-    with pytest.raises(InputError, match="--n"):
+    with pytest.raises(InputError, match="^--n must be at least 1, got 0$"):
         main(["--n", "0"])
 
 

@@ -1,24 +1,35 @@
-"""`python -m models.text.stories`: stories with their cases marked, or the table of the data card."""
+"""Print stories of the built-in corpus with their cases marked, or the table of the data card.
 
-import argparse
+python -m models.text.stories --n 3 --seed 0          # three stories with their cases marked
+python -m models.text.stories --n 20000 --stats       # the table of the data card
+"""
+
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from streamscope.models.cli import command
-from streamscope.models.errors import InputError
-from streamscope.models.text import stories
-from streamscope.models.text.stories import labelled, marked_text, statistics
+from streamscope.models.bounds import Count, Seed
+from streamscope.models.cli import command, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m models.text.stories`."""
+
+    n: Count = 3
+    """How many stories."""
+    seed: Seed = 0
+    """0 training, 1 validation, 2 evaluation."""
+    held_out: bool = False
+    """Only combinations reserved for evaluation."""
+    stats: bool = False
+    """Print the statistics of the stories instead."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=stories.__doc__, formatter_class=raw)
-    parser.add_argument("--n", type=int, default=3, help="how many stories")
-    parser.add_argument("--seed", type=int, default=0, help="0 train, 1 validation, 2 evaluation")
-    parser.add_argument("--held-out", action="store_true", help="only combinations reserved for evaluation")
-    parser.add_argument("--stats", action="store_true", help="print the statistics of the stories instead")
-    options = parser.parse_args(argv)
-    if options.n < 1:
-        raise InputError(f"--n must be at least 1, not {options.n}")
+    """Parse, tell."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.models.text.stories import labelled, marked_text, statistics
+
     found = labelled(options.seed, options.n, held_out=options.held_out)
     if options.stats:
         print(statistics(list(found)))
