@@ -7,10 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5, TABLE5_ROWS
-from streamscope.papers.figures.look import Look, panels, single
+from streamscope.papers.figures.look import Look, note, panels, single
 from streamscope.papers.figures.options import PaperFigure
 
-HOME = "dst_tinystories"
+HOME, BUNDLED = "dst_tinystories", "bundled"
 Tables = Mapping[str, pd.DataFrame]
 
 
@@ -52,6 +52,29 @@ def routing(tables: Tables, look: Look) -> Any:
     return canvas
 
 
+def sharpened(tables: Tables, look: Look) -> Any:
+    """Fig. 4: where one head looks in a text at every α: from a word (downwards) to a word (across)."""
+    table = tables["amplify-picture"]
+    first = table[["layer", "index"]].iloc[0]
+    table = table[(table["layer"] == first["layer"]) & (table["index"] == first["index"])]
+    alphas = list(dict.fromkeys(table["alpha"]))
+    columns = min(len(alphas), 3)
+    canvas = panels(look, [f"α = {alpha:g}" for alpha in alphas], columns, 0.2 + 0.46 * -(-len(alphas) // columns),
+                    horizontal_spacing=0.04, vertical_spacing=0.2, shared_yaxes=True)  # fmt: skip
+    words = table.drop_duplicates("key").sort_values("key")["key_token"]
+    for i, alpha in enumerate(alphas):
+        cells = table[table["alpha"] == alpha].pivot_table(index="query", columns="key", values="attention")
+        canvas.add_trace(go.Heatmap(z=cells, x=cells.columns, y=cells.index, coloraxis="coloraxis"),
+                         row=i // columns + 1, col=i % columns + 1)  # fmt: skip
+    canvas.update_layout(coloraxis={"colorscale": look.scale, "cmin": 0, "cmax": 1,
+                                    "colorbar": {"title": "attention", "thickness": 8}}, margin={"t": 40})  # fmt: skip
+    said = ["BOS" if word.startswith("<|") else word.strip() or "␣" for word in words]
+    ticks = {"tickvals": [*range(len(words))], "ticktext": said, "tickfont": {"size": 6}}
+    canvas.update_yaxes(autorange="reversed", **ticks).update_xaxes(tickangle=90, **ticks)
+    note(canvas, f"head {first['index']} of layer {first['layer']}, from a word (down) to a word (across)")
+    return canvas
+
+
 def coreference(tables: Tables, look: Look) -> Any:
     """Fig. 5: the share of cases in which a head's largest attention is on the antecedent, a panel per run."""
     table = tables["coreference"]
@@ -74,12 +97,7 @@ def coreference(tables: Tables, look: Look) -> Any:
 FIGURES = (
     PaperFigure("1", "The architecture", instead="a drawing: python -m models.describe dst-kron"),
     PaperFigure("2", "Validation loss by attention amplification", amplified, (f"{HOME}/amplification",)),
-    PaperFigure("3", "Learned Kronecker routing matrices", routing, ("routing-cells",),
-                instead="no shipped table: python -m probes.routing RUN --out FOLDER/routing.parquet, "
-                        "then --tables FOLDER"),
-    PaperFigure("4", "Attention under amplification",
-                instead="no table has it: python -m interventions.amplify RUN --picture L3.H0 --figure picture.svg"),
-    PaperFigure("5", "Coreference accuracy by head", coreference, ("coreference",),
-                instead="no shipped table: python -m probes.coreference RUN RUN --domain keys "
-                        "--out FOLDER/coreference.parquet, then --tables FOLDER"),
+    PaperFigure("3", "Learned Kronecker routing matrices", routing, (f"{BUNDLED}/routing-cells",)),
+    PaperFigure("4", "Attention under amplification", sharpened, (f"{BUNDLED}/amplify-picture",)),
+    PaperFigure("5", "Coreference accuracy by head", coreference, (f"{BUNDLED}/coreference",)),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.printed import printed
 from streamscope.papers.krom.printed import STREAM_COSINE, SWAP
 
-HOME = "krom_textbooks"
+HOME, BUNDLED = "krom_textbooks", "bundled"
 Tables = Mapping[str, pd.DataFrame]
 
 
@@ -140,9 +140,8 @@ FIGURES = (
     PaperFigure("bars", "Architecture comparison", bars, (f"{HOME}/comparison",)),
     PaperFigure("swap", "Swap probability by module, static and with dynamics", swap, (f"{HOME}/factors",)),
     PaperFigure("heat", "Swap weights by module and factor, two initial biases", heat, (f"{HOME}/factors",)),
-    PaperFigure("scatter", "Learned α against the best swap probability", effort, ("monitor", "monitor-runs"),
-                instead="no shipped table has α: python -m probes.mixing_monitor RUN RUN --out FOLDER/monitor.parquet, "
-                        "then --tables FOLDER"),
+    PaperFigure("scatter", "Learned α against the best swap probability", effort,
+                (f"{BUNDLED}/monitor", f"{BUNDLED}/monitor-runs")),
     PaperFigure("cosines", "Cosines of directions between streams by initial bias", cosines, (f"{HOME}/mixing",)),
     PaperFigure("sweep", "Swap probability by initial bias", sweep, (f"{HOME}/arms",)),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamscope.models.errors import InputError
-from streamscope.papers.figures.look import RULE, Look, key_of_paper, panels, single
+from streamscope.papers.figures.look import RULE, Look, key_of_paper, note, panels, single
 from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.printed import printed
 from streamscope.probes.pds import FIXED
@@ -58,19 +58,19 @@ def suppressed(tables: Tables, look: Look) -> Any:
     A bar is left out where it could only be the baseline's: heads of the last layer change no attention. Architectures
     without a head over the threshold have no bars.
     """
-    table = tables["suppression"]
+    table = tables["suppression"].rename(columns={"condition": "edited", "difference": "delta"})  # as older tables say
     rows = table[(table["selection"] == "over") & (table["group"] == "selected") & (table["measure"] == "sps")
                  & (table["part"] == "all") & (table["gate"] == 0)]  # fmt: skip
     if rows.empty:
         raise InputError("no run of these tables has heads over the threshold to suppress")
     canvas = single(look, 0.75)
     order = [one for one in ORDER if one in SUPPRESSED or one in set(rows["preset"])]
-    for i, (column, name) in enumerate((("baseline", "baseline"), ("condition", "suppressed"))):
+    for i, (column, name) in enumerate((("baseline", "baseline"), ("edited", "suppressed"))):
         x: list[list[str]] = [[], []]
         here: list[float | None] = []
         paper: list[float | None] = []
         for preset in order:
-            for seed, value, moved in rows.loc[rows["preset"] == preset, ["seed", column, "difference"]].itertuples(
+            for seed, value, moved in rows.loc[rows["preset"] == preset, ["seed", column, "delta"]].itertuples(
                 index=False, name=None
             ):
                 x[0].append(NAMES[preset])
@@ -108,20 +108,26 @@ def distribution(tables: Tables, look: Look) -> Any:
 
 
 def gates(selection: str) -> Any:
-    """Figs. 5 and 6: SPS by the gate on the recency heads."""
+    """Figs. 5 and 6: SPS by the gate on the recency heads, mean over seeds of an architecture, or a line per run."""
 
     def draw(tables: Tables, look: Look) -> Any:
-        table = tables["suppression"]
-        rows = table[(table["selection"] == selection) & (table["group"] == "selected") & (table["measure"] == "sps")
-                     & (table["part"] == "all")]  # fmt: skip
+        table = tables["suppress"]
+        if "preset" not in table:
+            runs = table["run"] if "run" in table else pd.Series("run", table.index)
+            table = table.assign(preset=runs.str.removeprefix("stories/"))
+        rows = table[(table["selection"] == selection) & (table["group"] == "selected") & (table["measure"] == "sps")]
         if rows["gate"].nunique() < 2:
             raise InputError("these tables have one gate alone: a curve needs python -m interventions.suppress --gates")
         canvas = single(look, 0.75)
-        for i, preset in enumerate(presets(rows)):
-            mean = rows[rows["preset"] == preset].groupby("gate")[["baseline", "condition"]].mean()
-            whole = pd.concat([mean["condition"], pd.Series({1.0: mean["baseline"].iloc[0]})])
-            whole = whole[~whole.index.duplicated()].sort_index()
-            canvas.add_scatter(x=whole.index, y=whole, name=NAMES.get(preset, preset), **look.line(i))
+        still = rows.loc[rows["delta"].isna() & (rows["gate"] != 1), "preset"]
+        for i, preset in enumerate(one for one in presets(rows) if one not in set(still)):
+            mean = rows[rows["preset"] == preset].groupby("gate")["edited"].mean().sort_index()
+            canvas.add_scatter(x=mean.index, y=mean, name=NAMES.get(preset, preset), **look.line(i))
+        if not canvas.data:
+            raise InputError(f"no run of these tables has {selection} heads below the last layer to turn down")
+        if len(still):
+            names = ", ".join(NAMES.get(one, one) for one in dict.fromkeys(still))
+            note(canvas, f"not drawn, their heads are in the last layer: {names}")
         canvas.update_xaxes(title="gate of the heads").update_yaxes(title="SPS")
         return canvas
 
@@ -143,15 +149,12 @@ def heat(tables: Tables, look: Look) -> Any:
     return canvas
 
 
-GATES = "python -m interventions.suppress RUN --k {} --gates 1 .75 .5 .25 0 --figure gates.svg"
 FIGURES = (
     PaperFigure("1", "Largest PDS by layer: where position is processed", by_layer, (f"{HOME}/architectures",)),
     PaperFigure("2", "SPS with and without the recency heads (PDS > .075)", suppressed, (f"{HOME}/suppression",)),
     PaperFigure("3", "The architecture", instead="a drawing: python -m models.describe lfa"),
     PaperFigure("4", "PDS of all heads", distribution, (f"{HOME}/heads",)),
-    PaperFigure("5", "SPS by the gate on the first recency head", gates("top1"), (f"{HOME}/suppression",),
-                instead=f"the shipped tables have gate 0 alone: {GATES.format(1)}"),
-    PaperFigure("6", "SPS by the gate on three recency heads", gates("top3"), (f"{HOME}/suppression",),
-                instead=f"the shipped tables have gate 0 alone: {GATES.format(3)}"),
+    PaperFigure("5", "SPS by the gate on the first recency head", gates("top1"), ("bundled/suppress",)),
+    PaperFigure("6", "SPS by the gate on three recency heads", gates("top3"), ("bundled/suppress",)),
     PaperFigure("7", "PDS of every head, by layer", heat, (f"{HOME}/heads",)),
 )  # fmt: skip

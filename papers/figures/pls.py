@@ -6,9 +6,11 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from streamscope.models.errors import InputError
 from streamscope.papers.figures.look import Look, note, panels, single
 from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.printed import printed
+from streamscope.probes.drawing import PALETTE
 
 HOME, MODES = "pls_tinystories", "pls_modes"
 NAMES = {"pls": "PLS", "c2": "C2"}
@@ -137,7 +139,50 @@ def modularity(tables: Tables, look: Look) -> Any:
     return canvas
 
 
-MAP = "no table has a map: python -m features.cluster --out modes.parquet, then features.profile --figure map.html"
+def islands(tables: Tables, look: Look) -> Any:
+    """Fig. 5: tokens on the UMAP of their features, those of one cluster in one colour (which others have too), the
+    ones in none light grey."""
+    table, canvas = placed(tables), single(look, 1.05)
+    clustered = table[table["cluster"] >= 0]
+    none = table[table["cluster"] < 0]
+    canvas.add_scatter(x=none["x"], y=none["y"], name="in no cluster", mode="markers",
+                       marker={"size": 2, "color": "#dddddd"})  # fmt: skip
+    for i, (_, one) in enumerate(clustered.groupby(clustered["cluster"] % len(PALETTE))):
+        canvas.add_scatter(x=one["x"], y=one["y"], mode="markers", showlegend=False,
+                           marker={"size": 2, "color": look.colour(i)})  # fmt: skip
+    share, many = len(clustered) / len(table), clustered["cluster"].nunique()
+    note(canvas, f"{len(table):,} tokens, {100 * share:.0f} % of them in {many} clusters<br>"
+                 f"(printed: 50,453, {printed('pls-c5-coverage'):g} % in {printed('pls-c5-clusters'):g})")  # fmt: skip
+    return flat(canvas)
+
+
+def strata(tables: Tables, look: Look) -> Any:
+    """Fig. 6: the same map, tokens by k*, the layer from which on the model predicts what it ends with."""
+    table, canvas = placed(tables), single(look, 1.05)
+    layers = int(table["k_star"].max())
+    bar = {"title": "k*", "thickness": 8, "tickvals": [*range(layers + 1)]}
+    marker = {"size": 2, "color": table["k_star"], "colorscale": "Greys" if look.grey else "Viridis_r",
+              "colorbar": bar, "cmin": 0, "cmax": layers}  # fmt: skip
+    canvas.add_scatter(x=table["x"], y=table["y"], mode="markers", marker=marker, showlegend=False)
+    note(canvas, "features are 0 but at layer k*, so any map of them has such strata")
+    return flat(canvas)
+
+
+def placed(tables: Tables) -> pd.DataFrame:
+    """The tokens that have a place. Raises `InputError` for a table without: clustered by --no-umap, or too few."""
+    table = tables["modes-labels"]
+    if not {"x", "y"} <= set(table) or not (found := table[table["x"].notna()]).size:
+        raise InputError("these tokens have no place on a map: python -m features.cluster without --no-umap gives one")
+    return found
+
+
+def flat(canvas: Any) -> Any:
+    """Without axes: distances on a UMAP mean nothing far apart, and its directions nothing at all."""
+    canvas.update_layout(margin={"l": 8, "r": 8}, legend={"itemsizing": "constant"})
+    return canvas.update_xaxes(visible=False).update_yaxes(visible=False)
+
+
+MAP = ("bundled/modes-labels",)
 FIGURES = (
     PaperFigure("1", "Clusters of features are not those of raw activations", raw_clusters,
                 (f"{MODES}/agreement", f"{MODES}/presets")),
@@ -146,6 +191,6 @@ FIGURES = (
                 (f"{HOME}/curves", f"{HOME}/competence")),
     PaperFigure("4", "Effects by task and group of heads, and on single cases of Winograd", modularity,
                 (f"{HOME}/effects", f"{HOME}/cases", f"{HOME}/competence")),
-    PaperFigure("5", "Clusters on a UMAP of the features", instead=MAP),
-    PaperFigure("6", "Depth on the same UMAP", instead=MAP),
+    PaperFigure("5", "Clusters on a UMAP of the features", islands, MAP),
+    PaperFigure("6", "Depth on the same UMAP", strata, MAP),
 )  # fmt: skip

@@ -47,7 +47,14 @@ def draw(figure: PaperFigure, look: Look, folder: Path | None = None) -> Any:
     """The figure (plotly). Raises `InputError` where it cannot be drawn, with what would make its data."""
     if figure.draw is None or (folder is None and figure.instead):
         raise InputError(f"figure {figure.number} ({figure.title}): {figure.instead}")
-    return figure.draw(read(figure, folder), look)
+    tables = read(figure, folder)
+    try:
+        return figure.draw(tables, look)
+    except KeyError as error:
+        if folder is None:
+            raise
+        names = ", ".join(f"{name}.parquet" for name in tables)
+        raise InputError(f"figure {figure.number} is drawn of {error}, which is not in {folder}: {names}") from None
 
 
 def show(paper: str, options: Any) -> None:

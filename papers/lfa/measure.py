@@ -16,7 +16,7 @@ from streamscope.models.text.shards import TokenShards
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.rows import NAN, Progress, Rows, why_of
 from streamscope.papers.lfa.rows import COMPETING, COREFERENCE, DOMAINS, Settings
-from streamscope.papers.lfa.suppress import suppress
+from streamscope.papers.lfa.suppress import curves, suppress
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import mean_stability
 from streamscope.probes.coreference.measure import summary as measured
@@ -35,7 +35,7 @@ from streamscope.probes.stats.held_out import held_out
 def measure_run(
     model: StreamTransformer, shards: TokenShards, settings: Settings, progress: Progress
 ) -> dict[str, pd.DataFrame]:
-    """Every table of one run: `quantities`, `heads`, `rules`, `suppression`, `controls`.
+    """Every table of one run: `quantities`, `heads`, `rules`, `suppression`, `controls`, `suppress`.
 
     `shards` are the documents of the loss. Raises `InputError` where a suite cannot be read with this tokenizer, and
     where k leaves no controls.
@@ -55,7 +55,10 @@ def measure_run(
         kept = f"{len(aligned.filtered)} left out"
         rows.add(f"prompts.{name}", "suites", "prompts", len(aligned.prompts), detail=kept)
     quantities = pd.DataFrame(rows.rows)
-    tables = {"quantities": quantities, "heads": heads, "rules": rules, "suppression": effects, "controls": controls}
+    tables = {
+        "quantities": quantities, "heads": heads, "rules": rules, "suppression": effects, "controls": controls,
+        "suppress": curves(model, suites[COMPETING], shards, settings, progress),
+    }  # fmt: skip
     return {name: table.reset_index(drop=True) for name, table in tables.items()}
 
 

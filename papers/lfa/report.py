@@ -23,7 +23,7 @@ from streamscope.papers.lfa.figure import figure
 from streamscope.papers.lfa.options import Options
 from streamscope.papers.lfa.page import MAIN, LfaReport
 from streamscope.papers.lfa.rows import Settings
-from streamscope.papers.lfa.runs import CONTROL, TABLES, Arms, in_arms, measure_all, open_runs
+from streamscope.papers.lfa.runs import CONTROL, LATER, TABLES, Arms, in_arms, measure_all, open_runs
 from streamscope.papers.lfa.seeds import DERIVED, architectures, comparisons, renamed, with_reference
 from streamscope.probes.command import INTERVAL, progress_bar, show
 from streamscope.probes.undefined import legend, note, reasons
@@ -72,11 +72,11 @@ def _reread(options: Options) -> "Source":
         raise InputError(f"--{name} is for measuring, and --tables measures nothing; leave it out")
     assert options.tables is not None
     runs, tables, about = reopen(options.tables, "papers.lfa")
-    if missing := [name for name in ("runs", *TABLES[1:]) if name not in tables]:
+    if missing := [name for name in ("runs", *TABLES[1:]) if name not in (*tables, *LATER)]:
         raise InputError(f"--tables {options.tables} lacks {missing[0]}.parquet; restore it")
     tables["quantities"] = renamed(tables["runs"][~tables["runs"]["quantity"].isin(DERIVED)], tables["heads"])
     settings = Settings(**{**about["settings"], "k": tuple(about["settings"]["k"])})
-    return in_arms(runs), {name: tables[name] for name in TABLES}, settings, about["data"], about
+    return in_arms(runs), {name: tables[name] for name in TABLES if name in tables}, settings, about["data"], about
 
 
 def print_report(report: LfaReport) -> None:

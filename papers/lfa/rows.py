@@ -8,6 +8,8 @@ DOMAINS = ("candidates", "keys")
 MEASURES: tuple[Literal["sps", "coherence", "loss"], ...] = ("sps", "coherence", "loss")
 HARD = 0.0
 """The gate of LFA's table of effects: outputs of the heads times 0 (App. D)."""
+GATES = (1.0, 0.75, 0.5, 0.25, 0.0)
+"""The gates of LFA's response curves (Figs. 5 and 6)."""
 OVER = "over"
 """The selection of all heads with PDS over `FIXED` (LFA Table 5); the others are top1, top3, … (App. D)."""
 UNITS = {"loss": "nats/token", "sps": "attention", "coherence": "nats, log-odds"}

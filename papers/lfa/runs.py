@@ -43,7 +43,9 @@ VARIED = ("positions", "norm")
 """Parts of a model in which arms may differ."""
 ARCHITECTURE = ("residual", "attention", "mlp")
 """Parts that make the four presets what they are (LFA Table 2); in all others two arms should be alike."""
-TABLES = ("quantities", "heads", "rules", "suppression", "controls")
+TABLES = ("quantities", "heads", "rules", "suppression", "controls", "suppress")
+LATER = ("suppress",)
+"""Those of them that comparisons of before have not."""
 MEASURED_BY = ("models", "probes", "interventions")
 
 

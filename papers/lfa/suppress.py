@@ -7,7 +7,7 @@ import pandas as pd
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.text.shards import TokenShards
 from streamscope.papers.comparison.rows import NAN, Progress, Rows, why_of
-from streamscope.papers.lfa.rows import HARD, MEASURES, OVER, UNITS, Settings
+from streamscope.papers.lfa.rows import GATES, HARD, MEASURES, OVER, UNITS, Settings
 from streamscope.probes.contract import Documents
 from streamscope.probes.documents import OpenDocuments, given_prompts
 from streamscope.probes.pds import FIXED
@@ -54,6 +54,17 @@ def suppress(
             else:
                 _effect(rows, tables, selection, measure)
     return pd.concat([tables["effects"], tables["parts"]], ignore_index=True), tables["controls"]
+
+
+def curves(model: Any, aligned: Aligned, shards: TokenShards, settings: Settings, progress: Progress) -> pd.DataFrame:
+    """SPS with the top k heads by PDS at every gate (LFA App. D, Figs. 5 and 6), the table of `interventions.suppress`.
+
+    The random sets belong to the hard gate (`suppress`); here is one, the fewest that the instrument draws.
+    """
+    how = Suppress(k=settings.k, gates=GATES, measures=("sps",), draws=1, seed=settings.seed)
+    documents = OpenDocuments(Documents(max_documents=1), shards, model.config.n_ctx, model.tokenizer)
+    found = how.measure(model, given_prompts(aligned, model), documents, progress=progress("gates"))
+    return found.table("effects").frame
 
 
 def _effect(rows: Rows, found: dict[str, pd.DataFrame], selection: str, measure: str) -> None:

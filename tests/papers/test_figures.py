@@ -127,17 +127,37 @@ def test_figures_of_instruments_tables(tmp_path: Path, capsys: pytest.CaptureFix
         lfa.main(["--figure", "all", "--tables", str(tmp_path)])
 
 
+def test_a_map_has_every_token_that_has_a_place(tmp_path: Path) -> None:
+    tokens = {"cluster": [-1, 0, 0, 7, 1, -1], "k_star": [0, 1, 1, 3, 6, 2], "y": [0.0] * 6,
+              "x": [0.0, 1.0, 2.0, 3.0, 4.0, np.nan]}  # fmt: skip
+    pd.DataFrame(tokens).to_parquet(tmp_path / "modes-labels.parquet")
+    none, first, second = draw(figures_of("pls")["5"], Look(), tmp_path).data
+    assert list(none.x) == [0.0] and list(first.x) == [1.0, 2.0, 3.0] and list(second.x) == [4.0], "7 bears 0's colour"
+    depth = draw(figures_of("pls")["6"], Look(), tmp_path)
+    assert list(depth.data[0].marker.color) == [0, 1, 1, 3, 6] and depth.data[0].marker.cmax == 6
+    pd.DataFrame(tokens).drop(columns="x").to_parquet(tmp_path / "modes-labels.parquet")
+    with pytest.raises(InputError, match="no place on a map"):
+        draw(figures_of("pls")["6"], Look(), tmp_path)
+    pd.DataFrame(tokens).drop(columns="k_star").to_parquet(tmp_path / "modes-labels.parquet")
+    with pytest.raises(InputError, match="figure 6 is drawn of 'k_star', which is not in .*: modes-labels.parquet"):
+        draw(figures_of("pls")["6"], Look(), tmp_path)
+
+
 def test_gate_curves_are_drawn_of_tables_that_have_gates(tmp_path: Path) -> None:
     rows = [
-        {"preset": "lfa", "seed": 0, "selection": "top1", "group": "selected", "measure": "sps", "part": "all",
-         "gate": gate, "baseline": 0.5, "condition": 0.5 * gate}
-        for gate in (0.0, 0.25, 0.75)
+        {"preset": preset, "seed": seed, "selection": "top1", "group": "selected", "measure": "sps", "gate": gate,
+         "edited": np.nan if preset == "cfm" else 0.5 * gate + seed, "delta": np.nan if preset == "cfm" else 0.1}
+        for preset in ("cfm", "lfa") for seed in (0, 1) for gate in (0.0, 0.25, 1.0)
     ]  # fmt: skip
-    pd.DataFrame(rows).to_parquet(tmp_path / "suppression.parquet")
+    pd.DataFrame(rows).to_parquet(tmp_path / "suppress.parquet")
     found = draw(figures_of("lfa")["5"], Look(), tmp_path)
-    assert list(found.data[0].x) == [0, 0.25, 0.75, 1] and list(found.data[0].y) == [0, 0.125, 0.375, 0.5]
-    pd.DataFrame(rows[:1]).to_parquet(tmp_path / "suppression.parquet")
-    with pytest.raises(InputError, match="one gate alone"):
+    (line,) = found.data
+    assert line.name == "LFA" and list(line.x) == [0, 0.25, 1] and np.allclose(line.y, [0.5, 0.625, 1]), "mean of seeds"
+    assert found.layout.title.text.endswith("in the last layer: CFM"), "where a head changes no attention"
+    with pytest.raises(InputError, match="these tables have one gate alone"):  # no selection of three
+        draw(figures_of("lfa")["6"], Look(), tmp_path)
+    pd.DataFrame(rows[:3]).to_parquet(tmp_path / "suppress.parquet")
+    with pytest.raises(InputError, match="no run of these tables has top1 heads below the last layer"):
         draw(figures_of("lfa")["5"], Look(), tmp_path)
     with pytest.raises(InputError, match="drawn of heads.parquet, and there is no"):
         draw(figures_of("lfa")["7"], Look(), tmp_path)
@@ -178,16 +198,20 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
             pls.main(argv)
 
 
-OLDER = [("3", "curves", "mean", "level"), ("4", "effects", "difference", "delta")]
+OLDER = [
+    ("pls", "3", "curves", {"mean": "level"}), ("pls", "4", "effects", {"difference": "delta"}),
+    ("lfa", "2", "suppression", {"condition": "edited", "difference": "delta"}),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("number", "table", "old", "new"), OLDER)
-def test_tables_of_either_version_are_drawn(number: str, table: str, old: str, new: str) -> None:
+@pytest.mark.parametrize(("paper", "number", "table", "names"), OLDER)
+def test_tables_of_either_version_are_drawn(paper: str, number: str, table: str, names: dict[str, str]) -> None:
     """What a run of today writes has other names than the shipped tables, which are older."""
-    one = figures_of("pls")[number]
+    one = figures_of(paper)[number]
     assert one.draw is not None
     tables = {Path(name).name: pd.read_parquet(RESULTS / f"{name}.parquet") for name in one.tables}
-    renamed = {**tables, table: tables[table].rename(columns={old: new})}
+    assert set(names) <= set(tables[table])
+    renamed = {**tables, table: tables[table].rename(columns=names)}
     assert one.draw(renamed, Look()).to_json() == one.draw(tables, Look()).to_json()
 
 

@@ -32,6 +32,8 @@ from streamscope.papers.comparison.figures import write_figures
 from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.verdicts import verdicts
+from streamscope.papers.figures.look import Look
+from streamscope.papers.figures.shown import draw, figures_of
 from streamscope.papers.lfa import main
 from streamscope.papers.lfa.claims import claims
 from streamscope.papers.lfa.figure import figure
@@ -306,7 +308,7 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
     text = (out / "README.md").read_text(encoding="utf-8")
     tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
     assert set(tables) == {
-        "runs", "architectures", "comparisons", "claims", "heads", "rules", "suppression", "controls"
+        "runs", "architectures", "comparisons", "claims", "heads", "rules", "suppression", "controls", "suppress"
     }  # fmt: skip
     loss = tables["runs"][tables["runs"]["quantity"] == "loss"]
     assert len(loss) == 3
@@ -321,6 +323,15 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
     assert "undefined: one seed of std-t" in text and "undefined: no run of d-cas" in text
     for name in re.findall(r"`([\w.-]+\.(?:parquet|html|svg))`", text):
         assert (out / name).is_file()
+    gates = tables["suppress"].query("group == 'selected' and selection == 'top1'")
+    assert set(gates["gate"]) == {0, 0.25, 0.5, 0.75, 1} and len(gates) == 5 * len(runs)
+    hard = tables["suppression"].query(
+        "group == 'selected' and selection == 'top1' and measure == 'sps' and part == 'all'"
+    )
+    both = gates[gates["gate"] == 0].merge(hard, on=["preset", "seed"], suffixes=("", "_hard"))
+    assert len(both) == len(runs) and np.allclose(both["edited"], both["edited_hard"])
+    for number in ("1", "4", "7"):  # what is written today is drawn as the shipped tables are
+        assert draw(figures_of("lfa")[number], Look(), out).data
     assert "python -m models.train lfa --data" in text
 
 
