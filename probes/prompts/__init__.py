@@ -13,7 +13,7 @@ scores answers.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -64,7 +64,7 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
         bundled = FILES.get(name, DATASETS / "tasks" / f"{name}.jsonl")
         if not bundled.is_file():
             raise InputError(f"{bundled} is missing; run from a clone of the repository, which holds datasets/")
-        return _read(bundled, name)
+        return replace(_read(bundled, name), source=bundled.relative_to(DATASETS.parent).as_posix())  # on any machine
     path = Path(name).expanduser()
     if path.is_file():
         return _read(path, path.stem)
