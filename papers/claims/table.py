@@ -39,11 +39,13 @@ def counts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured(rows: pd.DataFrame) -> list[str]:
-    """What was measured, with its interval and n, in one cell."""
+    """What was measured, with its interval and n, in one cell; a share in percent where the paper prints it so."""
     cells = []
     for r in rows.itertuples():
-        width = f" ({shown(r.ci_low)} … {shown(r.ci_high)})" if r.ci_low == r.ci_low else ""
-        cells.append(f"{r.measured}{width}" + (f", n {r.n}" if r.n and r.measured else ""))
+        percent = "%" in r.printed and r.value == r.value
+        value, low, high = (f"{shown(100 * one)}%" if percent else shown(one) for one in (r.value, r.ci_low, r.ci_high))
+        width = f" ({low} … {high})" if r.ci_low == r.ci_low else ""
+        cells.append(f"{value if percent else r.measured}{width}" + (f", n {r.n}" if r.n and r.measured else ""))
     return cells
 
 

@@ -1,6 +1,6 @@
 """What --figure and --table ask for: found, drawn, written; or told why not."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from streamscope.papers.claims.page import SMALL
 from streamscope.papers.claims.table import measured
 from streamscope.papers.comparison.markdown import table as markdown
 from streamscope.papers.demo.html import Page, Section, Table, write_page
+from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.options import RESULTS, PaperFigure
 from streamscope.probes.figures import check_figure, write_figure
@@ -70,7 +71,7 @@ def show(paper: str, options: Any) -> None:
         found = claims["table"].value_counts().reindex(printed).rename("claims").reset_index()
         print_table(found, f"tables of {paper}")
     numbers = printed if ALL in options.table else [one for one in options.table if one != LIST]
-    write_tables(paper, {number: table_of(claims, number) for number in dict.fromkeys(numbers)}, options)
+    write_tables(paper, claims, list(dict.fromkeys(numbers)), options)
     numbers = [one for one in options.figure if one not in (ALL, LIST)]
     if ALL in options.figure:
         numbers = drawable(known, options.tables)
@@ -96,26 +97,37 @@ def drawable(known: Mapping[str, PaperFigure], folder: Path | None) -> list[str]
     return have
 
 
-def write_tables(paper: str, tables: Mapping[str, pd.DataFrame], options: Any) -> None:
-    """Every table on the terminal, and into --out, a folder, where that is given."""
-    paths = {number: (options.out or Path()) / f"{paper}-table-{number}.{options.table_format}" for number in tables}
+def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], options: Any) -> None:
+    """Every table on the terminal, and into --out, a folder, where that is given: as the paper arranges it, and the
+    claims that it does not hold in a cell below; as csv every claim in a line, for other programs."""
+    paths = {number: (options.out or Path()) / f"{paper}-table-{number}.{options.table_format}" for number in numbers}
     if options.out is not None:
         for path in paths.values():
             check_writable(path)
-    for number, table in tables.items():
+    for number in numbers:
+        mine, layout = claims[claims["table"] == number], layouts().get(paper, {}).get(number)
         title = f"{paper}, table {number}: printed and measured"
-        print_table(table, title)
+        parts = {title: arranged(claims, layout)} if layout else {}
+        rest = others(mine, layout) if layout else mine
+        if len(rest):
+            parts[f"{paper}, table {number}: what else is said of it" if layout else title] = table_of(rest)
+        for heading, table in parts.items():
+            print_table(table, heading)
+            if layout and heading == title:
+                print(KEY)
         if options.out is None:
             continue
         if options.table_format == "csv":
-            write_text(paths[number], table.to_csv(index=False))
+            write_text(paths[number], table_of(mine).to_csv(index=False))
         elif options.table_format == "md":
-            rows = markdown(list(table), table.astype(str).to_numpy().tolist())
-            write_text(paths[number], f"# {title}\n\n{rows}\n")
+            both = [markdown(list(table), table.astype(str).to_numpy().tolist()) for table in parts.values()]
+            text = "\n\n".join(f"## {heading}\n\n{rows}" for heading, rows in zip(parts, both, strict=True))
+            write_text(paths[number], text.removeprefix("#") + (f"\n\n{KEY}\n" if layout else "\n"))
         else:
-            claims = Section("Claims", [Table(table, wrap=True)])
+            sections = [Section(heading, [Table(table, wrap=True)]) for heading, table in parts.items()]
             made = f"python -m papers.{paper} --table {number}"
-            write_page(Page(title=title, lead=SMALL.replace("*", ""), sections=[claims], footer=made), paths[number])
+            lead = SMALL.replace("*", "") + (f" {KEY}." if layout else "")
+            write_page(Page(title=title, lead=lead, sections=sections, footer=made), paths[number])
         print(f"written {paths[number]}")
 
 
@@ -164,9 +176,9 @@ def claims_of(paper: str) -> pd.DataFrame:
     return rows.iloc[order.argsort(kind="stable")].reset_index(drop=True)
 
 
-def table_of(claims: pd.DataFrame, number: str) -> pd.DataFrame:
-    """A table of the paper: what is printed for what, what came out here with its interval and n, and the verdict."""
-    rows = claims[claims["table"] == number].reset_index(drop=True)
+def table_of(claims: pd.DataFrame) -> pd.DataFrame:
+    """Claims in lines: what is printed for what, what came out here with its interval and n, and the verdict."""
+    rows = claims.reset_index(drop=True)
     printed = (rows["printed"] + " " + rows["unit"].where(rows["printed"] != "", "")).str.strip()
     return pd.DataFrame({
         "configuration": rows["configuration"], "printed": printed, "measured": measured(rows),

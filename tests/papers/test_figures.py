@@ -10,6 +10,7 @@ from streamscope.models.errors import InputError
 from streamscope.papers import dst, figures, hdpl, krom, lfa, pls
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.dst.printed import TABLE5
+from streamscope.papers.figures.layouts import arranged, cells, layouts, others
 from streamscope.papers.figures.look import GREYS, Look
 from streamscope.papers.figures.options import RESULTS
 from streamscope.papers.figures.shown import claims_of, draw, figures_of, table_of
@@ -165,7 +166,7 @@ def test_gate_curves_are_drawn_of_tables_that_have_gates(tmp_path: Path) -> None
 
 def test_tables_are_those_of_the_ledger(capsys: pytest.CaptureFixture) -> None:
     claims = claims_of("lfa")
-    table = table_of(claims, "2")
+    table = table_of(claims[claims["table"] == "2"])
     row = table[table["claim"] == "lfa-t2-parameters-lfa"].iloc[0]
     assert row["printed"] == "18.5M parameters" and row["verdict"] == "contradicts itself"
     assert len(table) == (claims["place"].str.contains("Table 2")).sum() > 5
@@ -174,6 +175,43 @@ def test_tables_are_those_of_the_ledger(capsys: pytest.CaptureFixture) -> None:
     assert [*dict.fromkeys(claims_of("krom")["table"])] == ["sweep", "architectures", "replicates"]
     both = claims_of("krom").query("id == 'krom-order-all-seeds'")
     assert list(both["table"]) == ["architectures", "replicates"], "in both tables"
+
+
+LAYOUTS = [(paper, number) for paper, tables in layouts().items() for number in tables]
+
+
+@pytest.mark.parametrize(("paper", "number"), LAYOUTS, ids=str)
+def test_every_cell_of_a_table_is_a_claim_that_prints_one_value(paper: str, number: str) -> None:
+    claims, layout = claims_of(paper), layouts()[paper][number]
+    places = cells(layout)
+    assert len(set(places.values())) == len(places)
+    rows = claims.set_index("id").loc[list(places.values())]
+    assert (rows["printed"] != "").all() and not rows["printed"].str.contains(" against | to ").any()
+    named = {f"{row}, {column}" for row in layout["rows"] for column in layout["columns"]}
+    assert {*layout.get("blank", ()), *layout.get("other", {})} <= named
+    assert len(arranged(claims, layout)) == 2 * len(layout["rows"])
+    rest = others(claims[claims["table"] == number], layout)
+    assert not set(rest["id"]) & set(places.values())
+
+
+def test_a_table_is_arranged_as_it_is_printed() -> None:
+    layout = {"rows": {"Dense": "dense", "Kronecker": "kron"}, "blank": ["Dense, cost"],
+              "columns": {"loss": "loss-ROW", "cost": "cost-ROW"}, "other": {"Kronecker, cost": "tax"}}  # fmt: skip
+    line = {"measured": "", "value": np.nan, "ci_low": np.nan, "ci_high": np.nan, "n": 0}
+    claims = pd.DataFrame([
+        {**line, "id": "loss-dense", "printed": "2.42", "verdict": "not measured yet"},
+        {**line, "id": "loss-kron", "printed": "2.48", "verdict": "other value", "measured": "3.1", "value": 3.1,
+         "n": 3, "ci_low": 3.0, "ci_high": 3.2},
+        {**line, "id": "tax", "printed": "2.5%", "verdict": "cannot do the task", "measured": "0.012", "value": 0.012},
+        {**line, "id": "order", "printed": "2.48 against 2.42", "verdict": "holds"},
+    ])  # fmt: skip
+    assert arranged(claims, layout).to_numpy().tolist() == [
+        ["Dense", "printed", "2.42", ""],
+        ["", "here", "not measured yet", ""],
+        ["Kronecker", "printed", "2.48", "2.5%"],
+        ["", "here", "3.1 (3 … 3.2), n 3 ≠", "1.2%, cannot do the task"],
+    ]
+    assert list(others(claims, layout)["id"]) == ["order"]
 
 
 def test_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -185,7 +223,8 @@ def test_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture) -> No
     assert loss["printed"] == "4.3206 nats/token" and loss["measured"].startswith(f"{here:.4g}")
     for kind in ("md", "html"):
         text = (tmp_path / f"hdpl-table-1.{kind}").read_text()
-        assert all(claim in text for claim in csv["claim"])
+        assert all(claim in text for claim in set(csv["claim"]) - set(cells(layouts()["hdpl"]["1"]).values()))
+        assert f"{here:.4g}" in text and all(value.split()[0] in text for value in csv["printed"] if value)
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
