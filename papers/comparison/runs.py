@@ -140,9 +140,11 @@ def no_doubles(runs: Sequence[Run]) -> None:
 
 
 def all_agree(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
-    """Raises `InputError` where the conditions of two runs differ, or their models (`same_models`)."""
+    """Raises `InputError` where the conditions of two runs differ, or their models (`same_models`), but for the fields
+    `leave_out`."""
     for run in runs[1:]:
-        must_agree(runs[0], run, runs[0].conditions, run.conditions)
+        conditions = [{k: v for k, v in r.conditions.items() if k not in leave_out} for r in (runs[0], run)]
+        must_agree(runs[0], run, *conditions)
     same_models(runs, leave_out)
 
 
@@ -198,7 +200,8 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
     """The runs, those whose `parts` are not their preset's as arms of their own: std-t+rope, std-t+rope+cln.
 
     A kind is named alone where its fields are the usual ones, else with them: +rope.fraction=0.5. A part of a part is
-    named with a dot, as attention.gate; without one that the preset has, an arm is called +no-gate.
+    named with a dot, as attention.gate; without one that the preset has, an arm is called +no-gate. Of a number it says
+    how many: n_heads makes +8heads.
     """
 
     found = []
@@ -211,6 +214,9 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
                 continue
             if own is None:
                 words += f"+no-{part.rpartition('.')[2]}"
+                continue
+            if not isinstance(own, dict):
+                words += f"+{own}{part.removeprefix('n_')}"
                 continue
             kind = type(attrgetter(part)(from_dict(ModelConfig, run.config["model"])))
             fields = [f".{f}={x}" for f, x in own.items() if f != "kind" and x != to_dict(kind())[f]]

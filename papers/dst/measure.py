@@ -1,4 +1,4 @@
-"""What is measured on one run for DST's Tables 4 and 5, with the instruments of `interventions`.
+"""What is measured on one run for DST's Tables 3 to 5, with the instruments of `probes` and `interventions`.
 
     loss.documents           loss of the measured documents at α = 1, nats per token; `loss` is that of the whole
                              validation part, at the end of training (`papers.comparison.losses`)
@@ -6,6 +6,8 @@
     gap.zero.<where>         x_t → 0 minus x_e → 0;  gap.random.<where>: x_t → random words minus x_t → 0
     amplified.<α>            loss of the measured documents at α, over seeds alone (Table 5)
     degradation.<α>          loss(α) / loss(1) − 1 (Table 5)
+    specialization, entropy  HSS of the heads of a layer and the entropy of attention, means over layers and heads, on
+                             documents of `LENGTH` tokens (Table 3; `probes.specialization`)
     area.<kind>.<axis>       area under the curve from α = 1 up (`interventions.amplify.areas`)
 
 Where is everywhere or head; layer by layer is in the table `streams`.
@@ -21,13 +23,15 @@ import torch
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.streams.measure import ablate_streams, cells_of
 from streamscope.models.config.presets import preset
+from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.text.shards import TokenShards
 from streamscope.models.transformer import StreamTransformer
-from streamscope.papers.comparison.rows import Progress, Rows
+from streamscope.papers.comparison.rows import NAN, Progress, Rows
 from streamscope.papers.dst.printed import CONTROL, PLACES, TABLE4_PRESET
 from streamscope.probes.contract import Documents
 from streamscope.probes.documents import OpenDocuments
+from streamscope.probes.specialization import Specialization
 from streamscope.probes.stream_states import streams_of
 from streamscope.probes.undefined import reasons
 
@@ -36,6 +40,8 @@ TABLE4_METHODS = ("zero", "random")
 """Measured layer by layer as well, with one draw."""
 REACHES = ("layer", "onwards")
 SHARE = "share of the loss"
+LENGTH = 64
+"""Tokens of the documents on which heads are compared."""
 INITIAL = (TABLE4_PRESET, CONTROL)
 INITIAL_TOKENS = (2, 128)
 """Sequences and tokens in each, fewer where the context is shorter."""
@@ -64,6 +70,7 @@ def measure_run(
     """`quantities`, `streams` (empty for a model without two streams), `amplification`, `heads`, `areas`."""
     rows = Rows()
     amplification, heads, area = _amplify(rows, model, shards, settings, progress)
+    _specialization(rows, model, shards, settings, progress)
     streams = _streams(rows, model, shards, settings, progress) if dual(model) else pd.DataFrame()
     return {
         "quantities": pd.DataFrame(rows.rows), "streams": streams, "amplification": amplification, "heads": heads,
@@ -142,6 +149,25 @@ def _amplify(
     for r in area.itertuples():
         rows.add(f"area.{r.kind}.{r.axis}", "area", "by kind", r.area, interval=(r.ci_low, r.ci_high), n=r.n)
     return table, found.table("heads").short(), area
+
+
+def _specialization(rows: Rows, model: Any, shards: TokenShards, settings: Settings, progress: Progress) -> None:
+    """Table 3: how differently the heads attend, and how evenly. Undefined where the documents are too short."""
+    length = min(LENGTH, model.config.n_ctx)
+    opened = OpenDocuments(Documents(max_documents=None), shards, model.config.n_ctx, model.tokenizer)
+    try:
+        found = Specialization(length=length).measure(model, opened, progress=progress("specialization"))
+    except InputError as error:
+        for name, unit in (("specialization", "HSS"), ("entropy", "nats")):
+            rows.add(name, "heads", unit, NAN, why=str(error))
+        return
+    for name, table, column, scope, unit in (
+        ("specialization", "hss", "hss", "layers", "HSS"),
+        ("entropy", "entropy", "entropy", "all", "nats"),
+    ):
+        one = found.table(table).frame.set_index("scope").loc[scope]
+        ends = (one[f"{column}_low"], one[f"{column}_high"])
+        rows.add(name, "heads", unit, one[column], interval=ends, n=int(one["n"]), detail=f"{length} tokens each")
 
 
 def _streams(rows: Rows, model: Any, shards: TokenShards, settings: Settings, progress: Progress) -> pd.DataFrame:

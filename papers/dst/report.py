@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -25,8 +26,8 @@ from streamscope.papers.dst.page import DstReport
 from streamscope.papers.dst.printed import CONTROL, TABLE1
 from streamscope.papers.dst.seeds import claims, presets
 
-VARIED = ("attention.gate",)
-"""Parts in which runs may differ, as arms of their own: dst-dense and dst-dense+gate."""
+VARIED = ("attention.gate", "residual", "n_heads")
+"""What runs may differ in, as arms of their own: dst-dense and dst-dense+gate; dst-kron+single; dst-kron+8heads."""
 
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
@@ -38,9 +39,14 @@ def open_runs(folders: Sequence[str]) -> list[Run]:
 
 
 def in_arms(runs: Sequence[Run]) -> list[Run]:
-    """The runs with the names of their arms, in the order of presets, gates and seeds."""
+    """The runs with the names of their arms, in the order of presets, variants (of heads by their number) and seeds."""
     order = list(PRESETS)
-    return sorted(with_variants(runs, VARIED), key=lambda r: (order.index(r.preset), r.variant, r.seed))
+
+    def place(run: Run) -> tuple[Any, ...]:
+        variant = run.variant.lstrip("+0123456789")  # 4 heads before 16
+        return order.index(run.preset), variant, run.config["model"]["n_heads"], run.variant, run.seed
+
+    return sorted(with_variants(runs, VARIED), key=place)
 
 
 def measure(options: Options, alphas: Sequence[float], runs: list[Run]) -> DstReport:

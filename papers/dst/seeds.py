@@ -45,7 +45,7 @@ def claims(quantities: pd.DataFrame, alphas: Sequence[float] = PAPER_ALPHAS) -> 
     for order in orders(alphas):
         if not {order.more, order.less} <= set(names):
             continue
-        two = [printed(preset, order.quantity) for preset in (order.more, order.less)]
+        two = [printed(preset, order.quantity, order.where) for preset in (order.more, order.less)]
         row = {
             "claim": f"{order.more} > {order.less}", "quantity": order.quantity, "where": order.where,
             "paper": two[0] - two[1], "printed": f"{two[0]:.4g} against {two[1]:.4g}",

@@ -17,6 +17,7 @@ PAPERS = Path(__file__).resolve().parents[1]
 def cells(paper: str, scale: str, seeds: int, given: Sequence[str] = ()) -> list[Cell]:
     """The runs of a paper at a scale: every arm of its grid.toml, for seed 0 first, then for the next ones.
 
+    An arm that has `scales` is one of these alone, as where a width divides by no such number of heads.
     `given` are KEY=VALUE in place of what the recipe says (`models.grid.changed`). Raises `InputError` for a scale that
     scales.toml does not have, and as `changed` does.
     """
@@ -24,7 +25,9 @@ def cells(paper: str, scale: str, seeds: int, given: Sequence[str] = ()) -> list
     if scale not in shared:
         raise unknown("scale", scale, list(shared))
     train = {"scale": scale, **shared[scale], **grid.get("scales", {}).get(scale, {})}
-    parts = [{**arm, "seeds": [seed]} for seed in range(seeds) for arm in grid["arms"]]
+    arms = [dict(arm) for arm in grid["arms"]]
+    mine = [arm for arm in arms if scale in arm.pop("scales", (scale,))]
+    parts = [{**arm, "seeds": [seed]} for seed in range(seeds) for arm in mine]
     return [changed(cell, given) for cell in cells_of({"train": train, "parts": parts})]
 
 

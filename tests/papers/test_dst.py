@@ -52,6 +52,23 @@ def test_printed_changes_follow_from_printed_losses() -> None:
     assert {float(change.strip("+%")) for _, change in TABLE4.values()} == set(PAPER.values())
     assert [round(100 * printed(p, "degradation.16")) for p in TABLE5] == [20, 16, 27, 27]
     assert printed("dst-ind", "loss") == TABLE1["dst-ind"].value and np.isnan(printed("lfa", "loss"))
+    assert printed("dst-kron", "loss") == 2.48 and printed("dst-kron", "loss", "Table 2") == 2.67
+    assert printed("dst-kron+16heads", "specialization", "Table 3") == 0.85
+
+
+def test_heads_and_modes_are_arms_that_are_judged_as_tables_2_and_3_say() -> None:
+    table = planted({
+        ("dst-kron+4heads", "specialization"): [0.30, 0.33, 0.31],
+        ("dst-kron+16heads", "specialization"): [0.6, 0.63, 0.6],
+        ("dst-kron+4heads", "entropy"): [2.0, 2.1, 2.05], ("dst-kron+16heads", "entropy"): [2.5, 2.61, 2.55],
+        ("dst-kron", "loss"): [2.0, 2.05, 2.02], ("dst-kron+single", "loss"): [1.9, 1.94, 1.92],
+    })  # fmt: skip
+    found = claims(table).set_index(["claim", "quantity"])
+    assert found.loc[("dst-kron+16heads > dst-kron+4heads", "specialization"), "direction"] == "holds"
+    assert found.loc[("dst-kron+16heads > dst-kron+4heads", "specialization"), "paper"] == pytest.approx(0.43)
+    assert found.loc[("dst-kron+4heads > dst-kron+16heads", "entropy"), "direction"] == "opposite"
+    loss = found.loc[("dst-kron > dst-kron+single", "loss")]
+    assert loss["direction"] == "holds" and loss["paper"] == pytest.approx(0.09), "of Table 2, not of Table 1"
 
 
 @pytest.mark.skipif(not PAPER_TEXT.is_file(), reason="no text of the paper beside the clone")
@@ -157,11 +174,13 @@ def test_a_preset_changed_in_one_run_only_is_refused(runs: dict[str, Path], tmp_
 
 @pytest.fixture(scope="module")
 def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tiny runs: dst-kron, dst-dense, the same with head gates, and std-t, which has one stream."""
+    """Tiny runs: dst-kron, in one stream and with other heads too, dst-dense, the same with head gates, and std-t."""
     folder = tmp_path_factory.mktemp("dst")
     gates = ("--set", "attention.gate=gate")
-    for name, more in (("dst-kron-0", ()), ("dst-dense-0", ()), ("dst-dense-gated-0", gates), ("std-t-0", ())):
-        preset = name.removesuffix("-0").removesuffix("-gated")
+    others = {"dst-kron-single-0": ("--set", "residual=single"), "dst-kron-heads-0": ("--set", "n_heads=8")}
+    plain: dict[str, tuple[str, ...]] = {"dst-kron-0": (), "dst-dense-0": (), "dst-dense-gated-0": gates, "std-t-0": ()}
+    for name, more in {**plain, **others}.items():
+        preset = name.removesuffix("-0").removesuffix("-gated").removesuffix("-single").removesuffix("-heads")
         train(arguments(corpus, folder / name, *SHORT, "--seed", "0", *more, preset=preset))
     return {path.name: path for path in folder.iterdir()}
 
@@ -223,7 +242,12 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
         "runs", "presets", "claims", "streams", "amplification", "heads", "areas", "losses", "loss", "initialization",
     }  # fmt: skip
     whole = tables["streams"][tables["streams"]["where"] == "everywhere"]
-    assert set(whole["preset"]) == {"dst-kron", "dst-dense", "dst-dense+gate"} and not dual(load(runs["std-t-0"]))
+    two = {"dst-kron", "dst-kron+8heads", "dst-dense", "dst-dense+gate"}
+    arms = ["std-t", "dst-dense", "dst-dense+gate", "dst-kron", "dst-kron+8heads", "dst-kron+single"]
+    assert list(dict.fromkeys(tables["runs"]["preset"])) == arms
+    hss = tables["runs"][tables["runs"]["quantity"] == "specialization"]
+    assert len(hss) == len(runs) and (hss["value"].between(0, 1)).all() and (hss["n"] > 1).all()
+    assert set(whole["preset"]) == two and not dual(load(runs["std-t-0"]))
     for r in whole.itertuples():
         assert f"| {r.definition} | everywhere | {r.baseline:.4f} | {r.loss:.4f} | {r.percent:+.2f} (" in text
     for r in tables["amplification"].itertuples():

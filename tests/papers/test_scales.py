@@ -44,10 +44,16 @@ def test_the_scale_of_the_bundle_is_the_recipe_of_the_specimens(paper: str) -> N
     for cell in cells_of(read_grid(SPECIMENS)):
         theirs.setdefault(cell.argv[0], [word for word in cell.argv if not word.startswith("attention.gate")])
     for cell in cells(paper, "zoo", 1):
-        if not any(word.startswith(("positions=", "norm=")) for word in cell.argv):
+        if not any(word.startswith(("positions=", "norm=", "residual=", "n_heads=")) for word in cell.argv):
             argv = [word for word in cell.argv if not word.startswith("attention.gate")]
             mine, other = (set(words) - {"--set", "positions=rope"} for words in (argv, theirs[cell.argv[0]]))
             assert mine == other, cell.name
+
+
+def test_an_arm_may_belong_to_some_scales() -> None:
+    heads = {scale: [c.name for c in cells("dst", scale, 1) if "heads" in c.name] for scale in ("zoo", "paper")}
+    assert heads == {"zoo": [f"dst-kron-heads{n}-s0" for n in (4, 8, 16)], "paper": []}
+    assert not [c.name for c in cells("dst", "zoo", 1) if "scales" in " ".join(c.argv)]
 
 
 def test_options_given_replace_those_of_the_recipe() -> None:
