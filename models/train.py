@@ -25,7 +25,7 @@ from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, override, parse_set, to_dict
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device
-from streamscope.models.training.config import Options, Training, with_recipe
+from streamscope.models.training.config import Options, Training, late_positions, phases_of, with_recipe
 
 LEAST_VOCABULARY = 300
 """Entries of a tokenizer that is trained here, where a scale has fewer than bytes need."""
@@ -196,6 +196,9 @@ def _fit(trainer: Any, data: Any) -> None:
             f"{trainer.steps} steps of {lengths} tokens -> {folder}",
             file=sys.stderr,
         )
+        late = late_positions(phases_of(trainer.training.phases), model.config.n_ctx)
+        if late and model.config.positions.table:
+            print(late, file=sys.stderr)
     run_to_end(trainer)
 
 

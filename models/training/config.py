@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -174,6 +174,24 @@ def phases_of(spec: str | None) -> list[Phase]:
             ) from None
         found.append(Phase(sum(phase.steps for phase in found), steps, batch, n_ctx, weights))
     return found
+
+
+def late_positions(phases: Sequence[Phase], n_ctx: int) -> str:
+    """Which of `n_ctx` learned positions the first phases leave as they were drawn, in a line; "" where none.
+
+    Validation reads windows of the whole context all the time, so losses before that step are partly of such positions.
+    """
+    short = phases[0].n_ctx if phases else n_ctx
+    if short >= n_ctx:
+        return ""
+    whole = next((phase.first for phase in phases if phase.n_ctx >= n_ctx), None)
+    longest = max(phase.n_ctx for phase in phases)
+    if whole is None:
+        return f"learned positions {longest} to {n_ctx - 1} are never trained: no phase has windows of {n_ctx} tokens"
+    return (
+        f"learned positions {short} to {n_ctx - 1} are all trained from step {whole:,} on alone: validation losses "
+        "before it read some that are not"
+    )
 
 
 def tokens_seen(training: Mapping[str, Any], n_ctx: int, step: int) -> int:

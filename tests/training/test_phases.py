@@ -15,7 +15,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.flops import training_flops_per_token
 from streamscope.models.text.shards import Windows, epoch_order
 from streamscope.models.train import main
-from streamscope.models.training.config import Training, phases_of, tokens_seen, with_recipe
+from streamscope.models.training.config import Training, late_positions, phases_of, tokens_seen, with_recipe
 from streamscope.models.training.data import prepare, windows
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.progress import Progress
@@ -59,6 +59,21 @@ def test_the_spelling() -> None:
         with pytest.raises(InputError, match="write STEPS:BATCHxCONTEXT") as caught:
             phases_of(text)
         assert "\n" not in str(caught.value)
+
+
+def test_learned_positions_that_come_late_are_told(
+    corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert late_positions(phases_of("6000:8x64,500:8x128"), 128) == (
+        "learned positions 64 to 127 are all trained from step 6,000 on alone: validation losses before it read some "
+        "that are not"
+    )
+    assert late_positions(phases_of("9:8x64,9:8x96"), 128).startswith("learned positions 96 to 127 are never trained")
+    assert not late_positions(phases_of("9:8x128,9:8x64"), 128) and not late_positions([], 128)
+    for preset, told in (("std-t", True), ("lfa", False)):  # lfa rotates
+        argv = phased(corpus, tmp_path / preset, "2:2x8,1:2x32")
+        main([preset if word == "lfa" else word for word in argv])
+        assert ("learned positions 8 to 31 are all trained from step 2" in capsys.readouterr().err) == told
 
 
 def test_phases_say_how_long_the_run_is() -> None:
