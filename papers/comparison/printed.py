@@ -26,6 +26,7 @@ SMALLEST = {
     "share of the direct effect": 0.1,
     "Spearman's ρ": 0.1,
     "|Spearman's ρ|": 0.1,
+    "cosine": 0.01,
     "ARI": 0.02,
     "AMI": 0.02,
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from streamscope.probes.stats.estimators import mean
 from streamscope.probes.stats.t_tests import clustered_t, constant
@@ -53,6 +54,17 @@ def estimate(values: np.ndarray) -> dict[str, Any]:
     if constant(values):
         return {**row, "sd": 0.0, "why": dict.fromkeys(("ci_low", "ci_high"), FLAT)}
     return {**row, "ci_low": found.ci_low, "ci_high": found.ci_high, "why": {}}
+
+
+def spread(values: np.ndarray) -> dict[str, Any]:
+    """sd over n seeds with the 95 % interval s √((n−1)/χ²) of normal values, and why what has no value."""
+    missing = dict.fromkeys(("sd", "ci_low", "ci_high"), "no seed")
+    found: dict[str, Any] = estimate(values) if len(values) else {"sd": NAN, "why": missing}
+    if found["why"]:
+        return {"sd": found["sd"], "ci_low": NAN, "ci_high": NAN, "why": found["why"]}
+    free, sd = len(values) - 1, found["sd"]
+    low, high = (sd * float(np.sqrt(free / stats.chi2.ppf(q, free))) for q in (0.975, 0.025))
+    return {"sd": sd, "ci_low": low, "ci_high": high, "why": {}}
 
 
 def paired(

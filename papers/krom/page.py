@@ -24,6 +24,8 @@ from streamscope.papers.comparison.report import (
     write_page,
 )
 from streamscope.papers.comparison.runs import Run
+from streamscope.papers.krom.alike import CLAIM_UNITS, alike, claims, said, section
+from streamscope.papers.krom.alike import UNITS as ALIKE_UNITS
 from streamscope.papers.krom.conclusion import CONTROL, Found, conclusion, cosines, of_losses
 from streamscope.papers.krom.figure import figure
 from streamscope.papers.krom.mixing import ARM, FACTOR_UNITS, RUN_UNITS
@@ -91,6 +93,8 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
     }  # fmt: skip
     if len(found.mixing):
         tables["arms"] = (arms(found.mixing), RUN_UNITS)
+        tables["alike"] = (alike(found.mixing), ALIKE_UNITS)
+        tables["alike-claims"] = (claims(found.mixing), CLAIM_UNITS)
     write_page(
         lambda files: page(found, files), {k: v for k, (v, _) in tables.items()},
         {k: u for k, (_, u) in tables.items()}, found.about, folder, figure(found), "svg", html, found.runs,
@@ -146,8 +150,8 @@ def differences(runs: Sequence[Run]) -> list[str]:
 
 def _conclusion(found: Found) -> str:
 
-    said = [*of_losses(found), *(conclusion(found.mixing) if len(found.mixing) else [])]
-    return "## What the runs say\n\n" + "\n".join(f"- {line}" for line in said) if said else ""
+    lines = [*of_losses(found), *([*conclusion(found.mixing), *said(found.mixing)] if len(found.mixing) else [])]
+    return "## What the runs say\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
 
 
 def _losses(found: Found) -> str:
@@ -178,4 +182,5 @@ def _mixing(found: Found) -> str:
                "no gradient", "end", "in use", "by the loss", "share", "factors towards mixing", "controls",
                "mix", "of decay", "still", "∂L/∂b", "per-stream cosine (shuffled labels)")  # fmt: skip
     blog = "; ".join(f"{b:g}: swap {SWAP[b]:g}, cosine {STREAM_COSINE[b]:g}" for b in SWAP)
-    return f"## Mixing\n\n{HOW}\n\nThe blog's, bf16 throughout and AdamW: {blog}.\n\n{table(columns, rows)}"
+    mixing = f"## Mixing\n\n{HOW}\n\nThe blog's, bf16 throughout and AdamW: {blog}.\n\n{table(columns, rows)}"
+    return f"{mixing}\n\n{section(found.mixing)}"

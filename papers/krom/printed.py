@@ -49,3 +49,9 @@ SWAP = {-8.0: 0.0003, -2.0: 0.12, -1.0: 0.27, 0.0: 0.50}
 """Swap probability by initial bias."""
 STREAM_COSINE = {-8.0: 0.974, -2.0: 0.994, -1.0: 0.994, 0.0: 0.995}
 """Per-stream cosine of safety-contrast directions, KromCanon, by initial bias."""
+SURVIVE = "Directions survive multi-stream coupling"
+ABOVE = ((-8.0, "excess", "0", SURVIVE), (-8.0, "cosine", "0.044", SURVIVE), (-2.0, "excess", "0", "What this means"))
+"""Bias, quantity of `papers.krom.alike`, limit and place of what the blog says of directions: "random directions would
+have cosine ≈ 0 ± 0.044, so these are clearly not noise" of −8, "preserves directional structure" of −2."""
+JUMP = f"{SURVIVE}, What replicates"
+"""Where the cosine "jumps to a plateau"."""

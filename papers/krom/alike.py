@@ -1,0 +1,191 @@
+"""How much of the cosine between streams is the contrast's: real labels against shuffled ones, run by run (KROM).
+
+    excess   cosine between streams of real labels − that of shuffled labels
+    left     (1 − cosine of real labels) / (1 − cosine of shuffled labels), a factor: what is left of the disagreement
+
+Streams that are alike have alike differences of any two sets of prompts, so the cosine alone says how homogeneous they
+are. Near 1 a small excess can be a large part of what little the streams disagree about, which is why both stand here.
+A training run is one unit, however many prompts, layers and shuffles its cosines are means of; the intervals are
+Student's over the seeds of an arm. All runs read the same prompts: another contrast is not in the intervals.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from streamscope.models.training.config import Training
+from streamscope.papers.comparison.markdown import interval, number, table
+from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
+from streamscope.papers.comparison.report import rule
+from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of, spread
+from streamscope.papers.comparison.verdicts import bound_row, pairs_row, summary, with_verdicts
+from streamscope.papers.krom.figure import label
+from streamscope.papers.krom.mixing import ARM
+from streamscope.papers.krom.printed import ABOVE, JUMP, STREAM_COSINE
+from streamscope.probes.undefined import note
+
+SHUFFLED = ", shuffled labels"
+"""What follows an arm's label in the quantities where the labels are shuffled."""
+EQUAL = "no layer in which the two sets differ in every stream"
+SAME = 1e-12
+"""A disagreement 1 − cosine up to this is rounding, and no ratio can be taken of it."""
+UNITS = {
+    "b_res": "logit",
+    "n": "training seeds",
+    "cosine": "cosine of real labels, mean over seeds",
+    "cosine_sd": "cosine, over seeds",
+    "shuffled": "cosine of shuffled labels, mean over seeds",
+    "excess": "cosine, real − shuffled labels",
+    "left": "factor, geometric mean over seeds",
+}
+CLAIM_UNITS = {"difference": "cosine", "ci_low": "cosine", "ci_high": "cosine", "smallest": "cosine", "paper": "cosine"}
+
+
+def quantities(mixing: pd.DataFrame) -> pd.DataFrame:
+    """The cosine and 1 − cosine of real and of shuffled labels, and the excess, one row per run and number."""
+    rows = []
+    for r in mixing.itertuples():
+        real, shuffled, arm = float(r.stream_cosine), float(r.shuffled_cosine), label(r)
+        for preset, quantity, value in (
+            (arm, "cosine", real), (arm + SHUFFLED, "cosine", shuffled), (arm, "disagreement", 1 - real),
+            (arm + SHUFFLED, "disagreement", 1 - shuffled), (arm, "excess", real - shuffled),
+        ):  # fmt: skip
+            why = note({"value": EQUAL}) if value != value else ""
+            rows.append({"preset": preset, "seed": r.seed, "quantity": quantity, "unit": "cosine", "value": value,
+                         "undefined": why})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def alike(mixing: pd.DataFrame) -> pd.DataFrame:
+    """One row per arm: both cosines and their difference over seeds, each with its interval, and what is left."""
+    found, rows = quantities(mixing), []
+    for _, runs in mixing.groupby(ARM, sort=False, dropna=False):
+        first = next(runs.itertuples())
+        arm = label(first)
+        row: dict[str, Any] = {**{name: getattr(first, name) for name in ARM}, "n": len(runs)}
+        row["seeds"] = ", ".join(map(str, sorted(runs["seed"])))
+        why: dict[str, str] = {}
+        for name, of in (("cosine", arm), ("shuffled", arm + SHUFFLED)):
+            _put(row, why, name, _over_seeds(found, of))
+        _put(row, why, "cosine_sd", spread(seeds_of(found, "cosine", arm)[0]), "sd")
+        _put(row, why, "excess", paired(found, "cosine", arm, arm + SHUFFLED))
+        _put(row, why, "left", paired(found, "disagreement", arm, arm + SHUFFLED, ratio=True, resolution=SAME))
+        for name in ("excess", "left"):
+            row[f"{name}_by_seed"] = _by_seed(runs, name)
+        rows.append({**row, "undefined": note({k: text for k, text in why.items() if row[k] != row[k]})})
+    return pd.DataFrame(rows)
+
+
+def _over_seeds(found: pd.DataFrame, of: str) -> dict[str, Any]:
+    values, _ = seeds_of(found, "cosine", of)
+    if len(values):
+        return estimate(values)
+    return {"mean": NAN, "ci_low": NAN, "ci_high": NAN, "why": dict.fromkeys(("mean", "ci_low", "ci_high"), EQUAL)}
+
+
+def _put(row: dict[str, Any], why: dict[str, str], name: str, found: dict[str, Any], of: str = "mean") -> None:
+    for own, ending in ((of, ""), ("ci_low", "_low"), ("ci_high", "_high")):
+        row[name + ending] = found[own]
+        if own in found["why"]:
+            why[name + ending] = found["why"][own]
+
+
+def _by_seed(runs: pd.DataFrame, name: str) -> str:
+    """The excess or what is left of every run: "0: +0.0042, 1: +0.0023"."""
+    cells = []
+    for r in runs.sort_values("seed").itertuples():
+        gone, shuffled = 1 - r.stream_cosine, 1 - r.shuffled_cosine
+        text = f"{shuffled - gone:+.4f}" if name == "excess" else f"{gone / shuffled:.2f}" if shuffled > SAME else "nan"
+        cells.append(f"{r.seed}: {'undefined' if 'nan' in text else text}")
+    return ", ".join(cells)
+
+
+# ---- the blog's claims -------------------------------------------------------------------------
+
+
+def claims(mixing: pd.DataFrame) -> pd.DataFrame:
+    """What the blog says of directions in several streams, judged on arms in its recipe that are stored in fp32.
+
+    Above 0 in `excess`: the contrast has more than shuffled labels have. Above .044 in `cosine`: the blog's own
+    control, random directions, which shuffled labels pass as well. From bias −8 to −2: the jump of the cosine, and that
+    of the excess, which streams that merely became alike do not make. One correction over all rows.
+    """
+    t = Training()
+    usual = {"storage": "fp32", "optimizer": t.hc_optimizer, "lr": t.hc_lr, "decay": t.hc_decay}
+    own = mixing[(mixing[list(usual)] == list(usual.values())).all(axis=1)]
+    found, rows = quantities(mixing), list[dict[str, Any]]()
+    for _, runs in own.groupby(["preset", "steps"], sort=False):
+        arms = {r.b_res: label(r) for r in runs.itertuples()}
+        rows += [
+            bound_row(Bound(quantity, arms[bias], "above", text, where, ""), found)
+            for bias, quantity, text, where in ABOVE if bias in arms
+        ]  # fmt: skip
+        if {-8.0, -2.0} <= set(arms):
+            rows += [_jump(found, Order(quantity, arms[-2.0], arms[-8.0], JUMP)) for quantity in ("cosine", "excess")]
+    return with_verdicts(rows) if rows else pd.DataFrame()
+
+
+def _jump(found: pd.DataFrame, claim: Order) -> dict[str, Any]:
+    """The row of a jump between two biases; the blog prints that of the cosine."""
+    more, less = STREAM_COSINE[-2.0], STREAM_COSINE[-8.0]
+    printed = claim.quantity == "cosine"
+    row = {
+        "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where,
+        "paper": more - less if printed else NAN, "printed": f"{more} against {less}" if printed else "",
+        "smallest": SMALLEST["cosine"],
+    }  # fmt: skip
+    return pairs_row(row, paired(found, claim.quantity, claim.more, claim.less))
+
+
+# ---- the page ----------------------------------------------------------------------------------
+
+
+def said(mixing: pd.DataFrame) -> list[str]:
+    """What the runs say of the blog's sentences about directions, no stronger than the tables."""
+    found = claims(mixing)
+    if found.empty:
+        return []
+    values = quantities(mixing).query("quantity == 'excess'")["value"].dropna()
+    readings = "; ".join(f"{r.claim}: {r.direction}" for r in found[found["quantity"] == "excess"].itertuples())
+    lowest = min(mixing["stream_cosine"].min(), mixing["shuffled_cosine"].min())
+    return [
+        f"Directions of real labels are more alike between streams than those of shuffled labels in "
+        f"{int((values > 0).sum())} of {len(values)} runs (counted, not tested: all read the same two contrasts, and "
+        f"runs of one seed the same text). What shuffled labels do not have, over the seeds of an arm: {readings}. The "
+        f"blog's own control, random directions at .044, tells neither from the other: the least cosine of real or "
+        f"shuffled labels is {lowest:.3f}."
+    ]
+
+
+HOW = """Streams that are alike have alike differences of *any* two sets of prompts: the cosine says how homogeneous the
+streams are. What speaks of the contrast is the *excess* over directions between shuffled labels (mean of 20 shuffles of
+each of two contrasts; how far single shuffles scatter was not kept, so one run alone says nothing). Near 1 a small
+excess can be much of the little that streams disagree about: *left* is (1 − cosine) / (1 − cosine of shuffled labels),
+the part of the disagreement that real labels keep. Units are runs; intervals are over the seeds of an arm, of the same
+prompts."""
+
+
+def section(mixing: pd.DataFrame) -> str:
+    """The Markdown: every arm with both cosines, and the blog's claims."""
+    cells = [
+        [label(r), r.seeds, _with(r, "cosine"), _with(r, "shuffled"), r.excess_by_seed, _with(r, "excess"),
+         r.left_by_seed, _with(r, "left")]
+        for r in alike(mixing).itertuples()
+    ]  # fmt: skip
+    columns = ("arm", "seeds", "cosine (95 %)", "shuffled labels (95 %)", "excess by seed", "excess (95 %)",
+               "left by seed", "left (95 %)")  # fmt: skip
+    parts = ["## Directions between streams", HOW, table(columns, cells)]
+    if len(found := claims(mixing)):
+        rows = [
+            [r.claim, r.quantity, r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
+             number(r.p, "p"), number(r.p_holm, "p"), f"{r.smallest:g}", r.direction, r.alone, r.size]
+            for r in found.itertuples()
+        ]  # fmt: skip
+        judged = ("claim", "of", "printed", "where", "measured", "95 % over seeds", "p", "p (Holm)", "smallest",
+                  "verdict", "alone", "size")  # fmt: skip
+        parts += [rule("seeds", "0"), table(judged, rows), summary(found)]
+    return "\n\n".join(parts)
+
+
+def _with(r: Any, name: str) -> str:
+    return f"{number(getattr(r, name))} ({interval(getattr(r, f'{name}_low'), getattr(r, f'{name}_high'))})"
