@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from streamscope.models.bounds import check
 from streamscope.models.errors import InputError
-from streamscope.models.help import OPTIONAL, describe, examples, wrapped
+from streamscope.models.help import describe, examples, wrapped
 
 Options = TypeVar("Options")
 SCRIPT = "streamscope "
@@ -153,7 +153,7 @@ def _constructors() -> Any:
         asked.remove(found.type)
         if not isinstance(spec, PrimitiveConstructorSpec):
             return None
-        return replace(spec, metavar=spec.metavar.removeprefix(OPTIONAL))
+        return replace(spec, metavar=spec.metavar.removeprefix("{None}|").replace("{None,", "{"))
 
     return registry
 

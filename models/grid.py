@@ -24,9 +24,12 @@
 A Python file defines GRID, a dictionary of the same form. Every run is a folder OUT/PRESET[-SETTING]-sSEED of
 `models.train`, trained in a process of its own. Killed, the same command goes on: runs that ended are left alone,
 others resume from their last checkpoint. A run that fails is recorded with its line (`--retry` tries it again), the
-others go on. Several commands on one OUT, also of several machines, share the work.
+others go on. Several commands on one OUT, also of several machines, share the work; a training that two grids have
+is there once, under the name that it had first.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -35,7 +38,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,8 +66,7 @@ class Options(LaunchOptions):
     threads: Count = 1
     """CPU threads of a training."""
     train: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """KEY=VALUE, an option of every run in place of what the grid says of it, as scale=paper or device=cuda.
-    (repeatable)"""
+    """KEY=VALUE, an option of every run in place of what the grid says of it, as scale=paper or device=cuda."""
     retry: bool = False
     """Try runs again that failed."""
     status: bool = False
@@ -213,19 +214,23 @@ def _distinct(cells: list[Cell]) -> list[Cell]:
 
 
 def _what(cell: Cell) -> str:
-    """The model's configuration, not what was typed of it, and the other words: what a run is made of."""
+    """The model's configuration, not what was typed of it, and the other options in no order: what a run is made of."""
     from streamscope.models.config.presets import preset
     from streamscope.models.config.serialization import parse_set, to_dict
 
     name, *words = cell.argv
-    sets = [word for before, word in pairwise(words) if before == "--set"]
-    rest = [word for before, word in zip(["", *words], words, strict=False) if "--set" not in (before, word)]
-    scale = words[words.index("--scale") + 1] if "--scale" in words else SCALE
+    options: list[list[str]] = []
+    for word in words:
+        if word.startswith("--"):
+            options.append([])
+        options[-1].append(word)
+    sets = [option[1] for option in options if option[0] == "--set"]
+    scale = next((option[1] for option in options if option[0] == "--scale"), SCALE)
     try:
         config = to_dict(preset(name, scale, **parse_set(sets)))
     except InputError as error:
         raise InputError(f"{cell.name} of a grid: {error}") from None
-    return json.dumps([config, rest], default=str)
+    return json.dumps([config, sorted(option for option in options if option[0] != "--set")], default=str)
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
@@ -281,16 +286,11 @@ def changed(cell: Cell, given: Sequence[str]) -> Cell:
 
 
 def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bool) -> list[Cell]:
-    """The cells of the grid, or of the grid that `out` was begun with. A cell of `out` keeps its arguments.
-
-    Raises `InputError` where a cell of that name was begun with others.
-    """
+    """The cells of the grid as `begin` has them, or all that `out` was begun with."""
     if path is None and words:
         raise InputError("--train changes a grid: name its file as well")
     if path is not None:
-        cells = [changed(cell, words) for cell in cells_of(read_grid(path))]
-        begin(cells, out, write=write)
-        return cells
+        return begin([changed(cell, words) for cell in cells_of(read_grid(path))], out, write=write)
     if not (before := _begun(out)):
         raise InputError(f"{out} holds no grid yet: give GRID.toml or GRID.py")
     return [Cell(name, tuple(argv)) for name, argv in before.items()]
@@ -302,25 +302,46 @@ def _begun(out: Path) -> dict[str, list[str]]:
     return read_json(memory, dict[str, list[str]], "restore it, or choose another --out") if memory.is_file() else {}
 
 
-def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> None:
-    """Remember the cells in `out`, beside those that it was begun with.
+def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]:
+    """Remember the cells in `out`, beside those that it was begun with, and return them as `out` has them.
 
-    Raises `InputError` where a cell of that name was begun with other arguments, and where `out` cannot be made.
+    A training is in a folder once: a cell that is one of `out` under another name, or whose options came in another
+    order, is that one. Raises `InputError` where `out` has another training of that name, and where it cannot be made.
     """
-    before = _begun(out)
+    if not write:
+        return _known(cells, _begun(out), out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = (out / ".grid.lock").open("w")
+    except OSError as error:
+        raise InputError(f"cannot create {out}: {error.strerror}") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # commands that begin at once see one another's cells
+        before = _begun(out)
+        found = _known(cells, before, out)
+        if any(cell.name not in before for cell in found):
+            part = out / f".grid.json.{os.getpid()}"
+            now = before | {cell.name: list(cell.argv) for cell in found}
+            part.write_text(json.dumps(now, indent=1), encoding="utf-8")
+            os.replace(part, out / "grid.json")
+    return found
+
+
+def _known(cells: Sequence[Cell], before: Mapping[str, list[str]], out: Path) -> list[Cell]:
+    """The cells, each under the name and with the arguments under which its training is among `before`."""
+    there: dict[str, Cell] = {}
+    for name, argv in before.items():
+        with contextlib.suppress(InputError):  # of another version, which had other parts
+            there.setdefault(_what(Cell(name, tuple(argv))), Cell(name, tuple(argv)))
+    taken, found = dict(before), []
     for cell in cells:
-        if before.get(cell.name, list(cell.argv)) != list(cell.argv):
+        one = there.setdefault(_what(cell), cell)
+        if one is cell and list(cell.argv) != taken.setdefault(cell.name, list(cell.argv)):
             raise InputError(
-                f"{out / cell.name} was begun with other options ({' '.join(before[cell.name])}): choose another --out"
+                f"{out / cell.name} was begun with other options ({' '.join(taken[cell.name])}): choose another --out"
             )
-    if write and any(cell.name not in before for cell in cells):
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot create {out}: {error.strerror}") from None
-        part = out / f".grid.json.{os.getpid()}"
-        part.write_text(json.dumps(before | {cell.name: list(cell.argv) for cell in cells}, indent=1), encoding="utf-8")
-        os.replace(part, out / "grid.json")
+        found.append(one)
+    return found
 
 
 # ---- one run ---------------------------------------------------------------------------------------

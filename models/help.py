@@ -13,8 +13,6 @@ from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
-OPTIONAL = "{None}|"
-"""How tyro begins the name of a value that may be None."""
 BOX = "│╭╰├"
 """What lines of a box begin with; their width is right already."""
 

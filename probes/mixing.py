@@ -95,11 +95,12 @@ def streams(kinds: Sequence[str]) -> str:
 def without_gradient(b: Tensor, training: Mapping[str, Any], steps: int, until: int | None = None) -> Tensor:
     """Logits `b` after `until` of a run's `steps` with gradients of zero: its decay, schedule and storage alone.
 
-    `b` has the storage of the run (its dtype). By hand, in exact arithmetic: b ← b (1 − η_t λ).
+    `b` has the storage of the run (its dtype). By hand, in exact arithmetic: b ← b (1 − η_t λ). What is rounded
+    stochastically is replayed in fp32, which is what it comes to in the mean over its draws.
     """
 
     t = training
-    p = torch.nn.Parameter(b.detach().clone())
+    p = torch.nn.Parameter(b.detach().float() if t.get("rounding") == "stochastic" else b.detach().clone())
     wide: dict[str, Any] = {"lr": t["hc_lr"], "weight_decay": t["hc_decay"]}
     optimizer: torch.optim.Optimizer = torch.optim.SGD([p], **wide)
     if t["hc_optimizer"] == "adamw":

@@ -30,7 +30,7 @@ UNITS = {
 class Options:
     """Arguments of `python -m papers.claims.count`."""
 
-    presets: Annotated[tuple[str, ...], tyro.conf.Positional] = tuple(CONTROLS)
+    presets: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PRESET…")] = tuple(CONTROLS)
     """Presets to count."""
     out: Path | None = None
     """Write the table (.parquet) here."""

@@ -14,7 +14,7 @@ from streamscope.models.errors import InputError
 class RunsOptions:
     """Arguments of every comparison of runs."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
     """Folders of finished runs, one or more seeds of each preset."""
     out: Path | None = None
     """Folder for the tables, the figures and README.md."""

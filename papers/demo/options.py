@@ -32,7 +32,7 @@ class Sizes:
 class Options:
     """Arguments of `python -m papers.demo`."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
     """Run folders, one or several."""
     out: Path = Path("runs/demo/page")
     """Folder for index.html and the tables; files of these names in it are replaced."""

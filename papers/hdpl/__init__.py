@@ -27,7 +27,7 @@ from streamscope.papers.scales.options import ScaleOptions
 class Options(FigureOptions, ScaleOptions):
     """Arguments of `python -m papers.hdpl`."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
     """Run folders of llama and hdpl."""
 
 

@@ -82,11 +82,12 @@ def conclusion(mixing: pd.DataFrame) -> list[str]:
 
 
 def _storage(adamw: pd.DataFrame) -> list[str]:
-    """One sentence per recipe that ran in both storages."""
+    """One sentence per recipe that ran in fp32 and in bf16, with what it did where bf16 was rounded stochastically."""
     said = []
     for recipe, runs in adamw.groupby(RECIPE, sort=False):
-        parts = {name: runs[runs["storage"] == name] for name in ("fp32", "bf16")}
-        if any(part.empty for part in parts.values()):
+        every = {name: runs[runs["storage"] == name] for name in ("fp32", "bf16", "bf16, stochastic")}
+        parts = {name: part for name, part in every.items() if len(part)}
+        if not {"fp32", "bf16"} <= set(parts):
             continue
         preset, bias, _, _, decay, _ = recipe
         ends = "; ".join(

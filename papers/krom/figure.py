@@ -9,7 +9,10 @@ from plotly.subplots import make_subplots
 from streamscope.papers.krom.conclusion import CONTROL, Found
 from streamscope.papers.krom.mixing import ARM
 
-COLOURS = {"fp32 adamw": "#3b6ea5", "bf16 adamw": "#c8553d", "fp32 sgd": "#6a9a4b", "bf16 sgd": "#e0a030"}
+COLOURS = {
+    "fp32 adamw": "#3b6ea5", "bf16 adamw": "#c8553d", "bf16, stochastic adamw": "#8a5a9e",
+    "fp32 sgd": "#6a9a4b", "bf16 sgd": "#e0a030", "bf16, stochastic sgd": "#7a6a58",
+}  # fmt: skip
 
 
 def figure(found: Found) -> Any:

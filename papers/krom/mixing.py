@@ -140,10 +140,11 @@ def stream_cosines(run: Run, contrasts: Sequence[tuple[str, str]] = CONTRASTS, d
 
 
 def arm(run: Run) -> dict[str, Any]:
-    """What distinguishes the hyper-connected runs: bias, storage, optimiser, its peak rate and decay."""
+    """What distinguishes the hyper-connected runs: bias, storage and its rounding, optimiser, peak rate and decay."""
     t, residual = run.config["training"], run.config["model"]["residual"]
+    storage = residual["hc_dtype"] + ", stochastic" * (t.get("rounding") == "stochastic")
     return {
-        "preset": run.preset, "b_res": residual["b_res"], "storage": residual["hc_dtype"],
+        "preset": run.preset, "b_res": residual["b_res"], "storage": storage,
         "optimizer": t["hc_optimizer"], "lr": t["hc_lr"], "decay": t["hc_decay"], "steps": int(run.manifest["steps"]),
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ from streamscope.papers.scales.options import ScaleOptions
 class Options(FigureOptions, ScaleOptions):
     """Arguments of `python -m papers.krom`."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
     """Run folders of gpt2, canon, kromhc and kromcanon."""
     html: bool = True
     """Write the interactive figure.html (5 MB) as well."""

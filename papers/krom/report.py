@@ -19,7 +19,7 @@ from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.probes.command import progress_bar
 
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")
-OWN = {"training.hc_optimizer", "training.hc_lr", "training.hc_decay", "steps"}
+OWN = {"training.hc_optimizer", "training.hc_lr", "training.hc_decay", "training.rounding", "steps"}
 """What runs of the mixing table may have of their own."""
 
 
@@ -55,7 +55,7 @@ def standard(run: Run) -> bool:
     if "hc_dtype" not in residual:
         return True
     usual = all(t[name] == getattr(default, name) for name in ("hc_optimizer", "hc_lr", "hc_decay"))
-    return usual and residual["b_res"] == -8 and residual["hc_dtype"] == "fp32"
+    return usual and residual["b_res"] == -8 and residual["hc_dtype"] == "fp32"  # what is in fp32 is rounded by no rule
 
 
 def read(runs: Sequence[Run]) -> Found:

@@ -1,13 +1,15 @@
 """One command per paper: its models trained where they are missing, measured once, judged, written.
 
-    python -m papers.lfa --scale zoo --seeds 4                              into runs/lfa-zoo, with a page
+    python -m papers.lfa --scale zoo                                        into runs/zoo, with a page
     python -m papers.krom --scale paper --train device=cuda --figure all    the printed sizes, with the paper's figures
     python -m papers.hdpl --scale tiny --seeds 2                            a look at what it does, in a minute
+    python -m papers.scales zoo                                             trains the models of all papers
 
-Which models a paper needs stands in its `grid.toml`, beside the code that compares them: arms, and what each scale
-changes of the training. Runs are cells of a grid (`models.grid`): stopped, the same command goes on, more --seeds add
-runs, and several commands on one folder share the work, as `python -m models.grid --out runs/lfa-zoo --launch …` does
-on a cluster. What was measured is measured again only where weights, options
+Which models a paper needs stands in its `grid.toml`, beside the code that compares them: arms, seeds, and what each
+scale changes of the training. Runs are cells of a grid (`models.grid`): stopped, the same command goes on, more --seeds
+add runs, and several commands on one folder share the work. All papers share a folder, and a training that two of them
+need, or that is one of the bundled models, is there once.
+What was measured is measured again only where weights, options
 or code have changed (`measured.json` in the page's folder); else its tables are judged and its page is written again.
 """
 

@@ -17,12 +17,13 @@ class ScaleOptions(RunsOptions):
 
     scale: Literal["tiny", "zoo", "small", "paper"] | None = None
     """Train the paper's models at this scale where they are missing, measure them once, write the page."""
-    seeds: Count = 3
-    """Of --scale: training seeds of every arm."""
+    seeds: Count | None = None
+    """Of --scale: training seeds of every arm; by default as many as the paper's grid.toml says."""
     train: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Of --scale: KEY=VALUE, an option of every training in place of the recipe's, as device=cuda."""
     folder: Path | None = None
-    """Of --scale: folder of the runs; default runs/PAPER-SCALE. The page lies in its folder page, or in --out."""
+    """Of --scale: folder of the runs, which all papers share; default runs/SCALE. The page lies in its folder
+    page-PAPER, or in --out."""
     retry: bool = False
     """Of --scale: try trainings again that failed."""
 

@@ -1,9 +1,9 @@
-"""The runs that a paper's comparison needs at a scale: cells of a grid, trained where they are missing."""
+"""The runs that the papers' comparisons need at a scale: cells of a grid, trained where they are missing."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.grid import Cell, begin, cells_of, changed, read_grid, reopen, work
@@ -14,10 +14,17 @@ Told = TypeVar("Told", bound=ScaleOptions)
 PAPERS = Path(__file__).resolve().parents[1]
 
 
-def cells(paper: str, scale: str, seeds: int, given: Sequence[str] = ()) -> list[Cell]:
+Paper = Literal["lfa", "pls", "dst", "hdpl", "krom", "scorecard"]
+ORDER: tuple[Paper, ...] = get_args(Paper)
+"""Of the papers, where all are trained: those whose claims wait for most come first."""
+
+
+def cells(paper: str, scale: str, seeds: int | None = None, given: Sequence[str] = ()) -> list[Cell]:
     """The runs of a paper at a scale: every arm of its grid.toml, for seed 0 first, then for the next ones.
 
-    An arm that has `scales` is one of these alone, as where a width divides by no such number of heads.
+    `seeds` are as many as grid.toml says where it is None. An arm that has `scales` is one of these alone, as where a
+    width divides by no such number of heads, and an arm of fewer `seeds` has no more. Names begin with the paper's, so
+    that papers can share a folder.
     `given` are KEY=VALUE in place of what the recipe says (`models.grid.changed`). Raises `InputError` for a scale that
     scales.toml does not have, and as `changed` does.
     """
@@ -27,8 +34,17 @@ def cells(paper: str, scale: str, seeds: int, given: Sequence[str] = ()) -> list
     train = {"scale": scale, **shared[scale], **grid.get("scales", {}).get(scale, {})}
     arms = [dict(arm) for arm in grid["arms"]]
     mine = [arm for arm in arms if scale in arm.pop("scales", (scale,))]
-    parts = [{**arm, "seeds": [seed]} for seed in range(seeds) for arm in mine]
-    return [changed(cell, given) for cell in cells_of({"train": train, "parts": parts})]
+    most = seeds or grid["seeds"]
+    parts = [{**arm, "seeds": [s]} for s in range(most) for arm in mine if s < arm.get("seeds", most)]
+    found = cells_of({"train": train, "parts": parts})
+    names = [c.name if c.name.startswith(f"{paper}-") else f"{paper}-{c.name}" for c in found]
+    return [replace(changed(cell, given), name=name) for name, cell in zip(names, found, strict=True)]
+
+
+def all_cells(papers: Sequence[str], scale: str, seeds: int | None = None, given: Sequence[str] = ()) -> list[Cell]:
+    """The runs of several papers: seed 0 of each in their order, then the next seeds."""
+    by_seed = [(int(cell.argv[-1]), cell) for paper in papers for cell in cells(paper, scale, seeds, given)]
+    return [cell for _, cell in sorted(by_seed, key=lambda pair: pair[0])]
 
 
 def runs_of(paper: str, options: Told) -> Told:
@@ -40,11 +56,10 @@ def runs_of(paper: str, options: Told) -> Told:
     assert scale is not None
     if options.runs or options.tables is not None:
         raise InputError(f"--scale {scale} trains the runs itself: give it, run folders or --tables, one of them")
-    folder = options.folder if options.folder is not None else Path("runs") / f"{paper}-{scale}"
-    now = replace(options, out=options.out if options.out is not None else folder / "page")
+    folder = options.folder if options.folder is not None else Path("runs") / scale
+    now = replace(options, out=options.out if options.out is not None else folder / f"page-{paper}")
     now.writable()
-    found = cells(paper, scale, options.seeds, options.train)
-    begin(found, folder)
+    found = begin(cells(paper, scale, options.seeds, options.train), folder)
     reopen(found, folder, retry=options.retry)
     work(found, folder)
     ledger = Ledger(folder / ".ledger")

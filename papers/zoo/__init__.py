@@ -28,7 +28,7 @@ from streamscope.models.errors import InputError
 class Options:
     """Arguments of `python -m papers.zoo`."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
     """NAME=RUN, or run folders that are named as the models are to be called."""
     snapshots: Annotated[tuple[int, ...], Bounds(low=0)] = ()
     """Steps whose snapshots are bundled as well, of every run that is given."""

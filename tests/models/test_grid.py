@@ -16,7 +16,7 @@ from streamscope.models.cli import parse
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import parse_set
 from streamscope.models.errors import InputError
-from streamscope.models.grid import cells_of, changed, main, read_grid
+from streamscope.models.grid import Cell, begin, cells_of, changed, main, read_grid
 from streamscope.models.ledger import Ledger
 from streamscope.models.train import main as train
 from streamscope.models.training.config import Options, phases_of, with_recipe
@@ -87,6 +87,25 @@ def test_an_option_for_every_run_goes_before_the_grid() -> None:
     ):
         with pytest.raises(InputError, match=line):
             changed(cell, [word])
+
+
+def test_a_training_is_in_a_folder_once(tmp_path: Path) -> None:
+    """Whatever it is called and in whatever order its options come; another one of that name is refused."""
+    sets = ("--set", "n_layers=4", "--set", "n_ctx=64")
+    one = Cell("a-s0", ("lfa", "--lr", "0.002", *sets, "--compile", "--seed", "0"))
+    same = Cell("b-s0", ("lfa", "--compile", "--set", "n_ctx=64", *sets[:2], "--seed", "0", "--lr", "0.002"))
+    other = Cell("a-s0", ("lfa", "--lr", "0.003", *sets, "--compile", "--seed", "0"))
+    assert begin([one], tmp_path) == [one]
+    assert begin([same], tmp_path, write=False) == begin([same], tmp_path) == [one]
+    assert begin([same, same], tmp_path) == [one, one]
+    assert json.loads((tmp_path / "grid.json").read_text()) == {"a-s0": list(one.argv)}
+    with pytest.raises(InputError, match="a-s0 was begun with other options"):
+        begin([other], tmp_path)
+    with pytest.raises(InputError, match="a-s0 was begun with other options"):
+        begin([one, other], tmp_path / "new")
+    old = {"x-s0": ["a-preset-of-before", "--seed", "0"], "a-s0": list(one.argv)}
+    (tmp_path / "grid.json").write_text(json.dumps(old))
+    assert begin([same], tmp_path) == [one]
 
 
 GRIDS = sorted((ROOT / "results").glob("*/*.toml"))

@@ -25,7 +25,7 @@ from streamscope.papers.comparison.losses import (
 )
 from streamscope.papers.krom import main
 from streamscope.papers.krom.conclusion import conclusion, cosines
-from streamscope.papers.krom.mixing import factors, judged, without_gradient
+from streamscope.papers.krom.mixing import arm, factors, judged, without_gradient
 from streamscope.papers.krom.page import differences, page
 from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.papers.krom.report import again, open_runs, read
@@ -37,7 +37,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 @pytest.fixture(scope="module")
 def runs(corpus, tmp_path_factory) -> dict[str, Path]:
-    """Two seeds of gpt2 and kromhc, kromhc stored in bf16, kromhc from −2."""
+    """Two seeds of gpt2 and kromhc, kromhc stored in bf16, also with stochastic rounding, kromhc from −2."""
     folder = tmp_path_factory.mktemp("krom")
     plan = {
         "gpt2-0": ("gpt2", "--seed", "0"),
@@ -45,6 +45,7 @@ def runs(corpus, tmp_path_factory) -> dict[str, Path]:
         "kromhc-0": ("kromhc", "--seed", "0"),
         "kromhc-1": ("kromhc", "--seed", "1"),
         "bf16-0": ("kromhc", "--seed", "0", "--set", "residual.hc_dtype=bf16"),
+        "random-0": ("kromhc", "--seed", "0", "--set", "residual.hc_dtype=bf16", "--rounding", "stochastic"),
         "b2-0": ("kromhc", "--seed", "0", "--set", "residual.b_res=-2"),
     }
     for name, (preset, *more) in plan.items():
@@ -66,6 +67,9 @@ def test_replay_without_gradient_is_decay_alone(runs: dict) -> None:
     assert without_gradient(run) == (0.0, pytest.approx(b, abs=1e-5))
     (stored,) = open_runs([str(runs["bf16-0"])])
     assert without_gradient(stored) == (0.0, -8.0), "a step of 8e-3 rounds away beside an ulp of 0.03"
+    both = open_runs([str(runs["bf16-0"]), str(runs["random-0"])])
+    assert [arm(one)["storage"] for one in both] == ["bf16", "bf16, stochastic"]
+    assert without_gradient(both[1]) == (0.0, pytest.approx(b, abs=1e-5))
 
 
 def test_what_the_loss_did_is_what_lies_beyond_the_replay(runs: dict, tmp_path: Path) -> None:
@@ -235,7 +239,7 @@ def test_an_earlier_comparison_is_judged_again_without_its_runs(runs: dict, tmp_
         for folder in (first, second)
     ]
     assert plain[0] == plain[1]
-    assert len(pd.read_parquet(second / "ways.parquet")) == 4 * 2, "four hyper-connected runs, two evaluations"
+    assert len(pd.read_parquet(second / "ways.parquet")) == 5 * 2, "five hyper-connected runs, two evaluations"
     with pytest.raises(InputError, match="not both"):
         main([str(runs["gpt2-0"]), "--tables", str(second)])
     with pytest.raises(InputError, match="no folder of a comparison"):
@@ -249,8 +253,9 @@ def test_the_command_writes_a_page_from_its_tables(runs: dict, tmp_path: Path, c
     main([*(str(path) for path in runs.values()), "--out", str(out)])
     text = (out / "README.md").read_text()
     assert "nan" not in text.lower().replace("kromcanon", "")
+    assert "; stored in bf16, stochastic it ends at" in text
     mixing = pd.read_parquet(out / "mixing.parquet")
-    assert sorted(mixing["storage"]) == ["bf16", "fp32", "fp32", "fp32"]
+    assert sorted(mixing["storage"]) == ["bf16", "bf16, stochastic", "fp32", "fp32", "fp32"]
     frozen = mixing[mixing["storage"] == "bf16"].iloc[0]
     assert frozen["swap"] == pytest.approx(1 / (1 + math.exp(8)), rel=0.05)
     arms = pd.read_parquet(out / "arms.parquet").set_index("storage")
@@ -260,7 +265,7 @@ def test_the_command_writes_a_page_from_its_tables(runs: dict, tmp_path: Path, c
     assert frozen_arm["by_loss"] == pytest.approx(way)
     assert math.isnan(frozen_arm["share"]) if abs(way) <= 1e-3 else frozen_arm["share"] == pytest.approx(1, abs=1e-6)
     compared = pd.read_parquet(out / "comparison.parquet").set_index("preset")
-    assert compared.loc["kromhc", "pairs"] == 2, "bf16 and −2 are no part of it"
+    assert compared.loc["kromhc", "pairs"] == 2, "bf16, with either rounding, and −2 are no part of it"
     loss = json.loads((runs["gpt2-0"] / "metrics.jsonl").read_text().splitlines()[-1])
     assert f"{ARCHITECTURES['gpt2'].value:.3f}" in text and "python -m models.train kromhc" in text
     assert "kromhc < gpt2" in text and "What differs from the blog's recipe" in text and "tokens seen each" in text

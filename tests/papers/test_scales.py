@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 
 from streamscope.models.errors import InputError
-from streamscope.models.grid import cells_of, read_grid
+from streamscope.models.grid import begin, cells_of, read_grid
 from streamscope.papers import dst, hdpl, krom, lfa, pls
-from streamscope.papers.scales.training import cells
+from streamscope.papers.scales.__main__ import main as train_all
+from streamscope.papers.scales.training import ORDER, all_cells, cells
 
 SCALES = ("tiny", "zoo", "small", "paper")
 COMMANDS = {"dst": dst.main, "hdpl": hdpl.main, "krom": krom.main, "lfa": lfa.main, "pls": pls.main}
-SPECIMENS = Path(__file__).resolve().parents[2] / "results" / "specimens" / "papers.toml"
+SPECIMENS = Path(__file__).resolve().parents[2] / "results" / "specimens" / "zoo.toml"
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -37,17 +38,47 @@ def test_the_runs_of_a_paper(paper: str, scale: str) -> None:
     )
 
 
-@pytest.mark.parametrize("paper", ["lfa", "pls", "dst", "hdpl"])
-def test_the_scale_of_the_bundle_is_the_recipe_of_the_specimens(paper: str) -> None:
-    """Options of one run, by its preset and seed 0, as in the grid of results/specimens."""
-    theirs = {}
-    for cell in cells_of(read_grid(SPECIMENS)):
-        theirs.setdefault(cell.argv[0], [word for word in cell.argv if not word.startswith("attention.gate")])
-    for cell in cells(paper, "zoo", 1):
-        if not any(word.startswith(("positions=", "norm=", "residual=", "n_heads=")) for word in cell.argv):
-            argv = [word for word in cell.argv if not word.startswith("attention.gate")]
-            mine, other = (set(words) - {"--set", "positions=rope"} for words in (argv, theirs[cell.argv[0]]))
-            assert mine == other, cell.name
+@pytest.mark.parametrize("scale", SCALES)
+def test_all_papers_share_a_folder(scale: str, tmp_path: Path) -> None:
+    """No two of their trainings have a name, and those that are one are there once."""
+    wanted = all_cells(ORDER, scale)
+    found = begin(wanted, tmp_path)
+    assert len(found) == len(wanted)
+    assert (len(set(found)) < len(wanted)) == (scale in ("zoo", "small")), "elsewhere each paper has its own recipe"
+    seeds = [int(cell.argv[-1]) for cell in wanted]
+    assert seeds == sorted(seeds) and max(seeds) == 4, "PLS has five"
+    assert begin(wanted, tmp_path) == found
+
+
+def test_the_scale_of_the_bundle_is_the_recipe_of_the_specimens(tmp_path: Path) -> None:
+    """What papers take as their preset is, is one of the bundled models."""
+    bundle = begin(cells_of(read_grid(SPECIMENS)), tmp_path)
+    theirs = {paper: set(begin(cells(paper, "zoo", 1), tmp_path)) & set(bundle) for paper in ORDER}
+    assert {paper: sorted(cell.name for cell in found) for paper, found in theirs.items()} == {
+        "lfa": ["cfm-s0", "d-cas-s0", "lfa-s0"],
+        "pls": ["c2-s0", "pls-s0"],
+        "dst": ["dst-dense-s0", "dst-full-ind-s0", "dst-ind-s0", "dst-kron-s0"],
+        "hdpl": ["hdpl-s0", "llama-adamw-s0"],
+        "krom": ["canon-s0", "gpt2-adamw-s0", "kromcanon-b2-s0", "kromcanon-bf16-s0", "kromcanon-s0", "kromhc-s0"],
+        "scorecard": ["cfm-s0", "d-cas-s0", "dst-dense-s0", "dst-full-ind-s0", "dst-ind-s0", "dst-kron-s0", "lfa-s0"],
+    }
+
+
+def test_trained_for_all_papers_and_not_again_for_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["--seeds", "1", "--train", "steps=6", "--train", "eval_every=6"]
+    train_all(["tiny", "--papers", "hdpl", "--out", str(tmp_path), *argv])
+    assert capsys.readouterr().out.count("done") == 2
+    train_all(["tiny", "--papers", "hdpl", "pls", "--out", str(tmp_path), *argv, "--status"])
+    assert (said := capsys.readouterr().out).count("done") == 2 and said.count("open") == 2
+
+    def never(*args: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("streamscope.models.grid.train", never)
+    hdpl.main(["--scale", "tiny", "--folder", str(tmp_path), *argv])
+    assert (tmp_path / "page-hdpl" / "README.md").is_file()
 
 
 def test_an_arm_may_belong_to_some_scales() -> None:
@@ -78,7 +109,7 @@ def test_trained_once_measured_once_judged_again(
         "eval_every=6",
     ]
     hdpl.main([*argv, "--figure", "2", "--format", "html"])
-    page = tmp_path / "page"
+    page = tmp_path / "page-hdpl"
     assert {"README.md", "losses.parquet", "measured.json", "hdpl-figure-2.html"} <= {p.name for p in page.iterdir()}
     assert set(pd.read_parquet(page / "losses.parquet")["preset"]) == {"llama", "hdpl"}
     assert "python -m papers.hdpl --" in (page / "README.md").read_text()
@@ -95,7 +126,7 @@ def test_trained_once_measured_once_judged_again(
         hdpl.main(argv)
     with pytest.raises(InputError, match="was begun with other options"):
         hdpl.main([*argv, "--train", "lr=1e-2"])
-    shutil.rmtree(tmp_path / "llama-s0")
+    shutil.rmtree(tmp_path / "hdpl-llama-s0")
     with pytest.raises(AssertionError, match="measured again"):  # the cell is open again, and train is the stub
         hdpl.main(argv)
 
@@ -119,6 +150,6 @@ def test_every_paper_at_its_smallest(paper: str, tmp_path: Path) -> None:
     COMMANDS[paper](
         ["--scale", "tiny", "--seeds", "2", "--folder", str(tmp_path), "--figure", "all", "--format", "html"]
     )
-    page = tmp_path / "page"
+    page = tmp_path / f"page-{paper}"
     assert (page / "README.md").is_file() and (page / "measured.json").is_file()
     assert list(page.glob(f"{paper}-figure-*.html"))

@@ -123,6 +123,8 @@ def test_the_replay_is_a_product_of_decays(optimizer: str) -> None:
         assert keep == 0 and swap == pytest.approx(ways[until - 1], rel=1e-5)
     bf16 = without_gradient(torch.tensor([0.0, -8.0], dtype=torch.bfloat16), t, 200)
     assert bf16.tolist() == [0.0, -8.0], "a step of 8e-3 rounds away beside an ulp of 0.03"
+    mean = without_gradient(torch.tensor([0.0, -2.0], dtype=torch.bfloat16), {**t, "rounding": "stochastic"}, 200)
+    assert mean.tolist() == [0.0, pytest.approx(ways[-1], rel=1e-5)], "what is rounded at random is exact in the mean"
 
 
 def test_a_trained_module_that_cannot_act_is_where_the_replay_is() -> None:

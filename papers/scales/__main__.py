@@ -1,0 +1,67 @@
+"""Train the models that the papers' comparisons need at a scale, of all papers or of some.
+
+    python -m papers.scales zoo                     seed 0 of every arm first, in the order of claims
+    python -m papers.scales zoo --papers lfa pls --seeds 1
+    python -m papers.scales paper --train device=cuda --launch submitit --workers 8 --partition gpu
+    python -m papers.scales zoo --status
+
+Afterwards `python -m papers.lfa --scale zoo`, and so for every paper, measures and judges. Killed, the same command
+goes on. A training that two papers need is done once, and one that the folder has already, as those of the bundled
+models, not again.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from streamscope.models.bounds import Count
+from streamscope.models.cli import command, parse
+from streamscope.models.grid import begin, print_status, reopen, work
+from streamscope.models.launch import LaunchOptions, is_worker, launch
+from streamscope.papers.scales.training import ORDER, Paper, all_cells
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(LaunchOptions):
+    """Arguments of `python -m papers.scales`."""
+
+    scale: Annotated[Literal["tiny", "zoo", "small", "paper"], tyro.conf.Positional]
+    """Of the models: as small as a test, as the bundled ones, of width 192, or as printed."""
+    papers: tuple[Paper, ...] = ORDER
+    """Whose models; the scorecard has every architecture."""
+    seeds: Count | None = None
+    """Training seeds of every arm; by default as many as a paper's grid.toml says."""
+    out: Path | None = None
+    """Folder of the runs; default runs/SCALE."""
+    threads: Count = 1
+    """CPU threads of a training."""
+    train: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """KEY=VALUE, an option of every training in place of the recipe's, as device=cuda."""
+    retry: bool = False
+    """Try trainings again that failed."""
+    status: bool = False
+    """Only say where the runs stand."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train what is open, print the table. Raises `InputError` as the grid does."""
+    options = parse(Options, argv, __doc__)
+    out = options.out if options.out is not None else Path("runs") / options.scale
+    wanted = all_cells(options.papers, options.scale, options.seeds, options.train)
+    cells = list(dict.fromkeys(begin(wanted, out, write=not options.status)))
+    if not options.status:
+        if not is_worker(options):
+            reopen(cells, out, retry=options.retry)
+        words = sys.argv[1:] if argv is None else argv
+        launch(options, "streamscope.papers.scales", words, logs=out / ".ledger" / "logs")
+        work(cells, out, threads=options.threads, shown=not is_worker(options))
+    if not is_worker(options):
+        print_status(out, cells)
+
+
+if __name__ == "__main__":
+    command(main)
