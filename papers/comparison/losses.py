@@ -8,6 +8,7 @@ Whether two presets come in the printed order is a claim like others (`order`, b
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from streamscope.models.checkpoint import STORIES, run_folder
@@ -18,7 +19,7 @@ from streamscope.papers.comparison.markdown import interval, table
 from streamscope.papers.comparison.printed import SMALLEST
 from streamscope.papers.comparison.report import rule
 from streamscope.papers.comparison.runs import Run, opened
-from streamscope.papers.comparison.seeds import paired
+from streamscope.papers.comparison.seeds import estimate, paired, spread
 from streamscope.papers.comparison.verdicts import pairs_row, summary, with_verdicts
 from streamscope.probes.mixing import kept_step
 from streamscope.probes.stats.estimators import mean
@@ -30,6 +31,7 @@ NAN = float("nan")
 UNITS = {
     "loss": "nats per token",
     "tokens": "validation tokens",
+    **dict.fromkeys(("loss_low", "loss_high", "loss_sd", "loss_sd_low", "loss_sd_high"), "nats per token, over seeds"),
     "difference": "nats per token",
     "sd": "nats per token",
     "ci_low": "nats per token",
@@ -88,6 +90,16 @@ def losses(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _of_loss(row: dict[str, Any], values: np.ndarray) -> dict[str, str]:
+    """Puts the intervals of the loss and of its sd over seeds into a row; why what has none."""
+    why: dict[str, str] = {}
+    for name, of, found in (("loss", "mean", estimate(values)), ("loss_sd", "sd", spread(values))):
+        for column, cell in ((name, of), (f"{name}_low", "ci_low"), (f"{name}_high", "ci_high")):
+            row[column] = found[cell]
+            why |= {column: found["why"][cell]} if cell in found["why"] and row[column] != row[column] else {}
+    return why
+
+
 def against(rows: pd.DataFrame, control: str, printed: Mapping[str, Printed]) -> pd.DataFrame:
     """One row per preset: mean loss over seeds, and its difference to `control` over the seeds that both have.
 
@@ -110,6 +122,7 @@ def against(rows: pd.DataFrame, control: str, printed: Mapping[str, Printed]) ->
             "printed": paper.value if paper else NAN, "printed_difference": NAN, "all_seeds": "",
         }  # fmt: skip
         why = {} if paper else {"printed": "the paper prints none"}
+        why |= _of_loss(row, one.to_numpy(float))
         if preset == control:
             why |= dict.fromkeys(("difference", "sd", "ci_low", "ci_high", "printed_difference"), "the control itself")
             found.append({**row, "undefined": note(why)})

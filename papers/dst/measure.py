@@ -5,6 +5,7 @@
     stream.<definition>.<where>          change of the loss without a stream, as a share of it (Table 4)
     gap.zero.<where>         x_t → 0 minus x_e → 0;  gap.random.<where>: x_t → random words minus x_t → 0
     amplified.<α>            loss of the measured documents at α, over seeds alone (Table 5)
+    peak.<α>, peak.L3.<α>    largest weight of a query, mean over queries and heads; of the heads of Fig. 4's layer
     degradation.<α>          loss(α) / loss(1) − 1 (Table 5)
     specialization, entropy  HSS of the heads of a layer and the entropy of attention, means over layers and heads, on
                              documents of `LENGTH` tokens (Table 3; `probes.specialization`)
@@ -28,7 +29,7 @@ from streamscope.models.make import build
 from streamscope.models.text.shards import TokenShards
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.rows import NAN, Progress, Rows
-from streamscope.papers.dst.printed import CONTROL, PLACES, TABLE4_PRESET
+from streamscope.papers.dst.printed import CONTROL, LAYER, PLACES, TABLE4_PRESET
 from streamscope.probes.contract import Documents
 from streamscope.probes.documents import OpenDocuments
 from streamscope.probes.specialization import Specialization
@@ -88,12 +89,16 @@ def whole_loss(losses: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def amplified(table: pd.DataFrame) -> pd.DataFrame:
-    """The quantities amplified.<α> of every run, from the table `amplification`: the loss at α, nats per token."""
+def amplified(table: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
+    """The quantities amplified.<α>, nats per token, and peak.… of every run, from the tables of `_amplify`."""
+    layer = heads[heads["layer"] == LAYER].groupby(["preset", "seed", "alpha"])["peak"].mean()
     parts = []
     for r in table.itertuples():
         rows = Rows()
         rows.add(f"amplified.{r.alpha:g}", "amplified", "nats/token", float(r.loss), n=int(r.n))
+        rows.add(f"peak.{r.alpha:g}", "peak", "attention", float(r.peak), n=int(r.n))
+        if (key := (r.preset, r.seed, r.alpha)) in layer.index:
+            rows.add(f"peak.L{LAYER}.{r.alpha:g}", "peak", "attention", float(layer[key]), n=int(r.n))
         parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
     return pd.concat(parts, ignore_index=True)
 

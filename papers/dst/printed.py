@@ -63,6 +63,10 @@ CONTRADICTIONS = (
 RANDOM_TEXT = "degrades performance more than zeroing it (28% versus 36%)"
 ROBUST = "bounded degradation ranging from 16% to 27%"
 STREAMS = "removing the token stream causes severe degradation (36%), while removing the context stream has moderate"
+MAJORITY = "one token receives the majority of attention weight"
+DOMINATES = "one token dominates each query position"
+LAYER = 3
+"""Of Fig. 4."""
 PLACES = ("everywhere", "head")
 """Where a stream can be taken away; the paper does not say where it was."""
 BLIND = "gap.random.everywhere"
@@ -85,6 +89,8 @@ def bounds(presets: Iterable[str], dual: Iterable[str]) -> list[Bound]:
         found += [
             Bound("degradation.16", preset, "above", "15.5%", "§4.2", ROBUST),
             Bound("degradation.16", preset, "below", "27.5%", "§4.2", ROBUST),
+            Bound("peak.16", preset, "above", "0.5", "§4.2", MAJORITY),
+            Bound(f"peak.L{LAYER}.16", preset, "above", "0.5", "§4.4, Fig. 4", DOMINATES),
         ]
     return found
 

@@ -69,8 +69,8 @@ def measure(options: Options, alphas: Sequence[float], runs: list[Run]) -> DstRe
 def judged(tables: dict[str, pd.DataFrame], runs: list[Run], alphas: Sequence[float]) -> dict[str, pd.DataFrame]:
     """The tables with what follows from the quantities of the runs: means over seeds, verdicts; and how runs began."""
 
-    quantities = pd.concat([tables["runs"], amplified(tables["amplification"])], ignore_index=True)
-    found = {**tables, "presets": presets(quantities), "claims": claims(tables["runs"], alphas)}
+    quantities = pd.concat([tables["runs"], amplified(tables["amplification"], tables["heads"])], ignore_index=True)
+    found = {**tables, "presets": presets(quantities), "claims": claims(quantities, alphas)}
     if any(run.preset in INITIAL for run in runs):
         shape = {name: runs[0].config["model"][name] for name in SHAPE}
         seeds = [run.seed for run in runs]

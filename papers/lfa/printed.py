@@ -96,7 +96,15 @@ ORDERS: tuple[Order, ...] = (
         for selection in ("over", "top1", "top3")
         for more, less in (("std-t", "lfa"), ("cfm", "lfa"), ("cfm", "std-t"))
     ),
+    Order("coreference.keys.over30", "lfa", "d-cas", "§7"),
+    Order("pds.over", "lfa", "d-cas", "App. C"),
+    Order("coreference.keys.best", "lfa", "d-cas", "App. B.4"),
+    Order("pds.max.L5", "d-cas", "std-t", "App. B.4"),
+    Order("coreference.keys.minus_recency", "lfa", "std-t", "abstract"),
 )
+"""Of D-Cas the paper prints no heads, and speaks of them: "no specialization" (§7), "independent channels create
+distinct functional modules", "symbolic routing benefits from channelization", "inductive patterns from frozen token
+streams"."""
 
 BOUNDS: tuple[Bound, ...] = (
     Bound("pds.max.L5", "lfa", "above", "0.075", "Table 4, §5.1", COUNTS),

@@ -18,7 +18,7 @@ from streamscope.models.make import build
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.dst import main
-from streamscope.papers.dst.measure import Settings, dual, initialization, measure_run
+from streamscope.papers.dst.measure import Settings, amplified, dual, initialization, measure_run
 from streamscope.papers.dst.printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, area, bounds, printed
 from streamscope.papers.dst.report import open_runs
 from streamscope.papers.dst.seeds import claims
@@ -107,6 +107,26 @@ def test_streams_are_judged_at_both_places_and_areas_over_the_papers_alpha() -> 
     assert set(found["quantity"]) - set(other["quantity"]) == {
         f"area.{k}.linear" for k in ("raw", "excess", "relative")
     }
+
+
+def test_the_largest_weights_are_those_of_the_tables_and_of_fig_4s_layer() -> None:
+    """Means over the heads of a layer by hand; a model without layer 3 has none, and its claim a reason."""
+    curve = pd.DataFrame([
+        {"preset": p, "seed": s, "alpha": a, "loss": 3.0, "peak": x, "n": 100}
+        for p, values in (("dst-kron", (0.9, 0.91, 0.92)), ("dst-ind", (0.4, 0.39, 0.38)))
+        for s, peak in enumerate(values)
+        for a, x in ((1.0, peak / 2), (16.0, peak))
+    ])  # fmt: skip
+    heads = pd.DataFrame([
+        {"preset": "dst-kron", "seed": s, "alpha": 16.0, "layer": layer, "peak": x}
+        for s, layer, x in ((0, 3, 0.8), (0, 3, 0.9), (0, 2, 0.1), (1, 3, 0.86))
+    ])  # fmt: skip
+    table = amplified(curve, heads)
+    values = table.set_index(["preset", "seed", "quantity"])["value"]
+    assert values["dst-kron", 0, "peak.L3.16"] == pytest.approx(0.85) and values["dst-kron", 0, "peak.1"] == 0.45
+    found = claims(table).set_index(["quantity", "claim"])["direction"]
+    assert found["peak.16", "dst-kron above 0.5"] == "holds" and found["peak.16", "dst-ind above 0.5"] == "opposite"
+    assert found["peak.L3.16", "dst-ind above 0.5"] == "undefined: not measured on dst-ind"
 
 
 def test_a_gap_within_the_smallest_effect_of_interest_is_negligible_however_sure() -> None:
@@ -278,7 +298,7 @@ def test_the_published_page_is_what_its_tables_say(tmp_path: Path) -> None:
     assert "paper's sign in 0 of 3 runs" in head and "paper's sign in 3 of 3 runs" in head
     assert "(both models see no text)" in claims_at and "negligible: within ±0.01" in claims_at
     rows = [line for line in claims_at.split("\n## ")[0].splitlines() if line.startswith("| dst-kron")]
-    assert len(rows) == 6 and all("| 0.0100 |" in row for row in rows), "the smallest effect of every claim"
+    assert len(rows) == 8 and all("| 0.0100 |" in row for row in rows), "the smallest effect of every claim"
 
 
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:

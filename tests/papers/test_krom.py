@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scipy import stats
 
 from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
@@ -115,6 +116,12 @@ def test_losses_are_compared_seed_by_seed() -> None:
         pytest.approx(-0.2 + half, abs=1e-3),
     )
     assert row["all_seeds"] == "2 of 2" and "order" not in table, "no verdict without a correction"
+    assert (row["loss"], row["loss_high"]) == (pytest.approx(5.3), pytest.approx(5.3 + 12.7062 * 0.4, abs=1e-3))
+    sd = 0.8 / math.sqrt(2)
+    ends = [sd / math.sqrt(stats.chi2.ppf(q, 1)) for q in (0.975, 0.025)]
+    assert [row[f"loss_sd{end}"] for end in ("", "_low", "_high")] == pytest.approx([sd, *ends])
+    alone = against(rows[rows["seed"] == 0], "gpt2", {}).set_index("preset").loc["canon"]
+    assert math.isnan(alone["loss_low"]) and math.isnan(alone["loss_sd"]) and "loss_sd" in alone["undefined"]
     assert "the control itself" in table.loc["gpt2", "undefined"]
 
 
@@ -138,8 +145,6 @@ def planted_losses(**losses: list[float]) -> pd.DataFrame:
 
 def test_the_order_is_judged_pair_by_pair_with_one_correction() -> None:
     """Three seeds: a clear pair, one with a seed against it, one within .01 nats, and one that is withdrawn."""
-    from scipy import stats
-
     rows = planted_losses(
         a=[4.0, 4.1, 4.2], b=[4.5, 4.61, 4.69], c=[4.505, 4.611, 4.699], d=[4.6, 4.5, 4.8],
     )  # fmt: skip
