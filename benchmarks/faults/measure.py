@@ -132,7 +132,7 @@ def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
     if module == "features.extract":
         import streamscope.features.extract.measure as extraction
 
-        extraction.PART_ROWS, extraction.BATCH_TOKENS = 128, 96
+        extraction.PART_ROWS, extraction.BATCH_TOKENS = 512, 96
     try:
         importlib.import_module(module).main(list(argv))
     except InputError as error:
