@@ -1,4 +1,4 @@
-"""One command per paper: its models trained where they are missing, measured once, judged, written.
+"""The models that papers need at a scale: trained where they are missing, then measured once, judged, written.
 
     python -m papers.lfa --scale zoo                                        into runs/zoo, with a page
     python -m papers.krom --scale paper --train device=cuda --figure all    the printed sizes, with the paper's figures
