@@ -146,6 +146,19 @@ def table(steps: int = 2000) -> "pd.DataFrame":
     return pd.concat([updates(case, steps=steps) for case in cases], ignore_index=True)
 
 
+def sinkhorn_slope(bias: float) -> float:
+    """∂H_12/∂M_12 of mHC's H_res where its logits M are 0 on the diagonal and `bias` elsewhere (SPEC §2.3)."""
+    import torch
+
+    from streamscope.models.config import MHC
+    from streamscope.models.layers.hyper_mixing import SinkhornConnection
+
+    mixing = SinkhornConnection(MHC(b_res=bias), 8, 0)
+    logits = mixing.identity_logits().double().requires_grad_()
+    (gradient,) = torch.autograd.grad(mixing.mixing(logits)[0, 1], logits)
+    return float(gradient[0, 1])
+
+
 def conclusions(found: "pd.DataFrame") -> list[tuple[str, str, bool]]:
     """(what SPEC §1.10 d and KROM say, what came out, whether it holds), from the table alone."""
 
@@ -174,6 +187,7 @@ def conclusions(found: "pd.DataFrame") -> list[tuple[str, str, bool]]:
     mild = [one("swap", dtype, -2.0) for dtype in ("fp32", "bf16")]
     ratio = slope(one("swap", "fp32", -2.0, optimizer="sgd")) / slope(one("swap", "fp32", -8.0, optimizer="sgd"))
     fp32, bf16 = decayed["fp32"], decayed["bf16"]
+    softmax, sinkhorn = slope(one("swap", "fp32", -8.0, optimizer="sgd")), sinkhorn_slope(-8.0)
     return [
         ("AdamW, fp32, from −8: reaches .30", end(fp32), bool(fp32.reached)),
         ("the same without decay: p(1−p) alone is no trap", end(bare["fp32"]), bool(bare["fp32"].reached)),
@@ -186,6 +200,11 @@ def conclusions(found: "pd.DataFrame") -> list[tuple[str, str, bool]]:
         ("no pull, fp32: decay alone leaves −8", end(alone["fp32"]), alone["fp32"].b1 > -7.0),
         ("no pull, bf16: nothing moves", end(alone["bf16"]), alone["bf16"].moved == 0),
         ("p(1−p) at −2 is 313 times that at −8", f"{ratio:.1f}", abs(ratio - 313.2) < 0.5),
+        (
+            "mHC at −8: an entry moves with its logit as little as p(1−p)",
+            f"{sinkhorn:.6f} against {softmax:.6f}",
+            abs(sinkhorn / softmax - 1) < 0.1,
+        ),
         (
             f"SGD, fp32, no decay: frozen at the rate {SGD_RATES[0]}",
             _rates(rates("fp32")),

@@ -5,6 +5,7 @@ One 2 × 2 factor by itself, as in `papers.krom.arithmetic`; the numbers that SP
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from streamscope.models.layers.hyper_mixing import DTYPES
 from streamscope.models.make import build
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer
-from streamscope.papers.krom.arithmetic import BIASES, Case, updates
+from streamscope.papers.krom.arithmetic import BIASES, Case, sinkhorn_slope, updates
 
 both = pytest.mark.parametrize("dtype", DTYPES)
 
@@ -112,3 +113,20 @@ def test_unknown_names_are_told() -> None:
 def test_divergence_is_undefined() -> None:
     row = updates(Case(optimizer="sgd", lr=50.0), [-8.0], steps=100).iloc[0]
     assert math.isnan(row["swap"]) and row["undefined"] == "b0, b1, swap: diverged" and not row["reached"]
+
+
+def test_mhc_has_the_slope_of_its_exponential() -> None:
+    """By differences of a plain Sinkhorn iteration: at −8 as small as p(1−p), at −2 some two hundred times as large."""
+
+    def entry(bias: float, more: float) -> float:
+        M = np.exp(np.where(np.eye(4), 0.0, bias) + more * np.outer([1, 0, 0, 0], [0, 1, 0, 0]))
+        for _ in range(20):
+            M = M / M.sum(0)
+            M = M / M.sum(1, keepdims=True)
+        return float(M[0, 1])
+
+    for bias in (-8.0, -2.0):
+        step = 1e-5
+        assert sinkhorn_slope(bias) == pytest.approx((entry(bias, step) - entry(bias, -step)) / (2 * step), rel=1e-4)
+    p = 1 / (1 + math.exp(8))
+    assert sinkhorn_slope(-8.0) == pytest.approx(p * (1 - p), rel=0.02) and sinkhorn_slope(-2.0) > 190 * p

@@ -1,0 +1,175 @@
+"""Does mixing contract what differs between streams by as much as the blog computes? On models before training (KROM).
+
+    python -m papers.krom.contraction
+    python -m papers.krom.contraction --out contraction.parquet
+
+The blog: at bias −2 a mixing operation contracts differences by |1 − 2s| = .76, sixteen of them to .012, "meaning 98.8%
+of inter-stream difference is contracted away". But streams begin equal: what differs is written by the modules
+themselves, each with unlike weights for the streams, and only those that follow mix it. The product speaks of what the
+first module writes. Here KromCanon of the blog's size is built as its authors start it, where s is that of the bias and
+nothing else; random tokens; every bias, and H_res = I, on the same weights.
+
+    spread      ‖X − X̄‖ / ‖X‖ of the streams X [n, d] of a token after the last block, mean over tokens; X̄ their mean
+    rank        exp(−Σ p ln p), p the squared singular values of X over their sum: 1 for copies, at most n
+    contracted  1 − ‖X − X̄‖ at the bias / the same with H_res = I, each a mean over tokens
+    predicted   1 − |1 − 2s|^modules
+    gained      contracted at one bias − at another
+
+Seeds of the weights and tokens are the units. What training makes of it is another question.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from streamscope.models.bounds import Bounds
+from streamscope.models.cli import command, parse
+from streamscope.probes.command import RunOptions, check_options, show, write_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BIASES = (-8.0, -2.0, -1.0, 0.0)
+TOKENS = (2, 128)
+"""Sequences and the tokens of each, fewer where the context is shorter."""
+VOCABULARY = 1024
+"""Smaller than the blog's: embeddings are random whatever their number."""
+QUANTITIES = {"spread": "share of the streams' size", "rank": "streams", "contracted": "share"}
+UNITS = {"bias": "initial b_1", "swap": "probability", "predicted": "share", "n": "seeds", **QUANTITIES}
+NEAR = 0.01
+"""Streams whose spread is a smaller share of their size count as copies; ours, the blog has no limit."""
+MEANS = "Directions survive multi-stream coupling"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m papers.krom.contraction`."""
+
+    seeds: Annotated[int, Bounds(low=2, high=1000)] = 10
+    """Models of each bias."""
+    scale: str = "paper"
+    """Size of the preset."""
+    out: Path | None = None
+    """Write the tables (.parquet) here."""
+
+
+def differences(model: Any, tokens: Any) -> dict[str, float]:
+    """spread, rank and the mean ‖X − X̄‖ of a model's streams after its last block."""
+    import torch
+
+    from streamscope.models.hooks import capture
+
+    with torch.no_grad(), capture(model, name := f"blocks.{model.config.n_layers - 1}.hook_streams_post") as found:
+        model(tokens)
+    X = found[name].double()
+    apart = (X - X.mean(2, keepdim=True)).square().sum((2, 3)).sqrt()
+    p = torch.linalg.svdvals(X).square()
+    p = p / p.sum(-1, keepdim=True)
+    return {
+        "spread": float((apart / X.square().sum((2, 3)).sqrt()).mean()),
+        "rank": float(torch.special.entr(p).sum(-1).exp().mean()),
+        "apart": float(apart.mean()),
+    }
+
+
+def set_bias(model: Any, bias: float) -> None:
+    """b_res = [0, bias] in every factor, and nothing dynamic; −inf is H_res = I."""
+    import torch
+
+    from streamscope.models.mixing import connections
+
+    with torch.no_grad():
+        for module in connections(model).values():
+            module.b["res"][:, 0] = 0.0
+            module.b["res"][:, 1] = bias
+            module.alpha["res"].zero_()
+
+
+def measured(seeds: int, scale: str = "paper", biases: Sequence[float] = BIASES) -> "pd.DataFrame":
+    """One row per seed, bias and quantity, as `papers.comparison.seeds` reads them; `preset` is the bias."""
+    import pandas as pd
+    import torch
+
+    from streamscope.models.make import build
+
+    rows = []
+    for seed in range(seeds):
+        model = build("kromcanon", scale, seed=seed, d_vocab=VOCABULARY)
+        text = (TOKENS[0], min(TOKENS[1], model.config.n_ctx))
+        tokens = torch.randint(VOCABULARY, text, generator=torch.Generator().manual_seed(seed))
+        set_bias(model, -torch.inf)
+        alone = differences(model, tokens)["apart"]
+        contracted = {}
+        for bias in biases:
+            set_bias(model, bias)
+            one = differences(model, tokens)
+            contracted[bias] = one["contracted"] = 1 - one.pop("apart") / alone
+            rows += [(f"{bias:g}", seed, name, x) for name, x in one.items()]
+        rows += [
+            (f"{a:g} to {b:g}", seed, "gained", contracted[b] - contracted[a])
+            for a, b in ((-8.0, -2.0), (-2.0, 0.0)) if {a, b} <= set(biases)
+        ]  # fmt: skip
+    units = {**QUANTITIES, "gained": "share"}
+    found = pd.DataFrame(rows, columns=["preset", "seed", "quantity", "value"])
+    return found.assign(unit=found["quantity"].map(units), undefined="")
+
+
+def table(found: "pd.DataFrame", modules: int, biases: Sequence[float] = BIASES) -> "pd.DataFrame":
+    """One row per bias: swap, predicted, and every quantity with its interval over seeds."""
+    import math
+
+    import pandas as pd
+
+    from streamscope.papers.comparison.seeds import estimate, seeds_of
+    from streamscope.probes.undefined import note
+
+    rows = []
+    for bias in biases:
+        swap = 1 / (1 + math.exp(-bias))
+        row: dict[str, Any] = {"bias": bias, "swap": swap, "predicted": 1 - abs(1 - 2 * swap) ** modules}
+        why: dict[str, str] = {}
+        for name in QUANTITIES:
+            one = estimate(seeds_of(found, name, f"{bias:g}")[0])
+            for column, cell in ((name, "mean"), (f"{name}_low", "ci_low"), (f"{name}_high", "ci_high")):
+                row[column] = one[cell]
+                why |= {column: one["why"][cell]} if cell in one["why"] else {}
+        rows.append({**row, "n": one["n"], "undefined": note(why)})
+    return pd.DataFrame(rows)
+
+
+def claims(found: "pd.DataFrame") -> "pd.DataFrame":
+    """What the blog says of the streams, judged over seeds with one correction."""
+    from streamscope.papers.comparison.printed import SMALLEST, Bound
+    from streamscope.papers.comparison.seeds import NAN, paired
+    from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+
+    more, less = "-8 to -2", "-2 to 0"
+    copies = Bound("spread", "-8", "below", str(NEAR), "One stream, four streams", "", 0.0)
+    saturated = Bound("gained", less, "below", str(SMALLEST["share"]), MEANS, "", 0.0)
+    row = {"claim": f"{more} > {less}", "quantity": "gained", "where": MEANS, "paper": NAN, "printed": "",
+           "smallest": SMALLEST["share"]}  # fmt: skip
+    diminishing = pairs_row(row, paired(found, "gained", more, less))
+    return with_verdicts([bound_row(copies, found), diminishing, bound_row(saturated, found)])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, build, measure, print, write."""
+    options = parse(Options, argv, __doc__)
+    as_run = RunOptions(run="none", out=options.out, device="cpu")
+    check_options(as_run)
+
+    from streamscope.models.config.presets import preset
+
+    found = measured(options.seeds, options.scale)
+    modules = 2 * preset("kromcanon", options.scale).n_layers
+    by_bias, judged = table(found, modules), claims(found)
+    show(by_bias, f"streams after {modules} modules, means over {options.seeds} untrained models", digits=3)
+    columns = ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction")
+    show(judged, "the blog's claims", columns, 4)
+    units = {"difference": "of the quantity", "ci_low": "of the quantity", "ci_high": "of the quantity"}
+    write_results(as_run, {"": (by_bias, UNITS), "claims": (judged, units)}, seeds=options.seeds, scale=options.scale)
+
+
+if __name__ == "__main__":
+    command(main)
