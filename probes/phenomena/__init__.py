@@ -12,7 +12,7 @@
     reserved     copying where no training story uses the nouns and names at all (suite reserved-words)
     induction    largest induction score of a head on repeated random words (`probes.heads`)
     repeats      how much cheaper the words are the second time: loss of the first saying − loss of the second
-    position     largest PDS of a head over competing nouns (`probes.pds`)
+    position     largest PDS of a head over pairs of stories in which two nouns compete (`probes.pds`)
     coreference  Top-1 of the best head − that of the most recent candidate, on words of no training story
     capitalization, gender, winograd   log-odds of a task's answer against its foil (`probes.prompts.tasks`)
     depth        share of tokens whose prediction settles in another layer than the commonest: the first layer from

@@ -262,7 +262,8 @@ def cheaper(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
 
 
 def _position(of: Shared, name: str) -> Look:
-    prompts = align(load_suite("competing"), of.tokenizer, of.model.config.n_ctx)
+    """PDS over generated pairs: by the thirty of `competing` most models are undecided (LFA's own set is as small)."""
+    prompts = align(load_suite("stories", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
     table = measure(of.model, Pds(), prompts, tokenizer=of.tokenizer)
     chosen, head = on_the_other_half(table, "difference", halves(table, 0)[0], signed=True)
     return Look(chosen["difference"], chosen["pair"], chosen["cluster"], resolution=RESOLUTION, head=head)

@@ -211,6 +211,21 @@ def test_position_of_a_planted_head() -> None:
     assert head == "L0H0 / L0H0" and chosen["difference"].mean() == pytest.approx(1.0)
 
 
+def test_position_is_pds_of_the_stories(one: object) -> None:
+    """Values, head and number of pairs are those of the probe on the suite that the gate names."""
+    from streamscope.probes.pds import Pds
+    from streamscope.probes.probe import measure
+    from streamscope.probes.prompts import align, load_suite
+    from streamscope.probes.stats.held_out import halves
+
+    table = measure(one, Pds(), align(load_suite("stories", n=60), one.tokenizer, one.config.n_ctx))
+    chosen, head = on_the_other_half(table, "difference", halves(table, 0)[0], signed=True)
+    found = look(one, "position")
+    assert (found["value"], found["head"], found["n"]) == (
+        pytest.approx(chosen["difference"].mean(), abs=1e-6), head, len(chosen),
+    )  # fmt: skip
+
+
 def test_a_model_without_such_a_thing_has_no_verdict() -> None:
     found = Phenomena(only=("loss", "mixing")).measure("lfa", Documents(max_documents=4)).table()
     assert found.frame["verdict"].tolist() == ["–", "–"]
