@@ -48,6 +48,8 @@ class Training:
     muon_decay_mode: Literal["decoupled", "coupled"] | None = None
     """decoupled: shrink the weights, as torch; coupled: add decay · W to the gradient before it is orthogonalised, as
     MLX."""
+    muon_kernels: bool | None = None
+    """Muon moves Canon's kernels as well, as in KROM's authors' code, where they grow; else AdamW does."""
     muon_dtype: Literal["bf16", "fp32"] = "bf16"
     """What Muon's Newton–Schulz iteration is computed in."""
     hc_optimizer: Literal["adamw", "sgd"] = "adamw"
@@ -242,13 +244,20 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 USUAL: dict[str, Any] = dict(
     optimizer="adamw", beta2=0.95, bias_correction=True, decay_vectors=False, muon_decay_mode="decoupled",
-    lr_floor=0.1, clip=1.0, param_dtype="fp32",
+    muon_kernels=False, lr_floor=0.1, clip=1.0, param_dtype="fp32",
 )  # fmt: skip
 """What neither the family nor the scale changes."""
 
 OPTIMISERS: dict[str, dict[str, Any]] = {
     # MLX's AdamW and Muon (SPEC §1.2, §9)
-    "krom": dict(optimizer="muon", beta2=0.999, bias_correction=False, decay_vectors=True, muon_decay_mode="coupled"),
+    "krom": dict(
+        optimizer="muon",
+        beta2=0.999,
+        bias_correction=False,
+        decay_vectors=True,
+        muon_decay_mode="coupled",
+        muon_kernels=True,
+    ),
     "hdpl": dict(lr_floor=0.0),
 }
 """A family's formulas, at every scale: its optimiser and the shape of its schedule. Rates, lengths, batch, clipping and

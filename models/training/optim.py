@@ -2,6 +2,7 @@
 
 hyper       everything inside a hyper-connection       AdamW or SGD with rates of its own
 matrix      two axes, not a table of tokens or positions   Muon where chosen, else AdamW
+kernel      Canon's, [channels, k]                     as a matrix where `muon_kernels` is on, else AdamW
 rest        tables, vectors, tensors of more axes      AdamW, decay on two or more axes
 
 The classes here compute in fp32 whatever is stored, and round once, when parameters and moments are stored again. MLX,
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from streamscope.models.decoder import Embedding
 from streamscope.models.errors import InputError
+from streamscope.models.layers.canon import CanonLayer
 from streamscope.models.layers.hyper_mixing import DTYPES, HyperConnection
 from streamscope.models.layers.positions import PositionTable
 from streamscope.models.training.config import Training
@@ -28,14 +30,16 @@ def decays(name: str, p: nn.Parameter) -> bool:
 
 
 def roles(model: nn.Module) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    """{"hyper", "matrix", "rest"}: the trainable parameters with their names; each is in one list."""
+    """{"hyper", "matrix", "kernel", "rest"}: the trainable parameters with their names; each is in one list."""
+    kinds = {HyperConnection: "hyper", CanonLayer: "kernel", Embedding: "rest", PositionTable: "rest"}
     inside = {
-        id(p): "hyper" if isinstance(module, HyperConnection) else "rest"
+        id(p): role
         for module in model.modules()
-        if isinstance(module, HyperConnection | Embedding | PositionTable)
+        for kind, role in kinds.items()
+        if isinstance(module, kind)
         for p in module.parameters()
     }
-    found: dict[str, list[tuple[str, nn.Parameter]]] = {"hyper": [], "matrix": [], "rest": []}
+    found: dict[str, list[tuple[str, nn.Parameter]]] = {"hyper": [], "matrix": [], "kernel": [], "rest": []}
     for name, p in model.named_parameters():
         if p.requires_grad:
             found[inside.get(id(p), "matrix" if p.ndim == 2 else "rest")].append((name, p))
@@ -48,7 +52,7 @@ def store_parameters(model: nn.Module, training: Training) -> None:
     Before the optimiser is made: gradients and moments have the dtype of their parameter.
     """
     by_role = roles(model)
-    for _, p in by_role["matrix"] + by_role["rest"]:
+    for _, p in by_role["matrix"] + by_role["kernel"] + by_role["rest"]:
         p.data = p.data.to(DTYPES[training.param_dtype or "fp32"])
 
 
@@ -265,8 +269,11 @@ def make_optimizer(model: nn.Module, training: Training) -> Optimizers:
     t, by_role = training, roles(model)
     assert t.lr is not None and t.beta2 is not None and t.clip is not None, "with_recipe fills them"
     order = {id(p): i for i, p in enumerate(model.parameters())}
-    muon = by_role["matrix"] if t.optimizer == "muon" else []
-    rest = by_role["rest"] + ([] if muon else by_role["matrix"])
+    matrices = by_role["matrix"] + (by_role["kernel"] if t.muon_kernels is not False else [])
+    rest = by_role["rest"] + (by_role["kernel"] if t.muon_kernels is False else [])
+    muon = matrices if t.optimizer == "muon" else []
+    rest += [] if muon else matrices
+    muon.sort(key=lambda named: order[id(named[1])])
     rest.sort(key=lambda named: order[id(named[1])])  # a checkpoint knows parameters by their place
     hyper = {"params": [p for _, p in by_role["hyper"]], "lr": t.hc_lr, "weight_decay": t.hc_decay}
     groups: list[dict[str, Any]] = [

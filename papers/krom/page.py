@@ -138,6 +138,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
         training = run.config["training"]
         return {
             "muon": training.get("muon_decay_mode") != "coupled",
+            "kernels": training.get("muon_kernels") is False,
             "adamw": training.get("bias_correction") is not False,
             "init": from_dict(ModelConfig, run.config["model"]).init != preset(run.preset).init,
             "vectors": training.get("decay_vectors") is not True,

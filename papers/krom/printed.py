@@ -30,6 +30,8 @@ DIFFERENCES = {
     "muon": """\
 - Muon's decay: there wd · W is added to the gradient before it is orthogonalised (MLX), here decay is decoupled
   (torch). The cosines measured between the two moves are .34, .20 and .41 at wd .01 (SPEC §9).""",
+    "kernels": """\
+- Canon's kernels: there moved by Muon as the matrices are (SPEC §1.2), here by AdamW.""",
     "adamw": """\
 - AdamW: there without bias correction (MLX), so that the first move is 3.2 times as large at β .9 and .999
   (SPEC §9).""",

@@ -39,13 +39,14 @@ def step(model: Any, optimizer: Optimizers, factor: float = 1.0) -> None:
 
 
 def test_roles() -> None:
-    """Every parameter has one: hyper-connections whole, tables apart, matrices with two axes (Canon's kernels too)."""
+    """Every parameter has one: hyper-connections whole, tables apart, matrices with two axes, Canon's kernels."""
     model = build("kromcanon", "tiny", **{"attention.v": "ind", "readout.tied": False})
     found = {role: {name for name, _ in named} for role, named in roles(model).items()}
     assert sum(map(len, found.values())) == len(set.union(*found.values())) == len(list(model.parameters()))
     assert found["hyper"] == {n for n, _ in model.named_parameters() if "_hc." in n}
     assert {"embed.weight", "pos_embed.weight", "unembed.weight", "blocks.0.attn.v.weight"} <= found["rest"]
-    assert {"blocks.1.attn.q.weight", "blocks.1.mlp.up.weight", "blocks.0.canon_d.weight"} <= found["matrix"]
+    assert {"blocks.1.attn.q.weight", "blocks.1.mlp.up.weight"} <= found["matrix"]
+    assert found["kernel"] == {f"blocks.{layer}.canon_{place}.weight" for layer in (0, 1) for place in "abcd"}
     assert "blocks.0.ln1.weight" in found["rest"]
 
 
@@ -71,7 +72,10 @@ def test_the_groups_of_krom() -> None:
 
 COMMON = dict(weight_decay=0.1, beta1=0.9, accumulate=1, rounding="nearest")
 ADAMW = dict(optimizer="adamw", beta2=0.95, bias_correction=True, decay_vectors=False, muon_decay_mode="decoupled")
-MLX = dict(optimizer="muon", beta2=0.999, bias_correction=False, decay_vectors=True, muon_decay_mode="coupled")
+ADAMW |= dict(muon_kernels=False)
+MLX = dict(muon_kernels=True) | dict(
+    optimizer="muon", beta2=0.999, bias_correction=False, decay_vectors=True, muon_decay_mode="coupled"
+)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,8 @@ def test_what_is_given_stands_and_epochs_replace_steps() -> None:
 
 def test_options_of_an_older_run_mean_what_they_meant() -> None:
     """Their configuration knows nothing of the newer options, which are None then: torch's formulas, fp32."""
-    new = {"bias_correction", "decay_vectors", "muon_decay_mode", "muon_dtype", "param_dtype", "rounding"}
+    new = {"bias_correction", "decay_vectors", "muon_decay_mode", "muon_dtype", "muon_kernels", "param_dtype"}
+    new |= {"rounding"}
     old = {k: v for k, v in asdict(with_recipe(Training(), "kromcanon", "tiny")).items() if k not in new}
     t, model = from_dict(Training, old), build("kromcanon", "tiny")
     store_parameters(model, t)
@@ -114,6 +119,8 @@ def test_options_of_an_older_run_mean_what_they_meant() -> None:
     assert type(optimizer.parts[0]) is torch.optim.AdamW
     assert [g["weight_decay"] for g in optimizer.param_groups] == [0.1, 0.0, 0.2, 0.01]
     assert not optimizer.param_groups[-1]["coupled"]
+    kernels = {id(p) for n, p in model.named_parameters() if "canon_" in n}
+    assert kernels <= {id(p) for p in optimizer.param_groups[-1]["params"]}
 
 
 # ---- every option by its formula, in plain NumPy -----------------------------------------------
@@ -165,6 +172,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mlx": ("kromcanon", {"muon_dtype": "fp32"}),
     "mlx, others": ("kromcanon", OTHER),
     "torch's muon": ("kromcanon", OTHER | {"muon_decay_mode": "decoupled", "bias_correction": True}),
+    "kernels by adamw": ("kromcanon", OTHER | {"muon_kernels": False}),
+    "kernels of adamw alone": ("canon", OTHER | {"optimizer": "adamw"}),
     "sgd": ("kromhc", OTHER | {"hc_optimizer": "sgd"}),
     "muon for all families": ("dst-ind", OTHER | {"optimizer": "muon"}),
 }
@@ -195,7 +204,7 @@ def test_three_steps_by_formula(case: str) -> None:
                 expected = sgd(start[n], grads[n], **how)
             else:
                 expected = adamw(start[n], grads[n], b1=t.hc_beta1, b2=t.hc_beta2, corrected=corrected, **how)
-        elif role[n] == "matrix" and t.optimizer == "muon":
+        elif t.optimizer == "muon" and (role[n] == "matrix" or role[n] == "kernel" and t.muon_kernels):
             coupled = t.muon_decay_mode == "coupled"
             how = dict(lr=0.5 * t.muon_lr, mu=t.muon_momentum, wd=t.muon_decay)
             expected = muon(start[n], grads[n], coupled=coupled, **how)
@@ -261,7 +270,7 @@ def test_bf16_storage_rounds_once_a_step() -> None:
         assert p.grad is not None
         g, w = p.grad.double().numpy(), start[n]
         assert p.dtype == (torch.float32 if names[n] == "hyper" else torch.bfloat16)
-        if names[n] == "matrix":
+        if names[n] in ("matrix", "kernel"):
             expected = muon(w, [g], lr=0.02, mu=0.95, wd=0.01, coupled=True)
         elif names[n] == "rest":
             expected = adamw(w, [g], lr=1e-3, b1=0.9, b2=0.999, wd=0.1, corrected=False)
