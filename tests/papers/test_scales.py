@@ -59,7 +59,7 @@ def test_the_scale_of_the_bundle_is_the_recipe_of_the_specimens(tmp_path: Path) 
         "pls": ["c2-s0", "pls-s0"],
         "dst": ["dst-dense-s0", "dst-full-ind-s0", "dst-ind-s0", "dst-kron-s0"],
         "hdpl": ["hdpl-s0", "llama-adamw-s0"],
-        "krom": ["canon-rope-s0", "kromcanon-b2-s0", "kromcanon-bf16-s0", "kromcanon-rope-s0", "kromhc-rope-s0"],
+        "krom": ["canon-s0", "kromcanon-b2-s0", "kromcanon-bf16-s0", "kromcanon-s0", "kromhc-s0"],
         "scorecard": ["cfm-s0", "d-cas-s0", "dst-dense-s0", "dst-full-ind-s0", "dst-ind-s0", "dst-kron-s0", "lfa-s0"],
     }
 
