@@ -58,6 +58,9 @@ def test_cells_by_hand(tmp_path: Path) -> None:
     wide = "lfa --data stories --set n_layers=4 --set d_model=60 --seed 3"
     assert (" ".join(cells[0].argv), " ".join(cells[3].argv)) == (fast, wide)
     assert cells_of({"presets": ["lfa"]})[0].name == "lfa-s0"
+    (cell,) = cells_of({"presets": ["lfa"], "train": {"bias_correction": True, "muon_kernels": False}})
+    typed = parse(Options, cell.argv, "").training
+    assert (typed.bias_correction, typed.muon_kernels) == (True, False), "what the recipe has a say in is typed"
     path = tmp_path / "grid.py"
     path.write_text("GRID = {'presets': ['lfa'], 'seeds': list(range(3)), 'train': {'data': 'stories'}}")
     assert [cell.name for cell in cells_of(read_grid(path))] == ["lfa-s0", "lfa-s1", "lfa-s2"]
