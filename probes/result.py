@@ -86,7 +86,9 @@ class Column:
             return probability(value)
         if isinstance(value, bool | np.bool_):
             return "yes" if value else "no"
-        shown = format(value, self.format) if self.format and not isinstance(value, str) else str(value)
+        if self.format.endswith("d") and isinstance(value, float) and value.is_integer():
+            value = int(value)  # pandas makes floats of counts where one is missing
+        shown = value if isinstance(value, str) else format(value, self.format)
         if low is not None and not np.isnan(low):
             shown += f" ({low:{self.format}} … {high:{self.format}})"
         return shown
@@ -297,8 +299,9 @@ class Table:
 
     def _brief(self) -> "Table":
         """The table, or the first rows of a long one, which its title then says."""
-        n = len(self.rows())
-        return self if n <= LONGEST else replace(self.head(), title=f"{self.title}; the first 20 of {n:,} rows")
+        if len(self.rows()) <= LONGEST:
+            return self
+        return replace(self.head(), by="", title=f"{self.title}; the first 20 of {len(self.frame):,} rows")
 
     def __repr__(self) -> str:
         """As on the terminal; of a long table the first rows."""
@@ -411,6 +414,9 @@ class LongTable(Table):
     def caption(self) -> str:
         """The title, and how many of the rows are shown where these are not all."""
         return self.head(self.most).title
+
+    def _brief(self) -> Table:
+        return self if self.most <= LONGEST else self.head()
 
 
 def write_batches(path: Path, batches: Iterable[pa.Table], told: Mapping[bytes, bytes]) -> None:
@@ -564,7 +570,10 @@ class Result:
             _write_text(done[-1], table)
         try:
             named = json.loads(beside.read_text(encoding="utf-8"))["files"] if beside.is_file() else []
-            before = {path.with_name(name) for name in named if name.endswith(".csv")}
+            own = [name for name in named if name == path.name or name.startswith(f"{path.stem}-")]
+            before = {
+                path.with_name(name) for name in own if name.endswith(".csv")
+            }  # of a copied file they are another's
         except (ValueError, KeyError, TypeError, AttributeError):  # another's file, or a damaged one
             before = set()
         for old in before - set(done):
@@ -617,7 +626,7 @@ class Result:
 
 def check_out(path: Path) -> Path:
     """`path` where a table can be written there. Raises `InputError` before anything is measured where it cannot."""
-    if path.name in ("", "..") or os.path.isdir(path):
+    if path.name == ".." or os.path.isdir(path):
         raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
     if path.suffix not in (".parquet", ".csv"):
         raise InputError(f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv")
@@ -632,7 +641,7 @@ def _files_of(path: Path) -> set[Path]:
         names = [*about["tables"][1:], OBSERVED]
         files = [path.with_stem(f"{path.stem}-{name}") for name in names]
         return {file for file in files if file.is_file() and _meta(file)["about"].get("result") == about["result"]}
-    except (InputError, KeyError, TypeError):
+    except (InputError, KeyError, ValueError):  # a file of somebody else, with other names
         return set()
 
 
@@ -676,7 +685,7 @@ def _write(path: Path, frame: pd.DataFrame | LongTable, told: Mapping[bytes, byt
         write_batches(path, frame.batches(), told)
         return
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
+    table = table.replace_schema_metadata({**table.schema.metadata, **told})
     write_atomically(path, lambda part: pq.write_table(table, part))
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamscope.models.errors import InputError
-from streamscope.probes.result import Column, LongTable, Result, Table, key
+from streamscope.probes.result import LONGEST, Column, LongTable, Result, Table, key
 from streamscope.probes.together import together
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,6 +68,40 @@ def test_the_first_rows_end_where_they_are_asked_to() -> None:
     assert LongTable.of(batches(1), COLUMNS).title == "" and len(LongTable.of(batches(1), COLUMNS).rows()) == 5
 
 
+def test_no_more_batches_are_read_than_are_shown() -> None:
+    class Counted(LongTable):
+        def batches(self, columns=None):
+            for batch in super().batches(columns):
+                read.append(batch.num_rows)
+                yield batch
+
+    read: list[int] = []
+    sizes = (2, 10, 10, 10)
+    made = LongTable.of((next(batches(1, rows=n)) for n in sizes), COLUMNS, "some")
+    table = Counted(made.files, COLUMNS, "some", keep=made)
+    for n, asked in ((2, [2]), (3, [2, 10]), (12, [2, 10]), (15, [2, 10, 10]), (32, [2, 10, 10, 10])):
+        first = table.head(n)
+        assert read == asked and len(first.frame) == n
+        pd.testing.assert_frame_equal(first.frame, made.frame.head(n))
+        read.clear()
+
+
+def test_a_long_table_that_shows_many_rows_is_short_in_a_shell() -> None:
+    made = LongTable.of(batches(10), COLUMNS, "tokens", most=LONGEST)
+    assert repr(made).startswith(f"tokens; the first {LONGEST} of 100 rows\n") and "t59" in repr(made)
+    more = LongTable(made.files, COLUMNS, "tokens", most=LONGEST + 1, keep=made)
+    assert repr(more).startswith("tokens; the first 20 of 100 rows\n") and "t20" not in repr(more)
+    assert more.markdown().startswith("**tokens; the first 61 of 100 rows**")
+
+
+def test_what_other_programs_know_of_the_rows_stays(tmp_path: Path) -> None:
+    """pandas keeps in its own metadata that whole numbers may be missing."""
+    columns = (key("n", "n", "a count", "cases", "d"),)
+    pd.DataFrame({"n": pd.array([1, 2], dtype="Int64")}).to_parquet(tmp_path / "rows.parquet")
+    Result({"rows": LongTable([tmp_path / "rows.parquet"], columns)}).save(tmp_path / "r.parquet")
+    assert str(pd.read_parquet(tmp_path / "r.parquet")["n"].dtype) == "Int64"
+
+
 def test_the_rows_go_with_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
@@ -98,7 +132,7 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
 def test_columns_are_described_and_there_are_rows() -> None:
     with pytest.raises(InputError, match="^table 'many': column 'x' has no title"):
         LongTable.of(batches(1), COLUMNS[:1], "many")
-    with pytest.raises(InputError, match="no rows"):
+    with pytest.raises(InputError, match="^rows.parquet: no rows to write$"):
         LongTable.of([], COLUMNS)
 
 

@@ -1,6 +1,7 @@
 """What a result writes is what is read again, field by field, and other programs can read it too."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,19 @@ from streamscope.models.tensors import read_tensors
 from streamscope.probes.contract import discover
 from streamscope.probes.figures import HeadMap
 from streamscope.probes.observations import Contrast, Measure, Observations
-from streamscope.probes.result import FORMAT, HEAD, Column, LongTable, Result, Table, descending, described, key
+from streamscope.probes.result import (
+    FORMAT,
+    HEAD,
+    OVER,
+    Column,
+    LongTable,
+    Result,
+    Table,
+    check_out,
+    descending,
+    described,
+    key,
+)
 
 COLUMNS = (key("k", "key", "a key"), *described("v", "value", "nats", "a value", sd="units", source="Eq. 1"))
 
@@ -151,6 +164,141 @@ def test_a_file_of_somebody_else_where_a_csv_says_what_it_is(content: str, tmp_p
     whole().save(tmp_path / "r.csv")
     assert [one.read_text() for one in mine] == ["mine", "mine"]
     assert "files" in json.loads((tmp_path / "r-about.json").read_text())
+
+
+def test_what_is_written_again_stays_and_what_is_gone_goes(tmp_path: Path) -> None:
+    result = whole()
+    for suffix, beside in ((".csv", ["r-about.json"]), (".parquet", ["r-observations.parquet"])):
+        path = tmp_path / suffix[1:] / f"r{suffix}"
+        files = {f"r{suffix}", f"r-more{suffix}", "r.safetensors", *beside}
+        for _ in range(2):
+            result.save(path)
+            assert {one.name for one in path.parent.iterdir()} == files
+        replace(result, tables={"one": table()}, blocks={}, contrasts={}).save(path)
+        left = files - {f"r-more{suffix}", "r-observations.parquet"}
+        assert {one.name for one in path.parent.iterdir()} == left, "and observations that it has not"
+
+
+def test_a_copy_of_a_result_that_is_written_anew_leaves_the_first_alone(tmp_path: Path) -> None:
+    for suffix, names in (
+        (".csv", ("{}.csv", "{}-about.json")),
+        (".parquet", ("{}.parquet", "{}-observations.parquet")),
+    ):
+        whole().save(tmp_path / f"r{suffix}")
+        for name in names:
+            shutil.copy(tmp_path / name.format("r"), tmp_path / name.format("q"))
+        shutil.copy(
+            tmp_path / f"r{suffix}", tmp_path / f"q-one{suffix}"
+        )  # called as the main table is, but not its file
+        before = {one.name for one in tmp_path.iterdir()}
+        Result({"one": table()}).save(tmp_path / f"q{suffix}")
+        gone = before - {one.name for one in tmp_path.iterdir()}
+        assert gone == ({"q-observations.parquet"} if suffix == ".parquet" else set())
+
+
+def told(path: Path, meta: dict[str, str] | None) -> Path:
+    """A parquet file of somebody else: its rows, and what its schema says."""
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(meta), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        (None, "is no result of an instrument: it does not say what it is about$"),
+        ({"a": "no JSON"}, "cannot be read as a result: Expecting value: line 1 column 1"),
+        ({"a": "[" * 100_000}, "cannot be read as a result: maximum recursion depth exceeded"),
+        ({"about": "[]"}, "is no result of an instrument: it does not say what it is about$"),
+        ({"about": '{"format": 1}'}, rf"is no result of an instrument \(format {FORMAT}\): measure it again$"),
+        ({"about": '{"result": "x", "tables": ["one", "a/b"]}'}, "is no result of an instrument"),
+        ({"about": '{"result": "x", "tables": ["one", "a"]}'}, "is no result of an instrument"),
+    ],
+)
+def test_a_file_of_somebody_else_is_no_result_and_may_be_written_over(
+    meta: dict[str, str] | None, said: str, tmp_path: Path
+) -> None:
+    path, beside = told(tmp_path / "r.parquet", meta), told(tmp_path / "r-a.parquet", meta and {"about": "{}"})
+    with pytest.raises(InputError, match=f"^{path} {said}"):
+        Result.load(path)
+    whole().save(path)
+    assert list(Result.load(path).tables) == ["one", "more"] and beside.is_file()
+
+
+@pytest.mark.parametrize("error", [OSError("no such disk\nat all"), pa.ArrowNotImplementedError("a new version")])
+def test_a_disk_that_fails_is_one_line(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.parquet"
+    whole().save(path)
+
+    def broken(path: Path) -> Any:
+        raise error
+
+    monkeypatch.setattr(pq, "read_schema", broken)
+    with pytest.raises(InputError, match=f"^{path} cannot be read as a result: {str(error).splitlines()[0]}$"):
+        Result.load(path)
+    whole().save(path)
+    monkeypatch.undo()
+    assert list(Result.load(path).tables) == ["one", "more"]
+
+
+def test_two_that_write_at_once_may_both_take_away_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamscope.probes.result._files_of", lambda path: {tmp_path / "r-gone.parquet"})
+    assert whole().save(tmp_path / "r.parquet")[0].is_file()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_the_figure_lies_beside(suffix: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1], "v": [1.0, 2.0]})
+    columns = (*HEAD, Column(name="v", title="v", unit="nats", doc="v", format=".2f"))
+    result = Result({"m": Table(frame, columns)}, figures=(HeadMap("v"),))
+    written = result.save(tmp_path / f"r{suffix}", figure=str(tmp_path / "f.html"))
+    assert written[-1] == tmp_path / "f.html" and "v [nats]" in written[-1].read_text()
+    assert {one.name for one in tmp_path.iterdir()} == {one.name for one in written}
+
+
+def test_where_a_table_can_be_written(tmp_path: Path) -> None:
+    for out in (tmp_path, tmp_path / "no" / "..", Path("."), Path("..")):
+        line = f"^--out {out} is a folder; name a file in it, as {out / 'table.parquet'}$"
+        with pytest.raises(InputError, match=line):
+            check_out(out)
+    for name in ("x.txt", "x"):
+        line = f"^--out {tmp_path / name}: a table is parquet or CSV, name it {tmp_path / 'x.parquet'} or .csv$"
+        with pytest.raises(InputError, match=line):
+            check_out(tmp_path / name)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=f"^cannot write {tmp_path}/file/x.csv: ") as caught:
+        check_out(tmp_path / "file" / "x.csv")
+    assert "\n" not in str(caught.value)
+    for name in ("x.csv", "x.parquet"):
+        assert check_out(tmp_path / "new" / name) == tmp_path / "new" / name
+    assert not list((tmp_path / "new").iterdir())
+    lists = Result({"m": Table(pd.DataFrame({"a": [1], "b": [[1, 2]]}), (key("a", "a", "a"), key("b", "b", "b")))})
+    with pytest.raises(InputError, match=f"^{tmp_path}/x.csv: b holds lists, which CSV cannot; write .parquet$"):
+        lists.save(tmp_path / "x.csv")
+    with pytest.raises(
+        InputError, match=f"^{tmp_path}/x.csv is text for other programs; a result is read again from .p"
+    ):
+        Result.load(tmp_path / "x.csv")
+
+
+def test_tables_by_their_names() -> None:
+    result = whole()
+    assert result.table() is result.table("one") is result.tables["one"] and result.table("more").title == "another"
+    with pytest.raises(InputError, match="^unknown table 'mor': did you mean more"):
+        result.table("mor")
+
+
+def test_only_snapshots_are_drawn_over_steps() -> None:
+    columns = (key("run", "run", "a run"), key("step", "step", "a step", "steps", "d"), *COLUMNS)
+    steps = replace(table(), frame=table().frame.assign(run="a", step=[0, 4]), columns=columns)
+    made = (HeadMap("v"),)
+    assert (
+        Result({"m": steps}, figures=made).figures
+        == Result({"m": steps}, figures=made, about={OVER: ""}).figures
+        == made
+    )
+    assert len(Result({"m": steps}, figures=made, about={OVER: True}).figures) == 2
 
 
 def test_names_of_tables_that_cannot_be_files(tmp_path: Path) -> None:

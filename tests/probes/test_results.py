@@ -259,13 +259,37 @@ def test_a_table_without_a_description_is_refused() -> None:
     frame = pd.DataFrame({"a": [1.0, np.nan]})
     with pytest.raises(InputError, match="'a' has no title, unit and doc"):
         Table(frame, ())
-    with pytest.raises(InputError, match="no unit"):
-        Column(name="a", title="a", unit=" ", doc="a")
-    column = Column(name="a", title="a", unit="nats", doc="a", format=".1f")
-    with pytest.raises(InputError, match="a value and a reason"):
-        Table(frame, (column,), {(0, "a"): "why"})
-    with pytest.raises(InputError, match="described, but not there"):
-        Table(frame, (column, Column(name="b", title="b", unit="nats", doc="b")))
+    told = {"name": "a", "title": "a", "unit": "nats", "doc": "a"}
+    for what in told:
+        line = f"^column '{'' if what == 'name' else 'a'}' has no {what}; say what it is, and what it is counted in$"
+        for blank in ("", " "):
+            with pytest.raises(InputError, match=line.replace("''", f"'{blank}'")):
+                Column(**{**told, what: blank})
+    column = Column(**told, format=".1f")
+    with pytest.raises(InputError, match="^table 'gains': a of row 0 has a value and a reason for having none$"):
+        Table(frame, (column,), {(0, "a"): "why"}, "gains")
+    with pytest.raises(InputError, match="^table 'gains': column 'b' is described, but not there$"):
+        Table(frame, (column, Column(name="b", title="b", unit="nats", doc="b")), title="gains")
+
+
+def test_what_a_cell_says() -> None:
+    plain = Column(name="a", title="a", unit="nats", doc="a", format="+.1f")
+    assert plain.text(1) == plain.text(np.float32(1)) == "+1.0" and plain.text(1.0, 0.5, 2.0) == "+1.0 (+0.5 … +2.0)"
+    assert plain.text(1.0, np.nan, np.nan) == "+1.0", "of one unit there is a value, and no interval"
+    assert plain.text("many") == "many" and plain.text(None) == plain.text(np.nan, 0.0, 1.0) == "undefined"
+    bare = replace(plain, format="")
+    assert (bare.text("a"), bare.text(3), bare.text(0.25), bare.text(["a"])) == ("a", "3", "0.25", "['a']")
+    assert (bare.text(True), bare.text(np.bool_(False)), plain.text(True)) == ("yes", "no", "yes")
+    p = replace(plain, format="p")
+    assert (p.text(0.25), p.text(0.0), p.text(None)) == ("0.2500", "< 1e-4", "undefined")
+
+
+def test_counts_stay_counts_where_one_is_missing() -> None:
+    """pandas makes floats of a column of whole numbers as soon as one of them is missing."""
+    columns = (key("n", "n", "how many", "cases", "d"), key("m", "m", "how many", "cases", ",d"))
+    table = Table(pd.DataFrame({"n": [1, None, 3], "m": [1000, None, 2]}), columns)
+    assert table.frame["n"].dtype == float
+    assert table.cells()[1] == [["1", "1,000"], ["undefined", "undefined"], ["3", "2"]]
 
 
 def gains(**more: Any) -> Table:
@@ -359,6 +383,18 @@ def test_a_long_table_shows_its_first_rows_and_says_so() -> None:
         assert "many; the first 20 of 61 rows" in shown and "row 19" in shown and "row 20" not in shown
     assert "row 60" in table.markdown(), "files and pages have every row"
     assert "row 59" in repr(replace(table, frame=frame.head(LONGEST)))
+
+
+def test_a_ranked_table_that_is_too_long_says_of_how_many_rows_it_shows_the_first() -> None:
+    frame = pd.DataFrame({"k": [f"row {i}" for i in range(80)], "v": np.arange(80.0)})
+    table = Table(frame, (key("k", "k", "k"), key("v", "v", "v")), title="many", by="v", most=70)
+    assert len(table.rows()) == 70 > LONGEST
+    shown = repr(table)
+    assert shown.startswith("many; the first 20 of 80 rows\n") and "row 0 " in shown and "row 20" not in shown
+    frame["v"] %= 16  # five rows of each
+    each = replace(table, most=4, per=("v",))
+    assert len(each.rows()) == 64 > LONGEST
+    assert repr(each).startswith("many; the first 20 of 80 rows\n") and "row 19 " in repr(each)
 
 
 def test_parts_of_a_table_keep_their_reasons() -> None:

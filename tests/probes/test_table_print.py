@@ -105,6 +105,15 @@ def test_a_file_has_160_columns_or_what_the_numbers_need(capsys: pytest.CaptureF
     assert {len(line) for line in capsys.readouterr().out.splitlines()} == {1 + 9 * 25}
 
 
+def test_a_terminal_is_as_wide_as_it_says(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    long = Table(pd.DataFrame({"k": ["x" * 500]}), (key("k", "key", "a key"),))
+    monkeypatch.setattr(Console, "is_terminal", property(lambda console: True))
+    monkeypatch.setenv("COLUMNS", "50")
+    long.print()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert {len(line) for line in lines} == {50}
+
+
 def test_a_page_keeps_quotes_and_says_nothing_where_there_is_no_title() -> None:
     one = Table(pd.DataFrame({"q": ["a"]}), (key("q", "q", 'what "q" is'),))
     shown = one._repr_html_()
