@@ -19,13 +19,16 @@ All else is the same for all: estimates (`probes.observations`), tables and file
 answers at once.
 """
 
+import ast
 import hashlib
 import inspect
 import json
+import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -567,8 +570,7 @@ def recipe_of(model: Any) -> dict[str, Any]:
     tokens = model.tokenizer.sha256 if model.tokenizer is not None else ""
     digest = hashlib.sha256((whole + tokens).encode()).hexdigest()[:16]
     run = getattr(model, "run", None)
-    step = None if run is None else snapshot_step(run)
-    if run is None or step is None:
+    if run is None or (step := snapshot_step(run)) is None:
         return {"recipe": digest, "step": None}
     config = read_json(run / "config.json", Config)
     found = {"recipe": digest, "step": step, "training": run_label(run).rpartition("@")[0]}
@@ -603,21 +605,21 @@ def need_parts(model: Any, name: str) -> None:
 def options_of(made: type[Instrument]) -> list[tuple[str, Any, str]]:
     """(option, default, meaning) of the fields of an instrument, the meanings from the docstrings under them.
 
-    A meaning is empty where there is no source to read: of a class that was typed into a shell.
+    A meaning is empty where there is none, and where there is no source to read: of a class typed into a shell.
     """
     try:
-        source = inspect.getsource(made)
-    except (OSError, TypeError):
-        source = ""
-    found = []
-    for one in fields(made):
-        after = source.partition(f"    {one.name}:")[2].partition('"""')[2].partition('"""')[0]
-        found.append((one.name, one.default, " ".join(after.split())))
-    return found
+        source = textwrap.dedent(inspect.getsource(made))
+        own = [statement for cls in ast.parse(source).body if isinstance(cls, ast.ClassDef) for statement in cls.body]
+    except (OSError, TypeError, SyntaxError):  # the last: of a class in a function, with text at the margin
+        own = []
+    meanings = {}
+    for one, below in pairwise(own):
+        match one, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                meanings[name] = " ".join(meaning.split())
+    return [(one.name, one.default, meanings.get(one.name, "")) for one in fields(made)]
 
 
-OWN = ("name", "takes", "figures", "runs", "planted", "quick", "shared")
-"""Class attributes that an option may not be called."""
 Class = TypeVar("Class", bound=type[Instrument])
 
 
@@ -638,8 +640,7 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
         if classes := [one.__name__ for one in takes if isinstance(one, type)]:
             raise TypeError(f"instrument {name!r} takes data with their defaults: {classes[0]}(), not {classes[0]}")
         made = dataclass(frozen=True, kw_only=True)(cls)
-        taken = {n for n in dir(Instrument) if not n.startswith("__")} | set(OWN)
-        taken |= {one.name for data in (*takes, Arguments) if is_dataclass(data) for one in fields(data)}
+        taken = {*dir(Instrument), *(one.name for data in (*takes, Arguments) for one in fields(data))}
         if clash := [one.name for one in fields(made) if one.name in taken]:
             raise TypeError(f"instrument {name!r}: the option {clash[0]!r} would hide a method or another option")
         if isinstance(made.runs, str) or isinstance(made.figures, str):

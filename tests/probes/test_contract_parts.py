@@ -1,7 +1,9 @@
 """The parts of the contract: what options become, what data are, what a result says it was measured on."""
 
+import hashlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +47,7 @@ from streamscope.probes.contract import (
     title_of,
 )
 from streamscope.probes.documents import Splittable
+from streamscope.probes.figures import HeadMap
 from streamscope.probes.observations import Contrast, Measure, Observations
 from streamscope.probes.result import Result, Table, key, quantity
 
@@ -161,6 +164,45 @@ def test_options_and_their_meaning() -> None:
     assert options_of(typed) == [("j", 1, "")], "one that was typed into a shell has no source to read"
 
 
+class Half_Said(Instrument):
+    """Some options say what they are."""
+
+    a: int = 1
+    b: int = 2
+    """About b: not about a."""
+    c: tuple[int, ...] = ()
+    """About c,
+    in two lines."""
+    d: int = 4
+
+    def observe(self, model: Any, data: Any, progress: Any) -> Seen:
+        """What is no option's."""
+        raise NotImplementedError
+
+
+def test_what_an_option_means_stands_right_below_it() -> None:
+    class Margin(Instrument):
+        """Some text of it is at the margin, so that its source alone is no code."""
+
+        a: str = """x
+y"""
+        """About a."""
+
+    class More(Half_Said):
+        """One option more."""
+
+        e: int = 5
+        """About e."""
+
+    half, margin, more = (instrument(f"said{i}")(cls) for i, cls in enumerate((Half_Said, Margin, More)))
+    for i in range(3):
+        REGISTERED.pop(f"said{i}")
+    said = {"a": "", "b": "About b: not about a.", "c": "About c, in two lines.", "d": ""}
+    assert {name: meaning for name, _, meaning in options_of(half)} == said
+    assert options_of(margin) == [("a", "x\ny", "")]
+    assert options_of(more) == [("a", 1, ""), ("b", 2, ""), ("c", (), ""), ("d", 4, ""), ("e", 5, "About e.")]
+
+
 def test_little_of_every_kind_of_data() -> None:
     assert Documents("a.txt", stride=7).small() == Documents("a.txt", max_documents=4, stride=7)
     assert Tokens("a.txt").small() == Tokens("a.txt", max_tokens=1000)
@@ -187,6 +229,13 @@ def test_data_are_opened_for_the_model(spec: Data, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(f"streamscope.probes.documents.{name}", lambda *given: asked.append(given) or "opened")
     assert spec.of("m", "like") == "opened"
     assert asked == [(spec, "m", "like") if isinstance(spec, Documents | Tokens) else (spec, "m")]
+
+
+def test_sets_are_checked_like_all_data_and_their_template_too() -> None:
+    assert type(Sets(a=np.str_("indoor")).a) is str
+    with pytest.raises(InputError, match="^template 'User:' must hold {text} exactly once$"):
+        Sets(template="User:")
+    assert Sets(template="User: {text}").template == "User: {text}"
 
 
 def test_half_of_what_cannot_be_split_is_refused() -> None:
@@ -275,6 +324,20 @@ def test_data_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="^bare takes no data, not Given$"):
         bare().open(Plain(), Given())
 
+    ready = OpenGiven(kind=Given, tokenizer=None)
+    for one in (ready, OpenGiven(kind=Given)):
+        assert MINE().open(Plain(), one)[Given] is one, "features of tokens are of no tokenizer"
+
+    class Named(Data):
+        """Data with an option of that name are not opened yet."""
+
+        tokenizer = "a name"
+
+    assert instrument("named", Named())(type("N", (Instrument,), {"__annotations__": {}, "__doc__": "x"}))().open(
+        Plain(), Named()
+    ).specs == {Named: Named()}
+    REGISTERED.pop("named")
+
     class Refuses(MINE):  # type: ignore[misc, valid-type]
         def check(self, model: Any) -> None:
             raise InputError(f"no {type(model).__name__}")
@@ -300,7 +363,11 @@ def test_methods_may_lie_in_the_package(monkeypatch: pytest.MonkeyPatch) -> None
         type("Apart", (Instrument,), {"__annotations__": {}, "__doc__": "Elsewhere.", "__module__": "apart"})
     )
     REGISTERED.pop("apart")
-    data, seen, results = Opened("m", []), Seen({}, {}), (Result({}), Result({}))
+    data, seen, results = (
+        Opened("m", []),
+        Seen({}, {}),
+        (Result({}, about={"of": "run"}), Result({}, about={"of": "control"})),
+    )
     line = "^Apart needs the methods observe and tables, or a module apart.measure with both$"
     with pytest.raises(TypeError, match=line):
         cls().observe(None, data, iter)
@@ -321,14 +388,15 @@ def test_methods_may_lie_in_the_package(monkeypatch: pytest.MonkeyPatch) -> None
     assert asked == [("observe", made, "m", data, iter), ("tables", made, seen, {}), ("share", made, "m", data, iter),
                      ("relate", results[0]), ("beside", *results)]  # fmt: skip
     assert MINE.relate(results[0]) == MINE.beside(*results) == {}
-    missing = ModuleNotFoundError("No module named 'faiss'", name="faiss")  # what the module itself imports
+    for name in ("faiss", None):  # what the module itself imports
+        missing = ModuleNotFoundError("No module named 'faiss'", name=name)
 
-    def absent(name: str) -> Any:
-        raise missing
+        def absent(name: str, missing: Exception = missing) -> Any:
+            raise missing
 
-    monkeypatch.setattr("streamscope.probes.contract.import_module", absent)
-    with pytest.raises(ModuleNotFoundError, match="faiss"):
-        made.tables(seen, {})
+        monkeypatch.setattr("streamscope.probes.contract.import_module", absent)
+        with pytest.raises(ModuleNotFoundError, match="faiss"):
+            made.tables(seen, {})
 
 
 def test_names_of_models() -> None:
@@ -343,6 +411,10 @@ def test_names_of_models() -> None:
     assert title_of(model) == "lfa, edited"
     model.run = ZOO / "pls"
     assert title_of(model) == "stories/pls, edited"
+    theirs = SimpleNamespace(config=SimpleNamespace(name="gpt2"), label="hf:some/folder")
+    assert title_of(theirs) == "gpt2 (hf:some/folder)"
+    theirs.edited_at = ("ln_final.hook_normalized",)
+    assert title_of(theirs) == "gpt2 (hf:some/folder, edited)"
 
 
 def folder(path: Path, **more: Any) -> Path:
@@ -370,6 +442,33 @@ def test_seeds_share_a_recipe_and_snapshots_know_their_step(tmp_path: Path) -> N
     assert recipe_of(one) == {**recipe, "step": 8, "training": str(trained), "tokens": 8 * 4 * one.config.n_ctx}
 
 
+class Told(SimpleNamespace):
+    def to_dict(self) -> dict[str, Any]:
+        return self.whole
+
+
+def test_a_recipe_is_the_same_number_for_ever() -> None:
+    """It is compared between files of different years: what it is the digest of must not change."""
+    one = Told(whole={"b": 1, "a": Path("x/y")}, tokenizer=None)
+    text = '{"a": "x/y", "b": 1}'
+    assert recipe_of(one) == {"recipe": hashlib.sha256(text.encode()).hexdigest()[:16], "step": None}
+    one.whole = dict(reversed(one.whole.items()))
+    one.tokenizer = SimpleNamespace(sha256="0f")
+    assert recipe_of(one)["recipe"] == hashlib.sha256(f"{text}0f".encode()).hexdigest()[:16]
+    assert recipe_of(build("lfa", "tiny")) == recipe_of(build("lfa", "tiny", seed=3))
+
+
+def test_a_snapshot_knows_how_many_tokens_it_has_seen(tmp_path: Path) -> None:
+    model = build("lfa", "tiny")
+    trained = folder(tmp_path / "at@home", data={}, training={"batch_size": 4, "phases": "5:2x8,10:3x16"})
+    model.run = SnapshotPath(f"{trained}@8")
+    found = recipe_of(model)
+    assert found["tokens"] == 5 * 2 * 8 + 3 * 3 * 16 and found["training"] == str(trained)
+    (trained / "config.json").write_text('{"format": 1, "model": {}, "data": {}, "training": 3}')
+    with pytest.raises(InputError, match="config.json"):
+        recipe_of(model)
+
+
 def test_which_weights_a_table_is_of() -> None:
     model = build("lfa", "tiny", seed=0)
     found = checkpoint_of(model)
@@ -388,7 +487,7 @@ def test_which_weights_a_table_is_of() -> None:
     }  # fmt: skip
 
 
-def test_models_of_others_are_told_what_to_do() -> None:
+def test_models_of_others_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     for home in ("transformers", "transformer_lens"):
         made = type("GPT2Model", (), {"__module__": f"{home}.models.gpt2"})()
         line = f"^a GPT2Model of {home} has none of the hooks that are read here: write it with .* or boot a Transf"
@@ -398,11 +497,68 @@ def test_models_of_others_are_told_what_to_do() -> None:
             MINE().open(made)
     model = Plain()
     assert readable(model) is model
+    own = type("GPT2Model", (), {"__module__": "mine.transformers.models"})()
+    assert readable(own) is own
+    booted = type("TransformerBridge", (), {"__module__": "transformer_lens.model_bridge.bridge"})()
+    bridged: Any = ModuleType("bridged")  # its own takes a quarter of a minute to import
+    bridged.adopt = lambda model: ("adopted", model)
+    monkeypatch.setitem(sys.modules, "streamscope.models.huggingface.bridged", bridged)
+    assert readable(booted) == ("adopted", booted)
     need_parts(build("lfa", "tiny"), "hydra")
     with pytest.raises(
         InputError, match="^hydra reads the parts of a model; plain is in a bridge, which has hooks onl"
     ):
         need_parts(model, "hydra")
+
+
+def test_instruments_that_cannot_be_used_are_refused_when_they_are_made() -> None:
+    def made(*takes: Any, **more: Any) -> Any:
+        return instrument("made", *takes)(type("Made", (Instrument,), {"__annotations__": {}, "__doc__": "x", **more}))
+
+    for said, more in (
+        ("'made' says nothing about itself; write its docstring", {"__doc__": " \n"}),
+        ("'made' says nothing about itself; write its docstring", {"__doc__": None}),
+        ("'made': runs and figures are tuples", {"runs": "lfa"}),
+        ("'made': runs and figures are tuples", {"figures": "delta"}),
+        ("'made': two figures are called 'a', and one would hide the other",
+         {"figures": (HeadMap("b"), HeadMap("a"), HeadMap("a"))}),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"^instrument {re.escape(said)}$"):
+            made(**more)
+    for name in ("name", "takes", "figures", "runs", "planted", "quick", "shared", "measure", "suite", "suite_seed",
+                 "control", "out", "device"):  # fmt: skip
+        said = f"instrument 'made': the option {name!r} would hide a method or another option"
+        with pytest.raises(TypeError, match=f"^{said}$"):
+            made(Given(), Prompts(), __annotations__={"fine": int, name: int}, fine=1, **{name: 1})
+    assert "made" not in REGISTERED
+    one = made(Prompts("stories"), figures=(HeadMap("a"), HeadMap("b")), __annotations__={"data": int}, data=1)
+    assert REGISTERED.pop("made") is one and (one.name, one.takes) == ("made", (Prompts("stories"),))
+    assert one(data=3).data == 3, "no option of data that it does not take"
+    with pytest.raises(TypeError):
+        one(3)
+    with pytest.raises(AttributeError):
+        one().data = 2
+
+
+def test_the_rooms_are_read_for_instruments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each file that makes one is imported, under the name of its package, and no other."""
+    root, asked = tmp_path / "streamscope", []
+    for name, text in {
+        "probes/one.py": "\n@instrument('one')\nclass One: 'ŷ'\n",
+        "probes/two/__init__.py": "'2'\n@instrument('two')\n",
+        "probes/two/__main__.py": "", "probes/contract.py": "    @instrument('an example')\n",
+        "interventions/deep/er/__init__.py": "\n@instrument('deep')\n", "features/four.py": "\n@instrument('four')\n",
+        "features/four.txt": "\n@instrument('text')\n", "papers/five.py": "\n@instrument('five')\n",
+    }.items():  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr("streamscope.probes.contract.__file__", str(root / "probes" / "contract.py"))
+    monkeypatch.setattr("streamscope.probes.contract.import_module", asked.append)
+    known = {"b": MINE, "a": MINE}
+    monkeypatch.setattr("streamscope.probes.contract.REGISTERED", known)
+    assert list(discover().items()) == [("a", MINE), ("b", MINE)]
+    assert asked == ["streamscope.probes.one", "streamscope.probes.two", "streamscope.interventions.deep.er",
+                     "streamscope.features.four"]  # fmt: skip
 
 
 def test_instruments_by_their_names() -> None:
