@@ -43,8 +43,7 @@ def attention_stats(
     a = pattern.to(torch.promote_types(pattern.dtype, torch.float32), copy=True)
     a.diagonal(0, -2, -1).zero_()  # after the query weights are 0 already
     mass = a.sum(-1)
-    total = mass.clamp(min=torch.finfo(a.dtype).tiny)
-    entropy = torch.where(mass > 0, total.log() + torch.special.entr(a).sum(-1) / total, 0.0)
+    entropy = torch.where(mass > 0, mass.log() + torch.special.entr(a).sum(-1) / mass, 0.0)
     found = {"peak": a.amax(-1), "mass": mass, "entropy": entropy}
     if distance:
         t = torch.arange(n, device=a.device, dtype=a.dtype)

@@ -76,8 +76,9 @@ class FeatureReader:
         device = model.cfg.device
         stops = self.rows_of([len(ids) for ids in documents]).tolist()
         skipped = [0] * len(documents) if without is None else list(without)
-        if not sum(stops):
-            raise InputError(f"no document has the {2 + self.offset} tokens of a row; give longer ones")
+        if not any(stop > skip for skip, stop in zip(skipped, stops, strict=True)):
+            beyond = " beyond those left out" if any(skipped) else ""
+            raise InputError(f"no document has the {2 + self.offset} tokens of a row{beyond}; give longer ones")
         inputs = pad([list(ids[: min(len(ids) - 1, n_ctx)]) for ids in documents]).to(device)
         model.check_tokens(inputs)
         places = torch.arange(inputs.shape[1])

@@ -205,6 +205,79 @@ def test_thresholds_of_entropy_and_gate() -> None:
     assert float(gated(stats, None, options).entropy[0, 1, 0]) == 0  # one key only
 
 
+def test_statistics_of_a_pattern_by_hand() -> None:
+    pattern = torch.tensor([[1, 0, 0, 0], [0.75, 0.25, 0, 0], [0, 0.5, 0.5, 0], [0.5, 0.25, 0.125, 0.125]])[None, None]
+    before = pattern.clone()
+    found = attention_stats(pattern, k=2, window=2, distance=True)
+    assert pattern.equal(before), "the model goes on with its own"
+    shares = np.array([4, 2, 1]) / 7
+    for name, expected in {
+        "peak": [0, 0.75, 0.5, 0.5], "mass": [0, 0.75, 0.5, 0.875], "entropy": [0, 0, 0, -(shares @ np.log(shares))],
+        "distance": [0, 0.75, 0.5, 0.5 * 3 + 0.25 * 2 + 0.125], "local": [0, 0.75, 0.5, 0.375],
+        "top": [[0, 0], [0.75, 0], [0.5, 0], [0.5, 0.25]],
+    }.items():  # fmt: skip
+        np.testing.assert_allclose(getattr(found, name)[0, :, 0], expected, rtol=1e-6, atol=1e-7, err_msg=name)
+    bare = attention_stats(pattern)
+    assert (bare.top, bare.distance, bare.local) == (None, None, None) and bare.mass.equal(found.mass)
+    alone = attention_stats(pattern, window=1, k=9)
+    assert alone.local is not None and alone.local[0, :, 0].tolist() == [0, 0.75, 0.5, 0.125]
+    assert alone.top is not None and alone.top.shape == (1, 4, 1, 9) and alone.top[0, 3, 0, 3:].eq(0).all()
+    gate = torch.tensor([0.25, 0.75]).expand(1, 4, 1, 2)
+    for how, g in ((Extract(gate_reduce="mean"), 0.5), (Extract(gate_reduce="norm"), 0.3125**0.5)):
+        changed = gated(found, gate, how)
+        for name in ("peak", "mass", "distance", "local", "top"):
+            torch.testing.assert_close(getattr(changed, name), g * getattr(found, name))
+        assert changed.entropy.equal(found.entropy)
+    ungated = gated(bare, gate, Extract())
+    assert (ungated.top, ungated.distance, ungated.local) == (None, None, None)
+
+
+def test_what_is_at_a_threshold_is_not_below_it() -> None:
+    pattern = torch.tensor([[1, 0, 0], [0.5, 0.5, 0], [0.5, 0.25, 0.25]])[None, None]
+    stats = attention_stats(pattern, k=1)
+    gate = torch.full((1, 3, 1, 1), 0.5)
+    for theta, kept in ((0.25, True), (0.251, False)):
+        found = gated(stats, gate, Extract(theta_entropy=theta, theta_gate=2 * theta))
+        assert (float(found.entropy[0, 2, 0]) > 0) == kept
+        assert found.top is not None and float(found.top[0, 2, 0, 0]) == (0.25 if kept else 0)
+
+
+def test_a_model_in_bf16_has_its_attention_summed_in_fp32() -> None:
+    pattern = torch.full((1, 1, 513, 513), 1 / 512).tril().bfloat16()
+    found = attention_stats(pattern, window=512, distance=True)
+    assert found.mass.dtype == torch.float32 and float(found.mass[0, -1, 0]) == float(found.local[0, -1, 0]) == 1.0
+    assert attention_stats(pattern[..., :3, :3].double()).mass.dtype == torch.float64
+    read = FeatureReader(model_of("pls").bfloat16(), Extract(), raw=("blocks.1.attn.hook_z",)).read(documents(5))
+    assert read.X.dtype == read.raw["blocks.1.attn.hook_z"].dtype == np.float32
+
+
+@pytest.mark.parametrize("logits_row", ["query", "next"])
+def test_the_first_rows_of_documents_may_be_left_out(logits_row: Any) -> None:
+    docs, hook = documents(9, 13, 5, 2), "blocks.1.attn.hook_z"
+    how = Extract(tier="topk", logits_row=logits_row, target="truth")
+    reader = FeatureReader(model_of("pls"), how, raw=(hook,))
+    rows, without = reader.rows_of([len(ids) for ids in docs]), [3, 0, 9, 1]
+    whole, some = reader.read(docs), reader.read(docs, without)
+    kept = np.concatenate([np.arange(n) >= skip for n, skip in zip(rows, without, strict=True)])
+    assert len(some.X) == kept.sum() == len(some.prediction) < len(kept)
+    np.testing.assert_array_equal(some.prediction, whole.prediction[kept])
+    np.testing.assert_allclose(some.X, whole.X[kept], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(some.raw[hook], whole.raw[hook][kept], rtol=1e-5, atol=1e-5)
+    n = 2 if logits_row == "query" else 3
+    with pytest.raises(
+        InputError, match=f"^no document has the {n} tokens of a row beyond those left out; give longer "
+    ):
+        reader.read(docs, rows.tolist())
+
+
+def test_a_hook_that_does_not_fire_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("pls")
+    reader = FeatureReader(model, Extract(), raw=("ln_final.hook_normalized", "blocks.0.attn.hook_z"))
+    monkeypatch.setattr(model, "layer_norm", lambda layer: torch.nn.Identity())
+    with pytest.raises(InputError, match="^hooks that did not fire: ln_final.hook_normalized$"):
+        reader.read(documents(5))
+
+
 def test_top_two_across_tiles_with_ties(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamscope.models.readout.TILE", 4)
     monkeypatch.setattr("streamscope.models.readout.TILE_ROWS", 5)
@@ -237,8 +310,9 @@ def test_raw_activations_of_any_hook(preset: str, hook: str, width: int) -> None
 
 def test_bad_input() -> None:
     model = model_of("pls")
-    with pytest.raises(InputError, match="vector per position"):
-        FeatureReader(model, Extract(), raw=("blocks.0.attn.hook_pattern",))
+    line = "^--raw blocks.0.attn.hook_pattern: it has no vector per position; name a stream, hook_z or hook_post$"
+    with pytest.raises(InputError, match=line):
+        FeatureReader(model, Extract(), raw=("blocks.0.attn.hook_z", "blocks.0.attn.hook_pattern"))
     with pytest.raises(InputError, match="unknown hook"):
         FeatureReader(model, Extract(), raw=("blocks.0.nowhere",))
     with pytest.raises(InputError, match="anchor-heads"):
@@ -248,12 +322,18 @@ def test_bad_input() -> None:
         (Extract(), []),
         (Extract(logits_row="next"), [[3, 1]]),
     ):
-        with pytest.raises(InputError, match="no document has the [23] tokens of a row"):
+        n = 2 if options.logits_row == "query" else 3
+        with pytest.raises(InputError, match=f"^no document has the {n} tokens of a row; give longer ones$"):
             FeatureReader(model, options).read(docs)
     with pytest.raises(InputError, match="outside the vocabulary"):
         FeatureReader(model, Extract()).read([[1, VOCABULARY, 2]])
-    with pytest.raises(InputError, match=r"model.eval"):
+    with pytest.raises(
+        InputError, match=r"^the model is in training mode, where dropout is on: call model.eval\(\) first$"
+    ):
         FeatureReader(model.train(), Extract())
     model.eval().embed.weight.data[3] = torch.nan
-    with pytest.raises(InputError, match="not finite"):
+    damaged = "the weights of this run are damaged$"
+    with pytest.raises(InputError, match=f"^features are not finite: {damaged}"):
         FeatureReader(model, Extract()).read([[3, 3, 3]])
+    with pytest.raises(InputError, match=f"^blocks.0.attn.hook_z is not finite: {damaged}"):
+        FeatureReader(model, Extract(), raw=("blocks.0.attn.hook_z",)).read([[3, 3, 3]])
