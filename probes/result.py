@@ -570,10 +570,9 @@ class Result:
             _write_text(done[-1], table)
         try:
             named = json.loads(beside.read_text(encoding="utf-8"))["files"] if beside.is_file() else []
-            own = [name for name in named if name == path.name or name.startswith(f"{path.stem}-")]
-            before = {
-                path.with_name(name) for name in own if name.endswith(".csv")
-            }  # of a copied file they are another's
+            before = {  # a copied file names tables that are another's
+                path.with_name(name) for name in named if name.startswith(f"{path.stem}-") and name.endswith(".csv")
+            }
         except (ValueError, KeyError, TypeError, AttributeError):  # another's file, or a damaged one
             before = set()
         for old in before - set(done):
