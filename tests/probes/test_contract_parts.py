@@ -159,9 +159,11 @@ def test_options_and_their_meaning() -> None:
     bare = instrument("bare")(type("Bare", (Instrument,), {"__annotations__": {}, "__doc__": " It does nothing."}))
     REGISTERED.pop("bare")
     assert bare.getdoc() == "It does nothing." and options_of(bare) == []
-    typed = instrument("typed")(type("Typed", (Instrument,), {"__annotations__": {"j": int}, "j": 1, "__doc__": "x"}))
-    REGISTERED.pop("typed")
-    assert options_of(typed) == [("j", 1, "")], "one that was typed into a shell has no source to read"
+    for home in (__name__, "a shell"):
+        parts = {"__annotations__": {"j": int}, "j": 1, "__doc__": "x", "__module__": home}
+        typed = instrument("typed")(type("Typed", (Instrument,), parts))
+        REGISTERED.pop("typed")
+        assert options_of(typed) == [("j", 1, "")], "one that was typed into a shell has no source to read"
 
 
 class Half_Said(Instrument):
