@@ -46,7 +46,7 @@ def attention_stats(
     entropy = torch.where(mass > 0, mass.log() + torch.special.entr(a).sum(-1) / mass, 0.0)
     found = {"peak": a.amax(-1), "mass": mass, "entropy": entropy}
     if distance:
-        t = torch.arange(n, device=a.device, dtype=a.dtype)
+        t = torch.arange(n, device=a.device)
         found["distance"] = (a * (t[:, None] - t)).sum(-1)
     if window is not None:
         found["local"] = local = torch.zeros_like(mass)

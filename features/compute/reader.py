@@ -49,7 +49,7 @@ class FeatureReader:
         self.model, self.how = model, how
         self.n_layers, self.n_heads = model.config.n_layers, model.config.n_heads
         self.columns = columns(self.n_layers, self.n_heads, how)
-        self.raw = match(model, list(raw)) if raw else []
+        self.raw = match(model, list(raw))
         for name in self.raw:
             if time_axes(name, 3) != (0,):
                 raise InputError(f"--raw {name}: it has no vector per position; name a stream, hook_z or hook_post")
@@ -86,6 +86,7 @@ class FeatureReader:
         where = zip(documents, skipped, stops, strict=True)
         following = [i for ids, skip, stop in where for i in ids[1 + self.offset :][skip:stop]]
         truth = torch.tensor(following, device=device)
+        model.check_tokens(truth[None])  # the last token of a document is no input
         streams, stats, raw = self._forward(inputs, at.to(device))
         trajectory = self._trajectory(streams, truth)
         X = compute(Seen(Shape(self.n_layers, self.n_heads, self.how), trajectory, truth, stats), self.columns)

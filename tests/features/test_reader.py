@@ -270,6 +270,25 @@ def test_the_first_rows_of_documents_may_be_left_out(logits_row: Any) -> None:
         reader.read(docs, rows.tolist())
 
 
+@pytest.mark.parametrize(
+    ("tier", "k", "window", "distance"),
+    [("core", None, None, True), ("structural", None, None, False), ("structural+position", None, 4, True),
+     ("topk", 3, 4, True)],
+)  # fmt: skip
+def test_a_tier_costs_only_what_it_shows(
+    tier: Any, k: int | None, window: int | None, distance: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def recorded(pattern: Any, **how: Any) -> Any:
+        asked.append({"keys": pattern.shape[-1], **how})
+        return attention_stats(pattern, **how)
+
+    monkeypatch.setattr("streamscope.features.compute.reader.attention_stats", recorded)
+    FeatureReader(model_of("pls"), Extract(tier=tier, k=3, window=4, **HEADS)).read(documents(6, 4))
+    assert asked == [{"keys": 5, "k": k, "window": window, "distance": distance}] * 3, "nor is the last token read"
+
+
 def test_a_hook_that_does_not_fire_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("pls")
     reader = FeatureReader(model, Extract(), raw=("ln_final.hook_normalized", "blocks.0.attn.hook_z"))
@@ -325,8 +344,9 @@ def test_bad_input() -> None:
         n = 2 if options.logits_row == "query" else 3
         with pytest.raises(InputError, match=f"^no document has the {n} tokens of a row; give longer ones$"):
             FeatureReader(model, options).read(docs)
-    with pytest.raises(InputError, match="outside the vocabulary"):
-        FeatureReader(model, Extract()).read([[1, VOCABULARY, 2]])
+    for ids in ([1, VOCABULARY, 2], [1, 2, VOCABULARY], [-1, 2], [1, -1]):  # the last is no input, but comes
+        with pytest.raises(InputError, match="outside the vocabulary"):
+            FeatureReader(model, Extract()).read([ids])
     with pytest.raises(
         InputError, match=r"^the model is in training mode, where dropout is on: call model.eval\(\) first$"
     ):
