@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from streamscope.features.compute.attention import attention_stats, gated
-from streamscope.features.compute.formulas import longest_run, stability
+from streamscope.features.compute.formulas import columns, longest_run, stability
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.features.schema import Tier
@@ -70,6 +70,17 @@ def test_equals_the_naive_reference(name: str) -> None:
     tiers = [Extract(tier=tier, k=3, **HEADS) for tier in get_args(Tier)]
     x = check(model_of(preset, **shape), documents(2, 9, 13), *tiers)
     assert len(x) == 1 + 8 + 12
+
+
+@pytest.mark.parametrize("logits_row", ["query", "next"])
+def test_the_prediction_is_what_the_model_says_after_all_layers(logits_row: Any) -> None:
+    model, docs = model_of("pls"), documents(9, 13)
+    with torch.no_grad():
+        said = [model(torch.tensor([ids[:-1]]))[0].argmax(-1)[logits_row == "next" :] for ids in docs]
+    found = FeatureReader(model, Extract(kstar="strict", logits_row=logits_row)).read(docs)
+    np.testing.assert_array_equal(found.prediction, torch.cat(said).numpy())
+    k = [column.name for column in columns(3, 2, Extract())].index("k_star")
+    assert (found.X[:, k] > 0).any(), "the first layer says something else"
 
 
 def test_a_planted_head_and_a_planted_depth() -> None:
