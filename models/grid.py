@@ -246,7 +246,7 @@ def _words(options: Mapping[str, Any]) -> list[str]:
         if name not in known:
             raise unknown("option of a grid", name, sorted(known))
     from_dict(Training, {k: v for k, v in given.items() if k not in own}, "train")
-    of_recipe = {f.name for f in fields(Training) if f.default is None}  # true and false are typed, none is the recipe's
+    of_recipe = {f.name for f in fields(Training) if f.default is None}  # true and false are typed
     words: list[str] = []
     for name, value in given.items():
         flag = f"--{name.replace('_', '-')}"

@@ -377,8 +377,13 @@ def test_what_differs_from_the_blogs_recipe_is_read_from_the_runs(runs: dict) ->
     """The tiny runs have the recipe of today; one changed by hand has what it was changed to and no more."""
     ours = open_runs([str(folder) for folder in runs.values()])
     assert differences(ours[:1]) == ["storage"], "bf16 throughout is for scale paper"
-    for name, change in {"muon": {"muon_decay_mode": "decoupled"}, "kernels": {"muon_kernels": False}, "adamw": {"bias_correction": True},
-                         "vectors": {"decay_vectors": False}}.items():  # fmt: skip
+    changes = {
+        "muon": {"muon_decay_mode": "decoupled"},
+        "kernels": {"muon_kernels": False},
+        "adamw": {"bias_correction": True},
+        "vectors": {"decay_vectors": False},
+    }
+    for name, change in changes.items():
         run = ours[0]
         other = replace(
             run, config={**run.config, "training": {**run.config["training"], "param_dtype": "bf16", **change}}

@@ -204,7 +204,7 @@ def test_three_steps_by_formula(case: str) -> None:
                 expected = sgd(start[n], grads[n], **how)
             else:
                 expected = adamw(start[n], grads[n], b1=t.hc_beta1, b2=t.hc_beta2, corrected=corrected, **how)
-        elif t.optimizer == "muon" and (role[n] == "matrix" or role[n] == "kernel" and t.muon_kernels):
+        elif t.optimizer == "muon" and (role[n] == "matrix" or (role[n] == "kernel" and t.muon_kernels)):
             coupled = t.muon_decay_mode == "coupled"
             how = dict(lr=0.5 * t.muon_lr, mu=t.muon_momentum, wd=t.muon_decay)
             expected = muon(start[n], grads[n], coupled=coupled, **how)
