@@ -8,8 +8,8 @@ A model does a task when, over its training seeds,
                  effect of interest (half a point): under it, heads whose loss halves P(answer) would do nothing of
                  interest
 
-Where seeds leave no interval, the mean itself has to be above 0. A claim about a task that a model of it cannot do is
-no evidence for or against anything; it gets that as its verdict.
+Where seeds leave no interval, the mean itself has to be above 0; what was not measured is not above anything. A claim
+about a task that a model of it cannot do is no evidence for or against anything; it gets that as its verdict.
 """
 
 import re
@@ -73,10 +73,14 @@ def competence(baselines: pd.DataFrame) -> pd.DataFrame:
             ends = {"mean": name, "ci_low": f"{name}_low", "ci_high": f"{name}_high"}
             why |= {ends[k]: text for k, text in found["why"].items() if k in ends}
         low, p = row["log_odds_low"], row["probability"]
-        chance = (row["log_odds"] if low != low else low) <= 0
+        chance = not (row["log_odds"] if low != low else low) > 0  # also where nothing was measured
         width = "" if low != low else f" ({low:+.3f} … {row['log_odds_high']:+.3f})"
         at_chance = f"log-odds {row['log_odds']:+.3f}{width} of {preset}, not above 0" if chance else ""
         rare = f"P(answer) {100 * p:.2g} % of {preset}, under {100 * LEAST:g} %" if p < LEAST else ""
+        if row["log_odds"] != row["log_odds"]:
+            at_chance = f"log-odds of {preset} not measured"
+        if p != p:
+            rare = f"P(answer) of {preset} not measured"
         row |= {"cannot_log_odds": at_chance, "cannot": at_chance or rare, "undefined": note(why)}
         rows.append(row)
     return pd.DataFrame(rows)
@@ -95,7 +99,8 @@ def unfit(quantities: pd.DataFrame, able: pd.DataFrame, roles: pd.DataFrame | No
         if claim.quantity not in measured or claim.quantity.startswith("depth."):
             return ""
         presets = _presets(claim)
-        if text := _roleless(claim.quantity, presets, roles):
+        seeds = {preset: set(quantities.loc[quantities["preset"] == preset, "seed"]) for preset in presets}
+        if text := _roleless(claim.quantity, seeds, roles):
             return text
         column = "cannot_log_odds" if _in_log_odds(claim.quantity) else "cannot"
         for task in _tasks(claim.quantity, list(dict.fromkeys(able["task"]))):
@@ -126,17 +131,23 @@ def _tasks(quantity: str, measured: list[str]) -> list[str]:
     return [task] if task in measured else []
 
 
-def _roleless(quantity: str, presets: tuple[str, ...], roles: pd.DataFrame | None) -> str:
-    """Why the found heads of a quantity are none; "" for the paper's heads and where every run has them."""
+def _roleless(quantity: str, seeds: dict[str, set[int]], roles: pd.DataFrame | None) -> str:
+    """Why the found heads of a quantity are none; "" for the paper's heads and where every run has them.
+
+    `seeds` are those of the runs of each preset that the claim is about; a run without rows in `roles` was not held
+    against shuffled roles.
+    """
     if not re.search(r"\.found\b", quantity):
         return ""
     if roles is None:
         return UNSHUFFLED
     groups = re.findall(r"entity|anchor|semantic", quantity) or sorted(set(OWN.values()))
-    for preset in presets:
+    for preset, runs in seeds.items():
         for group in groups:
             mine = roles[(roles["preset"] == preset) & (roles["group"] == group)]
             has = mine.groupby("seed")["above_shuffled"].all()
+            if runs - set(has.index):
+                return UNSHUFFLED
             if not has.all():
                 lacking = f"{(~has).sum()} of {len(has)} runs"
                 return f"{NO_HEAD}: {group} heads of {preset} are not above shuffled roles in {lacking}"

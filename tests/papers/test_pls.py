@@ -217,6 +217,13 @@ def test_one_seed_has_no_interval_and_its_own_side_says_whether_it_is_chance() -
     assert found["c"] == "P(answer) 0 % of pls, under 1 %"
 
 
+def test_what_was_not_measured_is_no_evidence_that_a_model_does_a_task() -> None:
+    one = competence(of_models({"a": [0.5, 0.5], "b": [NAN, NAN]}, {"a": [NAN, NAN], "b": [1.0, 1.1]}))
+    found = one.set_index(["preset", "task"])[["cannot_log_odds", "cannot"]].loc["pls"]
+    assert tuple(found.loc["a"]) == ("log-odds of pls not measured",) * 2
+    assert tuple(found.loc["b"]) == ("", "P(answer) of pls not measured")
+
+
 def test_a_curve_that_spans_nothing_is_not_monotonic_evidence() -> None:
     able = competence(FLOOR.assign(probability=0.2))
     for span, verdict in (
@@ -252,6 +259,9 @@ def test_found_heads_are_judged_where_every_run_has_them_above_shuffled_roles() 
     one = (roles["preset"] == "pls") & (roles["group"] == "anchor") & (roles["seed"] == 2) & (roles.index % 2 == 0)
     lost = verdict(roles.assign(above_shuffled=~one))
     assert lost == "no such head: anchor heads of pls are not above shuffled roles in 1 of 3 runs"
+    mine = roles["preset"] == "pls"
+    for gone in (mine & (roles["seed"] == 2), mine, roles["group"] == "anchor"):  # a run, all of them, a group
+        assert verdict(roles[~gone]) == verdict(None), "what was not held against shuffled roles has none"
 
 
 def test_claims_that_cannot_be_judged_are_no_tests_of_the_family() -> None:
