@@ -10,6 +10,9 @@
                  pairs of stories (`probes.coherence`)
     copying      log-odds of the coherent one that are due to the text's nouns: copying the word that is meant
     reserved     copying where no training story uses the nouns and names at all (suite reserved-words)
+    attention    share of what heads do that is neither even nor on one key: of every head and position from the ninth
+                 on, how many have an entropy between 5 and 95 % of even attention's. A head that is stuck at either
+                 looks for nothing, and where most are, position and induction say nothing
     induction    largest induction score of a head on repeated random words (`probes.heads`)
     repeats      how much cheaper the words are the second time: loss of the first saying − loss of the second
     position     largest PDS of a head over pairs of stories in which two nouns compete (`probes.pds`)
@@ -40,8 +43,8 @@ from streamscope.probes.contract import Documents, Instrument, instrument
 from streamscope.probes.figures import Curve, HeadMap
 
 Name = Literal[
-    "loss", "lift", "copying", "reserved", "induction", "repeats", "position", "coreference", "capitalization",
-    "gender", "winograd", "depth", "mixing",
+    "loss", "lift", "copying", "reserved", "attention", "induction", "repeats", "position", "coreference",
+    "capitalization", "gender", "winograd", "depth", "mixing",
 ]  # fmt: skip
 
 
@@ -59,6 +62,7 @@ PHENOMENA = (
     Phenomenon("lift", 0.0, "nats"),
     Phenomenon("copying", 0.0, "nats"),
     Phenomenon("reserved", 0.0, "nats"),
+    Phenomenon("attention", 0.5, "share of heads and positions"),
     Phenomenon("induction", 0.3, "share of attention"),
     Phenomenon("repeats", 0.0, "nats per token"),
     Phenomenon("position", 0.075, "attention"),
@@ -69,7 +73,8 @@ PHENOMENA = (
     Phenomenon("depth", 0.1, "share of tokens"),
     Phenomenon("mixing", 0.0, "share of modules"),
 )
-"""In the order of the table. The limit of `position` is LFA's threshold, that of `depth` one token in ten."""
+"""In the order of the table. The limit of `position` is LFA's threshold, that of `depth` one token in ten, that of
+`attention` half."""
 NAMES = tuple(one.name for one in PHENOMENA)
 
 

@@ -225,6 +225,43 @@ def _depth(of: Shared, name: str) -> Look:
     return Look(beyond, names, clusters, size=size[some], resolution=0.0, head=f"commonest: L{commonest}")
 
 
+def _attention(of: Shared, name: str) -> Look:
+    """Per document: over heads and real positions from the ninth on, how many attend neither evenly nor to one key."""
+    opened = of.data[Documents]
+    units, chosen, size = opened.units(), [], []
+    for _, tokens, targets in opened.batches():
+        heads = of.model.config.n_layers * of.model.config.n_heads
+        rows = max(1, PATTERNS // (heads * tokens.shape[1] ** 2))
+        for some, real in zip(tokens.split(rows), (targets != IGNORE)[:, FIRST:].split(rows), strict=True):
+            with torch.no_grad():
+                choosing = chooses(of.model.patterns(some.to(of.model.cfg.device))).cpu() & real[:, None, None]
+            chosen += choosing.sum((1, 2, 3)).tolist()
+            size += (real.sum(1) * heads).tolist()
+    order = np.concatenate([index for index, *_ in opened.batches()])
+    long = np.array(size) > 0
+    if not long.any():
+        return Look.nothing(f"no document has {FIRST + 1} tokens")
+    units = units.iloc[order][long]
+    total, of_all = np.array(chosen, float)[long], np.array(size, float)[long]
+    return Look(total, units["unit"], units["cluster"], size=of_all, resolution=0.0)
+
+
+FIRST = 8
+"""The first position whose attention is judged: its query has nine keys."""
+PATTERNS = 1 << 24
+"""Most numbers of patterns at a time."""
+NARROW, EVEN = 0.05, 0.95
+"""Shares of even attention's entropy below which a head looks at one key, and above which at all alike."""
+
+
+def chooses(patterns: torch.Tensor) -> torch.Tensor:
+    """[…, T, T] patterns -> […, T − FIRST]: does the query attend neither evenly nor to one key?"""
+    a = patterns[..., FIRST:, :].double()
+    keys = torch.arange(FIRST + 1, patterns.shape[-1] + 1, device=a.device)
+    share = torch.special.entr(a).sum(-1) / keys.log()
+    return (share > NARROW) & (share < EVEN)
+
+
 def _copying(of: Shared, name: str) -> Look:
     """Log-odds of the coherent word (`lift`: mean ln p of both words), minus those after another prompt's nouns."""
     both = of.pairs("reserved-words" if name == "reserved" else "stories")
@@ -323,7 +360,8 @@ def _mixing(of: Shared, name: str) -> Look:
 
 
 LOOKS: dict[str, Callable[[Shared, str], Look]] = {
-    "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "induction": _induction,
+    "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "attention": _attention,
+    "induction": _induction,
     "repeats": _repeats, "position": _position, "coreference": _coreference, "depth": _depth, "mixing": _mixing,
 }  # fmt: skip
 """How each is measured; the others are tasks."""

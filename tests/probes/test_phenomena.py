@@ -20,6 +20,7 @@ from streamscope.probes.phenomena.measure import (
     Look,
     _when,
     cheaper,
+    chooses,
     on_the_other_half,
     over_documents,
     settling,
@@ -104,6 +105,32 @@ def test_what_a_repeat_saves_by_hand() -> None:
             rows[at, after] = np.log(p)
         logits.append(rows)
     assert cheaper(logits, tokens, n) == pytest.approx([2.0, 2.0])
+
+
+def test_attention_that_chooses_by_hand() -> None:
+    """Even, on one key, on two of nine keys: entropy ln 9, 0 and ln 2 of ln 9."""
+    even = torch.ones(10, 10).tril() / torch.arange(1, 11)[:, None]
+    one = torch.eye(10)
+    two = torch.zeros(10, 10)
+    two[:, :2] = 0.5
+    assert chooses(torch.stack([even, one, two])).tolist() == [[False] * 2, [False] * 2, [True] * 2]
+
+
+def test_attention_of_heads_that_are_stuck() -> None:
+    """With queries of 0 or of ten thousand times their size, every head is at one end or the other."""
+    before, model = look(load("lfa"), "attention", documents=8), load("lfa")
+    assert 0.5 < before["value_low"] < before["value"] < before["value_high"] and before["verdict"] == "present"
+    with torch.no_grad():
+        for block, factor in zip(model.blocks, (0.0, 1e4, 0.0, 1e4, 0.0, 1e4), strict=True):
+            block.attn.q.weight *= factor
+    after = look(model, "attention", documents=8)
+    assert after["value"] < 0.05 and after["verdict"] == "absent" and after["n"] == before["n"] == 8
+
+
+def test_attention_of_few_rows_at_a_time_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = look(load("lfa"), "attention", documents=8)
+    monkeypatch.setattr(streamscope.probes.phenomena.measure, "PATTERNS", 1)
+    assert look(load("lfa"), "attention", documents=8)["value"] == whole["value"]
 
 
 def test_a_planted_induction_head_is_found(one: object) -> None:
