@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import pandas as pd
 from typing_extensions import TypedDict
@@ -78,6 +78,7 @@ class HowTrained(TypedDict):
 class TrainedRun(TypedDict):
     """What is read of a run behind a table."""
 
+    folder: NotRequired[str]
     manifest: ScaleAndSteps
     config: HowTrained
 
@@ -115,7 +116,7 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
     word, said = verdict(claim, found, one, tables)
     if word == "not measured yet":
         return {**nothing, "verdict": word, "said": said}
-    low, high = _interval(found.value, one)
+    low, high = interval(found.value, one)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return {
         **nothing,
@@ -125,7 +126,7 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
         "ci_high": high,
         "n": str(one["n"] if "n" in one else one.get("seeds", "")),
         "clusters": str(one.get("clusters", "")),
-        **tables.made(found.file),
+        **tables.made(found.file, str(one.get("run", ""))),
         "verdict": word,
         "said": said,
         "alone": str(one.get("alone", "")),
@@ -138,7 +139,8 @@ def shown(value: float) -> str:
     return "undefined" if value != value else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _interval(name: str, one: Mapping[str, Any]) -> tuple[float, float]:
+def interval(name: str, one: Mapping[str, Any]) -> tuple[float, float]:
+    """The ends of the 95 % interval of a column of a row, NaN where the table has none."""
     ends = (f"{name}_low", f"{name}_high") if f"{name}_low" in one else ("ci_low", "ci_high")
     if ends[0] == "ci_low" and name not in WITH_CI:
         return NAN, NAN
@@ -178,7 +180,7 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
         printed = number(row["printed"].replace("−", "-").replace(",", ""))
     except ValueError as error:
         raise InputError(f"{where}: printed: {error}, to compare with {found.file}") from None
-    low, high = _interval(found.value, one)
+    low, high = interval(found.value, one)
     if low == low and high == high:
         return _near(printed, low, high, SMALLEST.get(str(one.get("unit", row["unit"])), 0.0))
     same = abs(value - printed) <= _half_a_digit(row["printed"])
@@ -230,7 +232,7 @@ class Tables:
             raise InputError(f"--results {results} is not there; the result tables are in the clone, under results/")
         self.results = results
         self._frames: dict[str, pd.DataFrame] = {}
-        self._made: dict[str, dict[str, str]] = {}
+        self._made: dict[tuple[str, str], dict[str, str]] = {}
 
     def frame(self, file: str, where: str) -> pd.DataFrame:
         """A table by its path in the folder."""
@@ -257,20 +259,25 @@ class Tables:
         selected: dict[str, Any] = kept.iloc[0].to_dict()
         return {str(name): cell.item() if hasattr(cell, "item") else cell for name, cell in selected.items()}
 
-    def made(self, file: str) -> dict[str, str]:
-        """Scale and tokens of the runs behind a table, and the commit at which it was measured."""
-        if file not in self._made:
+    def made(self, file: str, run: str = "") -> dict[str, str]:
+        """Scale and tokens of the runs behind a table, and the commit at which it was measured.
+
+        Of the runs of the folder only `run`, or else those that the table itself names, where they are among them.
+        """
+        if (file, run) not in self._made:
             path = self.results / file
             about = read_about(path).get("about", {})
             trained = path.parent / TRAINED
             runs = read_json(trained, TrainedRuns)["runs"] if trained.is_file() else []
-            seen = sorted({_tokens(run) for run in runs})
-            self._made[file] = {
-                "scale": ", ".join(dict.fromkeys(run["manifest"]["scale"] for run in runs)),
+            own = [run] if run else list(about.get("run", []))
+            runs = [one for one in runs if one.get("folder") in own] or runs
+            seen = sorted({_tokens(one) for one in runs})
+            self._made[file, run] = {
+                "scale": ", ".join(dict.fromkeys(one["manifest"]["scale"] for one in runs)),
                 "tokens": " to ".join(f"{n:,}" for n in dict.fromkeys((seen[0], seen[-1]))) if seen else "",
                 "commit": str(about.get("commit", ""))[:12],
             }
-        return self._made[file]
+        return self._made[file, run]
 
     def cannot(self, file: str, one: Mapping[str, Any]) -> str:
         """Why the model of a row cannot do the task that its quantity is about, by the table beside; "" if it can."""

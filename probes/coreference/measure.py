@@ -27,10 +27,12 @@ from streamscope.probes.prompts.alignment import Aligned
 from streamscope.probes.prompts.suite import Suite
 from streamscope.probes.result import Column, Table, counts, descending, described, key
 from streamscope.probes.stats.held_out import RULES, held_out
+from streamscope.probes.undefined import note
 
 KEYS = ("head", "layer", "index")
 READINGS = ("jaccard", "over_total")
 NO_PAIRS, NO_HIT = "no minimal pairs", "no head hits the target in any pair"
+NO_HIT_HERE = "no head hits the target in either order"
 
 
 def plan(how: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
@@ -90,7 +92,7 @@ def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) ->
     query = plan(how, opened.aligned, opened.tokenizer)
     rows = read(how, run(model, query), query)
     seen = seen_of(rows, opened.unit)
-    seen.extra = held_out(rows, seed=how.split_seed)
+    seen.extra = (held_out(rows, seed=how.split_seed), seen.extra)
     seen.about["title"] = f"{title_of(model)} on {opened.title()}{left_out(query, 'target and distractor')}"
     return seen
 
@@ -124,11 +126,12 @@ def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) 
         both, either = (first & last), (first | last)
         with np.errstate(invalid="ignore"):
             jaccard = np.where(either.any(0), both.sum(0) / either.sum(0), np.nan)
+        seen.extra = by_pair(about, both.sum(0), either.sum(0), jaccard)
         cells = [{"reading": name, "head": "all", "layer": -1, "index": -1} for name in READINGS]
         seen.blocks["stability"] = Observations(
             measure=Measure(name="stability", unit="share", resolution=0.0),
             cells=pd.DataFrame([*cells, *({"reading": "stable", **one} for one in labels)]),
-            units=about.assign(unit=[unit(*both) for both in ids]), size=1.0,
+            units=about.drop(columns="pair").assign(unit=[unit(*both) for both in ids]), size=1.0,
             total=np.stack([jaccard, both.mean(0), *both.astype(float)]),
         )  # fmt: skip
         lost = NO_HIT if np.isnan(jaccard).all() else ""
@@ -150,32 +153,40 @@ def _each(quantity: str, labels: list[dict[Any, Any]], start: int = 0) -> list[C
 def pairs_of(
     cases: pd.DataFrame, hits: np.ndarray
 ) -> tuple[list[tuple[str, str]], pd.DataFrame, np.ndarray, np.ndarray] | None:
-    """Ids, cluster and relation of every complete pair, and the hits [heads, pairs] in either order (App. G)."""
+    """Ids, name, cluster and relation of every complete pair, and the hits [heads, pairs] in either order (App. G)."""
     at = {(p, order): i for i, (p, order) in enumerate(zip(cases["pair"], cases["order"], strict=True)) if p and order}
     names = sorted(p for p, order in at if order == "target_first" and (p, "target_last") in at)
     if not names:
         return None
     first, last = ([at[name, order] for name in names] for order in ("target_first", "target_last"))
     ids = list(zip(cases["id"].iloc[first], cases["id"].iloc[last], strict=True))
-    about = cases.loc[first, ["cluster", "relation"]].reset_index(drop=True)
+    about = cases.loc[first, ["pair", "cluster", "relation"]].reset_index(drop=True)
     return ids, about, hits[:, first].astype(bool), hits[:, last].astype(bool)
+
+
+def by_pair(about: pd.DataFrame, stable: np.ndarray, either: np.ndarray, jaccard: np.ndarray) -> pd.DataFrame:
+    """A row per minimal pair: heads that hit the target in both orders, in one at least, and their ratio (App. G)."""
+    frame = about[["pair", "relation"]].fillna({"relation": ""}).assign(stable=stable, either=either, jaccard=jaccard)
+    return frame.assign(undefined=["" if n else note({"jaccard": NO_HIT_HERE}) for n in either])
 
 
 # ---- tables ------------------------------------------------------------------------------------
 
 
 def tables(how: Coreference, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """heads: a row per head, best first; held-out: chosen heads against the rules; stability: LFA Eq. 6."""
+    """heads: a row per head, best first; held-out: chosen heads against the rules; stability, pairs: LFA Eq. 6."""
     title = seen.about["title"]
     heads = table_of(seen, estimates)
     first = heads.frame.iloc[0]
     rules = ", ".join(f"{name.replace('_', ' ')} {first[name]:.3f}" for name in ("chance", *RULES))
     heads = Table(heads.frame, HEADS, heads.missing, f"{title}; Top-1 among {how.domain}; {rules}", "top1", how.top)
-    no = seen.extra["apart"][0]
+    chosen, pairs = seen.extra
+    no = chosen["apart"][0]
     apart = f"the best head of one half of the cases, scored on the other; the halves share no {no}"
-    out = {"heads": heads, "held-out": Table.noted(seen.extra, HELD_OUT, apart)}
+    out = {"heads": heads, "held-out": Table.noted(chosen, HELD_OUT, apart)}
     if "stability" in estimates:
         out["stability"] = stability(seen, estimates["stability"])
+        out["pairs"] = Table.noted(pairs, PAIRS, f"stability of every minimal pair; Top-1 among {how.domain}")
     return out
 
 
@@ -263,6 +274,14 @@ STABILITY = (
     Column(name="pairs", title="pairs", unit="pairs", format="d", doc="in which the reading is defined"),
     Column(name="clusters", title="independent", unit=INDEPENDENT, format="d", shown=False, doc="independent pairs"),
     Column(name="left_out", title="left out", unit="pairs", format="d", doc="in which no head hits in either order"),
+)  # fmt: skip
+PAIRS = (
+    key("pair", "pair", "the minimal pair, its target first and last"),
+    key("relation", "relation", "of target and distractor"),
+    Column(name="stable", title="stable", unit="heads", format="d", doc="heads that hit the target in both orders"),
+    Column(name="either", title="either", unit="heads", format="d", doc="heads that hit it in one order at least"),
+    Column(name="jaccard", title="stability", unit="share of heads", format=".3f", doc="stable / either",
+           source="LFA App. G"),
 )  # fmt: skip
 
 

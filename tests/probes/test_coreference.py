@@ -51,6 +51,9 @@ def test_planted_heads(domain: str) -> None:
     assert (summary["longest"] == 0.5).all()  # nouns of one token: the last of equals
     assert (summary["n"] == 24).all()
     assert (summary["clusters"] == 12).all()
+    pairs = result.table("pairs").frame
+    assert pairs["pair"].is_unique and len(pairs) == 12
+    assert (pairs["stable"] == 2).all() and (pairs["either"] == 4).all() and (pairs["jaccard"] == 0.5).all()
 
 
 def test_the_best_head_comes_first(table: pd.DataFrame) -> None:
@@ -75,8 +78,13 @@ def test_stability_without_any_hit_is_undefined(table: pd.DataFrame) -> None:
     assert np.isnan(means.loc["jaccard", "mean"])
     assert "mean" in reasons(means.loc["jaccard", "undefined"])
     assert means.loc["jaccard", "left_out"] == 12
-    recency = seen_of(table[table["head"] == "L0H0"]).blocks["stability"]
-    assert set(recency.total[0]) == {0.0}
+    pairs = seen_of(constant).extra
+    assert pairs["jaccard"].isna().all() and set(pairs["undefined"]) == {
+        "jaccard: no head hits the target in either order"
+    }
+    recency = seen_of(table[table["head"] == "L0H0"])
+    assert set(recency.blocks["stability"].total[0]) == {0.0}
+    assert set(recency.extra["stable"]) == {0} and set(recency.extra["either"]) == {1}
 
 
 def test_held_out_chooses_the_semantic_head(table: pd.DataFrame) -> None:
@@ -283,7 +291,7 @@ def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str], split_run: A
     assert "29 of 29 prompts" in " ".join(shown.split())
     assert "jaccard" in shown
     assert {p.name for p in tmp_path.iterdir()} == {
-        "c.parquet", "c-held-out.parquet", "c-stability.parquet", "c-observations.parquet",
+        "c.parquet", "c-held-out.parquet", "c-stability.parquet", "c-pairs.parquet", "c-observations.parquet",
     }  # fmt: skip
     assert len(pd.read_parquet(out)) == 8
     with pytest.raises(InputError, match="top must be at least 1"):

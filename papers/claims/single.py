@@ -1,0 +1,196 @@
+"""Claims about one model, judged on tables that an instrument wrote of it: cases or documents are the units.
+
+    python -m papers.claims.single results/bundled_claims
+
+`claims.toml` in the folder says, per claim, which row of which table beside it holds what the claim is about, and on
+which side of which limit it must lie. Of an order between architectures this says nothing: that needs training seeds.
+
+    difference  the measured value − limit, or limit − value where the claim says below; 95 % interval of the table
+    p           the named column of the table, else Student's p of that interval on the limit's side, with one degree of
+                freedom less than independent cases; Holm over all claims of the folder
+    direction   `papers.comparison.verdicts`, one training seed
+
+Before that the gate (`probes.phenomena`) is asked. `has`: a claim about something that is absent in the model gets "no
+such head". `does`: a claim about a task whose log-odds are not resolved above chance gets "the model cannot do the
+task". Beside the table `trained.json` says how the models of all tables of the folder were trained.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
+
+import tyro
+from typing_extensions import TypedDict
+
+from streamscope.models.cli import command, parse
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from streamscope.papers.claims.judged import Tables
+
+GATE = Path(__file__).resolve().parents[2] / "results" / "specimens" / "phenomena.parquet"
+CLAIMS, OUT = "claims.toml", "claims.parquet"
+NO_HEAD = "no such head"
+INDEPENDENT = ("clusters", "layers")
+"""Columns that say how many independent units an interval has; a slope over depth has layers."""
+OF_THE_ROW = "the unit of the row"
+UNITS = {**dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), OF_THE_ROW), "n": "cases or documents",
+         "clusters": "independent ones"}  # fmt: skip
+
+
+class Told(TypedDict):
+    """A claim of `claims.toml`."""
+
+    run: str
+    """The model, as stories/lfa."""
+    quantity: str
+    """What is measured; with model, side and limit it names the claim."""
+    where: str
+    """Place in the paper."""
+    table: str
+    """File beside `claims.toml`."""
+    row: dict[str, str]
+    """Columns and what they hold, so that one row is selected."""
+    value: str
+    """The column of what was measured."""
+    side: Literal["above", "below"]
+    limit: NotRequired[str]
+    """As printed, 0 without one."""
+    unit: str
+    smallest: NotRequired[float]
+    """The smallest effect of interest, where it is not that of the unit."""
+    p: NotRequired[str]
+    """The column of p, where the limit is 0 and the table corrected over more rows than this one."""
+    has: NotRequired[tuple[str, ...]]
+    """Phenomena that the claim speaks of."""
+    does: NotRequired[tuple[str, ...]]
+    """Tasks that the claim is about."""
+
+
+class File(TypedDict):
+    """`claims.toml`."""
+
+    claim: tuple[Told, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m papers.claims.single`."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """Folder with claims.toml and the tables that it names; claims.parquet and trained.json are written there."""
+    gate: Path = GATE
+    """The table of `probes.phenomena`."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, judge, print, write."""
+    options = parse(Options, argv, __doc__)
+
+    from streamscope.models.disk import check_writable, read_toml, write_text
+    from streamscope.models.provenance import provenance
+    from streamscope.papers.comparison import TRAINED
+    from streamscope.probes.command import show
+    from streamscope.probes.tables import write_table
+
+    told = cast(File, read_toml(options.folder / CLAIMS, File, "give a folder with claims.toml"))
+    check_writable(options.folder / OUT)
+    table = judged(told["claim"], options.folder, options.gate)
+    columns = ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction")
+    show(table, f"{len(table)} claims about one model each", columns, 4)
+    write_table(table, options.folder / OUT, units=UNITS, about=provenance("cpu"))
+    write_text(options.folder / TRAINED, json.dumps(trained(options.folder), indent=1, ensure_ascii=False) + "\n")
+    print(f"written {options.folder / OUT} and {TRAINED}")
+
+
+def judged(claims: Sequence[Told], folder: Path, gate: Path) -> "pd.DataFrame":
+    """One row per claim with its verdict. Raises `InputError` for a row that no key or two rows have."""
+    from streamscope.papers.claims.judged import Tables
+    from streamscope.papers.comparison.verdicts import with_verdicts
+
+    beside, gates = Tables(folder), Tables(gate.parent)
+    rows = [_row(one, beside, f"{folder / CLAIMS}: {one['quantity']}") for one in claims]
+    instead = {i: why for i, one in enumerate(claims) if (why := absent(one, gates, gate.name))}
+    table = with_verdicts(rows, instead)
+    n = table.pop("seeds")
+    cases = " independent cases, one training seed"
+    return table.assign(clusters=n, direction=table["direction"].str.replace(" seeds", cases, regex=False))
+
+
+def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:
+    """The row without its verdict (`papers.comparison.verdicts.measured`)."""
+    from streamscope.papers.claims.judged import interval
+    from streamscope.papers.claims.ledger import Key
+    from streamscope.papers.comparison.printed import SMALLEST, number
+    from streamscope.papers.comparison.verdicts import measured
+    from streamscope.probes.undefined import reasons
+
+    found = beside.row(Key(one["table"], tuple(one["row"].items()), one["value"], False), where)
+    text = one.get("limit", "0")
+    limit, sign = number(text), 1.0 if one["side"] == "above" else -1.0
+    value, (low, high) = float(found[one["value"]]), interval(one["value"], found)
+    clusters = int(next((found[name] for name in INDEPENDENT if name in found), 0))
+    p = float(found[one["p"]]) if "p" in one else student(value, low, high, limit, clusters)
+    ends = sorted((sign * (low - limit), sign * (high - limit))) if low == low else [low, high]
+    why = reasons(str(found.get("undefined", ""))).get(one["value"], "undefined") if value != value else ""
+    row = {
+        "claim": f"{one['run']} {one['side']} {text}", "run": one["run"], "quantity": one["quantity"],
+        "where": one["where"], "table": one["table"], "unit": one["unit"], "paper": float("nan"), "printed": text,
+        "value": value, "smallest": one.get("smallest", SMALLEST.get(one["unit"], float("nan"))),
+        "n": int(found.get("n", 0)),
+    }  # fmt: skip
+    return measured(row, sign * (value - limit), *ends, p, str(clusters), why)
+
+
+def student(value: float, low: float, high: float, limit: float, clusters: int) -> float:
+    """Two-sided p that the value is the limit, from the half of its 95 % interval on the limit's side."""
+    from scipy import stats
+
+    half = value - low if limit < value else high - value
+    if not half > 0 or clusters < 2:
+        return float("nan")
+    df = clusters - 1
+    return float(2 * stats.t.sf(abs(value - limit) / half * stats.t.ppf(0.975, df), df))
+
+
+def absent(one: Told, gates: "Tables", name: str) -> str:
+    """Why the gate leaves nothing to judge: what is spoken of is absent, or the task is at chance; "" otherwise."""
+    from streamscope.papers.claims.ledger import Key
+    from streamscope.papers.comparison.verdicts import CANNOT
+
+    for phenomena, begin in ((one.get("has", ()), NO_HEAD), (one.get("does", ()), CANNOT)):
+        for phenomenon in phenomena:
+            pairs = (("run", one["run"]), ("phenomenon", phenomenon))
+            row = gates.row(Key(name, pairs, "value", False), f"{one['quantity']}: the gate")
+            if row["verdict"] == "absent" or (begin == CANNOT and row["verdict"] != "present"):
+                width = f"{row['value']:+.3f} ({row['value_low']:+.3f} … {row['value_high']:+.3f})"
+                side = "below" if row["verdict"] == "absent" else "not resolved above"
+                return f"{begin}: {phenomenon} of {one['run']} {width}, {side} {row['limit']:g}"
+    return ""
+
+
+def trained(folder: Path) -> dict[str, Any]:
+    """How the models of the folder's tables were trained, in the form of a comparison's `trained.json`."""
+    from streamscope.models.checkpoint import read_manifest, run_folder
+    from streamscope.models.disk import Config, read_json
+    from streamscope.probes.tables import read_about
+
+    names: dict[str, None] = {}
+    for path in sorted(folder.glob("*.parquet")):
+        run = read_about(path).get("about", {}).get("run", [])
+        names |= dict.fromkeys([run] if isinstance(run, str) else run)
+    runs = []
+    for name in sorted(names):
+        where = run_folder(name)
+        manifest, config = read_manifest(where), read_json(where / "config.json", Config)
+        kept = {k: manifest[k] for k in ("preset", "scale", "seed", "steps", "commit") if k in manifest}
+        runs.append({"folder": name, "preset": manifest["preset"], "seed": manifest["seed"], "manifest": kept,
+                     "config": {"training": config["training"], "model": config["model"]}})  # fmt: skip
+    return {"runs": runs}
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,112 @@
+"""Claims about one model: verdicts of planted tables, the gate before them, and how the models were trained."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from scipy import stats
+
+from streamscope.models.errors import InputError
+from streamscope.papers.claims.judged import Tables
+from streamscope.papers.claims.single import CLAIMS, OUT, judged, main, student
+from streamscope.probes.stats.means import estimate
+from streamscope.probes.tables import write_table
+
+TOLD: Any = {
+    "run": "stories/lfa", "quantity": "q", "where": "§1", "table": "t.parquet", "row": {"head": "L0H0"},
+    "value": "delta", "side": "above", "unit": "attention",
+}  # fmt: skip
+
+
+def folder(tmp_path: Path, **cells: Any) -> Path:
+    """A table of one row, .5 (.4 to .6) over ten cases, and a gate."""
+    row = {"head": "L0H0", "delta": 0.5, "delta_low": 0.4, "delta_high": 0.6, "n": 20, "clusters": 10, "undefined": ""}
+    about = {"run": ["stories/lfa"], "commit": "0" * 40}
+    write_table(pd.DataFrame([row | cells]), tmp_path / "t.parquet", units={}, about=about)
+    gate = {"run": "stories/lfa", "value": 0.1, "value_low": -0.1, "value_high": 0.3, "limit": 0.0}
+    verdicts = {"position": "absent", "winograd": "undecided", "copying": "present"}
+    pd.DataFrame([gate | {"phenomenon": k, "verdict": v} for k, v in verdicts.items()]).to_parquet(
+        tmp_path / "g.parquet"
+    )
+    return tmp_path
+
+
+def one(tmp_path: Path, told: dict[str, Any] | None = None, **cells: Any) -> Any:
+    where = folder(tmp_path, **cells)
+    return judged([TOLD | (told or {})], where, where / "g.parquet").iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "cells", "direction"),
+    [
+        ({}, {}, "holds"),
+        ({"side": "below"}, {}, "opposite"),
+        ({"limit": "0.7"}, {}, "opposite"),
+        ({"limit": "0.7", "side": "below"}, {}, "holds"),
+        ({"limit": "0.45"}, {}, "not resolved at n=10 independent cases, one training seed"),
+        ({"smallest": 0.7}, {}, "negligible: within ±0.7"),
+        ({"has": ["copying"], "does": ["copying"]}, {}, "holds"),
+        ({"has": ["winograd"]}, {}, "holds"),
+        ({"has": ["position"]}, {}, "no such head: position of stories/lfa +0.100 (-0.100 … +0.300), below 0"),
+        (
+            {"does": ["winograd"]},
+            {},
+            "the model cannot do the task: winograd of stories/lfa +0.100 (-0.100 … +0.300), not resolved above 0",
+        ),
+        ({"p": "p"}, {"p": 0.2}, "not resolved at n=10 independent cases, one training seed, corrected"),
+        (
+            {},
+            dict.fromkeys(("delta", "delta_low", "delta_high"), float("nan"))
+            | {"undefined": "delta: none to suppress"},
+            "undefined: none to suppress",
+        ),
+    ],
+)
+def test_a_planted_row_is_judged(tmp_path: Path, told: dict, cells: dict, direction: str) -> None:
+    found = one(tmp_path, told, **cells)
+    assert found["direction"] == direction
+    if "side" in told and not cells:
+        sign = -1 if told["side"] == "below" else 1
+        assert found["difference"] == pytest.approx(sign * (0.5 - float(told.get("limit", 0))))
+        assert found["ci_low"] < found["difference"] < found["ci_high"]
+
+
+def test_p_is_that_of_the_interval() -> None:
+    values = [0.1, 0.4, -0.2, 0.9, 0.5, 0.3]
+    row = estimate(values, range(6))
+    assert student(row["mean"], row["ci_low"], row["ci_high"], 0.0, 6) == pytest.approx(row["p"])
+    limit = stats.ttest_1samp(values, 0.7).pvalue
+    assert student(row["mean"], row["ci_low"], row["ci_high"], 0.7, 6) == pytest.approx(limit)
+    assert student(1.0, 0.0, 9.0, 0.0, 50) == pytest.approx(0.05), "a lopsided interval: the half on the limit's side"
+
+
+def test_claims_of_a_folder_share_one_correction(tmp_path: Path) -> None:
+    where = folder(tmp_path)
+    half = {"limit": "0.4"}  # p .05 each
+    alone = judged([TOLD | half], where, where / "g.parquet").iloc[0]
+    both = judged([TOLD | half, TOLD | half | {"quantity": "r"}], where, where / "g.parquet")
+    assert both["p_holm"].iloc[0] == pytest.approx(2 * alone["p_holm"])
+
+
+def test_the_command_writes_claims_and_how_the_model_was_trained(tmp_path: Path, capsys: Any) -> None:
+    where = folder(tmp_path)
+    (where / CLAIMS).write_text(
+        '[[claim]]\nrun = "stories/lfa"\nquantity = "q"\nwhere = "§1"\ntable = "t.parquet"\nrow = {head = "L0H0"}\n'
+        'value = "delta"\nside = "above"\nunit = "attention"\n',
+        encoding="utf-8",
+    )
+    main([str(where), "--gate", str(where / "g.parquet")])
+    assert "holds" in capsys.readouterr().out
+    assert pd.read_parquet(where / OUT)["direction"].tolist() == ["holds"]
+    made = Tables(where.parent).made(f"{where.name}/t.parquet")
+    assert made == {"scale": "zoo", "tokens": "11,980,800", "commit": "000000000000"}
+
+
+def test_bad_claims_are_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="claims.toml"):
+        main([str(tmp_path)])
+    with pytest.raises(InputError, match="q: result: 0 rows of t.parquet have head=L9H9"):
+        one(tmp_path, {"row": {"head": "L9H9"}})
+    with pytest.raises(InputError, match="the gate"):
+        one(tmp_path, {"has": ["flying"]})
