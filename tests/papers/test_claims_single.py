@@ -1,5 +1,6 @@
 """Claims about one model: verdicts of planted tables, the gate before them, and how the models were trained."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,21 @@ def test_the_command_writes_claims_and_how_the_model_was_trained(tmp_path: Path,
     assert pd.read_parquet(where / OUT)["direction"].tolist() == ["holds"]
     made = Tables(where.parent).made(f"{where.name}/t.parquet")
     assert made == {"scale": "zoo", "tokens": "11,980,800", "commit": "000000000000"}
+
+
+def test_a_row_has_the_dose_of_its_own_model(tmp_path: Path) -> None:
+    """The run of the row, else those of the table, else all of the folder."""
+    where = folder(tmp_path)
+    config = {"training": {"batch_size": 2}, "model": {"n_ctx": 8}}
+    runs = [
+        {"folder": name, "manifest": {"scale": "zoo", "steps": steps}, "config": config}
+        for name, steps in (("stories/lfa", 10), ("stories/pls", 20))
+    ]
+    (where / "trained.json").write_text(json.dumps({"runs": runs}))
+    made = Tables(where.parent).made
+    assert made(f"{where.name}/t.parquet", "stories/pls")["tokens"] == "320"
+    assert made(f"{where.name}/t.parquet")["tokens"] == "160"
+    assert made(f"{where.name}/g.parquet")["tokens"] == "160 to 320"
 
 
 def test_bad_claims_are_told_in_one_line(tmp_path: Path) -> None:
