@@ -5,12 +5,14 @@
 `claims.toml` in the folder says, per claim, which row of which table beside it holds what the claim is about, and on
 which side of which limit it must lie. Of an order between architectures this says nothing: that needs training seeds.
 
-    difference  the measured value − limit, or limit − value where the claim says below; 95 % interval of the table
+    difference  the measured value − limit; limit − value where the claim says below, limit − |value| where it says
+                within; 95 % interval of the table
     p           the named column of the table, else Student's p of that interval on the limit's side, with one degree of
                 freedom less than independent cases; Holm over all claims of the folder
     direction   `papers.comparison.verdicts`, one training seed
 
-Before that the gate (`probes.phenomena`) is asked. `has`: a claim about something that is absent in the model gets "no
+A curve that spans less than the smallest effect of interest (`flat`) is negligible and has no shape to speak of. Before
+all that the gate (`probes.phenomena`) is asked. `has`: a claim about something that is absent in the model gets "no
 such head". `does`: a claim about a task whose log-odds are not resolved above chance gets "the model cannot do the
 task". Beside the table `trained.json` says how the models of all tables of the folder were trained.
 """
@@ -41,6 +43,14 @@ UNITS = {**dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), OF_THE
          "clusters": "independent ones"}  # fmt: skip
 
 
+class Span(TypedDict):
+    """The row and column that say how much a curve spans, in the unit of `smallest`."""
+
+    table: str
+    row: dict[str, str]
+    value: str
+
+
 class Told(TypedDict):
     """A claim of `claims.toml`."""
 
@@ -56,7 +66,7 @@ class Told(TypedDict):
     """Columns and what they hold, so that one row is selected."""
     value: str
     """The column of what was measured."""
-    side: Literal["above", "below"]
+    side: Literal["above", "below", "within"]
     limit: NotRequired[str]
     """As printed, 0 without one."""
     unit: str
@@ -64,6 +74,8 @@ class Told(TypedDict):
     """The smallest effect of interest, where it is not that of the unit."""
     p: NotRequired[str]
     """The column of p, where the limit is 0 and the table corrected over more rows than this one."""
+    flat: NotRequired[Span]
+    """For a claim about the shape of a curve: what it spans."""
     has: NotRequired[tuple[str, ...]]
     """Phenomena that the claim speaks of."""
     does: NotRequired[tuple[str, ...]]
@@ -113,7 +125,9 @@ def judged(claims: Sequence[Told], folder: Path, gate: Path) -> "pd.DataFrame":
 
     beside, gates = Tables(folder), Tables(gate.parent)
     rows = [_row(one, beside, f"{folder / CLAIMS}: {one['quantity']}") for one in claims]
-    instead = {i: why for i, one in enumerate(claims) if (why := absent(one, gates, gate.name))}
+    instead = {
+        i: why for i, one in enumerate(claims) if (why := absent(one, gates, gate.name) or flat(one, rows[i], beside))
+    }
     table = with_verdicts(rows, instead)
     n = table.pop("seeds")
     cases = " independent cases, one training seed"
@@ -134,7 +148,11 @@ def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:
     value, (low, high) = float(found[one["value"]]), interval(one["value"], found)
     clusters = int(next((found[name] for name in INDEPENDENT if name in found), 0))
     p = float(found[one["p"]]) if "p" in one else student(value, low, high, limit, clusters)
+    difference = sign * (value - limit)
     ends = sorted((sign * (low - limit), sign * (high - limit))) if low == low else [low, high]
+    if one["side"] == "within":
+        difference, ends = limit - abs(value), [limit - max(-low, high), limit - max(low, -high, 0.0)]
+        p = max(p, student(value, low, high, -limit, clusters))
     why = reasons(str(found.get("undefined", ""))).get(one["value"], "undefined") if value != value else ""
     row = {
         "claim": f"{one['run']} {one['side']} {text}", "run": one["run"], "quantity": one["quantity"],
@@ -142,7 +160,7 @@ def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:
         "value": value, "smallest": one.get("smallest", SMALLEST.get(one["unit"], float("nan"))),
         "n": int(found.get("n", 0)),
     }  # fmt: skip
-    return measured(row, sign * (value - limit), *ends, p, str(clusters), why)
+    return measured(row, difference, *ends, p, str(clusters), why)
 
 
 def student(value: float, low: float, high: float, limit: float, clusters: int) -> float:
@@ -154,6 +172,18 @@ def student(value: float, low: float, high: float, limit: float, clusters: int) 
         return float("nan")
     df = clusters - 1
     return float(2 * stats.t.sf(abs(value - limit) / half * stats.t.ppf(0.975, df), df))
+
+
+def flat(one: Told, row: dict[str, Any], beside: "Tables") -> str:
+    """That a curve spans nothing of interest; "" where it does, or the claim is about no curve."""
+    from streamscope.papers.claims.ledger import Key
+    from streamscope.papers.comparison.verdicts import NEGLIGIBLE
+
+    if "flat" not in one:
+        return ""
+    of = one["flat"]
+    spans = abs(float(beside.row(Key(of["table"], tuple(of["row"].items()), of["value"], False), CLAIMS)[of["value"]]))
+    return f"{NEGLIGIBLE}: the curve spans only {spans:.2g} {one['unit']}" if spans < row["smallest"] else ""
 
 
 def absent(one: Told, gates: "Tables", name: str) -> str:

@@ -19,6 +19,8 @@ TOLD: Any = {
     "value": "delta", "side": "above", "unit": "attention",
 }  # fmt: skip
 
+FLAT = {"table": "t.parquet", "row": {"head": "L0H0"}, "value": "span"}
+
 
 def folder(tmp_path: Path, **cells: Any) -> Path:
     """A table of one row, .5 (.4 to .6) over ten cases, and a gate."""
@@ -47,6 +49,13 @@ def one(tmp_path: Path, told: dict[str, Any] | None = None, **cells: Any) -> Any
         ({"limit": "0.7", "side": "below"}, {}, "holds"),
         ({"limit": "0.45"}, {}, "not resolved at n=10 independent cases, one training seed"),
         ({"smallest": 0.7}, {}, "negligible: within ±0.7"),
+        ({"side": "within", "limit": "0.7"}, {}, "holds"),
+        ({"side": "within", "limit": "0.5"}, {}, "not resolved at n=10 independent cases, one training seed"),
+        ({"side": "within", "limit": "0.3"}, {}, "opposite"),
+        ({"side": "within", "limit": "0.3"}, {"delta": -0.5, "delta_low": -0.6, "delta_high": -0.4}, "opposite"),
+        ({"side": "within", "limit": "0.3"}, {"delta": 0.0, "delta_low": -0.1, "delta_high": 0.1}, "holds"),
+        ({"flat": FLAT, "smallest": 0.4}, {"span": -0.3}, "negligible: the curve spans only 0.3 attention"),
+        ({"flat": FLAT, "smallest": 0.2}, {"span": -0.3}, "holds"),
         ({"has": ["copying"], "does": ["copying"]}, {}, "holds"),
         ({"has": ["winograd"]}, {}, "holds"),
         ({"has": ["position"]}, {}, "no such head: position of stories/lfa +0.100 (-0.100 … +0.300), below 0"),
@@ -67,7 +76,7 @@ def one(tmp_path: Path, told: dict[str, Any] | None = None, **cells: Any) -> Any
 def test_a_planted_row_is_judged(tmp_path: Path, told: dict, cells: dict, direction: str) -> None:
     found = one(tmp_path, told, **cells)
     assert found["direction"] == direction
-    if "side" in told and not cells:
+    if told.get("side") in ("above", "below") and not cells:
         sign = -1 if told["side"] == "below" else 1
         assert found["difference"] == pytest.approx(sign * (0.5 - float(told.get("limit", 0))))
         assert found["ci_low"] < found["difference"] < found["ci_high"]
