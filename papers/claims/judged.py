@@ -79,6 +79,7 @@ class TrainedRun(TypedDict):
     """What is read of a run behind a table."""
 
     folder: NotRequired[str]
+    preset: NotRequired[str]
     manifest: ScaleAndSteps
     config: HowTrained
 
@@ -126,7 +127,7 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
         "ci_high": high,
         "n": str(one["n"] if "n" in one else one.get("seeds", "")),
         "clusters": str(one.get("clusters", "")),
-        **tables.made(found.file, str(one.get("run", ""))),
+        **tables.made(found.file, str(one.get("run", one.get("preset", "")))),
         "verdict": word,
         "said": said,
         "alone": str(one.get("alone", "")),
@@ -262,7 +263,8 @@ class Tables:
     def made(self, file: str, run: str = "") -> dict[str, str]:
         """Scale and tokens of the runs behind a table, and the commit at which it was measured.
 
-        Of the runs of the folder only `run`, or else those that the table itself names, where they are among them.
+        Of the runs of the folder only `run`, a folder or a preset, or else those that the table itself names, where
+        they are among them.
         """
         if (file, run) not in self._made:
             path = self.results / file
@@ -270,7 +272,7 @@ class Tables:
             trained = path.parent / TRAINED
             runs = read_json(trained, TrainedRuns)["runs"] if trained.is_file() else []
             own = [run] if run else list(about.get("run", []))
-            runs = [one for one in runs if one.get("folder") in own] or runs
+            runs = [one for one in runs if {one.get("folder"), one.get("preset")} & set(own)] or runs
             seen = sorted({_tokens(one) for one in runs})
             self._made[file, run] = {
                 "scale": ", ".join(dict.fromkeys(one["manifest"]["scale"] for one in runs)),

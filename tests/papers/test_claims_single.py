@@ -118,12 +118,13 @@ def test_a_row_has_the_dose_of_its_own_model(tmp_path: Path) -> None:
     where = folder(tmp_path)
     config = {"training": {"batch_size": 2}, "model": {"n_ctx": 8}}
     runs = [
-        {"folder": name, "manifest": {"scale": "zoo", "steps": steps}, "config": config}
+        {"folder": name, "preset": name.split("/")[1], "manifest": {"scale": "zoo", "steps": steps}, "config": config}
         for name, steps in (("stories/lfa", 10), ("stories/pls", 20))
     ]
     (where / "trained.json").write_text(json.dumps({"runs": runs}))
     made = Tables(where.parent).made
     assert made(f"{where.name}/t.parquet", "stories/pls")["tokens"] == "320"
+    assert made(f"{where.name}/t.parquet", "pls")["tokens"] == "320"
     assert made(f"{where.name}/t.parquet")["tokens"] == "160"
     assert made(f"{where.name}/g.parquet")["tokens"] == "160 to 320"
 
