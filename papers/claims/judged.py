@@ -19,7 +19,7 @@ from streamscope.probes.tables import read_about
 from streamscope.probes.undefined import reasons
 
 NAN = float("nan")
-WITH_CI = ("difference", "mean", "value", "share", "area", "delta", "ratio")
+WITH_CI = ("difference", "mean", "value", "share", "area", "delta", "ratio", "slope")
 """Measured columns whose interval is ci_low, ci_high; another column's are NAME_low, NAME_high."""
 WORDS: tuple[tuple[str, Word], ...] = (
     ("holds", "holds"),

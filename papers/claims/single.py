@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 GATE = Path(__file__).resolve().parents[2] / "results" / "specimens" / "phenomena.parquet"
 CLAIMS, OUT = "claims.toml", "claims.parquet"
 NO_HEAD = "no such head"
-INDEPENDENT = ("clusters", "layers")
-"""Columns that say how many independent units an interval has; a slope over depth has layers."""
+INDEPENDENT = ("clusters", "layers", "n")
+"""Columns that say how many independent units an interval has, the first that is there: a slope over depth has layers,
+a table of `papers.lfa` counts independent cases only."""
 OF_THE_ROW = "the unit of the row"
 UNITS = {**dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), OF_THE_ROW), "n": "cases or documents",
          "clusters": "independent ones"}  # fmt: skip
@@ -76,6 +77,8 @@ class Told(TypedDict):
     """The column of p, where the limit is 0 and the table corrected over more rows than this one."""
     flat: NotRequired[Span]
     """For a claim about the shape of a curve: what it spans."""
+    there_is: NotRequired[bool]
+    """Whether the claim is that there is such a thing: resolved on the other side it is absent, as at the gate."""
     has: NotRequired[tuple[str, ...]]
     """Phenomena that the claim speaks of."""
     does: NotRequired[tuple[str, ...]]
@@ -121,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def judged(claims: Sequence[Told], folder: Path, gate: Path) -> "pd.DataFrame":
     """One row per claim with its verdict. Raises `InputError` for a row that no key or two rows have."""
     from streamscope.papers.claims.judged import Tables
-    from streamscope.papers.comparison.verdicts import with_verdicts
+    from streamscope.papers.comparison.verdicts import OPPOSITE, with_verdicts
 
     beside, gates = Tables(folder), Tables(gate.parent)
     rows = [_row(one, beside, f"{folder / CLAIMS}: {one['quantity']}") for one in claims]
@@ -131,7 +134,11 @@ def judged(claims: Sequence[Told], folder: Path, gate: Path) -> "pd.DataFrame":
     table = with_verdicts(rows, instead)
     n = table.pop("seeds")
     cases = " independent cases, one training seed"
-    return table.assign(clusters=n, direction=table["direction"].str.replace(" seeds", cases, regex=False))
+    said = table["direction"].str.replace(" seeds", cases, regex=False)
+    for i, one in enumerate(claims):
+        if one.get("there_is") and said[i].startswith(OPPOSITE):
+            said[i] = f"{NO_HEAD}: {one['quantity']} of {one['run']} not {one['side']} {one.get('limit', '0')}"
+    return table.assign(clusters=n, direction=said)
 
 
 def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:

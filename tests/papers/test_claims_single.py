@@ -49,6 +49,8 @@ def one(tmp_path: Path, told: dict[str, Any] | None = None, **cells: Any) -> Any
         ({"limit": "0.7", "side": "below"}, {}, "holds"),
         ({"limit": "0.45"}, {}, "not resolved at n=10 independent cases, one training seed"),
         ({"smallest": 0.7}, {}, "negligible: within ±0.7"),
+        ({"there_is": True}, {}, "holds"),
+        ({"there_is": True, "limit": "0.7"}, {}, "no such head: q of stories/lfa not above 0.7"),
         ({"side": "within", "limit": "0.7"}, {}, "holds"),
         ({"side": "within", "limit": "0.5"}, {}, "not resolved at n=10 independent cases, one training seed"),
         ({"side": "within", "limit": "0.3"}, {}, "opposite"),
