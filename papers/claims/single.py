@@ -11,10 +11,11 @@ which side of which limit it must lie. Of an order between architectures this sa
                 freedom less than independent cases; Holm over all claims of the folder
     direction   `papers.comparison.verdicts`, one training seed
 
-A curve that spans less than the smallest effect of interest (`flat`) is negligible and has no shape to speak of. Before
-all that the gate (`probes.phenomena`) is asked. `has`: a claim about something that is absent in the model gets "no
-such head". `does`: a claim about a task whose log-odds are not resolved above chance gets "the model cannot do the
-task". Beside the table `trained.json` says how the models of all tables of the folder were trained.
+A curve whose span (`flat`) is not told from 0 has no shape to judge: it is not resolved, or negligible where the whole
+interval lies within ± the smallest effect of interest. Before all that the gate (`probes.phenomena`) is asked. `has`: a
+claim about something that is absent in the model gets "no such head". `does`: a claim about a task whose log-odds are
+not resolved above chance gets "the model cannot do the task". Beside the table `trained.json` says how the models of
+all tables of the folder were trained.
 """
 
 import json
@@ -45,7 +46,7 @@ UNITS = {**dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), OF_THE
 
 
 class Span(TypedDict):
-    """The row and column that say how much a curve spans, in the unit of `smallest`."""
+    """The row and column that say how much a curve spans, in the unit of `smallest`, with its interval."""
 
     table: str
     row: dict[str, str]
@@ -165,7 +166,7 @@ def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:
         "claim": f"{one['run']} {one['side']} {text}", "run": one["run"], "quantity": one["quantity"],
         "where": one["where"], "table": one["table"], "unit": one["unit"], "paper": float("nan"), "printed": text,
         "value": value, "smallest": one.get("smallest", SMALLEST.get(one["unit"], float("nan"))),
-        "n": int(found.get("n", 0)),
+        "n": str(found.get("n", clusters or "")),
     }  # fmt: skip
     return measured(row, difference, *ends, p, str(clusters), why)
 
@@ -182,15 +183,20 @@ def student(value: float, low: float, high: float, limit: float, clusters: int) 
 
 
 def flat(one: Told, row: dict[str, Any], beside: "Tables") -> str:
-    """That a curve spans nothing of interest; "" where it does, or the claim is about no curve."""
+    """That a curve does not show a span; "" where it does, or the claim is about no curve."""
+    from streamscope.papers.claims.judged import interval
     from streamscope.papers.claims.ledger import Key
     from streamscope.papers.comparison.verdicts import NEGLIGIBLE
 
     if "flat" not in one:
         return ""
     of = one["flat"]
-    spans = abs(float(beside.row(Key(of["table"], tuple(of["row"].items()), of["value"], False), CLAIMS)[of["value"]]))
-    return f"{NEGLIGIBLE}: the curve spans only {spans:.2g} {one['unit']}" if spans < row["smallest"] else ""
+    found = beside.row(Key(of["table"], tuple(of["row"].items()), of["value"], False), CLAIMS)
+    low, high = interval(of["value"], found)
+    spans = f"the curve spans {float(found[of['value']]):+.2g} ({low:+.2g} … {high:+.2g}) {one['unit']}"
+    if -row["smallest"] <= low and high <= row["smallest"]:
+        return f"{NEGLIGIBLE}: {spans}"
+    return f"not resolved: {spans}, no shape to judge" if low <= 0 <= high else ""
 
 
 def absent(one: Told, gates: "Tables", name: str) -> str:
