@@ -640,7 +640,8 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
         if classes := [one.__name__ for one in takes if isinstance(one, type)]:
             raise TypeError(f"instrument {name!r} takes data with their defaults: {classes[0]}(), not {classes[0]}")
         made = dataclass(frozen=True, kw_only=True)(cls)
-        taken = {*dir(Instrument), *(one.name for data in (*takes, Arguments) for one in fields(data))}
+        others: tuple[Any, ...] = (*takes, Arguments)
+        taken = {*dir(Instrument), *(one.name for other in others for one in fields(other))}
         if clash := [one.name for one in fields(made) if one.name in taken]:
             raise TypeError(f"instrument {name!r}: the option {clash[0]!r} would hide a method or another option")
         if isinstance(made.runs, str) or isinstance(made.figures, str):

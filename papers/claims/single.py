@@ -168,7 +168,7 @@ def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:
         "value": value, "smallest": one.get("smallest", SMALLEST.get(one["unit"], float("nan"))),
         "n": str(found.get("n", clusters or "")),
     }  # fmt: skip
-    return measured(row, difference, *ends, p, str(clusters), why)
+    return measured(row, difference, ends[0], ends[1], p, str(clusters), why)
 
 
 def student(value: float, low: float, high: float, limit: float, clusters: int) -> float:
