@@ -128,12 +128,16 @@ def test_the_replay_is_a_product_of_decays(optimizer: str) -> None:
 
 
 def test_a_trained_module_that_cannot_act_is_where_the_replay_is() -> None:
-    """The bundled KromCanon: 3,173 steps of training moved its first module by decay alone."""
-    for name in ("kromcanon", "kromcanon-b2"):
+    """The bundled KromCanon: 22,800 steps, 3,173 of the other, moved its first module by decay alone.
+
+    And by what AdamW makes of gradients that are nothing but rounding: logits .002 from where decay takes them.
+    """
+    for name, logits in (("kromcanon", 0.0025), ("kromcanon-b2", 0.0015)):
         run = watch(load(name))
         (first,) = run.idle
         own = run.final[(run.final["metric"] == "distance_static") & (run.final["module"] == first)]["value"]
-        assert isinstance(run.rest, dict) and own.item() == pytest.approx(run.rest[first], abs=1e-3)
+        slope = 3**-0.5  # of ‖H − I‖ by the gap of both factors, largest at p = ½
+        assert isinstance(run.rest, dict) and own.item() == pytest.approx(run.rest[first], abs=slope * logits)
 
 
 def test_weights_from_elsewhere_have_no_replay(runs: dict, tmp_path: Path) -> None:
