@@ -28,6 +28,8 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.disk import Config, Manifest, Snapshot, read_json, write_text
 from streamscope.models.errors import InputError
+from streamscope.models.huggingface.convert import cached_run, foreign, source_name
+from streamscope.models.huggingface.families import FAMILIES
 from streamscope.models.provenance import pick_device
 from streamscope.models.tensors import DIGEST, FORMAT, read_tensors, sha256, write_tensors
 from streamscope.models.text.cache import cache_root
@@ -107,8 +109,6 @@ def run_folder(run_or_path: str | Path) -> Path:
     if not str(run_or_path):
         raise InputError("the name of a run is empty; give a run folder or a bundled model")
     if str(run_or_path).startswith(HUGGING_FACE):
-        from streamscope.models.huggingface.convert import cached_run
-
         return cached_run(str(run_or_path).removeprefix(HUGGING_FACE))
     path = Path(run_or_path)
     if path.is_dir():
@@ -237,8 +237,6 @@ def run_label(folder: Path) -> str:
     if folder.parent == ZOO:
         return f"{STORIES}{folder.name}"
     if folder.parent == cache_root() / "huggingface":
-        from streamscope.models.huggingface.convert import source_name
-
         source = read_json(folder / "manifest.json", dict[str, Any])["source"]
         return f"{HUGGING_FACE}{source_name(Path(source))}"
     return str(folder)
@@ -249,8 +247,6 @@ def model_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     theirs = read_json(path, dict[str, Any]).get("model_type") if path.is_file() else None
     if theirs is not None:
-        from streamscope.models.huggingface.families import FAMILIES
-
         if theirs in FAMILIES:
             raise InputError(f"{folder} is the folder of a Hugging Face model: name it {HUGGING_FACE}{folder}")
         raise InputError(
@@ -302,8 +298,6 @@ def opened(run_or_path: str | Path, *, device: str | torch.device = "cpu", dtype
     Raises `InputError` as `load` and `models.huggingface.bridged.bridge` do.
     """
     if str(run_or_path).startswith(HUGGING_FACE):
-        from streamscope.models.huggingface.convert import foreign
-
         name = str(run_or_path).removeprefix(HUGGING_FACE)
         if foreign(name) is not None:
             from streamscope.models.huggingface.bridged import bridge

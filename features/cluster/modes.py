@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
+from sklearn.cluster import KMeans
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamscope.features.cluster.hdbscan.density import (
@@ -159,8 +160,6 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         return np.where(cluster >= 0, self.numbers_[cluster], -1), probabilities
 
     def _fit_kmeans(self, z: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        from sklearn.cluster import KMeans
-
         if len(z) < self.n_clusters:
             raise ValueError(f"n_samples = {len(z)} distinct rows are fewer than n_clusters = {self.n_clusters}")
         means = KMeans(self.n_clusters, n_init=10, random_state=self.seed).fit(z, sample_weight=weights)

@@ -28,6 +28,7 @@ from streamscope.probes.probe import measure
 from streamscope.probes.prompts import align, check_tokenizer, load_suite
 from streamscope.probes.prompts.alignment import Aligned
 from streamscope.probes.sps import Sps
+from streamscope.probes.sps.measure import summary as preferences
 from streamscope.probes.stats.estimators import ratio_of_sums
 from streamscope.probes.stats.held_out import held_out
 
@@ -175,21 +176,19 @@ def _stability(rows: Rows, table: pd.DataFrame, domain: str, suite: str) -> None
 
 def _preference(rows: Rows, heads: pd.DataFrame, model: Any, aligned: Aligned) -> None:
     """SPS (Eq. 8) of all heads and by layer, raw, and gated where the model has gates."""
-    from streamscope.probes.sps.measure import summary
-
     gates = any(name.endswith("attn.hook_gate") for name in model.hook_dict)
     for reading in ("raw", "gated") if gates else ("raw",):
         probe = Sps(attention=reading)
         table = measure(model, probe, aligned)
         name = "sps" if reading == "raw" else "sps.gated"
         for level in ("all", "layers"):
-            for _, one in summary(table, level).iterrows():
+            for _, one in preferences(table, level).iterrows():
                 where, family = ("", "preference") if level == "all" else (f".{one['head']}", "preference by layer")
                 interval, n = (one["ci_low"], one["ci_high"]), int(one["clusters"])
                 rows.add(f"{name}{where}", family, "attention", one["sps"], sd=one["sd"], interval=interval, n=n,
                          why=why_of(one["undefined"]))  # fmt: skip
         if reading == "raw":
-            each = summary(table, "heads").set_index("head")
+            each = preferences(table, "heads").set_index("head")
             heads["sps"] = each["sps"].reindex(heads["head"]).to_numpy()
 
 

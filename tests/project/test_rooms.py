@@ -117,6 +117,83 @@ def test_a_circle_is_seen() -> None:
     assert imports_of("x", source, {"x.a", "x.b", "x.c"}) == {"x.a", "x.b"}
 
 
+# ---- lazy imports live in one layer ---------------------------------------------------------------
+
+HEAVY = {"torch", "pandas", "sklearn", "scipy", "transformer_lens", "pyarrow", "plotly"}
+"""What a command whose `--help` answers at once must not import."""
+BESIDE = {
+    "benchmarks/clustering/measure.py": {"hdbscan"},  # the peer, an extra
+    "benchmarks/faults/measure.py": {"streamscope.features.extract.measure"},  # of one case: every death is a process
+    "features/cluster/measure.py": {"umap"},  # an extra, slow to compile
+    "models/checkpoint.py": {"streamscope.models.huggingface.bridged"},  # it imports TransformerLens, two seconds
+    "models/export/bridge.py": {  # TransformerLens asks for this file while it is being imported itself
+        "transformer_lens.factories.architecture_adapter_factory", "transformer_lens.model_bridge.sources",
+        "transformers",
+    },
+    "models/huggingface/convert.py": {"huggingface_hub", "huggingface_hub.errors"},  # an extra
+    "models/training/loop.py": {"resource"},  # not on Windows
+    "models/training/parallel.py": {  # of several GPUs only
+        "torch.distributed.checkpoint", "torch.distributed.checkpoint.api", "torch.distributed.device_mesh",
+        "torch.distributed.fsdp",
+    },
+    "models/training/run.py": {"torch.utils.tensorboard"},  # an extra
+}  # fmt: skip
+"""What other files import in functions, and why."""
+
+
+def imports_by_place(source: str) -> tuple[set[str], set[str]]:
+    """(modules imported at the top of a file, modules imported in its functions); not what only types need."""
+    found: tuple[set[str], set[str]] = set(), set()
+
+    def visit(node: ast.AST, inside: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.Import):
+                found[inside].update(alias.name for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                inner = {f"{child.module}.{alias.name}" for alias in child.names} & set(MODULES)
+                found[inside].update(inner or {str(child.module)})
+            visit(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    visit(ast.parse(source), False)
+    return found
+
+
+def is_light(name: str, tops: dict[str, set[str]], seen: set[str]) -> bool:
+    """Does importing a module, and the packages it lies in, import nothing heavy?"""
+    if name.partition(".")[0] in HEAVY:
+        return False
+    parents = {name.rsplit(".", i)[0] for i in range(1, name.count(".") + 1)}
+    others = (tops.get(name, set()) | parents) - seen
+    seen |= others
+    return all(is_light(other, tops, seen) for other in sorted(others))
+
+
+def test_lazy_imports_live_in_one_layer() -> None:
+    """What imports in functions is the light layer, that of commands; elsewhere imports stand at the top, but for those
+    that are named with their reason."""
+    places = {name: imports_by_place(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+    tops = {name: top for name, (top, _) in places.items()}
+    light = {name for name in MODULES if is_light(name, tops, {name})}
+    assert {"streamscope.probes.command", "streamscope.models.train"} <= light
+    assert not {"streamscope.models.transformer", "streamscope.probes.result"} & light
+    strange = {
+        str(path.relative_to(ROOT)): places[name][1]
+        for name, path in MODULES.items()
+        if name not in light and places[name][1]
+    }
+    assert strange == BESIDE
+
+
+def test_a_lazy_import_of_a_heavy_module_is_seen() -> None:
+    assert imports_by_place("import a\ndef f():\n    import b\nclass C:\n    import c\n") == ({"a", "c"}, {"b"})
+    tops = {"x.a": {"x.b"}, "x.b": {"torch.nn"}, "x.c": {"x.d"}, "x.d": {"x.c", "json"}, "x.e": set(), "x.e.f": set()}
+    assert not is_light("x.a", tops, {"x.a"})
+    assert is_light("x.c", tops, {"x.c"})
+    assert not is_light("x.e.f", tops | {"x.e": {"pandas"}}, {"x.e.f"})  # the package is imported first
+
+
 def test_datasets_holds_no_python() -> None:
     assert not list((ROOT / "datasets").rglob("*.py"))
     import datasets
