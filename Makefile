@@ -8,7 +8,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.t
 
 ROOMS := models probes interventions features papers benchmarks
 ZOO := lfa std-t d-cas cfm pls c2 dst-kron llama hdpl gpt2 canon kromcanon kromcanon-b2 std-t-rope
-RUN_llama := llama-adamw
+RUN_llama := llama-muon
 
 # Python compiles what is imported, when it is imported first: all 24,000 files at the install would take two minutes.
 export PYTHONDONTWRITEBYTECODE =
