@@ -111,7 +111,7 @@ def test_a_training_is_in_a_folder_once(tmp_path: Path) -> None:
     assert begin([same], tmp_path) == [one]
 
 
-GRIDS = sorted((ROOT / "results").glob("*/*.toml"))
+GRIDS = sorted(path for path in (ROOT / "results").glob("*/*.toml") if path.name != "claims.toml")
 
 
 @pytest.mark.parametrize("path", some(GRIDS, [p for p in GRIDS if p.stem == "zoo"]), ids=lambda path: path.stem)
