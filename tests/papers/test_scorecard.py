@@ -1,5 +1,7 @@
 """The scorecard: planted quantities whose verdicts are known, η² beside its definition, what is compared with what."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from streamscope.models import load
+from streamscope.models.checkpoint import run_folder
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.papers import scorecard
@@ -142,9 +145,14 @@ def test_written_and_judged_again(tmp_path: Path) -> None:
 
 
 def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "cfm"
+    shutil.copytree(run_folder("stories/cfm"), other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["data"]["train"]["corpus"] = "0" * 64  # other texts
+    (other / "manifest.json").write_text(json.dumps(manifest))
     for argv, line in (
         (["stories/lfa", "stories/lfa"], "are both lfa, seed 0"),
-        (["stories/lfa", "stories/kromcanon-b2"], "cannot be compared"),
+        (["stories/lfa", str(other)], "cannot be compared"),
         (["stories/lfa", "--documents", "1"], "documents must be at least 2"),
         (["--scale", "tiny", "stories/lfa"], "trains the runs itself"),
         (["--tables", str(tmp_path)], "is no folder of a comparison"),
