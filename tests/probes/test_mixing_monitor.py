@@ -128,7 +128,7 @@ def test_the_replay_is_a_product_of_decays(optimizer: str) -> None:
 
 
 def test_a_trained_module_that_cannot_act_is_where_the_replay_is() -> None:
-    """The bundled KromCanon: 22,800 steps, 3,173 of the other, moved its first module by decay alone.
+    """The bundled KromCanons: 22,800 steps moved their first module by decay alone.
 
     And by what AdamW makes of gradients that are nothing but rounding: logits .002 from where decay takes them.
     """
