@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.probes.coherence import Coherence as Coherence
     from streamscope.probes.coreference import Coreference as Coreference
     from streamscope.probes.directions import Directions as Directions
+    from streamscope.probes.dual_path import DualPath as DualPath
     from streamscope.probes.head_groups import HeadGroups as HeadGroups
     from streamscope.probes.heads import Heads as Heads
     from streamscope.probes.linear import Linear as Linear

@@ -16,9 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from streamscope.models.config import Hdpl, ModelConfig
+from streamscope.models.config import ModelConfig
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.hooks import Edit
+from streamscope.models.layers.hdpl import latent_widths
 
 
 class Place(NamedTuple):
@@ -40,18 +41,6 @@ class Place(NamedTuple):
 
 Latents = Mapping[Place, Float[Tensor, "P R"]]
 """z of one prompt, at the positions that an edit acts on."""
-
-
-def latent_widths(config: ModelConfig) -> dict[str, int]:
-    """Path inside a block -> R of the HDPL projections. Raises `InputError` for a model that has none."""
-    rows = config.projections()
-    found = {path: spec.latent_width(i, o) for path, spec, i, o in rows if isinstance(spec, Hdpl)}
-    if not found:
-        raise InputError(
-            f"{config.name} has no HDPL projection and so no latent: train a model that has them, with "
-            "python -m models.train hdpl --data SOURCE --out RUN, or any preset with --set attention.v=hdpl"
-        )
-    return found
 
 
 def parse_places(specs: str | Sequence[str], config: ModelConfig) -> list[Place]:

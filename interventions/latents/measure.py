@@ -17,7 +17,6 @@ from streamscope.interventions.edits.latents import (
     blend_latents,
     check_dims,
     clamp_latents,
-    latent_widths,
     parse_places,
     scale_latents,
 )
@@ -27,6 +26,7 @@ from streamscope.interventions.observe.documents import document_losses
 from streamscope.models.config import ModelConfig
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, Query, run
+from streamscope.models.layers.hdpl import latent_widths
 from streamscope.models.readout import divergences
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, Text, title_of
 from streamscope.probes.documents import OpenText, open_text

@@ -29,11 +29,27 @@ NOISE = 0.01
 """Standard deviation added to a detail path that starts as the identity (authors' code)."""
 
 
-def kl_to_prior(mu: Float[Tensor, "*tokens R"], logvar: Float[Tensor, "*tokens R"]) -> Float[Tensor, "*tokens"]:
-    """KL(N(μ, σ²) ‖ N(0, I)) = −½ Σ_R (1 + log σ² − μ² − σ²), in nats per token, in fp32 at least (HDPL Eq. 8)."""
+def kl_by_dimension(mu: Float[Tensor, "*tokens R"], logvar: Float[Tensor, "*tokens R"]) -> Float[Tensor, "*tokens R"]:
+    """−½ (1 + log σ² − μ² − σ²) of every latent dimension, in nats per token, in fp32 at least (HDPL Eq. 8)."""
     dtype = torch.promote_types(mu.dtype, torch.float32)
     mu, logvar = mu.to(dtype), logvar.to(dtype)
-    return -0.5 * (1 + logvar - mu.square() - logvar.exp()).sum(-1)
+    return -0.5 * (1 + logvar - mu.square() - logvar.exp())
+
+
+def kl_to_prior(mu: Float[Tensor, "*tokens R"], logvar: Float[Tensor, "*tokens R"]) -> Float[Tensor, "*tokens"]:
+    """KL(N(μ, σ²) ‖ N(0, I)), its sum over dimensions (HDPL Eq. 8)."""
+    return kl_by_dimension(mu, logvar).sum(-1)
+
+
+def latent_widths(config: c.ModelConfig) -> dict[str, int]:
+    """Path inside a block (attn.q) -> R of the HDPL projections. Raises `InputError` for a model that has none."""
+    found = {path: spec.latent_width(i, o) for path, spec, i, o in config.projections() if isinstance(spec, c.Hdpl)}
+    if not found:
+        raise InputError(
+            f"{config.name} has no HDPL projection and so no latent: train a model that has them, with "
+            "python -m models.train hdpl --data SOURCE --out RUN, or any preset with --set attention.v=hdpl"
+        )
+    return found
 
 
 class Affine(nn.Linear):

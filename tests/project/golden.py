@@ -66,6 +66,7 @@ COMMANDS = {
     "latents": "interventions.latents hdpl --max-documents 8",
     "mixing_monitor": "probes.mixing_monitor kromcanon",
     "routing": "probes.routing dst-kron",
+    "dual-path": "probes.dual_path hdpl --max-documents 8",
     "features": "features.extract lfa --tier topk --max-tokens 1000",
     "features-raw": "features.extract lfa --max-tokens 1000 --raw",
     "features-core": "features.extract kromcanon --tier core --max-tokens 500 --logits-row next",

@@ -1,0 +1,59 @@
+"""What the two paths of HDPL's projections do: shares of the output, KL by projection and dimension, active units.
+
+    python -m probes.dual_path                                  the bundled hdpl
+    python -m probes.dual_path runs/hdpl --data valid.txt --out paths.parquet
+    python -m probes.dual_path runs/hdpl@all --max-documents 50 --figure paths.svg
+
+Of each projection y = d + g, detail path d = x W_block, global path g = W_dec SiLU(z), over the positions t of
+documents that have a target (HDPL Eq. 1 to 9):
+
+    kl         mean_t KL(N(μ, σ²) ‖ N(0, I)) = mean_t ½ Σ_r (μ_r² + σ_r² − 1 − ln σ_r²), nats per token; by dimension r
+    clamped    share of positions whose KL exceeds ln 2, the paper's bound: there the penalty has no gradient
+    along      Σ_t g·y / Σ_t y·y: how much of the output along itself is the global path's; the detail path has the rest
+    power      Σ_t |g|² / Σ_t (|g|² + |d|²): the same without their cancelling or adding up
+    active     dimensions whose mean varies: Var_t μ_r > .01, A_u of Burda, Grosse and Salakhutdinov 2016
+
+and of the model the loss as it is in training, z = μ + σ ε drawn anew at every position, less the loss at z = μ, which
+is that of evaluation. Units of intervals are documents. A variance over all positions has none.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+from streamscope.models.bounds import Bounds, Count, Seed
+from streamscope.probes.command import main_of
+from streamscope.probes.contract import Documents, Instrument, instrument, need_parts
+from streamscope.probes.figures import HeadMap
+
+
+@instrument("dual_path", Documents(max_documents=200))
+class DualPath(Instrument):
+    """What the detail path and the global path of each HDPL projection do, and what the model loses to its noise.
+
+    KL per token by projection and latent dimension, the share of positions beyond the paper's bound ln 2, the global
+    path's share of the output, active units, and the loss with z drawn less the loss at z = μ (HDPL Eq. 1 to 9).
+    """
+
+    draws: Count = 4
+    """Draws of all latents for the loss as it is in training."""
+    active: Annotated[float, Bounds(low=0.0)] = 0.01
+    """Variance of a dimension's mean over positions from which on it is active."""
+    seed: Seed = 0
+    """Seed of the draws."""
+
+    figures: ClassVar = (
+        HeadMap("along", rows="layer", columns="projection"),
+        HeadMap("kl", rows="layer", columns="projection"),
+        HeadMap("kl", table="dimensions", rows="place", columns="dimension"),
+    )
+    runs: ClassVar = ("stories/hdpl",)
+    quick: ClassVar = {"draws": 2}
+    planted: ClassVar = "tests/probes/test_dual_path.py::test_paths_whose_shares_are_known"
+
+    def check(self, model: Any) -> None:
+        """The model has such projections."""
+        need_parts(model, self.name)
+        self._body().projections_of(model)
+
+
+main = main_of(DualPath, __doc__)
+"""`python -m probes.dual_path`."""

@@ -1,0 +1,7 @@
+"""`python -m probes.dual_path`."""
+
+from streamscope.models.cli import command
+from streamscope.probes.dual_path import main
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,236 @@
+"""The paths of HDPL's projections: sums over the positions of every document, and the loss with latents drawn."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
+from streamscope.models.layers.hdpl import LN2, HdplProjection, kl_by_dimension, latent_widths, take_penalties
+from streamscope.models.readout import IGNORE
+from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
+from streamscope.probes.documents import OpenDocuments
+from streamscope.probes.dual_path import DualPath
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, each
+from streamscope.probes.result import Column, Table, counts, described, key, quantity
+
+READ = ("detail", "global", "mu", "logvar")
+KEYS = ("place", "layer", "projection")
+NATS, SHARE, POWER = "nats per token", "share of the output", "share of both paths' power"
+ROUNDING = 1e-6
+"""Of a document's value in single precision."""
+
+
+def projections_of(model: Any) -> dict[str, HdplProjection]:
+    """{"blocks.L.attn.q": projection}, in the order of layers and use. Raises `InputError` for a model without any."""
+    paths = latent_widths(model.config)
+    named = dict(model.named_modules())
+    return {name: named[name] for i in range(model.config.n_layers) for name in (f"blocks.{i}.{p}" for p in paths)}
+
+
+def observe(how: DualPath, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: projections, their dimensions, and losses at μ and of every draw; units: documents."""
+    opened, projections = data[Documents], projections_of(model)
+    sums, losses = Sums(projections), []
+    for number, (index, tokens, targets) in enumerate(progress(list(opened.batches()))):
+        tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
+        with torch.no_grad(), capture(model, [f"{name}.hook_{what}" for name in projections for what in READ]) as found:
+            at_mean = loss(model, tokens, targets)
+        sums.add(found, index, targets != IGNORE)
+        drawn = [_drawn(how, model, projections, tokens, targets, number, draw) for draw in range(how.draws)]
+        losses.append((index, torch.stack([at_mean, *drawn]).cpu().numpy()))
+    return seen_of(how, model, opened, sums, losses)
+
+
+def loss(model: Any, tokens: Tensor, targets: Tensor) -> Float[Tensor, " B"]:
+    """Summed losses of each row, nats."""
+    return model.losses_from(model.segment(model.embed_tokens(tokens)), targets).double().sum(1)
+
+
+def _drawn(
+    how: DualPath, model: Any, projections: Mapping[str, HdplProjection], tokens: Tensor, targets: Tensor,
+    number: int, draw: int,
+) -> Float[Tensor, " B"]:  # fmt: skip
+    """The same with z = μ + σ ε, from a seed of its own for every batch and draw."""
+    devices = [tokens.device] if tokens.device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices), drawing(projections):
+        torch.manual_seed(int(np.random.SeedSequence([how.seed, number, draw]).generate_state(1)[0]))
+        return loss(model, tokens, targets)
+
+
+@contextmanager
+def drawing(projections: Mapping[str, HdplProjection]) -> Iterator[None]:
+    """Within it the projections draw z as in training; nothing else of the model, as dropout, does."""
+    before = {name: one.training for name, one in projections.items()}
+    try:
+        for one in projections.values():
+            one.training = True
+        yield
+    finally:
+        for name, one in projections.items():
+            one.training = before[name]
+        take_penalties(list(projections.values()))
+
+
+class Sums:
+    """Sums over the positions of every document that have a target, in double precision; each list is in the order of
+    projections, `documents` says which document a row is."""
+
+    def __init__(self, projections: Mapping[str, HdplProjection]) -> None:
+        self.projections, self.documents, self.tokens = projections, list[int](), list[np.ndarray]()
+        names = ("kl", "clamped", "global along", "output", "global", "detail")
+        self.of: dict[str, list[np.ndarray]] = {name: [] for name in names}  # each [projections, rows]
+        self.by_dimension: dict[str, list[np.ndarray]] = {name: [] for name in projections}  # each [rows, R]
+        self.first = {name: torch.zeros(one.rank, dtype=torch.float64) for name, one in projections.items()}
+        self.second = {name: torch.zeros_like(one) for name, one in self.first.items()}
+
+    def add(self, found: Mapping[str, Tensor], index: Any, real: Bool[Tensor, "B T"]) -> None:
+        """Add the rows of a batch."""
+        self.documents += [int(i) for i in index]
+        self.tokens.append(real.sum(1).cpu().numpy())
+        rows: dict[str, list[np.ndarray]] = {name: [] for name in self.of}
+        over: Callable[[Tensor], np.ndarray] = lambda x: (x * real).sum(1).cpu().numpy()  # noqa: E731
+        for name in self.projections:
+            d, g, mu, logvar = (found[f"{name}.hook_{what}"].double() for what in READ)
+            y, kl = d + g, kl_by_dimension(mu, logvar)
+            token = kl.sum(-1)
+            per = {
+                "kl": token, "clamped": (token > LN2).double(), "global along": (g * y).sum(-1),
+                "output": y.square().sum(-1), "global": g.square().sum(-1), "detail": d.square().sum(-1),
+            }  # fmt: skip
+            for what, values in per.items():
+                rows[what].append(over(values))
+            self.by_dimension[name].append((kl * real[..., None]).sum(1).cpu().numpy())
+            self.first[name] += mu[real].sum(0).cpu()
+            self.second[name] += mu[real].square().sum(0).cpu()
+        for what, one in rows.items():
+            self.of[what].append(np.stack(one))
+
+    def total(self, what: str) -> np.ndarray:
+        """[projections, documents], in the order of documents."""
+        return np.concatenate(self.of[what], 1)[:, self.order]
+
+    @property
+    def order(self) -> np.ndarray:
+        """Where each document is among the rows."""
+        return np.argsort(self.documents)
+
+    def dimensions(self) -> np.ndarray:
+        """KL of every dimension of every projection [dimensions, documents]."""
+        return np.concatenate([np.concatenate(rows).T for rows in self.by_dimension.values()])[:, self.order]
+
+    def variance(self, name: str) -> np.ndarray:
+        """Var_t μ_r [R] over all positions."""
+        n = sum(int(one.sum()) for one in self.tokens)
+        mean = self.first[name] / n
+        return (self.second[name] / n - mean.square()).clamp(min=0.0).numpy()
+
+
+def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses: list[Any]) -> Seen:
+    """The sums as observations."""
+    tokens = np.concatenate(sums.tokens)[sums.order].astype(float)
+    some = tokens > 0
+    if not some.any():
+        raise InputError("no document has a token to predict")
+    units = opened.units()[some].reset_index(drop=True)
+    names = [name.split(".") for name in sums.projections]
+    cells = pd.DataFrame([{"place": f"L{i}.{part}", "layer": int(i), "projection": part} for _, i, _, part in names])
+    dims = pd.DataFrame([
+        {**cell, "dimension": r}
+        for cell, one in zip(cells.to_dict("records"), sums.projections.values(), strict=True) for r in range(one.rank)
+    ])  # fmt: skip
+    seen = Seen({}, {}, {"title": f"{title_of(model)}: {opened.title()}, {int(tokens.sum()):,} tokens"}, extra={})
+
+    def block(name: str, unit: str, keys: pd.DataFrame, total: np.ndarray, size: Any, quantity: str = "") -> None:
+        measure = Measure(name=name, unit=unit, resolution=ROUNDING)
+        seen.blocks[name] = Observations(measure=measure, cells=keys, units=units, total=total, size=size)
+        seen.contrasts[name] = each(quantity or name, keys, tested=False)
+
+    def of(what: str) -> np.ndarray:
+        return sums.total(what)[:, some]
+
+    block("kl", NATS, cells, of("kl"), tokens[some])
+    block("clamped", "share of tokens", cells, of("clamped"), tokens[some])
+    block("along", SHARE, cells, *_defined(of("global along"), of("output")))
+    block("power", POWER, cells, *_defined(of("global"), of("global") + of("detail")))
+    block("dimensions", NATS, dims, sums.dimensions()[:, some], tokens[some], "kl")
+    order = np.argsort(np.concatenate([index for index, _ in losses]))
+    total = np.concatenate([one for _, one in losses], 1)[:, order][:, some]
+    draws = range(1, how.draws + 1)
+    block("loss", NATS, pd.DataFrame({"z": ["mean", *(f"draw {d}" for d in draws)]}), total, tokens[some])
+    mean = dict.fromkeys(draws, 1 / how.draws)
+    seen.contrasts["loss"] = [
+        Contrast(quantity="loss", weights={0: 1.0}, null=None),
+        Contrast(quantity="drawn", weights=mean, null=None),
+        Contrast(quantity="delta", weights={**mean, 0: -1.0}),
+    ]
+    seen.extra["variance"] = np.concatenate([sums.variance(name) for name in sums.projections])
+    return seen
+
+
+def _defined(total: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Without the documents in which a projection gives nothing at all, whose shares are 0 / 0."""
+    return np.where(size > 0, total, np.nan), np.where(size > 0, size, 1.0)
+
+
+def tables(how: DualPath, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """projections; dimensions: of each, and whether it is active; loss: at z = μ and drawn."""
+    title, keys = seen.about["title"], list(KEYS)
+    dims, lost = estimates["dimensions"].wide([*keys, "dimension"])
+    dims["variance"] = seen.extra["variance"]
+    dims["active"] = dims["variance"] > how.active
+    frame, missing = estimates["kl"].wide(keys)
+    for name in ("clamped", "along", "power"):
+        other, why = estimates[name].wide(keys)
+        frame = frame.merge(other.drop(columns=["n", "clusters"]), on=keys, validate="one_to_one")
+        missing |= why
+    by_place = dims.groupby("place", sort=False)["active"]
+    frame["active"], frame["dimensions"] = by_place.sum().to_numpy(), by_place.size().to_numpy()
+    dims["active"] = np.where(dims["active"], "yes", "no")
+    losses, undone = estimates["loss"].wide([])
+    return {
+        "projections": Table(frame, PROJECTIONS, missing, title),
+        "dimensions": Table(dims, DIMENSIONS, lost, f"{title}: by latent dimension", "kl", 10),
+        "loss": Table(losses, LOSS, undone, f"{title}: z drawn as in training ({how.draws} draws), and z = μ"),
+    }
+
+
+WHERE = (
+    key("place", "projection", "layer and projection"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0"),
+    Column(name="projection", title="projection", unit="name", shown=False, doc="q, k, v, o, gate, up or down"),
+)
+COUNTS = counts("documents, or windows of them", "documents")
+PROJECTIONS = (
+    *WHERE,
+    *described("along", "global, along y", SHARE, "Σ g·y / Σ y·y; the detail path has the rest", sd="documents"),
+    *described("power", "global, of power", POWER, "Σ |g|² / Σ (|g|² + |d|²)", sd="documents"),
+    *described("kl", "KL", NATS, "KL(N(μ, σ²) ‖ N(0, I)), before any bound", format=".3f", sd="documents"),
+    *described("clamped", "KL > ln 2", "share of tokens", "where the paper's bound takes the penalty's gradient",
+               format=".3f", sd="documents"),
+    Column(name="active", title="active", unit="latent dimensions", format="d", doc="whose mean varies over positions"),
+    Column(name="dimensions", title="of", unit="latent dimensions", format="d", doc="R"),
+    *COUNTS,
+)  # fmt: skip
+DIMENSIONS = (
+    *WHERE,
+    Column(name="dimension", title="dimension", unit="latent dimension", format="d", doc="from 0"),
+    *described("kl", "KL", NATS, "of this dimension", sd="documents"),
+    Column(
+        name="variance", title="variance of μ", unit="variance of μ over tokens", format=".4f", doc="over all positions"
+    ),
+    key("active", "active", "whether that variance is over --active", "yes or no"),
+    *COUNTS,
+)
+LOSS = (
+    *quantity("loss", "z = μ", NATS, "loss as at evaluation", tested=False, format=".4f"),
+    *quantity("drawn", "z drawn", NATS, "mean over draws of the loss as it is in training", tested=False, format=".4f"),
+    *quantity("delta", "Δ loss", NATS, "drawn − at μ", sd="documents"),
+    *COUNTS,
+)

@@ -1,0 +1,141 @@
+"""HDPL's two paths: planted projections whose shares and KL are known, a naive loop, and draws that are known."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tests.tiny
+from streamscope.models import build, load, preset
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
+from streamscope.models.layers import hdpl
+from streamscope.models.readout import IGNORE
+from streamscope.probes.contract import Documents
+from streamscope.probes.dual_path import DualPath
+from streamscope.probes.dual_path.measure import drawing, loss, projections_of
+
+DATA = Documents(max_documents=6, batch_size=4, stride=0)
+
+
+@pytest.fixture(scope="module")
+def run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run folder of a tiny HDPL model."""
+    from streamscope.models.train import main as train
+
+    out = tmp_path_factory.mktemp("runs") / "hdpl"
+    train(tests.tiny.arguments(corpus, out, preset="hdpl"))
+    return out
+
+
+def table(model: Any, name: str = "projections", **options: Any) -> pd.DataFrame:
+    return DualPath(**options).measure(model, DATA).table(name).frame
+
+
+def test_paths_whose_shares_are_known(run: Path) -> None:
+    """A path that is zero has share 0, the other 1; μ and σ that are constants give a KL without variance."""
+    model, b, c = load(run), 0.3, -1.2
+    one, other, third = (projections_of(model)[f"blocks.0.{path}"] for path in ("attn.q", "attn.k", "mlp.up"))
+    with torch.no_grad():
+        one.detail.zero_()
+        other.decoder.weight.zero_()
+        third.mu.weight.zero_()
+        third.mu.bias.fill_(b)
+        third.logvar.weight.zero_()
+        third.logvar.bias.fill_(c)
+    found = table(model).set_index("place")
+    assert found.loc["L0.q", ["along", "power"]].tolist() == [1.0, 1.0]
+    assert found.loc["L0.k", ["along", "power"]].tolist() == [0.0, 0.0]
+    kl = 0.5 * (b**2 + np.exp(c) - 1 - c)
+    assert found.loc["L0.up", "kl"] == pytest.approx(third.rank * kl, rel=1e-5)
+    assert found.loc["L0.up", "clamped"] == float(third.rank * kl > np.log(2))
+    assert found.loc["L0.up", "active"] == 0 and found.loc["L0.up", "dimensions"] == third.rank
+    assert found.loc["L0.q", "active"] > 0
+    dims = table(model, "dimensions").query("place == 'L0.up'")
+    assert dims["kl"].to_numpy() == pytest.approx(kl, rel=1e-5) and set(dims["active"]) == {"no"}
+    with torch.no_grad():
+        one.decoder.weight.zero_()
+    result = DualPath().measure(model, DATA)
+    assert np.isnan(result.table("projections").frame.set_index("place").loc["L0.q", "along"]), "nothing comes of 0 / 0"
+
+
+def test_the_numbers_beside_a_naive_loop(run: Path) -> None:
+    """Position by position and dimension by dimension, as in HDPL Eq. 1 to 9 and in the definition of active units."""
+    model, name = load(run), "blocks.1.attn.v"
+    opened = DATA.of(model)
+    got = {what: np.empty((0, 0)) for what in ("detail", "global", "mu", "logvar")}
+    for row in opened.rows():
+        with torch.no_grad(), capture(model, [f"{name}.hook_{what}" for what in got]) as found:
+            model(torch.tensor([row[: model.config.n_ctx]]))
+        last = min(len(row) - 1, model.config.n_ctx)  # the positions that predict a token
+        for what in got:
+            new = found[f"{name}.hook_{what}"][0, :last].double().numpy()
+            got[what] = np.concatenate([got[what], new]) if got[what].size else new
+    d, g, mu, logvar = (got[what] for what in ("detail", "global", "mu", "logvar"))
+    kl = np.array(
+        [
+            [0.5 * (m**2 + np.exp(v) - 1 - v) for m, v in zip(*both, strict=True)]
+            for both in zip(mu, logvar, strict=True)
+        ]
+    )
+    along = sum(float(a @ (a + b)) for a, b in zip(g, d, strict=True)) / sum(
+        float((a + b) @ (a + b)) for a, b in zip(g, d, strict=True)
+    )
+    power = (g**2).sum() / ((g**2).sum() + (d**2).sum())
+    beyond = sum(one.sum() > np.log(2) for one in kl) / len(kl)
+    variance = mu.var(axis=0)
+    row = table(model).set_index("place").loc["L1.v"]
+    expected = [along, power, kl.sum(1).mean(), beyond, float((variance > 0.01).sum())]
+    assert row[["along", "power", "kl", "clamped", "active"]].to_numpy(float) == pytest.approx(expected, rel=1e-5)
+    dims = table(model, "dimensions").query("place == 'L1.v'")
+    assert dims["kl"].to_numpy() == pytest.approx(kl.mean(0), rel=1e-4)
+    assert dims["variance"].to_numpy() == pytest.approx(variance, rel=1e-4)
+    most = float(np.median(variance))
+    assert table(model, active=most).set_index("place").loc["L1.v", "active"] == (variance > most).sum()
+
+
+def test_draws_that_are_known(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ε = 1 the loss as in training is that of z = μ + σ; with σ = 0 nothing is lost."""
+    model = load(run)
+    projections, s = projections_of(model), 0.8
+    with torch.no_grad():
+        for one in projections.values():
+            one.logvar.weight.zero_()
+            one.logvar.bias.fill_(2 * np.log(s))
+    monkeypatch.setattr(hdpl, "noise", torch.ones_like)
+    row = table(model, "loss").iloc[0]
+    (first, tokens, targets), *others = DATA.of(model).batches()
+    batches, total, count = [(first, tokens, targets), *others], 0.0, 0
+    for _, tokens, targets in batches:
+        with torch.no_grad(), edit(model, {"blocks.*.hook_latent": lambda z, hook: z + s}):
+            total += float(loss(model, tokens, targets).sum())
+        count += int((targets != IGNORE).sum())
+    assert row["drawn"] == pytest.approx(total / count, rel=1e-6)
+    assert row["delta"] == pytest.approx(row["drawn"] - row["loss"], rel=1e-6) and abs(row["delta"]) > 1e-3
+    monkeypatch.undo()
+    with torch.no_grad():
+        for one in projections.values():
+            one.logvar.bias.fill_(-80.0)
+    assert table(model, "loss").iloc[0]["delta"] == 0.0
+
+
+def test_draws_leave_nothing_behind(run: Path) -> None:
+    """Neither the model's mode nor the global generator change; the same seed gives the same loss, another another."""
+    model, state = load(run), torch.random.get_rng_state()
+    first = table(model, "loss")
+    assert not any(one.training for one in model.modules())
+    assert all(one.penalty is None for one in projections_of(model).values())
+    assert torch.equal(torch.random.get_rng_state(), state)
+    pd.testing.assert_frame_equal(first, table(model, "loss"))
+    assert table(model, "loss", seed=1)["drawn"].item() != first["drawn"].item()
+    with pytest.raises(RuntimeError, match="stop"), drawing(projections_of(model)):
+        raise RuntimeError("stop")
+    assert not any(one.training for one in model.modules())
+
+
+def test_a_model_without_such_projections_is_refused() -> None:
+    with pytest.raises(InputError, match="has no HDPL projection"):
+        DualPath().check(build(preset("llama", "tiny")))
