@@ -151,6 +151,9 @@ def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses
         measure = Measure(name=name, unit=unit, resolution=ROUNDING)
         seen.blocks[name] = Observations(measure=measure, cells=keys, units=units, total=total, size=size)
         seen.contrasts[name] = each(quantity or name, keys, tested=False)
+        if not quantity:
+            weights = dict.fromkeys(range(len(keys)), 1 / len(keys))
+            seen.contrasts[name].append(Contrast(quantity=f"mean_{name}", weights=weights, tested=False))
 
     def of(what: str) -> np.ndarray:
         return sums.total(what)[:, some]
@@ -185,19 +188,26 @@ def tables(how: DualPath, seen: Seen, estimates: Mapping[str, Estimates]) -> dic
     dims, lost = estimates["dimensions"].wide([*keys, "dimension"])
     dims["variance"] = seen.extra["variance"]
     dims["active"] = dims["variance"] > how.active
-    frame, missing = estimates["kl"].wide(keys)
-    for name in ("clamped", "along", "power"):
-        other, why = estimates[name].wide(keys)
-        frame = frame.merge(other.drop(columns=["n", "clusters"]), on=keys, validate="one_to_one")
-        missing |= why
+    frame, missing = estimates["kl"].where(quantity="kl").wide(keys)
+    model, lost_of_all = estimates["loss"].wide([])
+    for name in ("kl", "clamped", "along", "power"):
+        if name != "kl":
+            other, why = estimates[name].where(quantity=name).wide(keys)
+            frame = frame.merge(other.drop(columns=["n", "clusters"]), on=keys, validate="one_to_one")
+            missing |= why
+        other, why = estimates[name].where(quantity=f"mean_{name}").wide([])
+        model = pd.concat([other.drop(columns=["n", "clusters"]), model], axis=1)
+        lost_of_all |= why
     by_place = dims.groupby("place", sort=False)["active"]
     frame["active"], frame["dimensions"] = by_place.sum().to_numpy(), by_place.size().to_numpy()
+    model["active"], model["dimensions"] = int(frame["active"].sum()), int(frame["dimensions"].sum())
     dims["active"] = np.where(dims["active"], "yes", "no")
-    losses, undone = estimates["loss"].wide([])
     return {
         "projections": Table(frame, PROJECTIONS, missing, title),
         "dimensions": Table(dims, DIMENSIONS, lost, f"{title}: by latent dimension", "kl", 10),
-        "loss": Table(losses, LOSS, undone, f"{title}: z drawn as in training ({how.draws} draws), and z = μ"),
+        "model": Table(
+            model, MODEL, lost_of_all, f"{title}: means over projections; z drawn as in training, {how.draws} times"
+        ),
     }
 
 
@@ -207,17 +217,28 @@ WHERE = (
     Column(name="projection", title="projection", unit="name", shown=False, doc="q, k, v, o, gate, up or down"),
 )
 COUNTS = counts("documents, or windows of them", "documents")
-PROJECTIONS = (
-    *WHERE,
-    *described("along", "global, along y", SHARE, "Σ g·y / Σ y·y; the detail path has the rest", sd="documents"),
-    *described("power", "global, of power", POWER, "Σ |g|² / Σ (|g|² + |d|²)", sd="documents"),
-    *described("kl", "KL", NATS, "KL(N(μ, σ²) ‖ N(0, I)), before any bound", format=".3f", sd="documents"),
-    *described("clamped", "KL > ln 2", "share of tokens", "where the paper's bound takes the penalty's gradient",
-               format=".3f", sd="documents"),
+
+
+def _shares(prefix: str = "", where: str = "") -> tuple[Column, ...]:
+    """The four numbers of a projection, or their means over all."""
+    means = (
+        ("along", "global, along y", SHARE, "Σ g·y / Σ y·y; the detail path has the rest", ".4f"),
+        ("power", "global, of power", POWER, "Σ |g|² / Σ (|g|² + |d|²)", ".4f"),
+        ("kl", "KL", NATS, "KL(N(μ, σ²) ‖ N(0, I)), before any bound", ".3f"),
+        ("clamped", "KL > ln 2", "share of tokens", "where the paper's bound takes the penalty's gradient", ".3f"),
+    )
+    return tuple(
+        column
+        for name, title, unit, doc, format in means
+        for column in described(f"{prefix}{name}", title, unit, doc + where, format=format, sd="documents")
+    )
+
+
+ACTIVE = (
     Column(name="active", title="active", unit="latent dimensions", format="d", doc="whose mean varies over positions"),
-    Column(name="dimensions", title="of", unit="latent dimensions", format="d", doc="R"),
-    *COUNTS,
-)  # fmt: skip
+    Column(name="dimensions", title="of", unit="latent dimensions", format="d", doc="R, the width of the latent"),
+)
+PROJECTIONS = (*WHERE, *_shares(), *ACTIVE, *COUNTS)
 DIMENSIONS = (
     *WHERE,
     Column(name="dimension", title="dimension", unit="latent dimension", format="d", doc="from 0"),
@@ -228,7 +249,9 @@ DIMENSIONS = (
     key("active", "active", "whether that variance is over --active", "yes or no"),
     *COUNTS,
 )
-LOSS = (
+MODEL = (
+    *_shares("mean_", ", mean over projections"),
+    *ACTIVE,
     *quantity("loss", "z = μ", NATS, "loss as at evaluation", tested=False, format=".4f"),
     *quantity("drawn", "z drawn", NATS, "mean over draws of the loss as it is in training", tested=False, format=".4f"),
     *quantity("delta", "Δ loss", NATS, "drawn − at μ", sd="documents"),

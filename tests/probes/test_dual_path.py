@@ -90,6 +90,11 @@ def test_the_numbers_beside_a_naive_loop(run: Path) -> None:
     row = table(model).set_index("place").loc["L1.v"]
     expected = [along, power, kl.sum(1).mean(), beyond, float((variance > 0.01).sum())]
     assert row[["along", "power", "kl", "clamped", "active"]].to_numpy(float) == pytest.approx(expected, rel=1e-5)
+    whole, each = table(model, "model").iloc[0], table(model)
+    assert whole["mean_kl"] == pytest.approx(each["kl"].mean()) and whole["mean_along"] == pytest.approx(
+        each["along"].mean()
+    )
+    assert (whole["active"], whole["dimensions"]) == (each["active"].sum(), each["dimensions"].sum())
     dims = table(model, "dimensions").query("place == 'L1.v'")
     assert dims["kl"].to_numpy() == pytest.approx(kl.mean(0), rel=1e-4)
     assert dims["variance"].to_numpy() == pytest.approx(variance, rel=1e-4)
@@ -106,7 +111,7 @@ def test_draws_that_are_known(run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             one.logvar.weight.zero_()
             one.logvar.bias.fill_(2 * np.log(s))
     monkeypatch.setattr(hdpl, "noise", torch.ones_like)
-    row = table(model, "loss").iloc[0]
+    row = table(model, "model").iloc[0]
     (first, tokens, targets), *others = DATA.of(model).batches()
     batches, total, count = [(first, tokens, targets), *others], 0.0, 0
     for _, tokens, targets in batches:
@@ -119,18 +124,18 @@ def test_draws_that_are_known(run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with torch.no_grad():
         for one in projections.values():
             one.logvar.bias.fill_(-80.0)
-    assert table(model, "loss").iloc[0]["delta"] == 0.0
+    assert table(model, "model").iloc[0]["delta"] == 0.0
 
 
 def test_draws_leave_nothing_behind(run: Path) -> None:
     """Neither the model's mode nor the global generator change; the same seed gives the same loss, another another."""
     model, state = load(run), torch.random.get_rng_state()
-    first = table(model, "loss")
+    first = table(model, "model")
     assert not any(one.training for one in model.modules())
     assert all(one.penalty is None for one in projections_of(model).values())
     assert torch.equal(torch.random.get_rng_state(), state)
-    pd.testing.assert_frame_equal(first, table(model, "loss"))
-    assert table(model, "loss", seed=1)["drawn"].item() != first["drawn"].item()
+    pd.testing.assert_frame_equal(first, table(model, "model"))
+    assert table(model, "model", seed=1)["drawn"].item() != first["drawn"].item()
     with pytest.raises(RuntimeError, match="stop"), drawing(projections_of(model)):
         raise RuntimeError("stop")
     assert not any(one.training for one in model.modules())
