@@ -13,7 +13,7 @@ from streamscope.features.extract import Extract
 from streamscope.features.schema import Tier
 from streamscope.models import build
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import capture
+from streamscope.models.hooks import attached, capture
 from streamscope.models.readout import top_two
 from tests.features.naive import k_star, kappa, naive_features
 
@@ -306,6 +306,27 @@ def test_a_hook_that_does_not_fire_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(model, "layer_norm", lambda layer: torch.nn.Identity())
     with pytest.raises(InputError, match="^hooks that did not fire: ln_final.hook_normalized$"):
         reader.read(documents(5))
+    silent = sorted(name for name in model.hook_dict if name.endswith(("attn.hook_q", "attn.hook_z")))
+    assert len(silent) == 6
+
+    def some(model: Any, hooks: list[Any]) -> Any:
+        return attached(model, [one for one in hooks if one[0] not in silent])
+
+    monkeypatch.setattr("streamscope.features.compute.reader.attached", some)
+    with pytest.raises(InputError, match=f"^hooks that did not fire: {', '.join(silent[:5])}$"):
+        FeatureReader(model, Extract(), raw=silent).read(documents(5))
+
+
+def test_a_layer_without_a_gate_has_not_that_of_the_layer_before() -> None:
+    model, docs = model_of("pls"), documents(9)
+    model.blocks[2].attn.gate = None
+    reader = FeatureReader(model, Extract())
+    found = dict(zip((column.name for column in reader.columns), reader.read(docs).X.T, strict=True))
+    with torch.no_grad(), capture(model, "blocks.2.attn.hook_pattern") as seen:
+        model(torch.tensor([docs[0][:-1]]))
+    before = seen["blocks.2.attn.hook_pattern"][0].tril(-1).amax(-1)
+    for head in (0, 1):
+        np.testing.assert_allclose(found[f"head_act_final_L2H{head}"], before[head].numpy(), rtol=1e-5)
 
 
 def test_top_two_across_tiles_with_ties(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,5 +387,9 @@ def test_bad_input() -> None:
     damaged = "the weights of this run are damaged$"
     with pytest.raises(InputError, match=f"^features are not finite: {damaged}"):
         FeatureReader(model, Extract()).read([[3, 3, 3]])
-    with pytest.raises(InputError, match=f"^blocks.0.attn.hook_z is not finite: {damaged}"):
-        FeatureReader(model, Extract(), raw=("blocks.0.attn.hook_z",)).read([[3, 3, 3]])
+    for ids in ([3, 3, 3], [1, 3, 3]):  # one damaged position among whole ones is enough
+        with pytest.raises(InputError, match=f"^blocks.0.attn.hook_z is not finite: {damaged}"):
+            FeatureReader(model, Extract(), raw=("blocks.0.attn.hook_z",)).read([ids])
+    foreign = type("GPT2Model", (), {"__module__": "transformers.models.gpt2", "training": False})()
+    with pytest.raises(InputError, match="^a GPT2Model of transformers has none of the hooks that are read here"):
+        FeatureReader(foreign, Extract())

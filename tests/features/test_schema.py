@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+import torch
 
-from streamscope.features.compute.formulas import columns
+from streamscope.features.compute.attention import AttentionStats
+from streamscope.features.compute.formulas import Seen, Shape, Trajectory, columns, compute, family
 from streamscope.features.extract import Extract
 from streamscope.models.errors import InputError
 
@@ -151,6 +153,49 @@ def test_every_column_says_what_it_is(tier: Any) -> None:
     assert told == TIERS[tier]
     final = {c.name for c in found if c.constant}
     assert final == {c.name for c in found if "_final_L0" in c.name}
+
+
+def test_what_is_of_the_final_layer_says_so_whatever_the_depth() -> None:
+    for tier in ("core", "topk"):
+        found = columns(3, 1, Extract(tier=tier, anchor_heads=("all",), entity_heads=("all",)))
+        final = {c.name for c in found if c.layer == 2 and c.head is None and c.component != "trajectory"}
+        assert final == ({"confidence", "context_span"} if tier == "core" else {"attn_span_final", "local_mass_final"})
+
+
+def two_layers(n: int = 3) -> Seen:
+    """What one head of two layers showed at n positions: nothing."""
+    nothing = torch.zeros(n, 1)
+    predicted, p = torch.tensor([[5], [7]]).expand(2, n), torch.full((2, n), 0.25)
+    trajectory = Trajectory(predicted, p, p, p[0])
+    return Seen(Shape(2, 1, Extract()), trajectory, predicted[1], [AttentionStats(nothing, nothing, nothing)] * 2)
+
+
+def test_a_family_names_what_its_function_gives() -> None:
+    def pairs(seen: Seen) -> torch.Tensor:
+        return torch.arange(12.0).reshape(3, 2, 2)
+
+    axes = {"a": "xy", "layer": range(2)}
+    told = ("v_{a}_L{layer}", "kind", "unit", "source")
+    fixed = family(*told, "a formula", lambda shape: axes)(pairs)
+    assert {name: x.tolist() for name, x in fixed.named(two_layers()).items()} == {
+        "v_x_L0": [0, 4, 8], "v_x_L1": [1, 5, 9], "v_y_L0": [2, 6, 10], "v_y_L1": [3, 7, 11]}  # fmt: skip
+    shape = two_layers().shape
+    said = [(c.name, c.component, c.layer, c.unit, c.source, c.formula) for c in fixed.columns(shape)]
+    assert said[2] == ("v_y_L0", "kind", 0, "unit", "source", "a formula") and len(said) == 4
+    placed = family(*told, lambda shape, place: f"{place['a']} of {shape.n_layers}", lambda shape: axes,
+                    layer=lambda shape, place: 7)(pairs)  # fmt: skip
+    assert [(c.formula, c.layer) for c in placed.columns(shape)] == [("x of 2", 7)] * 2 + [("y of 2", 7)] * 2
+    short = family(*told, "a formula", lambda shape: {"a": "xyz", "layer": range(2)})(pairs)
+    with pytest.raises(AssertionError, match=r"^v_\{a\}_L\{layer\}: torch.Size\(\[3, 2, 2\]\)"):
+        short.named(two_layers())
+    alone = family("v", *told[1:], "a formula")(lambda seen: torch.arange(3.0))
+    assert alone.named(two_layers())["v"].tolist() == [0, 1, 2] and [c.layer for c in alone.columns(shape)] == [None]
+
+
+def test_some_features_in_their_order_as_numbers_of_one_kind() -> None:
+    by_name = {c.name: c for c in columns(2, 1, Extract())}
+    found = compute(two_layers(), [by_name["kappa"], by_name["k_star"]])
+    assert found.tolist() == [[1, 2]] * 3 and found.dtype == torch.float32, "counts too, where there is nothing else"
 
 
 def test_what_options_change_in_the_words() -> None:
