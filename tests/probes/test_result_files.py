@@ -273,7 +273,8 @@ def test_where_a_table_can_be_written(tmp_path: Path) -> None:
     for name in ("x.csv", "x.parquet"):
         assert check_out(tmp_path / "new" / name) == tmp_path / "new" / name
     assert not list((tmp_path / "new").iterdir())
-    lists = Result({"m": Table(pd.DataFrame({"a": [1], "b": [[1, 2]]}), (key("a", "a", "a"), key("b", "b", "b")))})
+    frame = pd.DataFrame({"a": [1], "b": [[1, 2]], "c": [[3]]})
+    lists = Result({"m": Table(frame, tuple(key(name, name, name) for name in frame))})
     with pytest.raises(InputError, match=f"^{tmp_path}/x.csv: b holds lists, which CSV cannot; write .parquet$"):
         lists.save(tmp_path / "x.csv")
     with pytest.raises(
@@ -304,7 +305,7 @@ def test_only_snapshots_are_drawn_over_steps() -> None:
 def test_names_of_tables_that_cannot_be_files(tmp_path: Path) -> None:
     for name in ("a/b", "", ".", "..", "observations"):
         with pytest.raises(InputError, match=f"^a table called {name!r} cannot be a file; name it otherwise$"):
-            replace(whole(), tables={"one": table(), name: table()}).save(tmp_path / "r.parquet")
+            replace(whole(), tables={"one": table(), name: table(), "b/c": table()}).save(tmp_path / "r.parquet")
     assert not list(tmp_path.iterdir())
 
 
