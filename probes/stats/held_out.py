@@ -55,7 +55,7 @@ def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
 def best_head(table: pd.DataFrame) -> tuple[int, int, str]:
     """(layer, index, name) of the head with the largest Top-1, then the largest mean attention."""
     scores = table.groupby(["layer", "index", "head"])[["hit", "attention"]].mean()
-    layer, index, name = scores.sort_values(["hit", "attention"], ascending=False, kind="stable").index[0]
+    layer, index, name = scores.sort_values(["hit", "attention"], ascending=False).index[0]
     return int(layer), int(index), str(name)
 
 

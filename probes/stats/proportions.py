@@ -49,7 +49,7 @@ def proportion(hits: ArrayLike, clusters: ArrayLike | None = None, confidence: f
     x = _hits(hits, "hits")
     within = read_clusters(clusters, len(x))
     p = float(x.mean())
-    if clusters is not None and within.count < 2:
+    if within.count < 2:
         raise InputError(f"an interval needs at least two clusters, got {within.count}")
     low, high = wilson(x, None if clusters is None else within, confidence)
     return Estimate(p, float(np.sqrt(p * (1 - p))), low, high, within.count)

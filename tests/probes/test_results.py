@@ -258,7 +258,7 @@ def test_names_that_would_hide_something_are_refused() -> None:
 def test_a_table_without_a_description_is_refused() -> None:
     frame = pd.DataFrame({"a": [1.0, np.nan]})
     with pytest.raises(InputError, match="'a' has no title, unit and doc"):
-        Table(frame, ())
+        Table(frame.assign(b=1.0), ())
     told = {"name": "a", "title": "a", "unit": "nats", "doc": "a"}
     for what in told:
         line = f"^column '{'' if what == 'name' else 'a'}' has no {what}; say what it is, and what it is counted in$"
@@ -269,7 +269,7 @@ def test_a_table_without_a_description_is_refused() -> None:
     with pytest.raises(InputError, match="^table 'gains': a of row 0 has a value and a reason for having none$"):
         Table(frame, (column,), {(0, "a"): "why"}, "gains")
     with pytest.raises(InputError, match="^table 'gains': column 'b' is described, but not there$"):
-        Table(frame, (column, Column(name="b", title="b", unit="nats", doc="b")), title="gains")
+        Table(frame, (column, replace(column, name="b"), replace(column, name="c")), title="gains")
 
 
 def test_what_a_cell_says() -> None:

@@ -231,9 +231,9 @@ def test_bootstrap_of_what_some_resamples_lack_is_quiet() -> None:
         (lambda: cluster_bootstrap(ratio, np.full(9, np.nan), np.ones(9)), "finite totals"),
         (lambda: proportion([0.5, 1]), "true or false"),
         (lambda: proportion([True]), "at least two cases"),
-        (lambda: proportion([True, False], [1, 1]), "at least two clusters"),
+        (lambda: proportion([True, False], [1, 1]), "^an interval needs at least two clusters, got 1"),
         (lambda: paired_proportions([1, 0, 1], [1, 0]), "equal lengths, got 3 and 2"),
-        (lambda: paired_proportions([1, 0], [0, 0], [1, 1]), "at least two clusters"),
+        (lambda: paired_proportions([1, 0], [0, 0], [1, 1]), "^an interval needs at least two clusters, got 1"),
     ],
 )
 def test_bad_input_is_one_line(call, message: str) -> None:

@@ -185,7 +185,7 @@ def test_rank_by_hand() -> None:
         (lambda: cohens_d([1, 2, 3], [1, 2], "d_z"), "needs pairs"),
         (lambda: d_interval([1, 2, 3], [1, 2]), "equal lengths"),
         (lambda: compare_seeds([], [1.0]), "first group: needs at least 1"),
-        (lambda: compare_seeds([1.0], [np.nan]), "second group"),
+        (lambda: compare_seeds([1.0], [np.nan]), "^second group: 1 of 1"),
         (lambda: sign_flip([1, 2], ["a", "a"]), "^a sign-flip test needs at least two clusters, got 1"),
         (lambda: sign_flip([1.0]), "^differences: needs at least 2"),
         (lambda: relabel([1.0], [2.0]), "more seeds"),
