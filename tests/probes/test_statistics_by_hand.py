@@ -151,6 +151,7 @@ def test_differences_of_shares_stay_within_one() -> None:
     assert paired_proportions(*up).ci_high == 1 and paired_proportions(*up).ci_low == -1
     assert paired_proportions(*down).ci_low == -1 and paired_proportions(*down).ci_high == 1
     assert paired_proportions(one, one).p == 1 and paired_proportions(one, none).clusters == 4
+    assert paired_proportions(one, none).p == pytest.approx(2 / 2**4) == paired_proportions(none, one).p
     narrow, wide = (paired_proportions([1] * 20, [0, 1] * 10, confidence=c) for c in (0.9, 0.95))
     p12, p21 = 11 / 22, 1 / 22
     half = stats.norm.ppf(0.95) * np.sqrt((p12 + p21 - (p12 - p21) ** 2) / 22)
@@ -298,6 +299,8 @@ def test_dealt_labels_of_single_words_are_those_of_the_task() -> None:
     assert all(np.bincount(row).tolist() == [3, 2, 2] for row in draws)
     share = np.stack([(draws == k).mean(0) for k in range(3)], 1)  # of every word: no word prefers a label
     assert np.abs(share - [3 / 7, 2 / 7, 2 / 7]).max() < 0.12
+    big = [dealt(np.array([0, 0, 1, 2]), np.array([0, 0, 1, 1]), rng)[0] for _ in range(400)]
+    assert abs(np.mean(big) - 0.5) < 0.1, "of labels that are equally far behind none comes first"
     words = np.array([0, 0, 0, 0, 1, 1, 2, 2])
     for row in (dealt(words, np.array([0, 1] * 4), rng) for _ in range(20)):
         assert row.sum() == 4 or abs(row.sum() - 4) <= 2
