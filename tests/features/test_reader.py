@@ -258,6 +258,8 @@ def test_a_model_in_bf16_has_its_attention_summed_in_fp32() -> None:
     found = attention_stats(pattern, window=512, distance=True)
     assert found.mass.dtype == torch.float32 and float(found.mass[0, -1, 0]) == float(found.local[0, -1, 0]) == 1.0
     assert attention_stats(pattern[..., :3, :3].double()).mass.dtype == torch.float64
+    gate, stats = torch.rand(1, 513, 1, 7, generator=torch.Generator().manual_seed(0)).bfloat16(), found
+    assert gated(stats, gate, Extract()).mass.equal(gate.float().mean(-1) * stats.mass), "and its gates averaged"
     read = FeatureReader(model_of("pls").bfloat16(), Extract(), raw=("blocks.1.attn.hook_z",)).read(documents(5))
     assert read.X.dtype == read.raw["blocks.1.attn.hook_z"].dtype == np.float32
 
