@@ -113,7 +113,7 @@ def rank_among(observed: float, draws: ArrayLike, *, alternative: Alternative = 
     n = len(x)
     above, below = (1 + int((x >= observed).sum())) / (1 + n), (1 + int((x <= observed).sum())) / (1 + n)
     p = {"greater": above, "less": below, "two-sided": min(1.0, 2 * min(above, below))}[alternative]
-    p_min = min(1.0, (2 if alternative == "two-sided" else 1) / (1 + n))
+    p_min = (2 if alternative == "two-sided" else 1) / (1 + n)
     return Counted(float(observed - x.mean()), p, p_min, n, True)
 
 

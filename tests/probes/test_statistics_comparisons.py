@@ -134,6 +134,8 @@ def test_sign_flips_of_many_clusters_are_sampled_with_a_seed() -> None:
     assert one == sign_flip(x, seed=1) and not one.exact and one.p_min == 2 / 10000
     assert one.p == pytest.approx(other.p, abs=0.02)
     assert one.p == pytest.approx(stats.ttest_1samp(x, 0).pvalue, abs=0.02)
+    few = sign_flip(x, resamples=99).p * 100 / 2  # patterns as extreme, of 99 and the one that was seen
+    assert few == pytest.approx(round(few)) and few > 1
 
 
 def test_sign_flips_are_counted_as_long_as_they_are_few() -> None:
@@ -156,10 +158,14 @@ def test_relabelling_by_enumeration() -> None:
     tails = [(np.array(found) >= observed - 1e-9).mean(), (np.array(found) <= observed + 1e-9).mean()]
     c = relabel(a, b)
     assert c.exact and c.p == pytest.approx(min(1, 2 * min(tails))) and c.p_min == 2 / 35
+    assert c.statistic == pytest.approx(observed)
+    assert [relabel(a, b, alternative=side).p for side in ("greater", "less")] == pytest.approx(tails)
     many = RNG.normal(size=10), RNG.normal(size=10)
     assert not relabel(*many).exact and relabel(*many).p_min == 2 / 10_000
     assert relabel(*many, alternative="less").p_min == 1 / 10_000 and relabel(*many, resamples=99).p_min == 2 / 100
     assert relabel(*many, seed=1) == relabel(*many, seed=1) != relabel(*many, seed=2)
+    few = relabel(*many, resamples=99).p * 100 / 2
+    assert few == pytest.approx(round(few)) and few > 1
     assert relabel(a, b, alternative="greater").p_min == 1 / 35 and relabel(a, b, resamples=35).exact
     with pytest.raises(InputError, match="relabelling 2 against 1 units: two in each group are needed"):
         relabel([1.0, 2.0], [5.0])
@@ -170,7 +176,7 @@ def test_rank_by_hand() -> None:
     draws = np.arange(20.0)
     assert rank_among(19.5, draws, alternative="greater").p == pytest.approx(1 / 21)
     assert rank_among(19.0, draws, alternative="greater").p == pytest.approx(2 / 21)
-    assert rank_among(19.5, draws).p == pytest.approx(2 / 21)
+    assert rank_among(19.5, draws).p == pytest.approx(2 / 21) and rank_among(19.5, draws).statistic == 10
     assert rank_among(0.0, draws, alternative="less").p == pytest.approx(2 / 21)
     c = rank_among(9.5, draws)
     assert (c.p, c.p_min, c.n, c.statistic, c.exact) == (1, pytest.approx(2 / 21), 20, 0, True)

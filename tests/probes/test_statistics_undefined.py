@@ -112,6 +112,7 @@ def test_corrections_are_those_of_statsmodels(monkeypatch: pytest.MonkeyPatch) -
     [
         (lambda: correct([NAN, NAN]), "^no p to correct: every cell of the family is undefined$"),
         (lambda: correct([0.5, 1.2]), r"^p must lie in \[0, 1\]$"),
+        (lambda: correct([0.5, -0.2]), r"^p must lie in \[0, 1\]$"),
         (lambda: undefined.mark(table(), ["ps"], [True] * 3, "x"), "unknown column 'ps': did you mean p"),
         (lambda: undefined.mark(table(), ["head"], [True] * 3, "x"), "only floats"),
         (lambda: undefined.mark(table(), ["p"], [True], "x"), "3 rows but a mask"),
