@@ -188,8 +188,12 @@ def test_rank_by_hand() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: cohens_d([1, 2, 3], [1, 2], "d_z"), "needs pairs"),
-        (lambda: d_interval([1, 2, 3], [1, 2]), "equal lengths"),
+        (lambda: cohens_d([1, 2, 3], [1, 2], "d_z"), "^d_z needs pairs of cases, got 3 and 2 values$"),
+        (lambda: cohens_d([1], [1, 2]), "^condition: needs at least 2"),
+        (lambda: cohens_d([1, 2], [1]), "^baseline: needs at least 2"),
+        (lambda: d_interval([1, 2, 3], [1, 2]), "^an interval of d over pairs needs equal lengths, got 3 and 2$"),
+        (lambda: d_interval([1], [1, 2]), "^condition: needs at least 2"),
+        (lambda: d_interval([1, 2], [1]), "^baseline: needs at least 2"),
         (lambda: compare_seeds([], [1.0]), "first group: needs at least 1"),
         (lambda: compare_seeds([1.0], [np.nan]), "^second group: 1 of 1"),
         (lambda: sign_flip([1, 2], ["a", "a"]), "^a sign-flip test needs at least two clusters, got 1"),
