@@ -389,9 +389,9 @@ def test_bad_input() -> None:
     damaged = "the weights of this run are damaged$"
     with pytest.raises(InputError, match=f"^features are not finite: {damaged}"):
         FeatureReader(model, Extract()).read([[3, 3, 3]])
-    for ids in ([3, 3, 3], [1, 3, 3]):  # one damaged position among whole ones is enough
-        with pytest.raises(InputError, match=f"^blocks.0.attn.hook_z is not finite: {damaged}"):
-            FeatureReader(model, Extract(), raw=("blocks.0.attn.hook_z",)).read([ids])
+    for hook in ("blocks.0.attn.hook_z", "blocks.0.attn.hook_q"):  # queries: one position damaged, one whole
+        with pytest.raises(InputError, match=f"^{hook} is not finite: {damaged}"):
+            FeatureReader(model, Extract(), raw=(hook,)).read([[1, 3, 3]])
     foreign = type("GPT2Model", (), {"__module__": "transformers.models.gpt2", "training": False})()
     with pytest.raises(InputError, match="^a GPT2Model of transformers has none of the hooks that are read here"):
         FeatureReader(foreign, Extract())
