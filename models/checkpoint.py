@@ -39,8 +39,8 @@ from streamscope.models.transformer import StreamTransformer
 DTYPES = ("fp32", "bf16")
 ZOO = Path(__file__).parent / "zoo"
 NAMES = (
-    "lfa", "std-t", "d-cas", "cfm", "pls", "c2", "dst-kron", "llama", "hdpl", "gpt2", "canon", "kromcanon",
-    "kromcanon-b2", "std-t-rope",
+    "lfa", "std-t", "d-cas", "cfm", "pls", "c2", "dst-dense", "dst-kron", "llama", "hdpl", "gpt2", "canon", "kromcanon",
+    "kromcanon-b2", "kromcanon-bf16", "std-t-rope",
 )  # fmt: skip
 
 WITH_SNAPSHOTS = ("lfa", "std-t-rope")
