@@ -4,7 +4,7 @@
     python -m tests.project.golden compare runs/golden           now: equal to 1e-6 (p to 1e-4), or each difference
     python -m tests.project.golden compare runs/golden --only ablate pds
 
-A column that was renamed on purpose is listed in `RENAMED`, one that was dropped in `GONE`, with the reason.
+A column that a refactor renames on purpose is listed in `RENAMED`, one that it drops in `GONE`, with the reason.
 """
 
 import argparse
@@ -81,132 +81,10 @@ COMMANDS = {
     "token_effects": "interventions.token_effects lfa --heads L5.* --max-tokens 1000",
     "phenomena": "probes.phenomena lfa --only repeats capitalization --sequences 4",
 }
-ESTIMATE = {"sd": "sd", "ci_low": "low", "ci_high": "high", "p": "p", "p_holm": "p_holm"}
-
-
-def long_names(quantity: str) -> dict[str, str]:
-    """The columns of an estimate are called after it: ci_low of the difference is difference_low."""
-    return {old: f"{quantity}_{new}" for old, new in ESTIMATE.items()}
-
-
-ABLATE = {
-    **long_names("delta"), "loss": "edited", "condition": "edited", "difference": "delta",
-    "p_above": "above_p", "p_above_holm": "above_p_holm",
-    "p_interaction": "interaction_p", "p_interaction_holm": "interaction_p_holm",
-}  # fmt: skip
-RENAMED = {"amplify": long_names("delta"), "amplify/areas": long_names("area"),
-           "steer_heads": {
-               "mean": "level", "sd": "level_sd", "ci_low": "level_low", "ci_high": "level_high", "p": "change_p",
-               "p_holm": "change_p_holm",
-           },
-           "steer_heads/curves": {},
-           "linear": {**long_names("accuracy"), "groups": "clusters"},
-           "streams": long_names("delta"), "steer": {"documents": "n"},
-           "suppress": {**long_names("delta"), "difference": "delta", "condition": "edited"},
-           "ablation_effects": {
-               **long_names("delta"), "sd": "spread", "difference": "delta", "condition": "edited",
-               "p_above": "above_p", "p_above_holm": "above_p_holm",
-           },
-           "ablation_effects/diagonality": {},
-           "latents": {**long_names("delta"), "value": "amount"},
-           "hydra": {}, "hydra/layers": {**long_names("compensation"), "mean": "compensation"},
-           "suppress/asymmetry": {**long_names("asymmetry"), "difference": "asymmetry", "pairs": "n"},
-           "suppress/ranking": long_names("difference"), "suppress/controls": {},
-           "phenomena": long_names("value"), "pds": long_names("difference"), "ablate": ABLATE,
-           "sps": long_names("sps"),
-           "coherence": long_names("log_odds"), "coreference": {}, "heads": long_names("mean"),
-           "specialization": long_names("value"),
-           "head_groups": long_names("held_out"), "routing/heads": long_names("over_even"),
-           "cluster/depth": {**long_names("share"), "tokens": "group", "n": "tokens"},
-           "cluster/agreement": long_names("value"), "cluster": {}, "profile": {},
-           "predict_effects": {"ci_low": "r2_low", "ci_high": "r2_high"},
-           "patch": {"sd": "recovery_sd", "ci_low": "recovery_low", "ci_high": "recovery_high", "p": "effect_p",
-                     "p_holm": "effect_p_holm"}}  # fmt: skip
-"""By the command's name up to the first hyphen, or that and a table's name."""
-GONE = {
-    "cluster": {"undefined": "reasons name the new columns"},
-    "directions": {
-        "run": "a column where several runs are measured", "undefined": "reasons name the new columns",
-        "run_a": "runs are called by their titles, as in every table", "run_b": "as run_a",
-    },
-    "linear": {
-        "undefined": "reasons name the new columns", "accuracy_sd": "between independent groups now, as everywhere"
-    },
-    "steer_heads": {
-        "undefined": "reasons name the new columns", "model": "a table per run; the control is in the differences"
-    },
-    "steer": {"undefined": "reasons name the new columns", "sample": "samples are a table of their own"},
-    "streams": {"undefined": "reasons name the new columns"},
-    "ablation_effects": {
-        "undefined": "reasons name the new columns", "t": "with p and its interval it says nothing new", "df": "as t",
-        "d_pooled": "it was d", "d_pooled_n": "equal to d for paired cases", "d_kind": "d is pooled",
-        "model": "a table per run; the control is in the tables of differences",
-    },
-    "latents": {"undefined": "reasons name the new columns"},
-    "hydra": {
-        "undefined": "reasons name the new columns", "part": "of layers it is in `place`",
-    },
-    "suppress": {
-        "undefined": "reasons name the new columns", "t": "with p and its interval it says nothing new", "df": "as t",
-        "d_pooled": "it was d", "d_pooled_n": "equal to d for paired cases", "d_kind": "d is pooled",
-        "delta_sd": "between independent cases now, as everywhere", "kind": "a table of whole, one of parts",
-        "dropped": "clusters and n say what is in",
-    },
-    "amplify": {
-        "undefined": "reasons name the new columns", "sample": "samples are a table of their own",
-        "model": "a table per run; the control is in the tables of differences", "measure": "a table for each",
-    },
-    "patch": {"undefined": "reasons name the new columns"},
-    "coreference": {"undefined": "reasons name the new columns"},
-    "specialization": {"se": "with the interval it says nothing new", "undefined": "reasons name the new columns"},
-    "mixing_monitor": {
-        "run": "a column where several runs are measured", "undefined": "reasons name the new columns"
-    },
-    "routing": {"undefined": "reasons name the new columns"},
-    "head_groups": {"undefined": "reasons name the new columns"},
-    "heads": {"undefined": "reasons name the new columns"},
-    "coherence": {"undefined": "reasons name the new columns"},
-    "sps": {"undefined": "reasons name the new columns"},
-    "pds": {"undefined": "reasons name the new columns"},
-    "phenomena": {
-        "undefined": "reasons name the new columns", "run": "a column where several runs are measured",
-        "preset": "it is in `model`",
-    },
-    "ablate": {
-        "undefined": "reasons name the new columns",
-        "measure": "one table per measure",
-        "t": "with p and its interval it says nothing new", "df": "as t",
-        "d_pooled": "it was d", "d_pooled_n": "equal to d for paired cases", "d_kind": "d is pooled",
-        "delta_sd": "of prompts it is between independent cases now, as everywhere",
-        "model": "a table per run; the control is in the table of differences",
-        "n": "documents, and prompts; in both also independent cases as `clusters`",
-    },
-}  # fmt: skip
-CONTRACT = {
-    "ablate", "ablation_effects", "abliterate", "amplify", "cluster", "coherence", "coreference", "directions",
-    "features", "head_groups", "heads", "hydra", "latents", "linear", "mixing_monitor", "patch", "pds", "phenomena",
-    "picture", "predict_effects", "profile", "routing", "specialization", "sps", "steer", "steer_heads", "streams",
-    "suppress", "token_effects",
-}  # fmt: skip
-"""Commands that are on the contract: their tables of controls are wide, a run's table is its own."""
-CLUSTER_SUMMARY = {
-    "tokens": "tokens", "documents": "documents", "distinct vectors": "distinct", "columns used": "columns",
-    "columns zero by construction, left out": "zero", "clusters": "clusters", "coverage": "coverage",
-    "coverage, 95 % low": "coverage_low", "coverage, 95 % high": "coverage_high", "principal components": "components",
-    "variance they explain": "variance", "largest cluster": "largest", "median cluster": "median",
-    "clusters of one distinct vector": "single", "σ(k*) within clusters, mean over tokens": "sd",
-    "σ(k*), tokens dealt at random": "dealt", "share of clusters with σ(k*) = 0": "flat",
-}  # fmt: skip
-"""Rows of what was a table of quantities -> columns of its one row."""
-OBSERVED = {"rows": "the observations, cells × units, are kept instead (Observations.frame)"}
-TABLES_GONE = {
-    "cluster": {"undefined": "reasons name the new columns"},
-    "ablation_effects": {"cases": OBSERVED["rows"]},
-    "pds": OBSERVED,
-    "sps": OBSERVED,
-    "coherence": OBSERVED,
-    "coreference": {**OBSERVED, "stability": "pairs are kept as observations; the table is their means"},
-}
+RENAMED: dict[str, dict[str, str]] = {}
+"""Old column -> new one, by the command's name up to the first hyphen. Empty again once a refactor has landed."""
+GONE: dict[str, dict[str, str]] = {}
+"""Column that is not there any more -> why, likewise."""
 
 
 def record(folder: Path, only: set[str]) -> None:
@@ -236,7 +114,7 @@ def differences(old: pd.DataFrame, new: pd.DataFrame, kind: str) -> list[str]:
     for column in (c for c in old if c in new and c not in GONE.get(kind, {})):
         a, b = old[column], new[column]
         if pd.api.types.is_numeric_dtype(a) and pd.api.types.is_numeric_dtype(b):
-            limit = 1e-4 if column.startswith("p_") or column == "p" else 1e-6
+            limit = 1e-4 if {"p"} & set(column.split("_")) else 1e-6
             close = np.isclose(a.astype(float), b.astype(float), rtol=limit, atol=limit, equal_nan=True)
         else:
             close = np.array([str(x) == str(y) for x, y in zip(a, b, strict=True)])
@@ -244,72 +122,6 @@ def differences(old: pd.DataFrame, new: pd.DataFrame, kind: str) -> list[str]:
             at = int(np.flatnonzero(~close)[0])
             lines.append(f"{column}: {(~close).sum()} of {len(close)} differ, row {at}: {a[at]!r} is now {b[at]!r}")
     return lines
-
-
-def controls(old: pd.DataFrame, folder: Path, name: str, family: str) -> list[str]:
-    """An old table of run, control and difference by measure, against the new ones with a group of columns each."""
-    lines = []
-    for measure, rows in old.groupby("measure", sort=False):
-        table = "percent" if measure == "percent" else name
-        quantity = "delta" if measure == name else str(measure)
-        if family == "amplify":  # a block for each measure
-            table, quantity = "areas" if measure == "area" else str(measure), str(measure)
-        new = pd.read_parquet(folder / f"out-{table}-control.parquet")
-        rows = rows.reset_index(drop=True)
-        names = {"run": f"{quantity}_run", "control": f"{quantity}_control", "difference": f"{quantity}_difference"}
-        names |= {old: f"{quantity}_difference_{new}" for old, new in ESTIMATE.items()}
-        lines += differences(rows.rename(columns=names), new, family)
-    return lines
-
-
-def now_of(again: Path, old: Path, family: str) -> pd.DataFrame:
-    """The new table for an old one; a table that is the only one is the main one, and one may have become several."""
-    if family == "profile":
-        return pd.read_parquet(again / ("out.parquet" if old.stem == "profiles" else f"out-{old.stem}.parquet"))
-    if family == "cluster":
-        made = {"clusters": "out", **{name: f"out-{name}" for name in ("depth", "labels", "agreement", "stability")}}
-        if old.stem != "summary":
-            table = pd.read_parquet(again / f"{made[old.stem]}.parquet")
-            ends = dict.fromkeys(
-                ("share_low", "share_high"), table.get("share")
-            )  # were no interval, but the value twice
-            return table.fillna(ends) if old.stem == "depth" else table
-        row = pd.read_parquet(again / "out-summary.parquet").iloc[0]
-        names = pd.read_parquet(old)["quantity"]
-        row = row.fillna({f"coverage_{end}": row["coverage"] for end in ("low", "high")})  # as of depth
-        return pd.DataFrame({"quantity": names, "value": [float(row[CLUSTER_SUMMARY[name]]) for name in names]})
-    if family == "specialization":
-        parts = {"HSS": "out.parquet", "entropy": "out-entropy.parquet"}
-        tables = []
-        for name, file in parts.items():
-            table = pd.read_parquet(again / file)
-            table.columns = [column.replace(name.lower(), "value") for column in table]
-            tables.append(table.assign(measure=name))
-        return pd.concat(tables, ignore_index=True)
-    if family == "ablation_effects" and old.name == "out.parquet":  # a table for each measure
-        names = {"probability": "out.parquet", "log_odds": "out-log_odds.parquet"}
-        table = pd.concat([pd.read_parquet(again / file).assign(measure=name) for name, file in names.items()])
-        rows = pd.read_parquet(old)[["task", "group", "measure"]]
-        return rows.merge(table, how="left", validate="1:1") if len(rows) == len(table) else table
-    if family == "hydra" and old.name == "out.parquet":  # a row for each part
-        wide, parts = pd.read_parquet(again / "out.parquet"), []
-        shared = ["task", "group", "heads", "n", "clusters", "unexplained"]
-        for part in dict.fromkeys(pd.read_parquet(old)["part"]):
-            names = {part: "mean"} | {f"{part}_{new}": name for name, new in ESTIMATE.items()}
-            made = [c for c in wide if c.startswith("made_up")] if part == "compensation" else []
-            parts.append(wide[[*shared, *names, *made]].rename(columns=names).assign(part=part))
-        return pd.read_parquet(old)[["task", "group", "part"]].merge(pd.concat(parts), how="left", validate="1:1")
-    if family == "suppress" and old.name == "out.parquet":  # by relation and layer is a table of its own
-        keys = ["selection", "group", "gate", "measure", "part"]
-        table = pd.concat([pd.read_parquet(again / name) for name in ("out.parquet", "out-parts.parquet")])
-        rows = pd.read_parquet(old)[keys]
-        return rows.merge(table, on=keys, how="left", validate="1:1") if len(rows) == len(table) else table
-    if family == "steer_heads" and old.name == "out.parquet":  # a table for each measure
-        names = {"probability": "out.parquet", "log_odds": "out-log_odds.parquet", "loss": "out-loss.parquet"}
-        table = pd.concat([pd.read_parquet(again / file).assign(measure=name) for name, file in names.items()])
-        rows = pd.read_parquet(old)[["measure", "task", "group", "scale"]]
-        return rows.merge(table, how="left", validate="1:1") if len(rows) == len(table) else table
-    return pd.read_parquet(again / old.name if (again / old.name).exists() else again / "out.parquet")
 
 
 def compare(folder: Path, only: set[str]) -> int:
@@ -321,21 +133,12 @@ def compare(folder: Path, only: set[str]) -> int:
             kind = path.parent.name
             if only and kind not in only:
                 continue
-            family, name = path.parent.name.split("-")[0], path.stem.removeprefix("out").removeprefix("-")
-            if name in TABLES_GONE.get(family, {}):
-                continue
-            again = Path(now) / kind
-            old = pd.read_parquet(path)
-            if family in CONTRACT and name.endswith("control"):
-                lines = controls(old, again, name.removesuffix("control").removesuffix("-") or "loss", family)
-            elif not (again / path.name).exists() and len(CONTRACT & {family}) == 0:
-                lines = ["the table is gone"]
+            family, again = kind.split("-")[0], Path(now) / kind / path.name
+            if again.exists():
+                old = pd.read_parquet(path).rename(columns=RENAMED.get(family, {}))
+                lines = differences(old, pd.read_parquet(again), family)
             else:
-                new_table = now_of(again, path, family)
-                renamed = RENAMED.get(f"{family}/{name}", RENAMED.get(family, {}))
-                if family in CONTRACT and "model" in old:
-                    old = old[old["model"] == old["model"].iloc[0]].reset_index(drop=True)
-                lines = differences(old.rename(columns=renamed), new_table, family)
+                lines = ["the table is gone"]
             wrong += bool(lines)
             for line in lines:
                 print(f"{kind}/{path.name}: {line}")
