@@ -45,7 +45,7 @@ test-slow: $(STAMP)
 docs: $(STAMP) # docs/_build/html/index.html; warnings are errors, the notebooks are executed
 	$(INSTALL) -e '.[docs]'
 	rm -rf docs/api docs/_build
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -b html -W --keep-going docs docs/_build/html
+	PYTHONWARNINGS='ignore:IProgress not found' OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -b html -W --keep-going docs docs/_build/html
 
 # changes the code, one place at a time, and runs the tests that reach it, until MINUTES are over; goes on where it stopped
 # without MUTANTS, what is named is run anew
