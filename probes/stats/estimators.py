@@ -91,9 +91,7 @@ class Shared:
             names[again] = names.max() + 1 + np.arange(again.sum())  # a label that a cell has twice counts once
             alike = []
             for k in every:
-                rows = np.concatenate(
-                    [np.sort(names[:, list(some)], 1) for some in combinations(range(len(labels)), k)]
-                )
+                rows = np.concatenate([np.sort(names[:, list(some)]) for some in combinations(range(len(labels)), k)])
                 codes = pd.MultiIndex.from_arrays(list(rows.T)).factorize()[0] if k > 1 else pd.factorize(rows[:, 0])[0]
                 alike.append(((-1) ** (k + 1), np.tile(np.arange(d), len(rows) // d), codes))
             sums.append(tuple(alike))
@@ -140,7 +138,7 @@ def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clust
     labels = clusters if isinstance(clusters, np.ndarray) else np.asarray(pd.Series(clusters, dtype=object))
     if len(labels) != n:
         raise InputError(f"{n} values but {len(labels)} cluster labels")
-    if labels.dtype == object and labels.ndim == 1 and any(isinstance(one, tuple | list) for one in labels):
+    if labels.dtype == object and any(isinstance(one, tuple | list) for one in labels):
         if len({len(one) if isinstance(one, tuple | list) else 0 for one in labels}) > 1:
             raise InputError("cluster labels must be of equally many kinds for every value")
         return _crossed(tuple(map(tuple, labels)))
@@ -305,7 +303,7 @@ def cluster_bootstrap(
 
     Raises `InputError` for fewer than eight clusters, totals that are not finite and columns of different lengths.
     """
-    if not columns or len({np.shape(c)[-1] for c in columns}) != 1:
+    if len({np.shape(c)[-1] for c in columns}) != 1:
         raise InputError("a bootstrap needs columns of one length, one number per cluster")
     d = columns[0].shape[-1]
     if d < BOOTSTRAP_CLUSTERS:

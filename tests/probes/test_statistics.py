@@ -489,3 +489,38 @@ def test_an_interval_of_d_takes_level_resamples_and_seed() -> None:
     assert base == d_interval(x1, x0, kind="pooled", confidence=0.95, resamples=200, seed=0)
     others = [{"confidence": 0.9}, {"resamples": 300}, {"seed": 1}, {"kind": "d_z"}]
     assert all(d_interval(x1, x0, **{"resamples": 200, **other}) != base for other in others)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: read_clusters([("a",), "b"], 2), "^cluster labels must be of equally many kinds for every value$"),
+        (
+            lambda: ratio_of_sums(np.arange(3.0), np.array([1.0, np.inf, 2.0])),
+            "^totals must be finite and every document",
+        ),
+        (lambda: ratio_of_sums(np.array([1.0, np.nan, 3.0]), np.ones(3)), "^totals must be finite and every document"),
+        (
+            lambda: cluster_bootstrap(_ratio, np.arange(9.0), np.r_[np.ones(8), np.nan]),
+            "^a bootstrap needs finite totals",
+        ),
+        (lambda: cluster_bootstrap(_ratio), "^a bootstrap needs columns of one length"),
+        (
+            lambda: ratio_of_sums(np.ones(1), np.ones(1)),
+            "^an interval over documents needs at least two documents, got 1$",
+        ),
+    ],
+)
+def test_one_thing_that_is_wrong_among_others_is_told(call: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def _ratio(y: np.ndarray, n: np.ndarray, axis: int) -> np.ndarray:
+    return y.sum(axis) / n.sum(axis)
+
+
+def test_labels_may_be_lists_as_well_as_tuples() -> None:
+    pairs = [("a", "x"), ("b", "x"), ("a", "y"), ("b", "x")]
+    one, other = (read_clusters([kind(pair) for pair in pairs], 4) for kind in (tuple, list))
+    assert one.codes.tolist() == other.codes.tolist() == [0, 1, 2, 1] and one.count == other.count == 2
