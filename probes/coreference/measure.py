@@ -1,6 +1,7 @@
 """Coreference: from attention at the pronoun to heads × cases and pairs, and to a row per head."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -186,7 +187,8 @@ def tables(how: Coreference, seen: Seen, estimates: Mapping[str, Estimates]) -> 
     out = {"heads": heads, "held-out": Table.noted(chosen, HELD_OUT, apart)}
     if "stability" in estimates:
         out["stability"] = stability(seen, estimates["stability"])
-        out["pairs"] = Table.noted(pairs, PAIRS, f"stability of every minimal pair; Top-1 among {how.domain}")
+        each = Table.noted(pairs, PAIRS, f"stability of every minimal pair; Top-1 among {how.domain}")
+        out["pairs"] = replace(each, by="jaccard", most=10)
     return out
 
 
