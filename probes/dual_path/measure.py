@@ -1,6 +1,6 @@
 """The paths of HDPL's projections: sums over the positions of every document, and the loss with latents drawn."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -95,7 +95,6 @@ class Sums:
         self.documents += [int(i) for i in index]
         self.tokens.append(real.sum(1).cpu().numpy())
         rows: dict[str, list[np.ndarray]] = {name: [] for name in self.of}
-        over: Callable[[Tensor], np.ndarray] = lambda x: (x * real).sum(1).cpu().numpy()  # noqa: E731
         for name in self.projections:
             d, g, mu, logvar = (found[f"{name}.hook_{what}"].double() for what in READ)
             y, kl = d + g, kl_by_dimension(mu, logvar)
@@ -105,7 +104,7 @@ class Sums:
                 "output": y.square().sum(-1), "global": g.square().sum(-1), "detail": d.square().sum(-1),
             }  # fmt: skip
             for what, values in per.items():
-                rows[what].append(over(values))
+                rows[what].append((values * real).sum(1).cpu().numpy())
             self.by_dimension[name].append((kl * real[..., None]).sum(1).cpu().numpy())
             self.first[name] += mu[real].sum(0).cpu()
             self.second[name] += mu[real].square().sum(0).cpu()
