@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.probes.coherence import Coherence as Coherence
+    from streamscope.probes.contraction import Contraction as Contraction
     from streamscope.probes.coreference import Coreference as Coreference
     from streamscope.probes.directions import Directions as Directions
     from streamscope.probes.dual_path import DualPath as DualPath

@@ -66,6 +66,7 @@ COMMANDS = {
     "latents": "interventions.latents hdpl --max-documents 8",
     "mixing_monitor": "probes.mixing_monitor kromcanon",
     "routing": "probes.routing dst-kron",
+    "contraction": "probes.contraction kromcanon-b2 --max-documents 8",
     "dual-path": "probes.dual_path hdpl --max-documents 8",
     "features": "features.extract lfa --tier topk --max-tokens 1000",
     "features-raw": "features.extract lfa --max-tokens 1000 --raw",

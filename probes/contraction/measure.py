@@ -1,0 +1,140 @@
+"""Streams after every module: how far apart, of how many dimensions, and beside the same writes without mixing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
+from streamscope.models.layers.hyper_mixing import StochasticConnection, mix
+from streamscope.models.mixing import connections, idle, sigma2
+from streamscope.models.readout import IGNORE
+from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
+from streamscope.probes.contraction import Contraction
+from streamscope.probes.observations import Estimates, Measure, Observations, each
+from streamscope.probes.result import Column, Table, counts, described, key
+
+KEYS = ("after", "module", "layer", "acts")
+SIZE, STREAMS, SHARE = "share of the streams' size", "streams", "share of what differs"
+ROUNDING = 1e-6
+"""Of a document's value in single precision."""
+UNBOUND = "H_res is not doubly stochastic: its σ₂ bounds nothing"
+APART = "nothing differs between the streams, with or without mixing"
+
+
+def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: modules in the order in which they write; units: documents."""
+    opened, modules = data[Documents], list(connections(model))
+    places = ("pre", "mid", "post")
+    read = [f"blocks.{i}.hook_streams_{place}" for i in range(model.config.n_layers) for place in places]
+    documents, tokens_of = list[int](), list[np.ndarray]()
+    sums: dict[str, list[np.ndarray]] = {name: [] for name in ("spread", "rank", "apart", "alone", "predicted")}
+    for index, tokens, targets in progress(list(opened.batches())):
+        tokens, real = tokens.to(model.cfg.device), (targets != IGNORE).to(model.cfg.device)
+        with torch.no_grad(), capture(model, [*read, *(f"{name}.hook_res" for name in modules)]) as found:
+            model(tokens, logits_at=torch.zeros(len(tokens), 1, dtype=torch.long, device=tokens.device))
+        after = by_module(found, modules)
+        for name, rows in sums.items():
+            rows.append(torch.stack([(one[name] * real).sum(1) for one in after]).cpu().numpy())
+        documents += [int(i) for i in index]
+        tokens_of.append(real.sum(1).cpu().numpy())
+    order, tokens_in = np.argsort(documents), np.concatenate(tokens_of)
+    some = order[tokens_in[order] > 0]
+    if not len(some):
+        raise InputError("no document has a token to predict")
+    total = {name: np.concatenate(rows, 1)[:, some] for name, rows in sums.items()}
+    units = opened.units().iloc[np.asarray(documents)[some]].reset_index(drop=True)
+    return seen_of(model, opened.title(), units, total, tokens_in[some].astype(float))
+
+
+def seen_of(
+    model: Any, title: str, units: pd.DataFrame, total: Mapping[str, np.ndarray], tokens: Float[np.ndarray, " docs"]
+) -> Seen:
+    """The sums [modules, documents] as observations."""
+    mixing, still = connections(model), idle(model)
+    names = [(int(i), part.removesuffix("_hc")) for _, i, part in (name.split(".") for name in mixing)]
+    cells = pd.DataFrame([
+        {"after": f"L{i}.{part}", "module": m, "layer": i, "acts": "no" if name in still else "yes"}
+        for m, (name, (i, part)) in enumerate(zip(mixing, names, strict=True))
+    ])  # fmt: skip
+    bound = all(isinstance(one, StochasticConnection) for one in mixing.values())
+    seen = Seen({}, {}, {"title": f"{title_of(model)}: {title}, {int(tokens.sum()):,} tokens"})
+
+    def block(name: str, unit: str, values: np.ndarray, size: np.ndarray, why: str = "") -> None:
+        measure = Measure(name=name, unit=unit, resolution=ROUNDING)
+        seen.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=values, size=size)
+        seen.contrasts[name] = each(name, cells, tested=False, missing=why)
+
+    block("spread", SIZE, total["spread"], tokens)
+    block("rank", STREAMS, total["rank"], tokens)
+    shares, size = _share(total["apart"], total["alone"])
+    block("contracted", SHARE, shares, size, APART if np.isnan(shares).all() else "")
+    block("predicted", SHARE, total["predicted"], tokens, "" if bound else UNBOUND)
+    return seen
+
+
+def by_module(found: Mapping[str, Tensor], modules: list[str]) -> list[dict[str, Float[Tensor, "B T"]]]:
+    """spread, rank, ‖X − X̄‖, ‖Y − Ȳ‖ and 1 − Π σ₂ at every position after each module."""
+    rows: list[dict[str, Tensor]] = []
+    written, kept = torch.zeros(()), None
+    for m, name in enumerate(modules):
+        layer = name.rsplit(".", 1)[0]
+        before, after = (found[f"{layer}.hook_streams_{place}"].double() for place in _around(m))
+        H = found[f"{name}.hook_res"].double()
+        written = written + (after - mix(H, before))
+        kept = H.new_ones(H.shape[:2]) if kept is None else kept * sigma2(H)
+        p = torch.linalg.svdvals(after).square()
+        p = p / p.sum(-1, keepdim=True)
+        apart = _apart(after)
+        rows.append({
+            "spread": apart / after.square().sum((-2, -1)).sqrt(), "rank": torch.special.entr(p).sum(-1).exp(),
+            "apart": apart, "alone": _apart(written), "predicted": 1 - kept,
+        })  # fmt: skip
+    return rows
+
+
+def _around(module: int) -> tuple[str, str]:
+    """Attention is module 2L, the FFN 2L + 1."""
+    return ("mid", "post") if module % 2 else ("pre", "mid")
+
+
+def _apart(X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T"]:
+    """‖X − X̄‖."""
+    return (X - X.mean(-2, keepdim=True)).square().sum((-2, -1)).sqrt()
+
+
+def _share(apart: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Σ (alone − apart) and Σ alone, without the documents in which nothing differs."""
+    some = alone > 0
+    return np.where(some, alone - apart, np.nan), np.where(some, alone, 1.0)
+
+
+def tables(how: Contraction, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """modules: one row after each."""
+    frame, missing = estimates["spread"].wide(list(KEYS))
+    for name in ("rank", "contracted", "predicted"):
+        other, why = estimates[name].wide(list(KEYS))
+        frame = frame.merge(other.drop(columns=["n", "clusters"]), on=list(KEYS), validate="one_to_one")
+        missing |= why
+    return {"modules": Table(frame, MODULES, missing, seen.about["title"], "spread", 24)}
+
+
+MODULES = (
+    key("after", "after", "layer and module"),
+    Column(name="module", title="module", unit="module", format="d", shown=False, doc="in the order of writing"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0"),
+    key("acts", "acts", "whether its mixing can change an output"),
+    *described("spread", "spread", SIZE, "‖X − X̄‖ / ‖X‖", format=".4f", sd="documents"),
+    *described("rank", "effective rank", STREAMS, "exp of the entropy of squared singular values",
+              format=".3f", sd="documents"),
+    *described("contracted", "contracted", SHARE, "beside the same writes without mixing", format=".4f",
+              sd="documents"),
+    *described("predicted", "1 − Π σ₂", SHARE, "what is gone of the first module's write, at least", format=".4f",
+              sd="documents"),
+    *counts("documents, or windows of them", "documents"),
+)  # fmt: skip
