@@ -88,7 +88,7 @@ def by_module(found: Mapping[str, Tensor], modules: list[str]) -> list[dict[str,
         H = found[f"{name}.hook_res"].double()
         written = written + (after - mix(H, before))
         kept = H.new_ones(H.shape[:2]) if kept is None else kept * sigma2(H)
-        p = torch.linalg.svdvals(after).square()
+        p = torch.linalg.eigvalsh(after @ after.mT).clamp(min=0)  # squared singular values, of small matrices
         p = p / p.sum(-1, keepdim=True)
         apart = _apart(after)
         rows.append({
