@@ -126,7 +126,7 @@ def tables(how: Contraction, seen: Seen, estimates: Mapping[str, Estimates]) -> 
 
 MODULES = (
     key("after", "after", "layer and module"),
-    Column(name="module", title="module", unit="module", format="d", shown=False, doc="in the order of writing"),
+    Column(name="module", title="module", unit="from 0", format="d", shown=False, doc="in the order of writing"),
     Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0"),
     key("acts", "acts", "whether its mixing can change an output"),
     *described("spread", "spread", SIZE, "‖X − X̄‖ / ‖X‖", format=".4f", sd="documents"),
