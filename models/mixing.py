@@ -69,18 +69,25 @@ def routing(model: nn.Module) -> dict[str, Float[Tensor, "H H"]]:
 def idle(model: nn.Module) -> dict[str, str]:
     """Hyper-connections whose mixing cannot change any output, by name, with the reason; they are never counted.
 
-    A doubly stochastic H_res leaves equal streams as they are, and the sum of unequal ones: nothing can be seen of the
-    first module's, nor of the last one's unless its H_post reads the mixed streams. H_res = I does not mix at all.
+    H_res = I does not mix at all; of others see `unseen`.
+    """
+    fixed = {name: "H_res = I by construction" for name, m in connections(model).items() if "res" not in m.b}
+    return unseen(model) | fixed
+
+
+def unseen(model: nn.Module) -> dict[str, str]:
+    """Hyper-connections where any other doubly stochastic H_res would do the same, by name, with the reason.
+
+    It leaves equal streams as they are, and the sum of unequal ones: nothing can be seen of the first module's, nor of
+    the last one's unless its H_post depends on the mixed streams.
     """
     found = connections(model)
     reasons = {}
     for i, (name, module) in enumerate(found.items()):
-        exact = isinstance(module, PermutationConnection | KroneckerConnection)
-        if "res" not in module.b:
-            reasons[name] = "H_res = I by construction"
-        elif i == 0 and isinstance(module, StochasticConnection):
+        exact = "res" not in module.b or isinstance(module, PermutationConnection | KroneckerConnection)
+        if i == 0 and (exact or isinstance(module, StochasticConnection)):
             reasons[name] = "its streams are equal: mixing changes nothing"
-        elif i == len(found) - 1 and exact and module.spec.post_input == "same":
+        elif i == len(found) - 1 and exact and not (module.spec.post_input == "mixed" and module.spec.dynamic):
             reasons[name] = "only the sum of its streams is read: mixing changes nothing"
     return reasons
 

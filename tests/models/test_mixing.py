@@ -220,13 +220,18 @@ def test_the_warning_sees_tokens_that_mix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("post_input", "without"),
-    [("mixed", ["blocks.0.attn_hc"]), ("same", ["blocks.0.attn_hc", "blocks.1.mlp_hc"])],
+    ("post_input", "dynamic", "without"),
+    [
+        ("mixed", True, ["blocks.0.attn_hc"]),
+        ("mixed", False, ["blocks.0.attn_hc", "blocks.1.mlp_hc"]),
+        ("same", True, ["blocks.0.attn_hc", "blocks.1.mlp_hc"]),
+    ],
 )
 @torch.no_grad()
-def test_modules_that_cannot_act_do_not_count(post_input: str, without: list[str]) -> None:
+def test_modules_that_cannot_act_do_not_count(post_input: str, dynamic: bool, without: list[str]) -> None:
     """Full mixing planted in them alone: no logit changes, and the streams still count as not mixing."""
-    model = moved(krom(-8.0, **{"residual.post_input": post_input}))
+    own = {"residual.post_input": post_input, "residual.dynamic": dynamic}
+    model = moved(krom(-8.0, **own))
     names = [n for n, _ in model.named_modules() if n.endswith("_hc")]
     before = model(TOKENS)
     changes = {}
@@ -238,7 +243,7 @@ def test_modules_that_cannot_act_do_not_count(post_input: str, without: list[str
         logits.copy_(kept)
     assert [n for n in names if changes[n] < 1e-4] == without == list(idle(model))
     assert all(changes[n] > 1e-2 for n in names if n not in without)
-    planted = krom(-8.0, **{"residual.post_input": post_input})
+    planted = krom(-8.0, **own)
     for name in without:
         dict(planted.named_modules())[name].b["res"].zero_()
     assert "not mixing" in warned(planted, TOKENS) and still(measure(planted, TOKENS), ()) == ""
