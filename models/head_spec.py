@@ -5,6 +5,8 @@ L4.*         a layer                     random3:7    three heads drawn with see
 L4-5.H0-2    ranges, ends included       top3:NAME    the three heads with the largest score NAME
 *.H2         head 2 of every layer       bottom3:NAME the three with the smallest
 
+Other parts of layers are said likewise (`parse_parts`): L2.attn, L2.*, L0-2.up, *.v, all.
+
 The command supplies the scores: it asks `score_names` which ones the user wants, and computes only those
 (`probes.pds` for pds).
 """
@@ -59,6 +61,25 @@ def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") 
             raise InputError(f"{option} {spec}: the model has layers 0 to {n_layers - 1}")
         found |= set(some)
     return sorted(found)
+
+
+def parse_parts(specs: str | Sequence[str], n_layers: int, parts: Sequence[str], what: str) -> list[tuple[int, str]]:
+    """(layer, part) of parts that every layer has (L2.q, L2.*, L0-2.up, *.v, all), in order, each once.
+
+    Raises `InputError`, which calls a part `what`, for those that the model does not have.
+    """
+    chosen: set[tuple[int, str]] = set()
+    for spec in [specs] if isinstance(specs, str) else specs:
+        found = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.(\w+|\*)", "*.*" if spec == "all" else spec)
+        if found is None:
+            first, last = parts[0], parts[-1]
+            raise InputError(f"{spec!r} names no {what}: write L2.{first}, L2.*, L0-2.{last}, *.{first} or all")
+        if found[3] not in (*parts, "*"):
+            raise unknown(f"{what} in {spec!r}", found[3], list(parts))
+        wanted = parts if found[3] == "*" else [found[3]]
+        layers = _range(spec, "layer", found[1], found[2], n_layers)
+        chosen.update((layer, part) for layer in layers for part in wanted)
+    return sorted(chosen, key=lambda one: (one[0], list(parts).index(one[1])))
 
 
 def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:

@@ -591,6 +591,12 @@ def checkpoint_of(model: Any) -> dict[str, Any]:
 REGISTERED: dict[str, type[Instrument]] = {}
 
 
+def need_streams(model: Any, name: str) -> None:
+    """Raise `InputError` for a model without two parallel streams or more that mix."""
+    if getattr(getattr(model.config, "residual", None), "n", 1) < 2:
+        raise InputError(f"{name} is of parallel streams, which this model has not; give one of kromhc, mhc, hc")
+
+
 def need_parts(model: Any, name: str) -> None:
     """Raise `InputError` for a model in TransformerLens' bridge, where an instrument reads our parts."""
     if not hasattr(model, "segment"):

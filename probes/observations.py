@@ -225,6 +225,14 @@ class Estimates:
         return table, {(order[key], column): why for key, some in reasons.items() for column, why in some.items()}
 
 
+def joined(parts: Sequence[Estimates], keys: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
+    """The wide tables of estimates with the same rows as one, described quantities with their intervals."""
+    each = [part.wide(keys, describe=("low", "high")) for part in parts]
+    frame = pd.concat([wide for wide, _ in each], axis=1)
+    missing = {at: why for _, some in each for at, why in some.items()}
+    return frame.loc[:, ~frame.columns.duplicated()], missing
+
+
 def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidence: float = 0.95) -> Estimates:
     """Every contrast of the observations, with sd between clusters, interval, p and Holm's p within its family.
 

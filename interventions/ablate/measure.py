@@ -14,7 +14,7 @@ from streamscope.interventions.edits import replace_heads, resample_heads, scale
 from streamscope.interventions.edits.means import document_rows, mean_outputs
 from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
 from streamscope.interventions.observe import SMALLEST, UNIT, Observed
-from streamscope.interventions.observe.documents import Losses, document_losses
+from streamscope.interventions.observe.documents import NATS, PERCENT, Losses, document_losses
 from streamscope.interventions.observe.prompts import observe_prompts
 from streamscope.interventions.selection import every_head, pds_scores, pds_table
 from streamscope.models.errors import unknown
@@ -27,9 +27,6 @@ from streamscope.probes.result import Column, Table, counts, key, quantity
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")
-PERCENT = Measure(
-    name="percent of the loss", unit="percent", resolution=100 * SMALLEST["loss"], factor=100.0, shift=-100.0
-)
 MOST = 40
 """Rows of a long table of sets that are printed, those with the strongest interaction."""
 
@@ -166,9 +163,8 @@ def add_losses(seen: Seen, sweep: Sweep, losses: Losses, units: pd.DataFrame) ->
     """The loss of every document, and as percent of the unedited loss."""
     total = np.concatenate([losses.baseline[None], losses.edited])
     cells, contrasts = cells_of(sweep), contrasts_of(sweep, "loss")
-    nats = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])
     seen.blocks["loss"] = Observations(
-        measure=nats, cells=cells, units=units, total=total, size=losses.tokens.astype(float)
+        measure=NATS, cells=cells, units=units, total=total, size=losses.tokens.astype(float)
     )
     seen.contrasts["loss"] = contrasts
     seen.blocks["percent"] = Observations(measure=PERCENT, cells=cells, units=units, total=total, size=losses.baseline)

@@ -11,21 +11,16 @@ from streamscope.interventions.amplify.areas import UNIT, areas
 from streamscope.interventions.amplify.areas import contrasts as of_areas
 from streamscope.interventions.edits.amplification import Patterns, amplified, pattern_sums
 from streamscope.interventions.edits.means import document_rows
-from streamscope.interventions.observe import SMALLEST
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe.documents import NATS, PERCENT, document_losses
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons
+from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.probes.picture.measure import picture
 from streamscope.probes.result import Column, Table, counts, described, key, quantity
 
 BASELINE = "alpha 1 is the baseline itself"
 KEPT = "by construction, the scores of the first amplified layer keep their order"
-NATS = Measure(name="loss", unit="nats/token", resolution=SMALLEST["loss"])
-PERCENT = Measure(
-    name="percent of the loss", unit="percent", resolution=100 * SMALLEST["loss"], factor=100.0, shift=-100.0
-)
 ATTENTION = {
     "entropy": Measure(name="entropy of attention", unit="nats", resolution=1e-5),  # roundings of float32 in a mean
     "peak": Measure(name="attention of the largest key", unit="share", resolution=1e-5),
@@ -141,14 +136,14 @@ def add_attention(
 def tables(how: Amplify, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """The curve, and areas, heads, samples and the picture beside it."""
     title, tokens = seen.about["title"], int(seen.blocks["delta"].sizes[0].sum())
-    frame, missing = joined(estimates, ("delta", "loss", "percent", *ATTENTION), KEYS[:1])
+    frame, missing = joined([estimates[name] for name in ("delta", "loss", "percent", *ATTENTION)], KEYS[:1])
     out = {"amplify": Table(frame.assign(tokens=tokens), CURVE, missing, title)}
     if "areas" in estimates:
         frame, missing = estimates["areas"].wide(["kind", "axis"], describe=("low", "high"))
         upwards = [alpha for alpha in how.alphas if alpha >= 1]
         said = f"area under the curve, α from 1 to {upwards[-1]:g}; {title}"
         out["areas"] = Table(frame.assign(alphas=" ".join(f"{a:g}" for a in upwards)), AREAS, missing, said)
-    frame, missing = joined(estimates, [f"heads-{name}" for name in ATTENTION], KEYS)
+    frame, missing = joined([estimates[f"heads-{name}"] for name in ATTENTION], KEYS)
     queries = int(seen.blocks["entropy"].sizes[0].sum())
     out["heads"] = Table(
         frame.assign(queries=queries), HEADS, missing, f"attention of every head; {title}", "entropy", 6, ("alpha",)
@@ -159,16 +154,6 @@ def tables(how: Amplify, seen: Seen, estimates: Mapping[str, Estimates]) -> dict
         what = f"attention across α in {how.text!r}; {title.partition(';')[0]}"
         out["picture"] = Table(seen.extra["picture"], PICTURE, title=what, by="attention", most=10)
     return out
-
-
-def joined(
-    estimates: Mapping[str, Estimates], blocks: Sequence[str], keys: Sequence[str]
-) -> tuple[pd.DataFrame, Reasons]:
-    """The wide tables of several blocks with the same rows as one, described quantities with their intervals."""
-    parts = [estimates[name].wide(keys, describe=("low", "high")) for name in blocks]
-    frame = pd.concat([part for part, _ in parts], axis=1)
-    missing = {at: why for _, some in parts for at, why in some.items()}
-    return frame.loc[:, ~frame.columns.duplicated()], missing
 
 
 ALPHA = key("alpha", "α", "what the scores are multiplied by", "factor on the scores", "g")

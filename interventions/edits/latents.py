@@ -7,7 +7,6 @@ Every edit acts on the dimensions `dims` and the positions `at` (None: all; nega
 the padded row) and on nothing else, bit for bit.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.models.config import ModelConfig
-from streamscope.models.errors import InputError, unknown
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import parse_parts
 from streamscope.models.hooks import Edit
 from streamscope.models.layers.hdpl import latent_widths
 
@@ -45,22 +45,9 @@ Latents = Mapping[Place, Float[Tensor, "P R"]]
 
 def parse_places(specs: str | Sequence[str], config: ModelConfig) -> list[Place]:
     """Places in order of layer and use, each once. Raises `InputError` for what the model does not have."""
-    paths = list(latent_widths(config))
-    names = {path.split(".")[1]: path for path in paths}
-    chosen: set[Place] = set()
-    for spec in [specs] if isinstance(specs, str) else specs:
-        parts = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.(\w+|\*)", "*.*" if spec == "all" else spec)
-        if parts is None:
-            raise InputError(f"{spec!r} names no projection: write L2.q, L2.*, L0-2.up, *.v or all")
-        first = int(parts[1] or 0)
-        last = int(parts[2] or parts[1] or config.n_layers - 1)
-        if not first <= last < config.n_layers:
-            raise InputError(f"{spec!r}: layers go from 0 to {config.n_layers - 1} in this model")
-        if parts[3] not in (*names, "*"):
-            raise unknown(f"HDPL projection in {spec!r}", parts[3], list(names))
-        wanted = paths if parts[3] == "*" else [names[parts[3]]]
-        chosen.update(Place(layer, path) for layer in range(first, last + 1) for path in wanted)
-    return sorted(chosen, key=lambda place: (place.layer, paths.index(place.path)))
+    names = {path.split(".")[1]: path for path in latent_widths(config)}
+    found = parse_parts(specs, config.n_layers, list(names), "HDPL projection")
+    return [Place(layer, names[name]) for layer, name in found]
 
 
 def check_dims(places: Iterable[Place], dims: Iterable[int], config: ModelConfig) -> None:

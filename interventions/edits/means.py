@@ -1,6 +1,6 @@
-"""What heads write on average: the reference of mean ablation."""
+"""What hooks hold on average over documents: the reference of mean ablation."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,22 +14,34 @@ HOOK = "blocks.*.attn.hook_z"
 
 
 def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) -> dict[Head, Tensor]:
-    """Mean z [K] of every head over all positions of the rows of token ids (BOS included), in float32.
+    """Mean z [K] of every head, as `hook_means`."""
+    found = hook_means(model, (HOOK,), rows, chunk=chunk)
+    return {Head(int(name.split(".")[1]), h): z for name, mean in found.items() for h, z in enumerate(mean)}
+
+
+def hook_means(
+    model: Any,
+    names: Sequence[str],
+    rows: Iterable[Sequence[int]],
+    *,
+    part: Callable[[Tensor], Tensor] = lambda x: x,
+    chunk: int = 32,
+) -> dict[str, Tensor]:
+    """Mean of each hook [...], or of a `part` of it [T, ...], over all positions of the rows of token ids (BOS
+    included), in float32.
 
     Sums run in float64 and `chunk` rows at a time, so memory does not grow with the rows. Raises `InputError`
     without rows.
     """
-    sums: dict[int, Tensor] = {}
-    n = 0
+    sums, n = dict[str, Tensor](), 0
     for some in chunks(rows, chunk):
         n += sum(map(len, some))
-        for name, found in run(model, Query(tokens=some, hooks=(HOOK,))).hooks.items():
-            total = torch.stack([z.double().sum(0) for z in found]).sum(0)  # [H, K]
-            layer = int(name.split(".")[1])
-            sums[layer] = sums[layer] + total if layer in sums else total
+        for name, found in run(model, Query(tokens=some, hooks=tuple(names))).hooks.items():
+            total = torch.stack([part(x).double().sum(0) for x in found]).sum(0)
+            sums[name] = sums[name] + total if name in sums else total
     if not n:
         raise InputError("a mean over no tokens: give at least one row")
-    return {Head(layer, h): z.float() for layer, total in sums.items() for h, z in enumerate(total / n)}
+    return {name: (total / n).float() for name, total in sums.items()}
 
 
 def document_rows(batches: Iterable[tuple[Any, Tensor, Tensor]]) -> Iterator[list[int]]:

@@ -22,7 +22,7 @@ from streamscope.interventions.edits.latents import (
 )
 from streamscope.interventions.latents import Latents
 from streamscope.interventions.observe import SMALLEST, UNIT
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe.documents import NATS, document_losses
 from streamscope.models.config import ModelConfig
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, Query, run
@@ -107,11 +107,10 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Seen:
         losses = document_losses(model, documents.shards, edits, kl="forward", **documents.limits, progress=progress)
         keys = pd.DataFrame([NOTHING, *(cell.labels for cell in measured)])
         told: dict[str, Any] = {"cells": keys, "units": documents.units(), "size": losses.tokens.astype(float)}
-        nats = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])
         total = np.concatenate([losses.baseline[None], losses.edited])
-        seen.blocks["loss"] = Observations(measure=nats, total=total, **told)
+        seen.blocks["loss"] = Observations(measure=NATS, total=total, **told)
         moved = np.concatenate([np.zeros_like(losses.baseline)[None], losses.kl])
-        seen.blocks["kl"] = Observations(measure=replace(nats, name="kl"), total=moved, **told)
+        seen.blocks["kl"] = Observations(measure=replace(NATS, name="kl"), total=moved, **told)
         seen.contrasts |= {"loss": [], "kl": []}
         for i, cell in enumerate(measured, 1):
             labels, family = cell.labels, f"delta of {cell.kind} {cell.amount!r}"

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from streamscope.interventions.observe import Observed
+from streamscope.interventions.observe import SMALLEST, UNIT, Observed
 from streamscope.interventions.observe.answers import ticks
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, edited_at
@@ -26,8 +26,15 @@ from streamscope.models.sweep.driver import measure_rows
 from streamscope.models.sweep.stages import Plan
 from streamscope.models.text.shards import NO_TARGET, TokenShards, document_batches
 from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.observations import Measure
 
 Variant = Edits | StreamTransformer
+NATS = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])
+"""Loss of documents, with their tokens as sizes."""
+PERCENT = Measure(
+    name="percent of the loss", unit="percent", resolution=100 * SMALLEST["loss"], factor=100.0, shift=-100.0
+)
+"""The same with the unedited losses as sizes: 100 (loss / unedited loss − 1)."""
 KL = Literal["none", "forward", "reverse"]
 """forward is KL(unedited ‖ edited), reverse is KL(edited ‖ unedited), of the distributions of the next token."""
 

@@ -10,8 +10,7 @@ import pandas as pd
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.edits.streams import Replacement
-from streamscope.interventions.observe import SMALLEST
-from streamscope.interventions.observe.documents import Losses, document_losses
+from streamscope.interventions.observe.documents import NATS, PERCENT, Losses, document_losses
 from streamscope.interventions.streams import Streams, reference
 from streamscope.models.config import FrozenToken
 from streamscope.models.errors import InputError, unknown
@@ -20,7 +19,7 @@ from streamscope.models.hooks import Edits
 from streamscope.models.text.shards import TokenShards, document_batches
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.probes.observations import Contrast, Estimates, Observations, estimate_all
 from streamscope.probes.result import Column, Table, counts, described, key, quantity
 from streamscope.probes.stream_states import streams_of
 
@@ -33,10 +32,6 @@ PAPER = {("token", "zero"): 36.0, ("context", "zero"): 9.5, ("token", "random"):
 """Percent of DST Table 4: another model, another corpus, no place."""
 EVERYWHERE, HEAD = "everywhere", "head"
 EMPTY = "by construction, x_e is 0 until layer 0 writes it"
-NATS = Measure(name="loss", unit="nats/token", resolution=SMALLEST["loss"])
-PERCENT = Measure(
-    name="percent of the loss", unit="percent", resolution=100 * SMALLEST["loss"], factor=100.0, shift=-100.0
-)
 
 
 def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> Seen:

@@ -1,13 +1,14 @@
 """What a stream is replaced by: its mean over a reference set, another text's stream, random words' embeddings."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.interventions.edits.means import chunks
+from streamscope.interventions.edits.means import hook_means
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Query, run
 
@@ -31,19 +32,8 @@ def _of(stream: str, x: Tensor) -> Tensor:
 def stream_means(
     model: "StreamTransformer", stream: str, rows: Iterable[Sequence[int]], *, chunk: int = 32
 ) -> dict[str, Tensor]:
-    """Mean [D] of a stream at every hook where it is read, over all positions of the rows (BOS included).
-
-    Sums run in float64, `chunk` rows at a time. Raises `InputError` without rows.
-    """
-    names, sums, n = hook_names(stream, model.config.n_layers), dict[str, Tensor](), 0
-    for some in chunks(rows, chunk):
-        n += sum(map(len, some))
-        for name, found in run(model, Query(tokens=some, hooks=names)).hooks.items():
-            total = torch.stack([_of(stream, x).double().sum(0) for x in found]).sum(0)
-            sums[name] = sums[name] + total if name in sums else total
-    if not n:
-        raise InputError("a mean over no tokens: give at least one row")
-    return {name: (total / n).float() for name, total in sums.items()}
+    """Mean [D] of a stream at every hook where it is read, as `hook_means`."""
+    return hook_means(model, hook_names(stream, model.config.n_layers), rows, part=partial(_of, stream), chunk=chunk)
 
 
 def stream_of(model: "StreamTransformer", stream: str, ids: Sequence[int]) -> dict[str, Tensor]:

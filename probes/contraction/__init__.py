@@ -21,9 +21,8 @@ most of what differs is written by modules after which few mix. What mixing chan
 
 from typing import Any, ClassVar
 
-from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, instrument
+from streamscope.probes.contract import Documents, Instrument, instrument, need_streams
 from streamscope.probes.figures import Curve
 
 
@@ -40,10 +39,7 @@ class Contraction(Instrument):
 
     def check(self, model: Any) -> None:
         """The model has two streams or more that mix."""
-        if getattr(getattr(model.config, "residual", None), "n", 1) < 2:
-            raise InputError(
-                f"{self.name} is of parallel streams, which this model has not; give one of kromhc, mhc, hc"
-            )
+        need_streams(model, self.name)
 
 
 main = main_of(Contraction, __doc__)
