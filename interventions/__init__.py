@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.interventions.amplify import Amplify as Amplify
     from streamscope.interventions.hydra import Hydra as Hydra
     from streamscope.interventions.latents import Latents as Latents
+    from streamscope.interventions.mixing import Mixing as Mixing
     from streamscope.interventions.patch import Patch as Patch
     from streamscope.interventions.steer import Steer as Steer
     from streamscope.interventions.steer_heads import SteerHeads as SteerHeads

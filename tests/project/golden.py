@@ -64,6 +64,7 @@ COMMANDS = {
     "--max-documents 4",
     "hydra": "interventions.hydra lfa --heads L4-5.* --tasks capitalization-8",
     "latents": "interventions.latents hdpl --max-documents 8",
+    "mixing": "interventions.mixing kromcanon-b2 --where everywhere L2.* --draws 2 --max-documents 8",
     "mixing_monitor": "probes.mixing_monitor kromcanon",
     "routing": "probes.routing dst-kron",
     "contraction": "probes.contraction kromcanon-b2 --max-documents 8",

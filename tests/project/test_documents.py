@@ -27,6 +27,7 @@ SMALLER = {  # the same commands, so small that they end in seconds
     "probes.phenomena": ["--only", "loss", "repeats", "--sequences", "4", "--max-documents", "4"],
     "interventions.ablate": ["--max-documents", "2", "--draws", "1"],
     "interventions.latents": ["--max-documents", "2"],
+    "interventions.mixing": ["--max-documents", "2", "--draws", "1", "--where", "everywhere", "L2.attn"],
     "probes.contraction": ["--max-documents", "2"],
     "probes.dual_path": ["--max-documents", "2", "--draws", "1"],
     "interventions.streams": ["--max-documents", "4", "--draws", "1"],

@@ -1,0 +1,113 @@
+"""Edits of parallel streams: what reads, writes and mixes them made constant, the streams permuted or averaged.
+
+    X ← H_res X + H_post ⊗ F(H_pre X)          around the branch F of every module, L2.attn or L2.mlp (SPEC §1.4, §2)
+
+Coefficients are edited where they are used, `blocks.L.{attn,mlp}_hc.hook_pre`, `hook_post` [B, T, N] and `hook_res`
+[B, T, N, N]; streams where they enter the module, `blocks.L.hook_streams_pre` of attention and `hook_streams_mid` of
+the FFN [B, T, N, D], so that the module's coefficients are those of the changed streams.
+"""
+
+import itertools
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from streamscope.models.errors import InputError
+from streamscope.models.head_spec import parse_parts
+from streamscope.models.hooks import Edit
+
+PARTS = ("attn", "mlp")
+"""The branches of a layer, in their order."""
+
+
+class Module(NamedTuple):
+    """A hyper-connection by its layer and the branch that it stands around."""
+
+    layer: int
+    part: str
+
+    @property
+    def label(self) -> str:
+        """The form used in columns: L2.attn."""
+        return f"L{self.layer}.{self.part}"
+
+    @property
+    def number(self) -> int:
+        """Its place in the order of writing, from 0."""
+        return len(PARTS) * self.layer + PARTS.index(self.part)
+
+    @property
+    def path(self) -> str:
+        """Its name in the model."""
+        return f"blocks.{self.layer}.{self.part}_hc"
+
+    @property
+    def entry(self) -> str:
+        """The hook where streams enter it."""
+        return f"blocks.{self.layer}.hook_streams_{'pre' if self.part == 'attn' else 'mid'}"
+
+
+def parse_modules(specs: str | Sequence[str], n_layers: int) -> list[Module]:
+    """Modules of L2.attn, L2.*, L0-2.mlp, *.attn, all; in their order, each once."""
+    return [Module(*found) for found in parse_parts(specs, n_layers, PARTS, "module")]
+
+
+def constant_coefficients(values: Mapping[str, Tensor]) -> dict[str, Edit]:
+    """H ← values[hook], [N] or [N, N], the same at every token of every text.
+
+    Raises `InputError` in the forward pass for a value of another shape.
+    """
+    return {name: partial(_constant, value=value) for name, value in values.items()}
+
+
+def permute_streams(modules: Iterable[Module], order: Sequence[int]) -> dict[str, Edit]:
+    """X_s ← X_order[s] where the streams enter the modules.
+
+    Raises `InputError` in the forward pass for an order that does not name every stream once.
+    """
+    return {module.entry: partial(_permute, order=tuple(order)) for module in modules}
+
+
+def average_streams(modules: Iterable[Module]) -> dict[str, Edit]:
+    """X_s ← the mean of the streams, where they enter the modules; equal streams stay what they are, bit for bit."""
+    return {module.entry: _average for module in modules}
+
+
+def permutations(n: int, draws: int, seed: int) -> list[tuple[int, ...]]:
+    """`draws` different permutations of n streams, drawn evenly from all but the identity; all where these are fewer.
+
+    Same seed, same permutations. Raises `InputError` for no draws, and for fewer than two streams.
+    """
+    possible, identity = math.factorial(n) - 1, tuple(range(n))
+    if draws < 1 or possible < 1:
+        raise InputError(f"cannot draw {draws} permutations of {n} streams, other than the identity")
+    if possible <= draws:
+        return list(itertools.permutations(range(n)))[1:]
+    generator, drawn = random.Random(seed), dict[tuple[int, ...], None]()
+    while len(drawn) < draws:
+        order = tuple(generator.sample(identity, n))
+        if order != identity:
+            drawn[order] = None
+    return list(drawn)
+
+
+def _constant(H: Tensor, hook: Any, *, value: Tensor) -> Tensor:
+    if value.shape != H.shape[2:]:
+        raise InputError(f"coefficients of shape {list(value.shape)} where the model has {list(H.shape[2:])}")
+    return value.to(H).expand_as(H)
+
+
+def _permute(X: Float[Tensor, "B T N D"], hook: Any, *, order: tuple[int, ...]) -> Float[Tensor, "B T N D"]:
+    if sorted(order) != list(range(X.shape[2])):
+        raise InputError(f"{list(order)} is no order of {X.shape[2]} streams")
+    return X[:, :, list(order)]
+
+
+def _average(X: Float[Tensor, "B T N D"], hook: Any) -> Float[Tensor, "B T N D"]:
+    first = X[:, :, :1]  # the mean of equal numbers is not always that number
+    return (first + (X - first).mean(2, keepdim=True)).expand_as(X)

@@ -1,0 +1,247 @@
+"""Losses of documents under changes of how streams are mixed, read and written; what cannot act is not measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from streamscope.interventions.edits.means import document_rows, hook_means
+from streamscope.interventions.edits.mixing import (
+    Module,
+    average_streams,
+    constant_coefficients,
+    parse_modules,
+    permutations,
+    permute_streams,
+)
+from streamscope.interventions.mixing import Mixing
+from streamscope.interventions.observe.documents import NATS, PERCENT, document_losses
+from streamscope.models.hooks import Edits, edited_at
+from streamscope.models.mixing import connections, idle, unseen
+from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
+from streamscope.probes.documents import OpenDocuments
+from streamscope.probes.observations import Contrast, Estimates, Observations, joined
+from streamscope.probes.result import Column, Table, counts, described, key, quantity
+
+EVERYWHERE = "everywhere"
+OF = {"res": "H_res", "pre": "H_pre", "post": "H_post", "both": "H_pre and H_post"}
+TO = {"identity": "I", "mean": "mean over tokens", "even": "even"}
+STREAMS = {"permute": "permuted", "average": "their mean"}
+COEFFICIENTS = {"both": ("pre", "post")}
+"""What a change is of, where it is of several."""
+KEYS = ("change", "definition", "of", "to", "where", "acts")
+NOTHING = {**dict.fromkeys(KEYS, ""), "change": "none", "module": -1, "layer": -1, "draw": -1}
+"""The keys of the unedited model."""
+SAME = "coefficients are the same at every token by construction"
+EQUAL = "its streams are equal"
+SUM = "only the sum of its streams is read, which gets as much"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One change of one module, or of all at once."""
+
+    change: str
+    where: str
+    """L2.attn, or everywhere."""
+    modules: tuple[Module, ...]
+    """Those that it acts in."""
+    why: str
+    """Why it acts in none."""
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The columns that name it; module and layer are −1 of everywhere."""
+        of, _, to = self.change.partition("-")
+        what, into = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
+        one = self.modules[0] if self.where != EVERYWHERE else None
+        return {
+            "change": self.change, "definition": f"{what} → {into}", "of": what, "to": into, "where": self.where,
+            "acts": "no" if self.why else "yes", "module": one.number if one else -1, "layer": one.layer if one else -1,
+        }  # fmt: skip
+
+    def edits(self, constants: Mapping[tuple[str, str], Tensor], orders: Sequence[Sequence[int]]) -> list[Edits]:
+        """The edits that do it, one for each permutation."""
+        if self.change == "permute":
+            return [permute_streams(self.modules, order) for order in orders]
+        if self.change == "average":
+            return [average_streams(self.modules)]
+        to = self.change.partition("-")[2]
+        hooks = [hook for module in self.modules for hook in hooks_of(self.change, module)]
+        return [constant_coefficients({hook: constants[hook, to] for hook in hooks})]
+
+
+def hooks_of(change: str, module: Module) -> list[str]:
+    """The coefficients of a module that a change is of, by their hooks."""
+    of = change.partition("-")[0]
+    return [f"{module.path}.hook_{name}" for name in COEFFICIENTS.get(of, (of,))]
+
+
+def places(where: Sequence[str], n_layers: int) -> tuple[bool, list[Module]]:
+    """(whether all modules at once are asked for, those that are asked for alone); both without specs.
+
+    Raises `InputError` as `parse_modules`.
+    """
+    alone = [spec for spec in where if spec != EVERYWHERE] if where else ["all"]
+    return not where or EVERYWHERE in where, parse_modules(alone, n_layers)
+
+
+def cells_of(how: Mixing, model: Any) -> list[Cell]:
+    """Every change everywhere and at every module, as far as `how` asks for them."""
+    everywhere, alone = places(how.where, model.config.n_layers)
+    every, cells = parse_modules("all", model.config.n_layers), []
+    for change in dict.fromkeys(how.change):
+        without = inert(model, change)
+        for where, modules in [(EVERYWHERE, every)] * everywhere + [(module.label, [module]) for module in alone]:
+            acting = tuple(module for module in modules if module.path not in without)
+            reasons = " and ".join(dict.fromkeys(without.get(module.path, "") for module in modules))
+            why = "" if acting else f"cannot act, {reasons}"
+            cells.append(Cell(change, where, acting or tuple(modules), why))
+    return cells
+
+
+def inert(model: Any, change: str) -> dict[str, str]:
+    """Modules in which a change cannot change any output, by name, with the reason.
+
+    With an edit of somebody's own around it nothing is known by construction.
+    """
+    spec, modules = model.config.residual, list(connections(model))
+    to = change.partition("-")[2]
+    if edited_at(model):
+        return {}
+    if to == "mean" and not spec.dynamic:
+        return dict.fromkeys(modules, SAME)
+    if change in ("res-identity", "res-mean"):
+        return idle(model)
+    if change == "res-even":
+        return unseen(model)
+    if change in STREAMS:
+        return {modules[0]: EQUAL}
+    return {modules[-1]: SUM} if change == "post-even" and not spec.dynamic else {}
+
+
+def constants_of(model: Any, cells: Sequence[Cell], opened: OpenDocuments) -> dict[tuple[str, str], Tensor]:
+    """(hook, identity, mean or even) -> what coefficients become; one object for one thing, which sweeps share.
+
+    The even H_post is as large as its mean over tokens and streams: 1/n would also write less.
+    """
+    n = model.config.residual.n
+    wanted = dict.fromkeys(
+        (hook, cell.change.partition("-")[2])
+        for cell in cells if cell.change not in STREAMS and not cell.why
+        for module in cell.modules for hook in hooks_of(cell.change, module)
+    )  # fmt: skip
+    measured = dict.fromkeys(hook for hook, to in wanted if to == "mean" or (to == "even" and hook.endswith("post")))
+    means = hook_means(model, list(measured), document_rows(opened.batches())) if measured else {}
+    made = {}
+    for hook, to in wanted:
+        if to == "mean":
+            made[hook, to] = means[hook]
+        elif hook in means and to == "even" and hook.endswith("post"):
+            made[hook, to] = means[hook].mean().expand(n)
+        else:
+            made[hook, to] = torch.eye(n) if to == "identity" else torch.full((n,) * (2 - hook.endswith("pre")), 1 / n)
+    return made
+
+
+def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Seen:
+    """Cells: the unedited model and every change, one for each permutation; units: documents."""
+    opened, cells = data[Documents], cells_of(how, model)
+    constants = constants_of(model, cells, opened)
+    orders = permutations(model.config.residual.n, how.draws, how.seed)
+    keys, sweep, acting, index = [NOTHING], list[Edits](), list[int](), list[range]()
+    for cell in cells:
+        many = len(orders) if cell.change == "permute" else 1
+        index.append(range(len(keys), len(keys) + many))
+        keys += [{**cell.labels, "draw": i} for i in range(many)]
+        if not cell.why:
+            sweep += cell.edits(constants, orders)
+            acting += index[-1]
+    losses = document_losses(model, opened.shards, sweep, kl="forward", progress=progress, **opened.limits)
+    total, kl = np.full((2, len(keys), len(losses.tokens)), np.nan)
+    total[0], total[acting], kl[0], kl[acting] = losses.baseline, losses.edited, 0.0, losses.kl
+    tokens = losses.tokens.astype(float)
+    loss = f"loss {losses.baseline.sum() / tokens.sum():.4f} nats/token"
+    title = f"{title_of(model)}, {loss}; {opened.title()}, {losses.tokens.sum():,} tokens"
+    seen = Seen({}, {}, {"title": title}, extra=(cells, index))
+    told: dict[str, Any] = {"cells": pd.DataFrame(keys), "units": opened.units()}
+    seen.blocks["loss"] = Observations(measure=NATS, total=total, size=tokens, **told)
+    seen.blocks["percent"] = Observations(measure=PERCENT, total=total, size=losses.baseline, **told)
+    seen.blocks["kl"] = Observations(measure=replace(NATS, name="kl"), total=kl, size=tokens, **told)
+    seen.contrasts |= {"loss": [], "percent": [], "kl": []}
+    for cell, at in zip(cells, index, strict=True):
+        edited, labels = {i: 1 / len(at) for i in at}, cell.labels
+        one: dict[str, Any] = {"labels": labels, "null": None}
+        family = EVERYWHERE if cell.where == EVERYWHERE else cell.change
+        seen.contrasts["loss"] += [
+            Contrast(quantity="loss", weights=edited, missing=cell.why, **one),
+            Contrast(quantity="baseline", weights={0: 1.0}, **one),
+            Contrast(quantity="delta", weights={**edited, 0: -1.0}, labels=labels, family=family, missing=cell.why),
+        ]
+        for name in ("percent", "kl"):
+            seen.contrasts[name].append(Contrast(quantity=name, weights=edited, missing=cell.why, **one))
+    return seen
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+
+def tables(how: Mixing, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """everywhere: a row for each change of all modules at once; modules: for each change of each module."""
+    cells, index = seen.extra
+    made = {}
+    for name, keys, columns in ((EVERYWHERE, KEYS, ALL), ("modules", (*KEYS, "module", "layer"), ALONE)):
+        chosen = [i for i, cell in enumerate(cells) if (cell.where == EVERYWHERE) == (name == EVERYWHERE)]
+        if not chosen:
+            continue
+        where = {cells[i].where for i in chosen}
+        frame, missing = joined([estimates[block].where(where=where) for block in ("loss", "percent", "kl")], keys)
+        frame["tokens"] = int(seen.blocks["loss"].sizes[0].sum())
+        rows = [_of_draws(cells[i], index[i], seen.blocks["loss"]) for i in chosen]
+        frame["draws"], frame["draw_sd"] = [many for many, *_ in rows], [sd for _, sd, _ in rows]
+        missing |= {(row, "draw_sd"): why for row, (*_, why) in enumerate(rows) if why}
+        made[name] = Table(frame, columns, missing, f"{name}, {seen.about['title']}", "delta", 4, ("definition",))
+    return made
+
+
+def _of_draws(cell: Cell, at: Sequence[int], block: Observations) -> tuple[int, float, str]:
+    """(permutations, sd of delta between them, why there is none)."""
+    if cell.change != "permute" or len(at) < 2 or cell.why:
+        return 0, np.nan, cell.why or "nothing is drawn"
+    change = (block.total[list(at)] - block.total[0]).sum(1) / block.sizes[0].sum()
+    return len(at), float(np.std(change, ddof=1)), ""
+
+
+WHAT = (
+    Column(name="change", title="change", unit="name", shown=False, doc="as --change has it"),
+    key("definition", "change", "what is changed → what stands in its place"),
+    Column(name="of", title="of", unit="name", shown=False, doc="coefficients, or the streams themselves"),
+    Column(name="to", title="becomes", unit="name", shown=False, doc="what stands in their place"),
+    key("where", "where", "layer and branch, or everywhere", "place"),
+    key("acts", "acts", "whether it can change an output"),
+)
+MEASURED = (
+    *described("loss", "loss", "nats/token", "loss under the change", format=".4f", shown=False),
+    *described("baseline", "unedited", "nats/token", "loss of the model", format=".4f", shown=False),
+    *quantity("delta", "Δ loss", "nats/token", "loss under the change − loss", sd="documents"),
+    *described("percent", "percent", "percent of the unedited loss", "100 (loss under the change / loss − 1)",
+               format="+.2f"),
+    *described("kl", "KL", "nats/token, KL(unedited ‖ edited) of the next token", "how far predictions move"),
+    Column(name="draws", title="draws", unit="permutations", format="d", shown=False,
+           doc="of the streams, whose mean the row is; 0 where nothing is drawn"),
+    Column(name="draw_sd", title="sd of draws", unit="nats/token, between permutations", format=".4f", shown=False,
+           doc="standard deviation of delta between permutations"),
+    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
+    *counts("documents, or windows of them", "documents"),
+)  # fmt: skip
+ALL = (*WHAT, *MEASURED)
+ALONE = (
+    *WHAT,
+    Column(name="module", title="module", unit="from 0", format="d", shown=False, doc="in the order of writing"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0"),
+    *MEASURED,
+)

@@ -1,0 +1,323 @@
+"""Changes of mixing: models of known outcome, a loop with plain hooks, what cannot act, and models with one stream."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from streamscope.interventions.edits.mixing import (
+    Module,
+    average_streams,
+    constant_coefficients,
+    parse_modules,
+    permutations,
+    permute_streams,
+)
+from streamscope.interventions.mixing import Change, Mixing, main
+from streamscope.interventions.mixing.measure import cells_of, constants_of
+from streamscope.models import build, load, preset
+from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture, edit
+from streamscope.models.mixing import connections
+from streamscope.papers.krom.contraction import set_bias
+from streamscope.probes.contract import Documents
+from streamscope.probes.result import Result
+from streamscope.probes.stats.corrections import correct
+from tests.tiny import some, untrained
+
+DATA = Documents(data="stories:1:6", batch_size=4, stride=0)
+KINDS = ("kromhc", "hc", "mhc", "mhc_lite")
+CHANGES = get_args(Change)
+SAME: dict[str, Any] = {"residual.post_input": "same"}
+
+
+def model_of(residual: str = "kromhc", **overrides: Any) -> Any:
+    """An untrained model with parallel streams and the words of the bundled ones."""
+    tokenizer = load("stories/kromcanon").tokenizer
+    return build("kromhc", "tiny", tokenizer=tokenizer, seed=3, residual=residual, d_vocab=2048, **overrides).eval()
+
+
+@torch.no_grad()
+def moved(model: Any) -> Any:
+    """With streams that differ and coefficients that depend on the token."""
+    generator = torch.Generator().manual_seed(5)
+    for one in connections(model).values():
+        for p in one.b.values():
+            p.add_(0.5 * torch.randn(p.shape, generator=generator))
+        for p in one.W.values():
+            p.copy_(0.3 * torch.randn(p.shape, generator=generator))
+        for p in one.alpha.values():
+            p.fill_(0.7)
+    return model
+
+
+def measured(model: Any, **options: Any) -> Result:
+    return Mixing(**options).measure(model, DATA)
+
+
+def modules_of(model: Any, **options: Any) -> pd.DataFrame:
+    return measured(model, where=("all",), **options).table("modules").frame
+
+
+def test_what_is_known_on_paper() -> None:
+    """H_res that is I already; H_res of the bias 0 or −∞ planted; even mixing makes averaging and permuting nothing."""
+    model = model_of(**SAME)
+    set_bias(model, -torch.inf)
+    same = measured(model, change=("res-identity", "res-mean", "res-even"))
+    for name in ("everywhere", "modules"):
+        frame = same.table(name).frame
+        fixed = frame[frame["change"] != "res-even"]
+        assert (fixed[["delta", "kl"]].dropna() == 0).all(axis=None), "to the last bit"
+        assert fixed["delta_p"].isna().all() and (frame["acts"] == "no").equals(frame["delta"].isna())
+        changed = frame[(frame["change"] == "res-even") & (frame["acts"] == "yes")]
+        assert (changed["kl"] > 1e-9).all() and len(changed)
+    base = same.table().frame["baseline"].iloc[0]
+    even = same.table().frame.set_index("change").loc["res-even", "loss"]
+    set_bias(model, 0.0)
+    back = measured(model, change=("res-identity", "res-even"), where=("everywhere",)).table().frame.set_index("change")
+    assert back.loc["res-even", "delta"] == pytest.approx(0.0, abs=1e-6)
+    assert back.loc["res-even", "baseline"] == pytest.approx(even, abs=1e-6), "as if it were so biased"
+    assert back.loc["res-identity", "loss"] == pytest.approx(base, abs=1e-6) and abs(even - base) > 1e-5
+    with torch.no_grad():
+        for one in connections(model).values():
+            one.b["pre"].fill_(-1.0)
+    frame = modules_of(model, change=("permute", "average"), draws=23)
+    acts = frame[frame["acts"] == "yes"]
+    assert acts["kl"].to_numpy() == pytest.approx(0.0, abs=1e-9) and len(acts) == 6
+    assert set(frame.loc[frame["acts"] == "no", "where"]) == {"L0.attn"}
+
+
+def test_equal_streams_may_trade_places_and_be_averaged() -> None:
+    """Before training, hyper-connections keep n copies of one stream: nothing changes, to the last bit."""
+    frame = modules_of(model_of("hc"), change=("permute", "average"), draws=2)
+    acts = frame[frame["acts"] == "yes"]
+    assert (acts[["delta", "kl"]] == 0).all(axis=None) and len(acts) == 6
+    x = torch.rand(2, 5, 1, 8).expand(2, 5, 3, 8)
+    ((_, average),) = average_streams([Module(0, "attn")]).items()
+    assert torch.equal(average(x, None), x)
+
+
+@pytest.mark.parametrize("residual", KINDS)
+@torch.no_grad()
+def test_streams_may_trade_places_with_what_belongs_to_them(residual: str) -> None:
+    """Permuted streams, and from there on every coefficient permuted alike, are the same model."""
+    model, order = moved(model_of(residual)).double(), (2, 0, 3, 1)
+    tokens = torch.randint(1, 300, (2, 9), generator=torch.Generator().manual_seed(1))
+    after = [name for name in connections(model) if name != "blocks.0.attn_hc"]
+    hooks = [f"{name}.hook_{of}" for name in after for of in ("pre", "res", "post")]
+    with capture(model, hooks) as seen:
+        plain = model(tokens)
+    belongs = {name: H[..., order] if H.ndim == 3 else H[..., order, :][..., order] for name, H in seen.items()}
+    moving = permute_streams([Module(0, "mlp")], order)
+    with edit(model, {**moving, **{name: lambda _, hook, H=H: H for name, H in belongs.items()}}):
+        torch.testing.assert_close(model(tokens), plain, rtol=0, atol=1e-10)
+    with edit(model, moving):
+        assert (model(tokens) - plain).abs().max() > 1e-4, "alone they meet what belongs to others"
+
+
+# ---- a loop with plain hooks -------------------------------------------------------------------
+
+
+def hooked(model: Any, changed: dict[str, Callable[[Tensor], Tensor]], row: Sequence[int]) -> Tensor:
+    """Logits [T, V] of one document, with PyTorch's own hooks on the points."""
+    points = dict(model.named_modules())
+    with ExitStack() as stack, torch.no_grad():
+        for name, fn in changed.items():
+            stack.callback(points[name].register_forward_hook(lambda m, i, x, fn=fn: fn(x)).remove)
+        return model(torch.tensor([list(row)]))[0].double()
+
+
+def plain(change: str, layer: int, part: str, means: dict[str, Tensor], order: Sequence[int] | None) -> dict[str, Any]:
+    """What is hooked where, of one module."""
+    hc = f"blocks.{layer}.{part}_hc.hook"
+    entry = f"blocks.{layer}.hook_streams_{'pre' if part == 'attn' else 'mid'}"
+    if change == "permute":
+        assert order is not None
+        return {entry: lambda x: torch.stack([x[:, :, s] for s in order], 2)}
+    if change == "average":
+        return {entry: lambda x: x.mean(2, keepdim=True).repeat(1, 1, 4, 1)}
+    of, to = change.split("-")
+    if of == "both":
+        return plain(f"pre-{to}", layer, part, means, order) | plain(f"post-{to}", layer, part, means, order)
+    name = f"{hc}_{of}"
+    made = {"identity": torch.eye(4), "mean": means[name], "even": torch.full_like(means[name], 0.25)}[to]
+    made = means[name].mean().repeat(4) if (of, to) == ("post", "even") else made
+    return {name: lambda H: made.float().repeat(*H.shape[:2], *[1] * made.ndim)}
+
+
+@pytest.mark.parametrize("residual", some(KINDS, ("kromhc", "hc")))
+def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
+    model, draws = moved(model_of(residual)), 2
+    result = measured(model, where=("everywhere", "L0.*", "L1.mlp"), draws=draws, seed=4)
+    rows = [row[: model.config.n_ctx + 1] for row in DATA.of(model).rows()]
+    names = [f"{name}.hook_{of}" for name in connections(model) for of in ("pre", "res", "post")]
+    n, kept = 0, list[tuple[Tensor, Tensor]]()
+    sums = {name: torch.zeros((), dtype=torch.float64) for name in names}
+    for row in rows:
+        seen: dict[str, Tensor] = {}
+        logits = hooked(model, {name: partial(seen.setdefault, name) for name in names}, row[:-1])
+        kept.append((logits.log_softmax(-1), torch.tensor(row[1:])))
+        n += len(row) - 1
+        sums = {name: sums[name] + seen[name][0].double().sum(0) for name in names}
+    means = {name: total / n for name, total in sums.items()}
+    base = np.array([-float(logp[range(len(to)), to].sum()) for logp, to in kept])
+    orders, places = permutations(4, draws, 4), {"everywhere": [(i, p) for i in (0, 1) for p in ("attn", "mlp")]}
+    places |= {"L0.attn": [(0, "attn")], "L0.mlp": [(0, "mlp")], "L1.mlp": [(1, "mlp")]}
+    told = pd.concat([table.frame for table in result.tables.values()])
+    assert set(told["where"]) == set(places) and len(told) == len(places) * len(CHANGES)
+    for row in told.to_dict("records"):
+        loss, kl = np.zeros((2, len(rows)))
+        many = orders if row["change"] == "permute" else [None]
+        for order in many:
+            changed: dict[str, Any] = {}
+            for layer, part in places[row["where"]]:
+                changed |= plain(row["change"], layer, part, means, order)
+            for i, (text, (before, to)) in enumerate(zip(rows, kept, strict=True)):
+                after = hooked(model, changed, text[:-1]).log_softmax(-1)
+                loss[i] -= float(after[range(len(to)), to].sum()) / len(many)
+                kl[i] += float((before.exp() * (before - after)).sum()) / len(many)
+        what = f"{row['change']} {row['where']}"
+        if row["acts"] == "no":
+            assert np.isnan(row["delta"]) and abs(loss - base).max() < 1e-3, what
+            continue
+        assert row["delta"] == pytest.approx((loss - base).sum() / n, abs=2e-6), what
+        assert row["percent"] == pytest.approx(100 * (loss.sum() / base.sum() - 1), abs=2e-4), what
+        assert row["kl"] == pytest.approx(kl.sum() / n, abs=2e-6), what
+        assert row["n"] == len(rows) and row["tokens"] == n
+    modules = result.table("modules").frame
+    for _, one in modules[modules["acts"] == "yes"].groupby("change"):
+        assert one["delta_p_holm"].to_numpy() == pytest.approx(correct(one["delta_p"]).p), "over modules of a change"
+    every = result.table("everywhere").frame
+    assert every["delta_p_holm"].to_numpy() == pytest.approx(correct(every["delta_p"]).p), "over changes"
+    drawn = told[told["draws"] > 0]
+    assert (
+        set(drawn["change"]) == {"permute"}
+        and (drawn["draw_sd"] > 0).all()
+        and len(drawn) == (drawn["draws"] == 2).sum()
+    )
+
+
+# ---- what cannot act ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("post_input", ["same", "mixed"])
+@pytest.mark.parametrize("residual", KINDS)
+@torch.no_grad()
+def test_what_is_said_not_to_act_is_what_changes_nothing(
+    residual: str, post_input: str, frozen: bool, static: bool
+) -> None:
+    """Each edit is made all the same: no logit moves where it cannot act, and some do everywhere else."""
+    own = {"residual.post_input": post_input, "residual.freeze_res": frozen, "residual.dynamic": not static}
+    model = moved(model_of(residual, **own)).double()
+    opened, how = DATA.of(model), Mixing(where=("all", "everywhere"))
+    cells = cells_of(how, model)
+    acting = [type(cell)(cell.change, cell.where, cell.modules, "") for cell in cells]
+    constants = {key: value.double() for key, value in constants_of(model, acting, opened).items()}
+    tokens = torch.tensor([next(iter(opened.rows()))[:20]])
+    before = model(tokens)
+    moves = {}
+    for cell in acting:
+        (edits,) = cell.edits(constants, [(1, 2, 3, 0)])
+        with edit(model, edits):
+            moves[cell.change, cell.where] = float((model(tokens) - before).abs().max())
+    for cell in cells:
+        moved_by = moves[cell.change, cell.where]
+        if cell.why:  # means are kept in single precision, and a doubly stochastic matrix is so up to rounding
+            assert moved_by < 1e-5, cell
+            assert cell.why.startswith("cannot act, ") and ";" not in cell.why
+        else:
+            assert moved_by > 1e-5, cell
+
+
+def test_what_cannot_act_says_why_and_is_not_measured() -> None:
+    model = moved(model_of(**SAME))
+    result = measured(model, change=("res-identity", "permute"), draws=2)
+    table = result.table("modules")
+    why = {row["where"]: table.missing[i, "delta"] for i, row in table.frame.iterrows() if row["acts"] == "no"}
+    assert why["L0.attn"].startswith("cannot act, its streams are equal")
+    frame = table.frame.set_index(["change", "where"])
+    assert frame["acts"]["res-identity", "L1.mlp"] == "no" and frame["acts"]["permute", "L1.mlp"] == "yes"
+    assert np.isnan(result.blocks["loss"].total[result.blocks["loss"].cells["acts"] == "no"]).all()
+    assert (result.table().frame["acts"] == "yes").all(), "everywhere there is one that acts"
+    frozen: dict[str, Any] = {"residual.freeze_res": True}
+    still = measured(model_of(**frozen), change=("res-identity",))
+    assert all((table.frame["acts"] == "no").all() for table in still.tables.values()) and len(still.tables) == 2
+    with edit(model, {"blocks.0.hook_streams_pre": lambda x, hook: x * torch.arange(1.0, 5.0)[:, None]}):
+        assert (modules_of(model, change=("permute",), draws=1)["acts"] == "yes").all(), "its streams are not equal now"
+
+
+# ---- options, refusals, seeds ------------------------------------------------------------------
+
+
+def test_permutations_are_drawn_once_each_and_by_the_seed() -> None:
+    assert permutations(3, 5, 0) == permutations(3, 99, 7) and len(permutations(3, 99, 0)) == 5
+    assert permutations(2, 1, 0) == [(1, 0)]
+    drawn = permutations(4, 8, 3)
+    assert drawn == permutations(4, 8, 3) and drawn != permutations(4, 8, 4)
+    assert len(set(drawn)) == 8 and (0, 1, 2, 3) not in drawn and all(sorted(one) == [0, 1, 2, 3] for one in drawn)
+    often = [one for seed in range(400) for one in permutations(3, 1, seed)]
+    assert len(set(often)) == 5 and min(map(often.count, set(often))) > 50, "evenly"
+    model = moved(model_of())
+    one, same, other = (modules_of(model, change=("permute",), draws=2, seed=seed) for seed in (1, 1, 2))
+    pd.testing.assert_frame_equal(one, same)
+    assert (one["delta"] - other["delta"]).abs().max() > 1e-6
+
+
+def test_places_and_refusals() -> None:
+    assert [module.label for module in parse_modules(("*.mlp", "L0.attn"), 2)] == ["L0.attn", "L0.mlp", "L1.mlp"]
+    assert [(m.number, m.path, m.entry) for m in parse_modules("L1.*", 2)] == [
+        (2, "blocks.1.attn_hc", "blocks.1.hook_streams_pre"), (3, "blocks.1.mlp_hc", "blocks.1.hook_streams_mid"),
+    ]  # fmt: skip
+    model = model_of()
+    for where, message in (
+        (("L2.attn",), "'L2.attn': layers go from 0 to 1"),
+        (("L0.ffn",), "unknown module in 'L0.ffn' 'ffn': did you mean|known: attn, mlp"),
+        (("attn",), "'attn' names no module: write L2.attn"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Mixing(where=where).check(model)
+    for options, message in (({"change": ()}, "--change"), ({"draws": 0}, "draws must be at least 1")):
+        with pytest.raises(InputError, match=message):
+            Mixing(**options)
+    for name in ("llama", "lfa"):
+        with pytest.raises(InputError, match="mixing is of parallel streams"):
+            Mixing().check(build(preset(name, "tiny")))
+    with pytest.raises(InputError, match="cannot draw 1 permutations of 1 streams"):
+        permutations(1, 1, 0)
+    tokens = torch.tensor([[1, 2, 3]])
+    for edits, message in (
+        (permute_streams([Module(0, "mlp")], (0, 0, 1, 2)), r"\[0, 0, 1, 2\] is no order of 4 streams"),
+        (
+            constant_coefficients({"blocks.0.mlp_hc.hook_pre": torch.ones(3)}),
+            r"of shape \[3\] where the model has \[4\]",
+        ),
+    ):
+        with pytest.raises(InputError, match=message), edit(model, edits):
+            model(tokens)
+
+
+@pytest.mark.parametrize("preset", some(["kromhc", "kromcanon"], ("kromcanon",)))
+def test_command(
+    preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = untrained(preset, tiny_run, tmp_path / "run"), tmp_path / "mixing.parquet"
+    argv = [str(run), "--data", str(corpus[1]), "--max-documents", "3", "--draws", "1", "--where", "L1.*", "everywhere"]
+    main([*argv, "--out", str(out), "--figure", str(out.with_suffix(".html"))])
+    printed, read = capsys.readouterr().out, Result.load(out)
+    assert "H_res → I" in printed and "everywhere" in printed and out.with_suffix(".html").exists()
+    assert list(read.tables) == ["everywhere", "modules"] and len(read.table().frame) == len(CHANGES)
+    assert read.table().frame["delta"].notna().all() and set(read.table("modules").frame["where"]) == {
+        "L1.attn",
+        "L1.mlp",
+    }
+    with pytest.raises(InputError, match="mixing is of parallel streams"):
+        main([str(tiny_run)])
