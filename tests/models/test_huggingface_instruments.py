@@ -16,7 +16,8 @@ from tests.models.test_huggingface import CASES, theirs
 ROOT = Path(__file__).resolve().parents[2]
 INSTRUMENTS = discover()
 LACKING = {
-    "latents": "has no HDPL projection", "mixing_monitor": "has no mixing matrices", "routing": "has no Kronecker",
+    "contraction": "parallel streams", "dual_path": "has no HDPL projection", "latents": "has no HDPL projection",
+    "mixing": "parallel streams", "mixing_monitor": "has no mixing matrices", "routing": "has no Kronecker",
     "streams": "has one residual stream",
 }  # fmt: skip
 """What needs a part that these families do not have."""
