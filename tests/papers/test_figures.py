@@ -1,5 +1,6 @@
 """Figures and tables of the papers: drawn of the shipped tables with their numbers, refused in one line elsewhere."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from streamscope.papers.figures.shown import claims_of, draw, figures_of, table_
 COMMANDS = {"dst": dst, "hdpl": hdpl, "krom": krom, "lfa": lfa, "pls": pls}
 DRAWN = [(paper, n) for paper in PAPERS for n, one in figures_of(paper).items() if one.draw and not one.instead]
 OTHERS = [(paper, n) for paper in PAPERS for n, one in figures_of(paper).items() if (paper, n) not in DRAWN]
+LOOKS = ("name", "marker", "line", "showlegend", "legendgroup")
+"""What tells one series from another in a legend; the rest is what it shows and where."""
 
 
 def traces(paper: str, number: str, **look: object) -> dict[str, object]:
@@ -35,6 +38,16 @@ def test_every_figure_that_is_said_to_be_drawn_is_drawn(paper: str, number: str)
         )
         colours = [one.line.color for one in found.data if one.type == "scatter" and one.mode == "lines+markers"]
         assert not look.grey or set(colours) <= set(GREYS)
+
+
+@pytest.mark.parametrize(("paper", "number"), DRAWN, ids=str)
+def test_every_series_of_a_figure_is_named_once(paper: str, number: str) -> None:
+    """The printed gated row of DST was drawn as that of dst-dense+gate and once more as gated (dense)."""
+    data = draw(figures_of(paper)[number], Look()).data
+    named = [one.name for one in data if one.name and one.showlegend is not False]
+    assert len(set(named)) == len(named)
+    values = [json.dumps(json.loads(one.to_json()) | dict.fromkeys(LOOKS)) for one in data]
+    assert len(set(values)) == len(values), "one series under two names"
 
 
 @pytest.mark.parametrize(("paper", "number"), OTHERS, ids=str)
