@@ -141,6 +141,43 @@ def test_figures_of_instruments_tables(tmp_path: Path, capsys: pytest.CaptureFix
         lfa.main(["--figure", "all", "--tables", str(tmp_path)])
 
 
+def test_curves_are_those_of_the_runs_and_of_the_bundle_only_without_them(tmp_path: Path) -> None:
+    """Three seeds of two arms, one seed of a third; steps that a seed lacks are left out of its arm's mean."""
+    losses = {
+        "llama": [[5.0, 4.0], [5.2, 4.3], [5.4, 4.4]],
+        "hdpl+o=hdpl": [[5.0, 4.0], [4.0, 3.0]],
+        "hdpl": [[4.5, 4.1]],
+    }
+    rows = [
+        {"preset": arm, "seed": seed, "step": 500 * (i + 1), "tokens": i, "loss": loss}
+        for arm, seeds in losses.items() for seed, own in enumerate(seeds) for i, loss in enumerate(own)
+    ]  # fmt: skip
+    rows.append({"preset": "llama", "seed": 1, "step": 750, "tokens": 1, "loss": 9.0})
+    pd.DataFrame(rows).to_parquet(tmp_path / "curves.parquet")
+    pd.read_parquet(RESULTS / "hdpl_textbooks/bundled.parquet").to_parquet(tmp_path / "bundled.parquet")
+    found = draw(figures_of("hdpl")["2"], Look(), tmp_path)
+    drawn = {one.name: one for one in found.data}
+    assert list(drawn["baseline (llama)"].x) == [0.5, 1] and np.allclose(drawn["baseline (llama)"].y, [5.2, 12.7 / 3])
+    sd = np.std([4.0, 4.3, 4.4], ddof=1)
+    assert np.allclose(drawn["baseline (llama) ± sd"].y, [5.0, 12.7 / 3 - sd, 12.7 / 3 + sd, 5.4])
+    assert list(drawn["baseline (llama) ± sd"].x) == [0.5, 1, 1, 0.5]
+    assert {"hybrid (hdpl)", "hybrid (hdpl)+o=hdpl", "hybrid (hdpl)+o=hdpl ± sd"} <= set(drawn)
+    assert "hybrid (hdpl) ± sd" not in drawn, "one seed has no band"
+    assert found.layout.title.text == "here: mean ± standard deviation over 1 to 3 seeds"
+    (tmp_path / "curves.parquet").unlink()
+    other = draw(figures_of("hdpl")["2"], Look(), tmp_path)
+    assert other.layout.title.text == "here: no curves of runs in these tables: bundled models, one seed each"
+    (tmp_path / "bundled.parquet").unlink()
+    with pytest.raises(InputError, match="drawn of curves.parquet, and there is no"):
+        draw(figures_of("hdpl")["2"], Look(), tmp_path)
+
+
+def test_lines_of_more_arms_than_colours_can_be_told_apart() -> None:
+    for grey in (False, True):
+        looks = [Look(grey=grey).line(i) for i in range(21)]
+        assert len({(one["line"]["color"], one["line"]["dash"], one["marker"]["symbol"]) for one in looks}) == 21
+
+
 def test_a_map_has_every_token_that_has_a_place(tmp_path: Path) -> None:
     tokens = {"cluster": [-1, 0, 0, 7, 1, -1], "k_star": [0, 1, 1, 3, 6, 2], "y": [0.0] * 6,
               "x": [0.0, 1.0, 2.0, 3.0, 4.0, np.nan]}  # fmt: skip
