@@ -315,9 +315,14 @@ def _rounding_seed(model: nn.Module, training: Training, hyper: bool) -> int | N
     return training.seed
 
 
+def warmup_steps(steps: int, warmup: int) -> int:
+    """Steps of warm-up: those asked for, of a short training a tenth of its steps."""
+    return min(warmup, max(1, steps // 10))
+
+
 def lr_factor(step: int, steps: int, warmup: int, floor: float) -> float:
     """Share of the peak rate at `step` (from 0): (step+1)/warmup, then a cosine from 1 to `floor`."""
-    warmup = min(warmup, max(1, steps // 10))
+    warmup = warmup_steps(steps, warmup)
     if step < warmup:
         return (step + 1) / warmup
     progress = (step - warmup) / max(1, steps - 1 - warmup)

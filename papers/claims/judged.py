@@ -46,6 +46,8 @@ UNDEFINED: tuple[tuple[str, Word], ...] = (
     ("none to suppress", "phenomenon absent"),
     ("one seed", "not resolved"),
     ("one pair of seeds", "not resolved"),
+    ("fewer than three seeds", "not resolved"),
+    ("no evaluation there in all seeds", "not measured yet"),
     ("seeds without spread", "not resolved"),
     ("not kept when these tables were made", "not measured yet"),
     ("not measured", "not measured yet"),

@@ -54,12 +54,13 @@ class Printed(NamedTuple):
 class Below(NamedTuple):
     """The claim that `less` ends with a lower loss than `more`, as a paper prints both in one place.
 
-    `instead` says why the claim cannot be judged, or why what was printed is none.
+    `printed` is None where a text says it without a number. `instead` says why the claim cannot be judged, or why what
+    was printed is none.
     """
 
     less: str
     more: str
-    printed: tuple[float, float]
+    printed: tuple[float, float] | None
     where: str
     instead: str = ""
 
@@ -189,10 +190,10 @@ def order(rows: pd.DataFrame, claims: Sequence[Below]) -> pd.DataFrame:
         gaps = (by[claim.more] - by[claim.less]).dropna().sort_index()
         if claim.instead:
             instead[len(found)] = claim.instead
-        low, high = claim.printed
+        low, high = claim.printed or (NAN, NAN)
         row = {
             "claim": f"{claim.less} < {claim.more}", "quantity": "loss", "where": claim.where, "paper": high - low,
-            "printed": f"{low:.4g} < {high:.4g}", "smallest": SMALLEST["nats/token"],
+            "printed": f"{low:.4g} < {high:.4g}" if claim.printed else "", "smallest": SMALLEST["nats/token"],
             "by_seed": ", ".join(f"{s}: {x:+.4f}" for s, x in gaps.items()),
             "against": ", ".join(str(s) for s, x in gaps.items() if x < 0),
         }  # fmt: skip

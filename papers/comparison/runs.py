@@ -11,12 +11,14 @@ from typing import Any
 
 from streamscope.models.checkpoint import read_manifest, run_folder
 from streamscope.models.config import ModelConfig
+from streamscope.models.config.parts import Projection
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.disk import Config, read_json
 from streamscope.models.errors import InputError
 from streamscope.models.runs import flatten
 from streamscope.models.training.config import tokens_seen
+from streamscope.models.training.optim import warmup_steps
 
 FREE = {
     "seed", "seed_weights", "seed_data", "seed_noise", "device", "compile", "log_every", "eval_every", "eval_batches",
@@ -72,6 +74,12 @@ class Run:
     def tokens_at(self, step: int) -> int:
         """Those of its first `step` steps: Σ sequences × length of a sequence."""
         return tokens_seen(self.config["training"], self.config["model"]["n_ctx"], step)
+
+    @property
+    def warmup(self) -> int:
+        """Steps of its warm-up."""
+        steps = int(self.manifest.get("of_steps", self.manifest["steps"]))
+        return warmup_steps(steps, self.config["training"].get("warmup") or 0)
 
     @property
     def command(self) -> str:
@@ -201,7 +209,7 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
 
     A kind is named alone where its fields are the usual ones, else with them: +rope.fraction=0.5. A part of a part is
     named with a dot, as attention.gate; without one that the preset has, an arm is called +no-gate. Of a number it says
-    how many: n_heads makes +8heads.
+    how many: n_heads makes +8heads. Of a projection it says which: attention.o makes +o=hdpl.
     """
 
     found = []
@@ -220,7 +228,8 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
                 continue
             kind = type(attrgetter(part)(from_dict(ModelConfig, run.config["model"])))
             fields = [f".{f}={x}" for f, x in own.items() if f != "kind" and x != to_dict(kind())[f]]
-            words += f"+{SHORT.get(own['kind'], own['kind'])}{''.join(fields)}"
+            which = f"{part.rpartition('.')[2]}=" if issubclass(kind, Projection) else ""
+            words += f"+{which}{SHORT.get(own['kind'], own['kind'])}{''.join(fields)}"
         found.append(replace(run, variant=words))
     return found
 

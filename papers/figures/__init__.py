@@ -41,12 +41,13 @@ class Sheet:
 
 
 def drawn(paper: str, options: Any) -> bool:
-    """Draw or list what --figure and --table ask for; False where neither is given.
+    """Draw or list what --figure and --table ask for; False where neither is given, and where runs are: these are
+    measured first, and drawn by `papers.scales.at_scale`.
 
     Raises `InputError` for numbers that the paper does not have, for figures that no result table has, and where a
     table or what writes the format is missing; nothing is written then.
     """
-    if not options.figure and not options.table:
+    if options.runs or not (options.figure or options.table):
         return False
     from streamscope.papers.figures.shown import show
 

@@ -1,11 +1,14 @@
 """The figures of HDPL."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from streamscope.papers.figures.look import Look, panels
+from streamscope.papers.comparison.curves import wide
+from streamscope.papers.figures.look import Look, note, panels
 from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.printed import printed
 
@@ -16,22 +19,34 @@ Tables = Mapping[str, pd.DataFrame]
 
 
 def losses(printed_points: Mapping[str, Mapping[int, str]]) -> Any:
-    """Validation loss over training steps of the bundled models of the time; beside it the points that are printed, of
-    another text and another tokenizer: {preset: {step: claim of the ledger}}."""
+    """Validation loss over training steps, the mean over seeds and a band of one standard deviation, of every arm;
+    beside it the points that are printed, of another text and another tokenizer: {preset: {step: claim of the ledger}}.
+
+    Tables without curves of runs have those of the bundled models, one seed of each, and the figure says so.
+    """
 
     def draw(tables: Tables, look: Look) -> Any:
-        table = tables["bundled"]
-        have = list(dict.fromkeys(table["model"]))
-        canvas = panels(look, ["here", "as printed"], 2, 0.7, horizontal_spacing=0.16, column_widths=[0.62, 0.38])
-        for i, model in enumerate([*have, *(one for one in printed_points if one not in have)]):
-            name, one = NAMES.get(model, model), table[table["model"] == model]
-            if len(one):
-                canvas.add_scatter(x=one["step"] / 1000, y=one["loss"], name=name, row=1, col=1, **look.line(i))
-            if points := printed_points.get(model):
+        bundled = "curves" not in tables
+        table = tables["bundled"].assign(preset=lambda rows: rows["model"]) if bundled else tables["curves"]
+        arms = {arm: wide(table, arm).dropna(axis=1) for arm in dict.fromkeys(table["preset"])}
+        names = [*arms, *(one for one in printed_points if one not in arms)]
+        height = 0.7 + 0.08 * max(0, len(names) - 4)  # a line of the legend each
+        canvas = panels(look, ["here", "as printed"], 2, height, horizontal_spacing=0.16, column_widths=[0.62, 0.38])
+        for i, arm in enumerate(names):
+            name = _name(arm)
+            if arm in arms:
+                mean, sd = arms[arm].mean(), arms[arm].std()
+                x = mean.index / 1000
+                if len(arms[arm]) > 1:
+                    ends = np.concatenate([mean - sd, (mean + sd)[::-1]])
+                    canvas.add_scatter(x=[*x, *x[::-1]], y=ends, name=f"{name} ± sd", row=1, col=1, **look.band(i))
+                canvas.add_scatter(x=x, y=mean, name=name, row=1, col=1, **look.line(i))
+            if points := printed_points.get(arm):
                 canvas.add_scatter(
                     x=[step / 1000 for step in points],
                     y=[printed(claim) for claim in points.values()],
                     name=f"{name}, paper",
+                    showlegend=arm not in arms,
                     row=1,
                     col=2,
                     **look.points(i, paper=True, size=7),
@@ -39,9 +54,25 @@ def losses(printed_points: Mapping[str, Mapping[int, str]]) -> Any:
         last = max(max(points) for points in printed_points.values()) / 1000
         canvas.update_xaxes(title="steps, thousands").update_yaxes(title="validation loss, nats", col=1)
         canvas.update_xaxes(range=[0, 1.1 * last], col=2)
-        return canvas
+        note(canvas, f"here: {_of(arms, bundled)}")
+        return canvas.update_layout(margin={"t": 40})
 
     return draw
+
+
+def _name(arm: str) -> str:
+    """The name of an arm in the legend: its preset's, and what it has of its own."""
+    preset = re.split(r"[+,]", arm, maxsplit=1)[0]
+    return NAMES.get(preset, preset) + arm.removeprefix(preset)
+
+
+def _of(arms: Mapping[str, pd.DataFrame], bundled: bool) -> str:
+    """What the lines are of."""
+    if bundled:
+        return "no curves of runs in these tables: bundled models, one seed each"
+    n = sorted({len(losses) for losses in arms.values()})
+    seeds = f"{' to '.join(map(str, dict.fromkeys((n[0], n[-1]))))} seed{'s' * (n[-1] > 1)}"
+    return f"mean ± standard deviation over {seeds}" if n[-1] > 1 else "one seed each"
 
 
 PRINTED = {
@@ -50,5 +81,6 @@ PRINTED = {
 }
 FIGURES = (
     PaperFigure("1", "The architecture", instead="a drawing: python -m models.describe hdpl"),
-    PaperFigure("2", "Validation loss over training, baseline and hybrid", losses(PRINTED), (f"{HOME}/bundled",)),
-)
+    PaperFigure("2", "Validation loss over training, baseline and hybrid", losses(PRINTED), (f"{HOME}/curves",),
+                (f"{HOME}/bundled",)),
+)  # fmt: skip

@@ -136,7 +136,7 @@ CAPTION = {
 }  # fmt: skip
 """What the caption of the curves prints, after its 2,000 steps."""
 FIGURES = (
-    PaperFigure("curves", "Training curves", losses(CAPTION), (f"{HOME}/bundled",)),
+    PaperFigure("curves", "Training curves", losses(CAPTION), (f"{HOME}/curves",), (f"{HOME}/bundled",)),
     PaperFigure("bars", "Architecture comparison", bars, (f"{HOME}/comparison",)),
     PaperFigure("swap", "Swap probability by module, static and with dynamics", swap, (f"{HOME}/factors",)),
     PaperFigure("heat", "Swap weights by module and factor, two initial biases", heat, (f"{HOME}/factors",)),

@@ -52,8 +52,13 @@ class Look:
         """Keywords of a line of its own colour, dash and marker."""
         return {
             "mode": "lines+markers", "line": {"color": self.colour(i), "dash": DASHES[i % len(DASHES)], "width": 1.3},
-            "marker": {"symbol": MARKERS[i % len(MARKERS)], "size": 5, "color": self.colour(i)},
+            "marker": {"symbol": symbol(i), "size": 5, "color": self.colour(i)},
         }  # fmt: skip
+
+    def band(self, i: int) -> dict[str, Any]:
+        """Keywords of a band around the line of that number."""
+        return {"mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": self.colour(i), "opacity": 0.2,
+                "showlegend": False, "hoverinfo": "skip"}  # fmt: skip
 
     def fill(self, i: int) -> str:
         """The colour of bars: without colours light enough for what is drawn on them."""
@@ -61,10 +66,15 @@ class Look:
 
     def points(self, i: int, *, paper: bool = False, on_bar: bool = False, size: float = 6) -> dict[str, Any]:
         """Keywords of markers; open ones are the paper's, white inside where they stand on bars."""
-        symbol, colour = MARKERS[i % len(MARKERS)], self.colour(i)
+        colour = self.colour(i)
         inside = "#ffffff" if on_bar else "rgba(0,0,0,0)"
         colours = {"color": inside, "line": {"color": colour, "width": 1.3}} if paper else {"color": colour}
-        return {"mode": "markers", "marker": {"symbol": symbol, "size": size, **colours}}
+        return {"mode": "markers", "marker": {"symbol": symbol(i), "size": size, **colours}}
+
+
+def symbol(i: int) -> str:
+    """The marker of a series; where colours begin again, another."""
+    return MARKERS[(i + i // len(PALETTE)) % len(MARKERS)]
 
 
 def panels(look: Look, titles: list[str], columns: int, height: float, **more: Any) -> Any:

@@ -22,6 +22,8 @@ class PaperFigure:
     """draw(tables by name, look) → a plotly figure; None where no result table has what it shows."""
     tables: tuple[str, ...] = ()
     """FOLDER/NAME of results, without .parquet; under --tables NAME alone is looked for."""
+    otherwise: tuple[str, ...] = ()
+    """What it is drawn of, and says so, where one of `tables` is not there."""
     instead: str = ""
     """Where no shipped table has it: why, and the command that draws it or makes its data."""
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from streamscope.models.disk import write_text
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.figures.look import Look
-from streamscope.papers.figures.shown import draw, figures_of
+from streamscope.papers.figures.options import RESULTS
+from streamscope.papers.figures.shown import draw, figures_of, paths_of
 
 HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Figures of five papers</title>
 <style>body { font-family: serif; margin: 1.5em; } h2 { clear: both; padding-top: 1em; }
@@ -32,7 +33,8 @@ def write_sheet(out: Path, *, grey: bool = False) -> None:
             drawn = draw(one, Look("column", grey)).to_html(
                 full_html=False, include_plotlyjs=script, config={"displayModeBar": False}
             )
-            parts.append(f"<figure>{drawn}{caption} (<code>{', '.join(one.tables)}</code>)</figcaption></figure>")
+            of = ", ".join(str(path.relative_to(RESULTS).with_suffix("")) for path in paths_of(one, None))
+            parts.append(f"<figure>{drawn}{caption} (<code>{of}</code>)</figcaption></figure>")
             n += 1
     write_text(out, "\n".join([*parts, "</body></html>\n"]))
     print(f"{n} figures, {without} that no table has: written {out} ({out.stat().st_size / 1e6:.1f} MB)")

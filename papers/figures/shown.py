@@ -32,11 +32,21 @@ def figures_of(paper: str) -> dict[str, PaperFigure]:
     return {one.number: one for one in module.FIGURES}
 
 
+def paths_of(figure: PaperFigure, folder: Path | None) -> list[Path]:
+    """The tables of a figure, shipped or of `folder`: its own, or those in their place where these alone are there."""
+
+    def of(names: Sequence[str]) -> list[Path]:
+        files = [f"{name}.parquet" for name in names]
+        return [RESULTS / file if folder is None else folder / Path(file).name for file in files]
+
+    own, other = of(figure.tables), of(figure.otherwise)
+    return other if other and all(p.is_file() for p in other) and not all(p.is_file() for p in own) else own
+
+
 def read(figure: PaperFigure, folder: Path | None) -> dict[str, pd.DataFrame]:
     """The tables of a figure by name, shipped or of `folder`. Raises `InputError` for one that is missing."""
     found: dict[str, pd.DataFrame] = {}
-    for name in figure.tables:
-        path = RESULTS / f"{name}.parquet" if folder is None else folder / f"{Path(name).name}.parquet"
+    for path in paths_of(figure, folder):
         if not path.is_file():
             where = "the clone has the tables; name a folder with --tables" if folder is None else "it has other tables"
             raise InputError(f"figure {figure.number} is drawn of {path.name}, and there is no {path}: {where}")
@@ -88,7 +98,7 @@ def drawable(known: Mapping[str, PaperFigure], folder: Path | None) -> list[str]
     else:
         have = [
             number for number, one in known.items()
-            if one.draw is not None and all((folder / f"{Path(name).name}.parquet").is_file() for name in one.tables)
+            if one.draw is not None and all(path.is_file() for path in paths_of(one, folder))
         ]  # fmt: skip
     if not have:
         raise InputError(f"{folder} has the tables of none of the figures: --figure list says which they are drawn of")
@@ -158,7 +168,12 @@ def write(paper: str, chosen: Mapping[str, PaperFigure], options: Any) -> None:
 
 def listed(known: Mapping[str, PaperFigure]) -> pd.DataFrame:
     """What there is: number, title, and what it is drawn of or what stands in its place."""
-    rows = [(one.number, one.title, one.instead or f"drawn of {', '.join(one.tables)}") for one in known.values()]
+
+    def how(one: PaperFigure) -> str:
+        where = f", else of {', '.join(one.otherwise)}" if one.otherwise else ""
+        return one.instead or f"drawn of {', '.join(one.tables)}{where}"
+
+    rows = [(one.number, one.title, how(one)) for one in known.values()]
     return pd.DataFrame(rows, columns=["figure", "title", "how"])
 
 

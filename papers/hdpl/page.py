@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from streamscope.papers.comparison.curves import GAP_UNITS, POINT_UNITS, claim_rows, crossing, point_rows
+from streamscope.papers.comparison.curves import UNITS as CURVE_UNITS
 from streamscope.papers.comparison.losses import BUNDLED_UNITS, UNITS, curves, order_rows, page_rows
 from streamscope.papers.comparison.markdown import table
 from streamscope.papers.comparison.report import (
@@ -16,7 +18,7 @@ from streamscope.papers.comparison.report import (
     shape,
     write_page,
 )
-from streamscope.papers.hdpl.report import KL_UNITS, PRESETS, Found, as_theirs
+from streamscope.papers.hdpl.report import KL_UNITS, ORDER, PRESETS, Found, as_theirs
 from streamscope.probes.command import INTERVAL
 from streamscope.probes.command import show as print_rows
 from streamscope.probes.undefined import legend
@@ -42,6 +44,9 @@ def show(found: Found) -> None:
     for rows in (found.comparison, found.order):
         if lines := legend(rows):
             print(lines)
+    if len(found.curve_claims):
+        judged = ("claim", "quantity", "at", "difference", INTERVAL, "p_holm", "direction")
+        print_rows(found.curve_claims, "the paper's words on curves, positive as claimed", judged, 4)
     print_rows(found.kl, "the penalty at the end of training", tuple(found.kl.columns), 4)
 
 
@@ -49,9 +54,13 @@ def write(found: Found, folder: Path) -> None:
     """Tables, then README.md; each whole or not at all."""
     tables = {
         "losses": found.losses, "comparison": found.comparison, "order": found.order, "bundled": found.bundled,
-        "kl": found.kl,
+        "kl": found.kl, "curves": found.curves, "gaps": found.gaps, "curve-claims": found.curve_claims,
+        "curve-points": found.curve_points,
     }  # fmt: skip
-    units = {"losses": UNITS, "comparison": UNITS, "order": UNITS, "bundled": BUNDLED_UNITS, "kl": KL_UNITS}
+    units = {
+        "losses": UNITS, "comparison": UNITS, "order": UNITS, "bundled": BUNDLED_UNITS, "kl": KL_UNITS,
+        "curves": CURVE_UNITS, "gaps": GAP_UNITS, "curve-points": POINT_UNITS,
+    }  # fmt: skip
     write_page(lambda files: page(found, files), tables, units, found.about, folder, runs=found.runs)
 
 
@@ -74,7 +83,7 @@ def page(found: Found, files: Sequence[str]) -> str:
         f"{dose(found.runs)}; the paper trains for 20,000 steps. Models trained this little say little: losses are "
         f"{' to '.join(ends)} nats per token (guessing among {model['d_vocab']:,} tokens: "
         f"{math.log(model['d_vocab']):.2f}), and nothing here tests longer training. "
-        f"{curves(found.bundled, *PRESETS)}".rstrip(),
+        f"{'' if len(found.gaps) else curves(found.bundled, *PRESETS)}".rstrip(),
         f"- Models: scale {run.manifest['scale']} ({shape(model)}); {run.manifest['steps']:,} steps of "
         f"{lengths} tokens on "
         f"`{run.config['data']['data']}`. The paper's: "
@@ -83,12 +92,23 @@ def page(found: Found, files: Sequence[str]) -> str:
         f"{made_by(found.about)}\n{files_line(files)}",
         f"## Losses\n\n{page_rows(found.comparison, found.losses, 'llama', 'paper')}",
         *([f"## The paper's order of losses\n\n{order_rows(found.order, 'paper')}"] if len(found.order) else []),
+        *([_curves(found)] if len(found.gaps) else []),
         "## The penalty\n\nThe last logged training step; `_first` is the first logged one. `kl_clamped` is the share "
         "of tokens and projections whose KL lies above the clamp, where it has no gradient.\n\n"
         f"{table(columns, cells)}",
         commands(Report(runs=found.runs, tables={}, about=found.about)),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
+
+
+def _curves(found: Found) -> str:
+    """Which arm lies below along the steps, and the paper's words on it."""
+    said = [crossing(found.gaps, one.less, one.more) for one in ORDER]
+    parts = ["## The curves", "\n".join(f"- {line}" for line in said if line)]
+    if len(found.curve_claims):
+        parts += [claim_rows(found.curve_claims), f"Points that the paper names, and the lowest loss of each run:\n\n"
+                  f"{point_rows(found.curve_points)}"]  # fmt: skip
+    return "\n\n".join(parts)
 
 
 def _beside(found: Found) -> str:

@@ -1,4 +1,4 @@
-"""The report of `papers.hdpl`: losses of trained runs by seed, the paper's order, and what the penalty did."""
+"""The report of `papers.hdpl`: losses of trained runs by seed and step, the paper's order, and what the penalty did."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,24 @@ from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.provenance import provenance
 from streamscope.models.training.run import read_metrics
+from streamscope.papers.comparison.curves import curves, gaps
+from streamscope.papers.comparison.curves import judged as judged_curves
 from streamscope.papers.comparison.losses import Below, Printed, against, bundled, losses, order
 from streamscope.papers.comparison.report import reopen
-from streamscope.papers.comparison.runs import Run, all_agree, by_preset
+from streamscope.papers.comparison.runs import Run, all_agree, fields_of, no_doubles, opened, with_variants
+from streamscope.papers.hdpl.convergence import printed_points, readings
 
 PRESETS = ("llama", "hdpl")
+VARIED = ("attention.o", "mlp.down")
+"""Projections of which runs may have either kind, as arms of their own: hdpl and hdpl+o=hdpl."""
 TABLE1 = "Table 1, final validation loss"
 ARCHITECTURES = {"llama": Printed(4.3206, TABLE1), "hdpl": Printed(4.2838, TABLE1)}
+DENSE = "§1, §2.4, §3"
+"""Where o and down stay dense "to preserve full-rank feature mixing"."""
+ORDER = (
+    Below("hdpl", "llama", (4.2838, 4.3206), TABLE1),
+    *(Below("hdpl", f"hdpl+{more}", None, DENSE) for more in ("o=hdpl", "down=hdpl", "o=hdpl+down=hdpl")),
+)
 WITHDRAWN = "withdrawn: the dense model does not start as the authors' does"
 KL_UNITS = {
     "kl": "nats, the part of the training loss",
@@ -37,38 +48,58 @@ class Found:
     comparison: pd.DataFrame
     order: pd.DataFrame
     kl: pd.DataFrame
+    curves: pd.DataFrame
+    """Every evaluation of the runs; of comparisons from before it was kept, empty, as what follows from it."""
+    gaps: pd.DataFrame
+    curve_claims: pd.DataFrame
+    curve_points: pd.DataFrame
     bundled: pd.DataFrame
     """Loss curves of the bundled models."""
 
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
-    """The runs by preset and seed. Raises `InputError` for doubles, and for a recipe that differs."""
-    runs = by_preset(folders, PRESETS)
-    all_agree(runs)
+    """The runs by arm and seed. Raises `InputError` for doubles, and for what differs in more than the arm."""
+    runs = in_arms([opened(folder, PRESETS) for folder in folders])
+    no_doubles(runs)
+    all_agree(runs, fields_of(runs, VARIED))
     return runs
+
+
+def in_arms(runs: Sequence[Run]) -> list[Run]:
+    """The runs with the names of their arms (hdpl, hdpl+o=hdpl, …), in order of preset, arm and seed."""
+    return sorted(with_variants(runs, VARIED), key=lambda run: (PRESETS.index(run.preset), run.variant, run.seed))
 
 
 def read(runs: list[Run]) -> Found:
     """The tables of all runs."""
-    tables = {"losses": losses(runs), "kl": kl(runs)}
+    tables = {"losses": losses(runs), "kl": kl(runs), "curves": curves(runs)}
     return judge(runs, tables, {**provenance("cpu"), "argv": "python -m papers.hdpl"})
 
 
 def again(folder: Path) -> Found:
     """An earlier comparison, judged again. Raises `InputError` for a folder without one."""
-    return judge(*reopen(folder, "papers.hdpl"))
+    runs, tables, about = reopen(folder, "papers.hdpl")
+    return judge(in_arms(runs), tables, about)
 
 
 def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any]) -> Found:
-    """What follows from measured tables: differences to the dense model, and the paper's order."""
-    rows = tables["losses"]
+    """What follows from measured tables: differences to the dense model, the paper's order, its words on curves."""
+    rows, none = tables["losses"], pd.DataFrame()
+    steps, withdrawn = tables.get("curves", none), "" if as_theirs(runs) else WITHDRAWN
+    arms = set(steps["preset"]) if len(steps) else set()
+    said = [one._replace(instead=withdrawn) for one in readings(steps, runs)] if arms >= set(PRESETS) else []
+    claims = [one._replace(instead=withdrawn * (one.more == "llama")) for one in ORDER]
     return Found(
         runs=runs,
         about=about,
         losses=rows,
         comparison=against(rows, "llama", ARCHITECTURES),
-        order=order(rows, _order(runs)),
+        order=order(rows, claims),
         kl=tables["kl"],
+        curves=steps,
+        gaps=gaps(steps, [(one.less, one.more) for one in ORDER if {one.less, one.more} <= arms]),
+        curve_claims=judged_curves(said) if said else none,
+        curve_points=printed_points(steps, runs) if said else none,
         bundled=tables["bundled"] if "bundled" in tables else bundled(PRESETS),
     )
 
@@ -81,15 +112,10 @@ def kl(runs: Sequence[Run]) -> pd.DataFrame:
         logged = [row for row in read_metrics(run.folder) if row["kind"] == "train"]
         ends: dict[str, Any] = {name: logged[-1].get(name, float("nan")) for name in KL_UNITS}
         first = {f"{name}_first": logged[0].get(name, float("nan")) for name in ("kl_nats", "kl_clamped")}
-        rows.append({"preset": run.preset, "seed": run.seed, "step": logged[-1]["step"], **ends, **first})
+        rows.append({"preset": run.arm, "seed": run.seed, "step": logged[-1]["step"], **ends, **first})
     return pd.DataFrame(rows, columns=["preset", "seed", "step", *KL_UNITS, "kl_nats_first", "kl_clamped_first"])
 
 
 def as_theirs(runs: Sequence[Run]) -> bool:
     """Whether every model started by the rules of its preset, which are those of the authors' code (SPEC §5, §9)."""
     return all(from_dict(ModelConfig, run.config["model"]).init == preset(run.preset).init for run in runs)
-
-
-def _order(runs: Sequence[Run]) -> tuple[Below, ...]:
-    """The paper's order, withdrawn where a model did not start as the authors' does."""
-    return (Below("hdpl", "llama", (4.2838, 4.3206), TABLE1, "" if as_theirs(runs) else WITHDRAWN),)

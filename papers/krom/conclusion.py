@@ -13,6 +13,7 @@ import pandas as pd
 
 from streamscope.papers.comparison.losses import contradictions, curves
 from streamscope.papers.comparison.runs import Run
+from streamscope.papers.krom.curves import sentences
 from streamscope.probes.mixing import LEAST
 
 CONTROL = "gpt2"
@@ -27,6 +28,9 @@ class Found:
     runs: list[Run]
     about: dict[str, Any]
     losses: pd.DataFrame
+    curves: pd.DataFrame
+    """Every evaluation of the runs; of comparisons from before it was kept, empty, as `gaps`."""
+    gaps: pd.DataFrame
     comparison: pd.DataFrame
     order: pd.DataFrame
     factors: pd.DataFrame
@@ -55,12 +59,15 @@ def cosines(mixing: pd.DataFrame, dose: str) -> str:
 
 
 def of_losses(found: Found) -> list[str]:
-    """The blog's order of losses: the verdict of every pair, the seeds against it, the curves of the bundled models."""
+    """The blog's order of losses: the verdict of every pair, the seeds against it, and the curves, those of the bundled
+    models where the runs' own were not kept."""
 
     if found.order.empty:
         return []
     pairs = "; ".join(f"{r.claim}: {r.direction.split(' (')[0]}" for r in found.order.itertuples())
     said = [f"The blog's order of losses, pair by pair: {pairs}.", *contradictions(found.order, found.losses)]
+    if len(found.gaps):
+        return [*said, *sentences(found.gaps)]
     if crossing := curves(found.bundled, *BUNDLED):
         said.append(f"{crossing} The blog has kromcanon below gpt2.")
     return said

@@ -10,6 +10,8 @@ import pandas as pd
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict
+from streamscope.papers.comparison.curves import GAP_UNITS
+from streamscope.papers.comparison.curves import UNITS as CURVE_UNITS
 from streamscope.papers.comparison.losses import BUNDLED_UNITS, UNITS, order_rows, page_rows
 from streamscope.papers.comparison.markdown import table
 from streamscope.papers.comparison.report import (
@@ -89,6 +91,7 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
     tables = {
         "losses": (found.losses, UNITS), "comparison": (found.comparison, UNITS), "order": (found.order, UNITS),
         "bundled": (found.bundled, BUNDLED_UNITS), "factors": (found.factors, FACTOR_UNITS),
+        "curves": (found.curves, CURVE_UNITS), "gaps": (found.gaps, GAP_UNITS),
         "ways": (found.ways, RUN_UNITS), "mixing": (found.mixing, RUN_UNITS),
     }  # fmt: skip
     if len(found.mixing):

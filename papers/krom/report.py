@@ -14,6 +14,8 @@ from streamscope.papers.comparison.losses import against, bundled, losses, order
 from streamscope.papers.comparison.report import reopen
 from streamscope.papers.comparison.runs import Run, must_agree, opened, same_models
 from streamscope.papers.krom.conclusion import BUNDLED, CONTROL, Found
+from streamscope.papers.krom.curves import compared as compared_curves
+from streamscope.papers.krom.curves import of_arms
 from streamscope.papers.krom.mixing import ARM_OF_THE_MODEL, arm, factors, judged, mixing_row, way
 from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.probes.command import progress_bar
@@ -77,7 +79,7 @@ def read(runs: Sequence[Run]) -> Found:
     together = [pd.concat(parts, ignore_index=True) if parts else pd.DataFrame() for parts in (every, ways)]
     tables = {
         "losses": losses(plain) if plain else pd.DataFrame(), "factors": together[0], "ways": together[1],
-        "mixing": pd.DataFrame(rows),
+        "mixing": pd.DataFrame(rows), "curves": of_arms(runs, steps),
     }  # fmt: skip
     return judge(list(runs), tables, {**provenance("cpu"), "argv": "python -m papers.krom"})
 
@@ -100,6 +102,8 @@ def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any
         runs=runs,
         about=about,
         losses=rows,
+        curves=tables.get("curves", none),
+        gaps=compared_curves(tables.get("curves", none)),
         comparison=against(rows, CONTROL, ARCHITECTURES) if compared else none,
         order=order(rows, ORDER) if compared else none,
         factors=factors,

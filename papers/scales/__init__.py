@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from streamscope.models.errors import InputError
 from streamscope.papers.figures import drawn
 from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales.options import ScaleOptions
@@ -29,20 +30,21 @@ Told = TypeVar("Told", bound=ScaleOptions)
 def at_scale(paper: str, options: Told) -> Iterator[Told]:
     """The options of a comparison: with --scale the runs that it trained, or the tables that it measured before.
 
-    Without --scale the options are those given. With it, figures that are asked for are drawn at the end, of the new
-    tables.
-    Raises `InputError` for runs or tables beside --scale, and with the line of a training that failed.
+    Without --scale the options are those given. Figures that are asked for are drawn at the end, of the new tables.
+    Raises `InputError` for runs or tables beside --scale, with the line of a training that failed, and for figures of
+    runs whose tables go nowhere.
     """
-    if options.scale is None:
-        yield options
-        return
-    from streamscope.papers.scales.measured import known, remember
-    from streamscope.papers.scales.training import runs_of
+    now = options
+    if options.scale is not None:
+        from streamscope.papers.scales.measured import known, remember
+        from streamscope.papers.scales.training import runs_of
 
-    there = runs_of(paper, options)
-    now = known(there)
+        now = known(runs_of(paper, options))
+    figures = isinstance(now, FigureOptions) and bool(now.figure or now.table)
+    if figures and now.out is None:
+        raise InputError("--figure and --table of runs are drawn of their tables: say with --out FOLDER where these go")
     yield now
-    if now.runs:
+    if now.scale is not None and now.runs:
         remember(now)
-    if isinstance(now, FigureOptions) and (now.figure or now.table):
-        drawn(paper, replace(now, tables=now.out))
+    if figures:
+        drawn(paper, replace(now, runs=(), tables=now.out))

@@ -1,5 +1,6 @@
 """Figures and tables of the papers: drawn of the shipped tables with their numbers, refused in one line elsewhere."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from streamscope.papers.figures.shown import claims_of, draw, figures_of, table_
 COMMANDS = {"dst": dst, "hdpl": hdpl, "krom": krom, "lfa": lfa, "pls": pls}
 DRAWN = [(paper, n) for paper in PAPERS for n, one in figures_of(paper).items() if one.draw and not one.instead]
 OTHERS = [(paper, n) for paper in PAPERS for n, one in figures_of(paper).items() if (paper, n) not in DRAWN]
+LOOKS = ("name", "marker", "line", "showlegend", "legendgroup")
+"""What tells one series from another in a legend; the rest is what it shows and where."""
 
 
 def traces(paper: str, number: str, **look: object) -> dict[str, object]:
@@ -35,6 +38,16 @@ def test_every_figure_that_is_said_to_be_drawn_is_drawn(paper: str, number: str)
         )
         colours = [one.line.color for one in found.data if one.type == "scatter" and one.mode == "lines+markers"]
         assert not look.grey or set(colours) <= set(GREYS)
+
+
+@pytest.mark.parametrize(("paper", "number"), DRAWN, ids=str)
+def test_every_series_of_a_figure_is_named_once(paper: str, number: str) -> None:
+    """The printed gated row of DST was drawn as that of dst-dense+gate and once more as gated (dense)."""
+    data = draw(figures_of(paper)[number], Look()).data
+    named = [one.name for one in data if one.name and one.showlegend is not False]
+    assert len(set(named)) == len(named)
+    values = [json.dumps(json.loads(one.to_json()) | dict.fromkeys(LOOKS)) for one in data]
+    assert len(set(values)) == len(values), "one series under two names"
 
 
 @pytest.mark.parametrize(("paper", "number"), OTHERS, ids=str)
@@ -126,6 +139,43 @@ def test_figures_of_instruments_tables(tmp_path: Path, capsys: pytest.CaptureFix
     assert "not drawn, for want of tables: 1, 2, 4" in capsys.readouterr().out
     with pytest.raises(InputError, match="the tables of none of the figures"):
         lfa.main(["--figure", "all", "--tables", str(tmp_path)])
+
+
+def test_curves_are_those_of_the_runs_and_of_the_bundle_only_without_them(tmp_path: Path) -> None:
+    """Three seeds of two arms, one seed of a third; steps that a seed lacks are left out of its arm's mean."""
+    losses = {
+        "llama": [[5.0, 4.0], [5.2, 4.3], [5.4, 4.4]],
+        "hdpl+o=hdpl": [[5.0, 4.0], [4.0, 3.0]],
+        "hdpl": [[4.5, 4.1]],
+    }
+    rows = [
+        {"preset": arm, "seed": seed, "step": 500 * (i + 1), "tokens": i, "loss": loss}
+        for arm, seeds in losses.items() for seed, own in enumerate(seeds) for i, loss in enumerate(own)
+    ]  # fmt: skip
+    rows.append({"preset": "llama", "seed": 1, "step": 750, "tokens": 1, "loss": 9.0})
+    pd.DataFrame(rows).to_parquet(tmp_path / "curves.parquet")
+    pd.read_parquet(RESULTS / "hdpl_textbooks/bundled.parquet").to_parquet(tmp_path / "bundled.parquet")
+    found = draw(figures_of("hdpl")["2"], Look(), tmp_path)
+    drawn = {one.name: one for one in found.data}
+    assert list(drawn["baseline (llama)"].x) == [0.5, 1] and np.allclose(drawn["baseline (llama)"].y, [5.2, 12.7 / 3])
+    sd = np.std([4.0, 4.3, 4.4], ddof=1)
+    assert np.allclose(drawn["baseline (llama) ± sd"].y, [5.0, 12.7 / 3 - sd, 12.7 / 3 + sd, 5.4])
+    assert list(drawn["baseline (llama) ± sd"].x) == [0.5, 1, 1, 0.5]
+    assert {"hybrid (hdpl)", "hybrid (hdpl)+o=hdpl", "hybrid (hdpl)+o=hdpl ± sd"} <= set(drawn)
+    assert "hybrid (hdpl) ± sd" not in drawn, "one seed has no band"
+    assert found.layout.title.text == "here: mean ± standard deviation over 1 to 3 seeds"
+    (tmp_path / "curves.parquet").unlink()
+    other = draw(figures_of("hdpl")["2"], Look(), tmp_path)
+    assert other.layout.title.text == "here: no curves of runs in these tables: bundled models, one seed each"
+    (tmp_path / "bundled.parquet").unlink()
+    with pytest.raises(InputError, match="drawn of curves.parquet, and there is no"):
+        draw(figures_of("hdpl")["2"], Look(), tmp_path)
+
+
+def test_lines_of_more_arms_than_colours_can_be_told_apart() -> None:
+    for grey in (False, True):
+        looks = [Look(grey=grey).line(i) for i in range(21)]
+        assert len({(one["line"]["color"], one["line"]["dash"], one["marker"]["symbol"]) for one in looks}) == 21
 
 
 def test_a_map_has_every_token_that_has_a_place(tmp_path: Path) -> None:

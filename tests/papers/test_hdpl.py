@@ -1,5 +1,6 @@
 """HDPL's comparison: losses by seed on the same data, and what the penalty did."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -8,9 +9,12 @@ import pytest
 from streamscope.models.errors import InputError
 from streamscope.models.runs import evaluations
 from streamscope.models.train import main as train
+from streamscope.papers.comparison.runs import opened
+from streamscope.papers.figures.look import Look
+from streamscope.papers.figures.shown import draw, figures_of
 from streamscope.papers.hdpl import main
 from streamscope.papers.hdpl.page import page
-from streamscope.papers.hdpl.report import again
+from streamscope.papers.hdpl.report import PRESETS, again, in_arms
 from tests.papers.pages import committed
 from tests.tiny import arguments
 
@@ -34,6 +38,67 @@ def test_the_page_holds_the_runs_losses(runs: list[Path], tmp_path: Path) -> Non
     assert "-0.037" in text, "the paper's difference, 4.2838 − 4.3206"
     kl = pd.read_parquet(tmp_path / "out" / "kl.parquet").iloc[0]
     assert kl["kl_clamped_first"] > 0.99 and kl["kl_nats"] > 0.7, "the KL is above the clamp from the first step"
+
+
+def test_the_curves_are_those_of_the_runs_logs(runs: list[Path], tmp_path: Path) -> None:
+    main([*map(str, runs), "--out", str(tmp_path / "out")])
+    curves = pd.read_parquet(tmp_path / "out" / "curves.parquet")
+    (length,) = {json.loads((run / "config.json").read_text())["model"]["n_ctx"] for run in runs}
+    plain = [
+        (run.name[:-2], 0, row["step"], row["step"] * 4 * length, row["loss"])
+        for run in runs
+        for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        if row["kind"] == "eval"
+    ]
+    assert list(curves.itertuples(index=False, name=None)) == plain and len(plain) == 4
+    claims = pd.read_parquet(tmp_path / "out" / "curve-claims.parquet").set_index("id")["direction"]
+    assert opened(str(runs[0]), PRESETS).warmup == 1, "of twelve steps; the recipe's 100 are of a long training"
+    assert len(claims) == 6 and set(claims) == {"undefined: fewer than three seeds"}, "one seed is no verdict"
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert "(1 seed of both); with one seed there is no interval" in page and "bundled models" not in page
+    main(["--tables", str(tmp_path / "out"), "--out", str(tmp_path / "again")])
+    for name in ("curves", "gaps", "curve-claims", "curve-points"):
+        first, second = (pd.read_parquet(tmp_path / one / f"{name}.parquet") for one in ("out", "again"))
+        pd.testing.assert_frame_equal(first, second)
+
+
+def test_figure_2_is_drawn_of_the_runs_that_are_given(runs: list[Path], tmp_path: Path) -> None:
+    """It was drawn of the bundled models, whichever runs were given."""
+    with pytest.raises(InputError, match="say with --out FOLDER"):
+        main([*map(str, runs), "--figure", "2", "--format", "html"])
+    main([*map(str, runs), "--figure", "2", "--format", "html", "--out", str(tmp_path)])
+    page = (tmp_path / "hdpl-figure-2.html").read_text()
+    assert (
+        "here: one seed each" in page and "bundled" not in page.split("plotly.js")[-1].rpartition("Plotly.newPlot")[2]
+    )
+    drawn = {one.name: one for one in draw(figures_of("hdpl")["2"], Look(), tmp_path).data}
+    rows = evaluations(runs[1])
+    assert list(drawn["hybrid (hdpl)"].y) == [row["loss"] for row in rows]
+    assert list(drawn["hybrid (hdpl)"].x) == [row["step"] / 1000 for row in rows]
+
+
+def test_hybrid_o_and_down_are_arms_of_their_own(runs: list[Path], corpus, tmp_path: Path) -> None:
+    both = ("--set", "attention.o=hdpl", "--set", "mlp.down=hdpl")
+    for name, sets in (("o", both[:2]), ("down", both[2:]), ("both", both)):
+        train(arguments(corpus, tmp_path / name, "--seed", "0", *sets, preset="hdpl"))
+    more = [str(tmp_path / name) for name in ("both", "o", "down")]
+    main([*map(str, runs), *more, "--out", str(tmp_path / "out")])
+    out = tmp_path / "out"
+    arms = ["llama", "hdpl", "hdpl+down=hdpl", "hdpl+o=hdpl", "hdpl+o=hdpl+down=hdpl"]
+    for name in ("losses", "comparison", "curves"):
+        assert list(dict.fromkeys(pd.read_parquet(out / f"{name}.parquet")["preset"])) == arms
+    assert set(pd.read_parquet(out / "kl.parquet")["preset"]) == set(arms[1:]), "the penalty of each"
+    order = pd.read_parquet(out / "order.parquet").set_index("claim")
+    assert list(order.index) == ["hdpl < llama", *(f"hdpl < {arm}" for arm in (arms[3], arms[2], arms[4]))]
+    ends = {name: evaluations(path)[-1]["loss"] for name, path in (("hdpl", runs[1]), ("o", tmp_path / "o"))}
+    assert order.loc["hdpl < hdpl+o=hdpl", "difference"] == pytest.approx(ends["o"] - ends["hdpl"])
+    assert list(order["printed"]) == ["4.284 < 4.321", "", "", ""] and "nan" not in (out / "README.md").read_text()
+    (run,) = in_arms([opened(str(tmp_path / "both"), PRESETS)])
+    assert run.arm == arms[4], "not hdpl+hdpl+hdpl"
+    with pytest.raises(InputError, match="both hdpl\\+o=hdpl, seed 0"):
+        main([*more, more[1]])
+    main(["--tables", str(out), "--out", str(tmp_path / "again")])
+    pd.testing.assert_frame_equal(*(pd.read_parquet(tmp_path / p / "order.parquet") for p in ("out", "again")))
 
 
 def test_models_that_start_as_the_authors_do_are_judged(runs: list[Path], tmp_path: Path) -> None:

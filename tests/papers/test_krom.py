@@ -279,6 +279,29 @@ def test_the_command_writes_a_page_from_its_tables(runs: dict, tmp_path: Path, c
     assert loss and "validation loss" in capsys.readouterr().out
 
 
+def test_every_arm_has_its_curves(runs: dict, tmp_path: Path) -> None:
+    """All runs by arm and seed, as they stand in their logs; the figure and the sentences are of them."""
+    main([*map(str, runs.values()), "--out", str(tmp_path), "--no-html", "--figure", "curves", "--format", "html"])
+    found = pd.read_parquet(tmp_path / "curves.parquet")
+    names = {
+        "gpt2-0": "gpt2", "gpt2-1": "gpt2", "kromhc-0": "kromhc", "kromhc-1": "kromhc", "bf16-0": "kromhc, bf16",
+        "random-0": "kromhc, bf16, stochastic", "b2-0": "kromhc, bias -2",
+    }  # fmt: skip
+    for name, run in runs.items():
+        own = found[(found["preset"] == names[name]) & (found["seed"] == int(name[-1]))]
+        logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert dict(zip(own["step"], own["loss"], strict=True)) == {
+            row["step"]: row["loss"] for row in logged if row["kind"] == "eval"
+        }
+    assert len(found) == 2 * len(runs)
+    gaps = pd.read_parquet(tmp_path / "gaps.parquet")
+    assert list(gaps["claim"]) == ["kromhc < gpt2"] * 2 and list(gaps["n"]) == [2, 2]
+    text = (tmp_path / "README.md").read_text()
+    assert "kromhc has a lower mean loss than gpt2 at" in text and "Of the bundled models" not in text
+    page = (tmp_path / "krom-figure-curves.html").read_text()
+    assert "standard deviation over 1 to 2 seeds" in page and "KromHC, bf16, stochastic" in page
+
+
 def test_doubles_and_other_recipes_are_refused(runs: dict, corpus, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(runs["kromhc-0"], copy)

@@ -79,10 +79,10 @@ def test_trained_for_all_papers_and_not_again_for_one(
 ) -> None:
     argv = ["--seeds", "1", "--train", "steps=6", "--train", "eval_every=6"]
     train_all(["tiny", "--papers", "hdpl", "--out", str(tmp_path), *argv])
-    assert capsys.readouterr().out.count("│ done") == 2
+    assert capsys.readouterr().out.count("│ done") == 5, "two architectures, and o, down and both hybrid as well"
     train_all(["tiny", "--papers", "hdpl", "pls", "--out", str(tmp_path), *argv, "--status"])
     said = capsys.readouterr().out  # its title is a path, and a parallel test's has popen in it
-    assert said.count("│ done") == 2 and said.count("│ open") == 2
+    assert said.count("│ done") == 5 and said.count("│ open") == 2
 
     def never(*args: object) -> None:
         raise AssertionError("trained again")
@@ -96,6 +96,14 @@ def test_an_arm_may_belong_to_some_scales() -> None:
     heads = {scale: [c.name for c in cells("dst", scale, 1) if "heads" in c.name] for scale in ("zoo", "paper")}
     assert heads == {"zoo": [f"dst-kron-heads{n}-s0" for n in (4, 8, 16)], "paper": []}
     assert not [c.name for c in cells("dst", "zoo", 1) if "scales" in " ".join(c.argv)]
+
+
+def test_hybrid_o_and_down_are_arms_at_every_scale() -> None:
+    """At the scale of the bundled models the two together alone, with two seeds."""
+    for scale, arms in (("tiny", ["o", "down", "o-down"]), ("zoo", ["o-down"]), ("paper", ["o", "down", "o-down"])):
+        own = [cell.name for cell in cells("hdpl", scale) if cell.name.startswith(("hdpl-o", "hdpl-down"))]
+        seeds = 2 if scale == "zoo" else 3
+        assert sorted(own) == sorted(f"hdpl-{arm}-s{seed}" for arm in arms for seed in range(seeds))
 
 
 def test_options_given_replace_those_of_the_recipe() -> None:
@@ -122,7 +130,9 @@ def test_trained_once_measured_once_judged_again(
     hdpl.main([*argv, "--figure", "2", "--format", "html"])
     page = tmp_path / "page-hdpl"
     assert {"README.md", "losses.parquet", "measured.json", "hdpl-figure-2.html"} <= {p.name for p in page.iterdir()}
-    assert set(pd.read_parquet(page / "losses.parquet")["preset"]) == {"llama", "hdpl"}
+    arms = {"llama", "hdpl", "hdpl+o=hdpl", "hdpl+down=hdpl", "hdpl+o=hdpl+down=hdpl"}
+    assert set(pd.read_parquet(page / "curves.parquet")["preset"]) == arms
+    assert "here: one seed each" in (page / "hdpl-figure-2.html").read_text(), "of the runs, not of the bundle"
     assert "python -m papers.hdpl --" in (page / "README.md").read_text()
 
     def never(*args: object) -> None:

@@ -1,0 +1,234 @@
+"""Loss over the steps of training, run by run, and the claims of papers about whole curves.
+
+A claim that one arm's curve lies below another's is judged on pairs: runs of one training seed, at one step. Its units
+are the seeds. What is claimed of every evaluation is judged at the one that speaks least for it (the lowest t): where
+the claim holds there it holds at all of them, and no correction for their number is needed. Where that evaluation lies
+on the other side, its p is multiplied by their number, for it was picked out. Otherwise the rule is that of all claims
+(`comparison.verdicts`), but that fewer than three seeds give no verdict: evaluations of one run are no units.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from streamscope.models.runs import evaluations
+from streamscope.papers.comparison.markdown import interval, number, table
+from streamscope.papers.comparison.runs import Run
+from streamscope.papers.comparison.seeds import NAN, estimate
+from streamscope.papers.comparison.verdicts import measured, summary, with_verdicts
+from streamscope.probes.stats.t_tests import clustered_t
+from streamscope.probes.tables import LEAST_P, probability
+from streamscope.probes.undefined import note
+
+LEAST_SEEDS = 3
+FEW = "fewer than three seeds"
+NONE = "no evaluation there in all seeds"
+UNITS = {"step": "optimiser steps", "tokens": "training tokens seen", "loss": "nats per token"}
+GAP_UNITS = {**UNITS, **dict.fromkeys(("difference", "sd", "ci_low", "ci_high"), "nats per token, over seeds")}
+POINT_UNITS = {"loss": "nats per token", "loss_low": "nats per token, over seeds", "loss_high": GAP_UNITS["ci_high"]}
+
+
+def curves(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm) -> pd.DataFrame:
+    """Every evaluation of the runs, from their logs: preset (the arm's `name`), seed, step, tokens seen, loss."""
+    rows = [
+        {"preset": name(run), "seed": run.seed, "step": int(e["step"]), "tokens": run.tokens_at(int(e["step"])),
+         "loss": float(e["loss"])}
+        for run in runs for e in evaluations(run.folder)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def wide(found: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """The losses of an arm, seeds downwards and steps across; NaN where a seed has no evaluation."""
+    return found[found["preset"] == arm].pivot(index="seed", columns="step", values="loss")
+
+
+def below(found: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataFrame:
+    """Loss of `more` less that of `less`, seeds × steps after `after`, of the seeds and steps that both have wholly."""
+    a, b = wide(found, less), wide(found, more)
+    seeds = a.index.intersection(b.index)
+    gaps = (b.loc[seeds] - a.loc[seeds]).dropna(axis=1)
+    return gaps.loc[:, (gaps.columns > after) & (len(seeds) > 0)]
+
+
+def sooner(found: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataFrame:
+    """How much sooner `less` comes to a loss than `more`, as ln of a ratio of tokens, in the form of `below`.
+
+    At every evaluation the loss is the higher one of the two, which both have come to by then: ln (tokens that the one
+    that has it now has seen / tokens that the other had seen when it first had it), positive where `less` was sooner.
+    Tokens between two evaluations lie on a straight line. What lies before the first evaluation is not known, so the
+    first one is left out.
+    """
+    gaps, tokens = below(found, less, more, after), found.groupby("step")["tokens"].first()
+    losses = {arm: wide(found, arm) for arm in (less, more)}
+    gaps = gaps.loc[:, gaps.columns > max(one.columns.min() for one in losses.values())]
+    for seed in gaps.index:
+        for step in gaps.columns:
+            ahead, behind = (less, more) if gaps.loc[seed, step] >= 0 else (more, less)
+            then = _tokens_to(losses[behind].loc[seed, step], losses[ahead].loc[seed].dropna(), tokens)
+            gaps.loc[seed, step] = np.log(tokens[step] / then) * (1 if ahead == less else -1)
+    return gaps
+
+
+def _tokens_to(level: float, losses: pd.Series, tokens: pd.Series) -> float:
+    """Tokens seen when a run's loss is first at most `level`; of its first evaluation where it is there at once."""
+    i = int((losses.to_numpy() <= level).argmax())
+    seen, loss = (one.to_numpy(float)[max(i - 1, 0) : i + 1] for one in (tokens[losses.index], losses))
+    return float(np.interp(-level, -loss, seen))
+
+
+def mean_over(gaps: pd.DataFrame, tokens: pd.Series) -> pd.DataFrame:
+    """The mean of every seed's differences over the tokens between the first step and the last, in one column."""
+    if gaps.shape[1] < 2:
+        return gaps
+    seen = tokens[gaps.columns].to_numpy(float)
+    return pd.DataFrame({gaps.columns[-1]: np.trapezoid(gaps.to_numpy(), seen, axis=1) / (seen[-1] - seen[0])},
+                        index=gaps.index)  # fmt: skip
+
+
+def until(losses: pd.DataFrame, step: float) -> pd.DataFrame:
+    """The last column of seeds × steps that is not after a step; none where all are."""
+    return losses.loc[:, losses.columns <= step].iloc[:, -1:]
+
+
+# ---- every evaluation, without a verdict -------------------------------------------------------
+
+
+def gaps(found: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+    """One row per pair (less, more) and step: `more` less `less` over the seeds that both have, uncorrected."""
+    if found.empty:
+        return pd.DataFrame()
+    tokens = found.groupby("step")["tokens"].first()
+    rows = []
+    for less, more in pairs:
+        for step, values in below(found, less, more).items():
+            row = estimate(values.to_numpy(float))
+            why, mean = row.pop("why"), row.pop("mean")
+            front = {"claim": f"{less} < {more}", "step": step, "tokens": int(tokens[step]), "difference": mean}
+            rows.append({**front, **row, "undefined": note(why)})
+    return pd.DataFrame(rows)
+
+
+def crossing(found: pd.DataFrame, less: str, more: str) -> str:
+    """Where the mean curves of two arms cross, in one sentence, of the table `gaps`; "" where they are not in it."""
+    one = found[found["claim"] == f"{less} < {more}"] if len(found) else found
+    if one.empty:
+        return ""
+    n, lower = int(one["n"].min()), one["difference"].to_numpy() > 0
+    low, high = one["ci_low"].to_numpy(), one["ci_high"].to_numpy()
+    steps = one["step"].to_numpy()
+    turns = [f"{a:,} and {b:,}" for (a, b), (x, y) in zip(pairwise(steps), pairwise(lower), strict=True) if x != y]
+    where = f"cross between steps {', '.join(turns)}" if turns else "do not cross"
+    sure = (
+        f"the 95 % interval over seeds, uncorrected, lies on that side at {int((low > 0).sum())} of them and on the "
+        f"other at {int((high < 0).sum())}"
+        if n > 1 else "with one seed there is no interval"
+    )  # fmt: skip
+    return (
+        f"{less} has a lower mean loss than {more} at {int(lower.sum())} of {len(lower)} evaluations "
+        f"({n} seed{'s' * (n > 1)} of both); {sure}; the mean curves {where}."
+    )
+
+
+def points(found: pd.DataFrame, at: dict[str, float]) -> pd.DataFrame:
+    """Losses of every arm at points of its curve, over seeds: the lowest of each run, and at the last evaluation not
+    after each step of `at`, by name."""
+    rows = []
+    for arm in dict.fromkeys(found["preset"]):
+        losses = wide(found, arm)
+        whole = losses.dropna(axis=1)
+        of = {"lowest": losses.min(axis=1)} | {
+            name: one.iloc[:, 0] for name, step in at.items() if (one := until(whole, step)).shape[1]
+        }
+        for name, values in of.items():
+            row = estimate(values.to_numpy(float))
+            ends = {"mean": "loss", "ci_low": "loss_low", "ci_high": "loss_high", "sd": "loss_sd"}
+            why = {ends[column]: text for column, text in row.pop("why").items()}
+            cells = {ends.get(column, column): value for column, value in row.items()}
+            step = "" if name == "lowest" else f"{values.name:,}"
+            rows.append({"preset": arm, "point": name, "step": step, **cells, "unit": "nats/token",
+                         "undefined": note(why)})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+# ---- claims ------------------------------------------------------------------------------------
+
+
+class Reading(NamedTuple):
+    """A claim about curves as it is read here: what is positive where it holds, seeds × evaluations."""
+
+    id: str
+    """The claim's row of the ledger."""
+    claim: str
+    quantity: str
+    unit: str
+    where: str
+    gaps: pd.DataFrame
+    holds: str
+    """What has to be shown for the claim to hold, in words."""
+    smallest: float = NAN
+    printed: str = ""
+    paper: float = NAN
+    instead: str = ""
+    """Why it cannot be judged."""
+
+
+def judged(readings: Sequence[Reading]) -> pd.DataFrame:
+    """One row per reading with its verdict; p is corrected over all of them (Holm)."""
+    instead = {i: one.instead for i, one in enumerate(readings) if one.instead}
+    return with_verdicts([_row(one) for one in readings], instead)
+
+
+def _row(one: Reading) -> dict[str, Any]:
+    """The row of a reading without its verdict, of the evaluation that speaks least for it."""
+    row = {
+        "id": one.id, "claim": one.claim, "quantity": one.quantity, "unit": one.unit, "where": one.where,
+        "paper": one.paper, "printed": one.printed, "smallest": one.smallest, "holds_where": one.holds,
+        "evaluations": one.gaps.shape[1], "at": "",
+    }  # fmt: skip
+    seeds = str(len(one.gaps))
+    if one.gaps.empty:
+        return measured(row, NAN, NAN, NAN, NAN, seeds, NONE if len(one.gaps) else FEW)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = (one.gaps.mean() / one.gaps.std(ddof=1)).fillna(0.0) if len(one.gaps) > 1 else one.gaps.mean()
+    values = one.gaps[t.idxmin()].to_numpy(float)
+    row["at"] = str(t.idxmin())
+    if len(values) < LEAST_SEEDS:
+        return measured(row, float(values.mean()), NAN, NAN, NAN, seeds, FEW)
+    found = estimate(values)
+    p = float(clustered_t(values, np.ones(len(values))).p) if "ci_low" not in found["why"] else NAN
+    p = min(1.0, p * len(t)) if found["mean"] < 0 and p == p else p
+    return measured(row, found["mean"], found["ci_low"], found["ci_high"], p, seeds, found["why"].get("ci_low", ""))
+
+
+RULE = f"""\
+Runs of one seed are compared at one step; the units of every interval are the {{}}. What is claimed of every evaluation
+is judged at the one that speaks least for it (*at*, the lowest t): where the claim holds there, it holds at all of
+them. An evaluation on the other side was picked out of all, so its p is multiplied by their number. *Holds*,
+*opposite*, *negligible* and *not resolved* are as above, p corrected over the claims of this table (Holm); fewer than
+{LEAST_SEEDS} seeds give no verdict. *Measured* is positive where the claim holds."""
+
+
+def claim_rows(found: pd.DataFrame) -> str:
+    """The Markdown of `judged`: the rule, the table, the counts of verdicts."""
+    cells = [
+        [r.claim, r.quantity, r.where, r.holds_where, f"{r.at} of {r.evaluations}" if r.evaluations > 1 else r.at,
+         r.seeds, "" if r.difference != r.difference else f"{r.difference:+.4f}",
+         interval(r.ci_low, r.ci_high, r.unit),
+         *("" if x != x else probability(x) if x < LEAST_P else f"{x:.3g}" for x in (r.p, r.p_holm)),
+         "" if r.smallest != r.smallest else f"{r.smallest:g}", r.direction, r.alone]
+        for r in found.itertuples()
+    ]  # fmt: skip
+    columns = ("claim", "quantity", "where", "holds where", "at", "seeds", "measured", "95 % over seeds", "p",
+               "p (Holm)", "smallest", "verdict", "alone")  # fmt: skip
+    return "\n\n".join([RULE.format("training seeds"), table(columns, cells), summary(found)])
+
+
+def point_rows(found: pd.DataFrame) -> str:
+    """The Markdown of `points`."""
+    cells = [[r.preset, r.point, r.step, str(r.n), f"{r.loss:.4f}", interval(r.loss_low, r.loss_high, r.unit),
+              number(r.loss_sd, r.unit)] for r in found.itertuples()]  # fmt: skip
+    return table(("preset", "point", "step", "seeds", "mean loss", "95 % over seeds", "sd"), cells)
