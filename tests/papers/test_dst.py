@@ -23,6 +23,8 @@ from streamscope.models.hooks import edit
 from streamscope.models.make import build
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
+from streamscope.papers.claims import HERE
+from streamscope.papers.claims.judged import judged as ledger_of
 from streamscope.papers.comparison.markdown import number
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.dst import main
@@ -464,6 +466,27 @@ def test_the_published_page_is_what_its_tables_say(tmp_path: Path) -> None:
     assert "(both models see no text)" in claims_at
     rows = [line for line in claims_at.split("\n## ")[0].splitlines() if line.startswith("| dst-kron")]
     assert len(rows) == 8 and all("| 0.0100 |" in row for row in rows), "the smallest effect of every claim"
+
+
+def test_no_published_verdict_about_one_model_is_of_one_beginning_one_dose_or_another_mode() -> None:
+    """Nor any of the ledger, which reads it there."""
+    ledger = ledger_of(HERE, ROOT / "results").set_index("id")
+    seen = 0
+    for path in (ROOT / "results").glob("*/factors.parquet"):
+        if "cell" not in (cells := pd.read_parquet(path)):
+            continue  # KROM's factors are of Kronecker products
+        claims = pd.read_parquet(path.with_name("claims.parquet"))
+        for row in claims[claims["claim"].isin(cells["claim"])].itertuples():
+            own = cells[(cells["claim"] == row.claim) & (cells["quantity"] == row.quantity)]
+            varied = own["init"].nunique() > 1 and own["tokens"].nunique() > 1 and own["alone"].nunique() == 1
+            frozen = "+frozen_token" in row.claim
+            verdict = row.direction.startswith(("holds", "opposite", "negligible"))
+            assert not verdict or (varied and frozen != row.quantity.startswith("gap."))
+            where = f"{path.parent.name}/claims.parquet; claim={row.claim}; quantity={row.quantity}; difference"
+            said = ledger.loc[ledger["result"] == where, "verdict"]
+            assert len(said) and (verdict or said.eq("not resolved").all()), where
+            seen += 1
+    assert seen >= 8
 
 
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:
