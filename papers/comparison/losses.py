@@ -81,11 +81,12 @@ def losses(runs: Sequence[Run]) -> pd.DataFrame:
     rows = []
     for run in runs:
         tensors, _ = read_tensors(run.folder / "model.safetensors")
+        seconds = NAN if run.snapshot else run.manifest.get("wall_seconds", NAN)  # a snapshot has its run's
         rows.append(
             {
                 "preset": run.arm, "seed": run.seed, "parameters": sum(t.numel() for t in tensors.values()),
                 **final_loss(run), "steps": run.manifest["steps"],
-                "minutes": run.manifest.get("wall_seconds", NAN) / 60, "commit": str(run.manifest.get("commit", "")),
+                "minutes": seconds / 60, "commit": str(run.manifest.get("commit", "")),
             }
         )  # fmt: skip
     return pd.DataFrame(rows)

@@ -161,7 +161,8 @@ def pictures(files: Sequence[str]) -> list[str]:
 def commands(report: Report) -> str:
     """The section with the commands that trained the runs and made the page."""
     lines = [f"{run.command}   # commit {str(run.manifest.get('commit', 'unknown'))[:12]}" for run in report.runs]
-    return "## Commands\n\n```\n" + "\n".join([*lines, report.about["argv"]]) + "\n```"
+    once = dict.fromkeys([*lines, report.about["argv"]])  # a snapshot has the line of its run
+    return "## Commands\n\n```\n" + "\n".join(once) + "\n```"
 
 
 def undefined(quantities: pd.DataFrame) -> str:

@@ -39,11 +39,13 @@ class Run:
     config: dict[str, Any]
     variant: str = ""
     """What of the preset's declared parts was changed, as "+rope" (`with_variants`)."""
+    cell: str = ""
+    """How it began and how long it trained where a comparison has these as factors, as "+normal@1000"."""
 
     @property
     def arm(self) -> str:
-        """The runs it is averaged with: its preset, and its variant."""
-        return self.preset + self.variant
+        """The runs it is averaged with: its preset, its variant, and its cell of the factors."""
+        return self.preset + self.variant + self.cell
 
     @property
     def name(self) -> str:
@@ -90,7 +92,7 @@ class Run:
         given = {
             **self.config["data"],
             "scale": self.manifest["scale"],
-            "steps": self.manifest["steps"],
+            "steps": self.conditions["steps of the schedule"],
             "seed": self.seed,
         }
         options = [
@@ -99,14 +101,20 @@ class Run:
         return "python -m models.train " + shlex.join([self.preset, *options])
 
     @property
+    def snapshot(self) -> bool:
+        """Whether it is a run at one of its snapshots, RUN@STEP."""
+        return self.manifest.get("outcome") == "snapshot"
+
+    @property
     def typed(self) -> str:
-        """The folder as its training command names it, else the folder's own name."""
+        """The folder as its training command names it, else the folder's own name; of a snapshot with @STEP."""
         argv = list(self.manifest["argv"])
+        at = f"@{self.manifest['step']}" if self.snapshot else ""
         for i, word in enumerate(argv):
             if word == "--out" and i + 1 < len(argv):
-                return str(argv[i + 1])
+                return f"{argv[i + 1]}{at}"
             if word.startswith("--out="):
-                return str(word.removeprefix("--out="))
+                return f"{word.removeprefix('--out=')}{at}"
         return self.folder.name
 
 

@@ -2,15 +2,20 @@
 
     python -m papers.dst runs/tinystories/dst-kron-0 --out results/dst_tinystories
     python -m papers.dst runs/dst-dense-* runs/dst-kron-* runs/dst-ind-* --out results/dst
+    python -m papers.dst runs/kron-0 runs/kron-0@1000 runs/kron-normal-0 …    by initialization and tokens
     python -m papers.dst --tables results/dst_tinystories --out results/dst_tinystories
     python -m papers.dst --scale zoo --seeds 4            train what is missing, measure, judge, write
 
-Takes finished runs of any presets that differ in preset, head gates (dst-dense+gate) and seed only. Per run, with
-intervals over documents: the loss with x_t or x_e at 0, random words', mean or other text's in its place, everywhere,
-for the head and layer by layer (models with two streams); the loss at α = 1, 2, 4, 8, 16, its degradation, areas in
-every reading. Over seeds: means with intervals, and whether the paper's claims hold. Several presets with dst-dense
-also give the losses of Table 1. --tables judges the claims of an earlier comparison again and writes its page, from
-its tables alone.
+Takes finished runs of any presets that differ in preset, mode (+frozen_token), head gates (+gate), number of heads and
+seed only; and in how their weights began (init.weights, init.embed) and in the step of a snapshot RUN@STEP, which are
+factors: a claim about one model is judged where every cell of them says the same, and is confounded elsewhere. Table 4
+is judged on token-factor models, Table 5 on frozen-token ones, as the paper has them. Per run, with intervals over
+documents: the loss with x_t or x_e at 0, random words', mean or other text's in its place, everywhere, for the head and
+layer by layer (models with two streams); the loss at α = 1, 2, 4, 8, 16, its degradation, areas in every reading. Over
+seeds: means with intervals, and whether the paper's claims hold. Several presets with dst-dense also give the losses of
+Table 1, frozen-token ones those of Table 8. --scale measures a snapshot near half of the training as well, of what
+began in more than one way. --tables judges the claims of an earlier comparison again and writes its page, from its
+tables alone.
 """
 
 from collections.abc import Sequence
@@ -40,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 f"--alpha {' '.join(f'{a:g}' for a in options.alpha)}: areas go upwards from 1; give more than 1"
             )
 
+        from streamscope.papers.dst.factors import with_doses
         from streamscope.papers.dst.figure import figure
         from streamscope.papers.dst.page import show, write
         from streamscope.papers.dst.report import again, measure, open_runs
@@ -47,7 +53,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.tables is not None:
             report = again(options.tables)
         else:
-            report = measure(options, alphas, open_runs(options.runs))
+            runs = open_runs(options.runs)
+            if options.scale is not None:
+                runs = open_runs(with_doses(runs))
+            report = measure(options, alphas, runs)
         show(report)
         if options.out is not None:
             write(report, figure(report.tables), options.out, options.static, options.html)

@@ -17,7 +17,8 @@ def figure(tables: dict[str, pd.DataFrame]) -> Any:
     titles = ["loss without a stream, % more", "the stream changed from layer L on, % more", "degradation by α, %",
               "entropy of attention by α, nats"]  # fmt: skip
     canvas = make_subplots(2, 2, subplot_titles=titles, vertical_spacing=0.16, horizontal_spacing=0.09)
-    presets = list(dict.fromkeys(tables["amplification"]["preset"]))
+    others = set(tables["factors"]["preset"]) - set(tables["factors"]["claim"].str.split(" ").str[0])  # cells beside
+    presets = [one for one in dict.fromkeys(tables["amplification"]["preset"]) if one not in others]
     if "streams" in tables:
         _whole(canvas, tables["streams"], presets)
         _layers(canvas, tables["streams"])

@@ -16,6 +16,7 @@ Where is everywhere or head; layer by layer is in the table `streams`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -23,6 +24,7 @@ import torch
 
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.streams.measure import ablate_streams, cells_of
+from streamscope.models.config.parts import Initial
 from streamscope.models.config.presets import preset
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
@@ -103,24 +105,27 @@ def amplified(table: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def initialization(shape: Mapping[str, int], scale: str, seeds: Sequence[int]) -> pd.DataFrame:
+def initialization(
+    shape: Mapping[str, int], scale: str, seeds: Sequence[int], inits: Mapping[str, Initial]
+) -> pd.DataFrame:
     """How strong layer 0's attention speaks before training: std of its output, in Kronecker and in dense models.
 
-    Of `INITIAL`, freshly built for every seed at the page's shape and at the paper's (`scale` "paper"), over the same
-    random tokens. A Kronecker map has fan-in n_heads where a dense one has d_model, so under the same N(0, .02) its
-    output starts weaker by a factor that `ratio` gives (dense over this one).
+    Of `INITIAL`, freshly built by each of the rules `inits` for every seed at the page's shape and at the paper's
+    (`scale` "paper"), over the same random tokens. A Kronecker map has fan-in n_heads where a dense one has d_model, so
+    under the same N(0, .02) its output starts weaker by a factor that `ratio` gives (dense over this one); by a rule
+    that looks at the fan-in it need not.
     """
 
     sizes: list[tuple[str, dict[str, Any]]] = [(scale, dict(shape))]
     if scale != "paper":
         sizes.append(("paper", {"d_vocab": int(shape["d_vocab"])}))
     rows = []
-    for name, changes in sizes:
+    for (init, rule), (name, changes) in product(inits.items(), sizes):
         d_model = preset(INITIAL[0], name, **changes).d_model
         for seed in sorted(set(seeds)):
             found = {}
             for one in INITIAL:
-                model = build(one, name, seed=seed, **changes)
+                model = build(one, name, seed=seed, init=rule, **changes)
                 generator = torch.Generator().manual_seed(0)
                 text = (INITIAL_TOKENS[0], min(INITIAL_TOKENS[1], model.config.n_ctx))
                 ids = torch.randint(0, model.config.d_vocab, text, generator=generator)
@@ -129,7 +134,15 @@ def initialization(shape: Mapping[str, int], scale: str, seeds: Sequence[int]) -
                 found[one] = float(cache["blocks.0.hook_attn_out"].std())
             dense = found[CONTROL]
             rows += [
-                {"preset": one, "seed": seed, "scale": name, "d_model": d_model, "std": x, "ratio": dense / x}
+                {
+                    "preset": one,
+                    "seed": seed,
+                    "init": init,
+                    "scale": name,
+                    "d_model": d_model,
+                    "std": x,
+                    "ratio": dense / x,
+                }
                 for one, x in found.items()
             ]
     return pd.DataFrame(rows)

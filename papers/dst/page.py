@@ -29,6 +29,7 @@ from streamscope.papers.dst.printed import (
     CARD,
     CONTRADICTIONS,
     CONTROL,
+    FROZEN,
     PAPER_ALPHAS,
     PLACES,
     TABLE4,
@@ -50,8 +51,8 @@ class DstReport(Report):
 
 def page(report: DstReport) -> str:
     """The page, in Markdown."""
-    parts = [_head(report), _contradictions(), _claims(report), _losses(report), _beginning(report), _streams(report),
-             _layers(report), _amplification(report), _areas(report), commands(report)]  # fmt: skip
+    parts = [_head(report), _contradictions(), _claims(report), _factors(report), _losses(report), _beginning(report),
+             _streams(report), _layers(report), _amplification(report), _areas(report), commands(report)]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -82,19 +83,24 @@ def _head(report: DstReport) -> str:
 
 
 def _reading(report: DstReport) -> list[str]:
-    """First line of the page: the claim of Table 4 has a verdict per reading."""
-    claims = report.tables["claims"]
+    """First lines of the page: on what the verdict of Table 4 depends, and what it is in each reading and cell."""
+    claims, cells = (report.tables[name] for name in ("claims", "factors"))
+    about = list(dict.fromkeys(claims.loc[claims["quantity"].str.startswith("gap.zero"), "claim"]))
     lines = []
-    for claim in dict.fromkeys(claims.loc[claims["quantity"].str.startswith("gap.zero"), "claim"]):
-        both = claims[claims["claim"] == claim].set_index("quantity")
-        said = [
-            f"{where}: the paper's sign in {r['runs']} runs, {_share(r['difference'])} of the loss, {r['direction']}"
-            for where in reversed(PLACES)
-            for r in [both.loc[f"gap.zero.{where}"]]
-        ]
+    for claim in [one for one in about if one.startswith(f"{TABLE4_PRESET} ")] or about:
+        verdict = claims[claims["claim"] == claim].set_index("quantity")["direction"]
+        said = []
+        for where in reversed(PLACES):
+            mine = cells[(cells["claim"] == claim) & (cells["quantity"] == f"gap.zero.{where}")]
+            each = "; ".join(
+                f"{r.cell}: the paper's sign in {r.runs} runs, {_share(r.difference)} of the loss"
+                for r in mine.itertuples()
+            )
+            said.append(f"*{where}* {verdict[f'gap.zero.{where}']} ({each})")
         lines.append(
-            f"- {claim.split(' ')[0]}: the verdict on Table 4 depends on where a stream is taken away, which the paper "
-            f"does not say. That the model loses more without x_t than without x_e is, for the {'; '.join(said)}."
+            f"- {claim.split(' ')[0]}: Table 4 is judged in each reading of where a stream is taken away, which the "
+            "paper does not say, and only where the verdict is the same however the weights began and however long "
+            f"they were trained. That the model loses more without x_t than without x_e is: {'; '.join(said)}."
         )
     return lines
 
@@ -116,20 +122,20 @@ def _doses(report: DstReport) -> str:
 
 
 def _weaker(report: DstReport) -> list[str]:
-    """That Kronecker maps start weaker, at the page's scale and at the paper's."""
+    """How much weaker Kronecker maps start by each rule of initialization, at the page's scale and at the paper's."""
     found = report.tables.get("initialization")
     if found is None:
         return []
     texts = []
-    for name, rows in found.groupby("scale", sort=False):
+    for (init, name), rows in found.groupby(["init", "scale"], sort=False):
         ratios = rows.loc[rows["preset"] == TABLE4_PRESET, "ratio"]
-        ends = " to ".join(dict.fromkeys(f"{x:.0f}" for x in (ratios.min(), ratios.max())))
+        ends = " to ".join(dict.fromkeys(f"{x:.2g}" for x in (ratios.min(), ratios.max())))
         where = f"at the paper's width {rows['d_model'].iloc[0]}" if name == "paper" else f"at scale {name}"
-        texts.append(f"{ends} {where}")
+        texts.append(f"{ends} {where} ({init})")
     return [
-        f"- Kronecker maps begin weaker than dense ones under the same N(0, .02): before training, what layer 0's "
-        f"attention writes is smaller in {TABLE4_PRESET} than in {CONTROL} by a factor of {', of '.join(texts)} "
-        "(below). Part of what x_t and x_e carry may be how the maps began and how few steps followed."
+        f"- Before training, what layer 0's attention writes is smaller in {TABLE4_PRESET} than in {CONTROL} by a "
+        f"factor of {', of '.join(texts)} (below): a Kronecker map sums over heads, a dense one over the width. Where "
+        "the factor is large, part of what x_t and x_e carry may be how the maps began and how few steps followed."
     ]
 
 
@@ -148,11 +154,63 @@ def _claims(report: DstReport) -> str:
         "all there is. Changes of the loss are shares of it; `gap.zero` is that under x_t → 0 minus "
         "that under x_e → 0, `gap.random` that under random words minus that under x_t → 0: the text says above 0, "
         "Table 4 below. The claims about streams are judged at both places, all rows in one family. "
-        "16 % and 27 % are taken as rounded, 15.5 % to 27.5 %."
+        "16 % and 27 % are taken as rounded, 15.5 % to 27.5 %. *Confounded* is a claim about one model where the "
+        "paper's is in another mode, and one whose verdict is not the same in every cell of initialization and tokens, "
+        "or that was not measured in several; it is no test and has no p."
     )
     columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "runs", "p Holm", "smallest",
                "direction", "alone", "size")  # fmt: skip
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _factors(report: DstReport) -> str:
+    """What is measured of each model in every cell of its factors, cells beside each other."""
+    cells, means = report.tables["factors"], report.tables["presets"].set_index(["quantity", "preset"])
+    title = "## Initialization and tokens"
+    several = cells.groupby("claim", sort=False)["preset"].transform("nunique") > 1
+    if not several.any():
+        only = dict.fromkeys(cells["cell"])
+        return (
+            f"{title}\n\nNo model here began in two ways or was measured after two amounts of text "
+            f"({'; '.join(only)}). A claim about one model that would have a verdict here is therefore confounded with "
+            "both: `--set init.weights=… --set init.embed=…` gives another beginning, RUN@STEP another dose."
+        )
+    parts = [
+        f"{title}\n\nMean over seeds with its 95 % interval in every cell, shares of the loss (of `peak.16`: "
+        "attention); behind it the verdict of each claim about it by its interval alone, not corrected "
+        "(`factors.parquet`). A claim is judged where all cells have one verdict. A snapshot is of the same run, "
+        "before its learning rate has come down."
+    ]
+    own = cells[several]
+    own = own.assign(
+        model=own["claim"].str.split(" ").str[0],
+        alone=own["claim"].str.split(" ", n=1).str[1] + ": " + own["alone"],
+    )
+    for model, mine in own.groupby("model", sort=False):
+        arms = mine.drop_duplicates("preset")
+        alone = mine.groupby(["quantity", "preset"])["alone"].agg("; ".join)
+        rows = [
+            [f"`{q}`", *(_cell(means.loc[q, arm], alone.get((q, arm), "")) for arm in arms["preset"])]
+            for q in dict.fromkeys(means.index.get_level_values("quantity"))
+            if _by_cell(q)
+        ]
+        columns = ("quantity", *arms["cell"])
+        parts.append(f"### {model}\n\n{table(columns, rows)}")
+    return "\n\n".join(parts)
+
+
+def _by_cell(quantity: str) -> bool:
+    """Whether a quantity is shown by initialization and tokens: what Table 4 prints, and what claims are about."""
+    stream = quantity.removeprefix("stream.").rpartition(".")[0]
+    return stream in TABLE4 or quantity.startswith("gap.") or quantity in ("degradation.16", "peak.16")
+
+
+def _cell(one: Any, alone: str) -> str:
+    """The mean of a cell with its interval, and the verdict by that interval alone."""
+    if not one["n"]:
+        return "undefined"
+    ends = f" ({interval(one['ci_low'], one['ci_high'])})" if one["ci_low"] == one["ci_low"] else ""
+    return f"{number(one['mean'])}{ends}" + (f", {alone}" if alone else "")
 
 
 def _blind(quantity: str) -> str:
@@ -164,20 +222,29 @@ def _beginning(report: DstReport) -> str:
     found = report.tables.get("initialization")
     if found is None:
         return ""
-    rows = [[r.preset, r.scale, r.d_model, r.seed, f"{r.std:.2e}", f"{r.ratio:.3g}"] for r in found.itertuples()]
+    rows = [
+        [r.preset, r.init, r.scale, r.d_model, r.seed, f"{r.std:.2e}", f"{r.ratio:.3g}"] for r in found.itertuples()
+    ]
     text = (
         f"Standard deviation of what layer 0's attention writes, of freshly built models on {INITIAL_TOKENS[0]} × "
         f"{INITIAL_TOKENS[1]} random tokens (fewer in a shorter context); *weaker*: that of {CONTROL} over it. Weights "
         "of both begin by one rule; "
         "a Kronecker map sums over heads, a dense one over the width, so its sums are smaller."
     )
-    columns = ("preset", "scale", "width", "seed", "std", "weaker, ×")
+    columns = ("preset", "init", "scale", "width", "seed", "std", "weaker, ×")
     return f"## Before training\n\n{text}\n\n{table(columns, rows)}"
 
 
 def _losses(report: DstReport) -> str:
-    if "loss" in report.tables:
-        return f"## Losses (Table 1)\n\n{page_rows(report.tables['loss'], report.tables['losses'], CONTROL, 'paper')}"
+    tables, control = report.tables, {"loss": CONTROL, "loss_frozen": f"{CONTROL}{FROZEN}"}
+    titles = {"loss": "## Losses (Table 1)", "loss_frozen": "### Frozen token stream (Table 8)"}
+    parts = [
+        f"{title}\n\n{page_rows(tables[name], tables['losses'], control[name], 'paper')}"
+        for name, title in titles.items()
+        if name in tables
+    ]
+    if parts:
+        return "\n\n".join(parts)
     rows = [
         [r.preset, r.seed, f"{r.parameters:,}", f"{r.loss:.4f}", f"{r.tokens:,}"]
         for r in report.tables["losses"].itertuples()
@@ -241,7 +308,8 @@ def _amplification(report: DstReport) -> str:
                      f"{r.entropy:.3f}", unchanged, f"{paper:.2f}" if paper else ""])  # fmt: skip
     text = (
         "softmax(α · scores) in all heads. Degradation is 100 (loss(α) / loss(1) − 1), 95 % over documents; the "
-        "paper's is 20 % dense, 16 % Kronecker, 27 % independent at α = 16, of frozen-token models. *unchanged*: share "
+        "paper's is 20 % dense, 16 % Kronecker, 27 % independent at α = 16, of frozen-token models: these are judged, "
+        f"as PRESET{FROZEN}, and models of another mode stand beside them. *unchanged*: share "
         "of positions whose first key is the one at α = 1, after the first layer, where it is so by construction. "
         "Pictures of attention across α (Fig. 4): `python -m interventions.amplify`."
     )

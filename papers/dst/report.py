@@ -20,33 +20,38 @@ from streamscope.papers.comparison.runs import (
     typed,
     with_variants,
 )
+from streamscope.papers.dst import seeds
+from streamscope.papers.dst.factors import FACTORS, Cells, init_of, initial, with_cells
 from streamscope.papers.dst.measure import INITIAL, Settings, amplified, initialization, measure_run, whole_loss
 from streamscope.papers.dst.options import Options
 from streamscope.papers.dst.page import DstReport
-from streamscope.papers.dst.printed import CONTROL, TABLE1
-from streamscope.papers.dst.seeds import claims, presets
+from streamscope.papers.dst.printed import CONTROL, FROZEN, TABLE1, TABLE8
 
 VARIED = ("attention.gate", "residual", "n_heads")
 """What runs may differ in, as arms of their own: dst-dense and dst-dense+gate; dst-kron+single; dst-kron+8heads."""
 
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
-    """The runs by arm and seed. Raises `InputError` for doubles and for runs of other data, shape or recipe."""
+    """The runs by arm and seed. Raises `InputError` for doubles and for runs of other data, shape or recipe.
+
+    They may differ in how their weights began, and be snapshots RUN@STEP of one schedule (`factors`).
+    """
     runs = in_arms([opened(f, list(PRESETS)) for f in folders])
     no_doubles(runs)
-    all_agree(runs, fields_of(runs, VARIED))
+    all_agree(runs, [*fields_of(runs, (*VARIED, *FACTORS)), "steps"])
     return runs
 
 
 def in_arms(runs: Sequence[Run]) -> list[Run]:
-    """The runs with the names of their arms, in the order of presets, variants (of heads by their number) and seeds."""
+    """The runs with the names of their arms and cells, in the order of presets, variants (of heads by their number),
+    cells and seeds."""
     order = list(PRESETS)
 
     def place(run: Run) -> tuple[Any, ...]:
         variant = run.variant.lstrip("+0123456789")  # 4 heads before 16
-        return order.index(run.preset), variant, run.config["model"]["n_heads"], run.variant, run.seed
+        return order.index(run.preset), variant, run.config["model"]["n_heads"], run.variant, run.cell, run.seed
 
-    return sorted(with_variants(runs, VARIED), key=place)
+    return sorted(with_cells(with_variants(runs, VARIED)), key=place)
 
 
 def measure(options: Options, alphas: Sequence[float], runs: list[Run]) -> DstReport:
@@ -60,8 +65,12 @@ def measure(options: Options, alphas: Sequence[float], runs: list[Run]) -> DstRe
     )
     rows = losses(runs)
     tables |= {"runs": pd.concat([tables.pop("quantities"), whole_loss(rows)], ignore_index=True), "losses": rows}
-    if CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1:
-        tables["loss"] = against(rows, CONTROL, TABLE1)
+    whole = rows[rows["preset"].isin(Cells(runs).models(list(rows["preset"])))]
+    if CONTROL in set(whole["preset"]) and whole["preset"].nunique() > 1:
+        tables["loss"] = against(whole, CONTROL, TABLE1)
+    frozen = whole[whole["preset"].str.endswith(FROZEN)]
+    if f"{CONTROL}{FROZEN}" in set(frozen["preset"]) and frozen["preset"].nunique() > 1:
+        tables["loss_frozen"] = against(frozen, f"{CONTROL}{FROZEN}", TABLE8)
     about = {**provenance(device), "argv": typed("papers.dst", options, runs)}
     return DstReport(runs=runs, tables=judged(tables, runs, settings.alphas), settings=settings, about=about)
 
@@ -70,11 +79,11 @@ def judged(tables: dict[str, pd.DataFrame], runs: list[Run], alphas: Sequence[fl
     """The tables with what follows from the quantities of the runs: means over seeds, verdicts; and how runs began."""
 
     quantities = pd.concat([tables["runs"], amplified(tables["amplification"], tables["heads"])], ignore_index=True)
-    found = {**tables, "presets": presets(quantities), "claims": claims(quantities, alphas)}
-    if any(run.preset in INITIAL for run in runs):
+    found = {**tables, "presets": seeds.presets(quantities), **seeds.judged(quantities, alphas, Cells(runs))}
+    if mine := [run for run in runs if run.preset in INITIAL]:
         shape = {name: runs[0].config["model"][name] for name in SHAPE}
-        seeds = [run.seed for run in runs]
-        found["initialization"] = initialization(shape, runs[0].manifest["scale"], seeds)
+        inits = {init_of(run): initial(run) for run in mine}
+        found["initialization"] = initialization(shape, runs[0].manifest["scale"], [run.seed for run in runs], inits)
     return found
 
 

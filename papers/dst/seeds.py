@@ -1,12 +1,14 @@
 """From runs to presets and claims of DST: training seeds are the units, pairs of one seed for two presets."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from streamscope.papers.comparison.printed import smallest
 from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+from streamscope.papers.dst.factors import Cells, agreeing, factors
 from streamscope.papers.dst.printed import PAPER_ALPHAS, bounds, orders, printed
 from streamscope.probes.undefined import note
 
@@ -29,19 +31,26 @@ def presets(quantities: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def claims(quantities: pd.DataFrame, alphas: Sequence[float] = PAPER_ALPHAS) -> pd.DataFrame:
-    """One row per claim about presets that are given: measured, interval over seeds, Holm over all, verdict.
+def judged(
+    quantities: pd.DataFrame, alphas: Sequence[float] = PAPER_ALPHAS, cells: Cells | None = None
+) -> dict[str, pd.DataFrame]:
+    """`claims`: a row per claim about presets that are given: measured, interval over seeds, Holm over all, verdict;
+    `factors`: the claims about one model in every cell of its factors, by which they are judged or confounded.
 
     `runs` counts those whose own value has the sign that the paper says; with one seed it is all there is.
     """
     names = list(dict.fromkeys(quantities["preset"]))
     dual = [p for p in names if ((quantities["preset"] == p) & (quantities["family"] == "streams")).any()]
-    rows = []
-    for claim in bounds(names, dual):
-        values, _ = seeds_of(quantities, claim.quantity, claim.preset)
-        sign = 1 if claim.side == "above" else -1
-        agree = int((sign * (values - claim.limit) > 0).sum())
-        rows.append({**bound_row(claim, quantities), "runs": f"{agree} of {len(values)}"})
+    cells = cells or Cells()
+    about = bounds(cells.models(names), cells.models(dual))
+    by_cell = factors(quantities, about, cells)
+    rows: list[dict[str, Any]] = []
+    instead: dict[int, str] = {}
+    for claim in about:
+        row = bound_row(claim, quantities)
+        if text := cells.instead(claim, row, by_cell):
+            instead[len(rows)] = text
+        rows.append({**row, "runs": agreeing(claim, quantities, claim.preset)})
     for order in orders(alphas):
         if not {order.more, order.less} <= set(names):
             continue
@@ -57,7 +66,7 @@ def claims(quantities: pd.DataFrame, alphas: Sequence[float] = PAPER_ALPHAS) -> 
         gaps = gaps.dropna()
         found = paired(quantities, order.quantity, order.more, order.less)
         rows.append({**pairs_row(row, found), "runs": f"{int((gaps > 0).sum())} of {len(gaps)}"})
-    return with_verdicts(rows)
+    return {"claims": with_verdicts(rows, instead), "factors": by_cell}
 
 
 def _by_seed(quantities: pd.DataFrame, quantity: str, preset: str) -> pd.Series:

@@ -12,6 +12,12 @@ UNITS: dict[str, dict[str, str]] = {
     "runs": {"value": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "n": "documents"},
     "presets": {"mean": OF_THE_ROW, "sd": OF_THE_ROW, **_INTERVAL, "n": "training seeds"},
     "claims": {"difference": "the unit of the quantity, on the side that the paper says", **_INTERVAL},
+    "factors": {
+        "difference": "the unit of the quantity, on the side that the paper says",
+        **_INTERVAL,
+        "tokens": "training tokens seen",
+        "seeds": "training seeds",
+    },
     "streams": short_units(STREAMS, "delta"),
     "amplification": short_units(CURVE, "delta"),
     "heads": short_units(HEADS),
@@ -19,4 +25,5 @@ UNITS: dict[str, dict[str, str]] = {
     "initialization": {"std": "of layer 0's attention output", "ratio": "std of the dense model over this one's"},
     "losses": LOSSES,
     "loss": LOSSES,
+    "loss_frozen": LOSSES,
 }

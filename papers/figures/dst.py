@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5
+from streamscope.papers.dst.printed import FROZEN, PAPER_ALPHAS, TABLE5
 from streamscope.papers.figures.look import Look, note, panels, single
 from streamscope.papers.figures.options import PaperFigure
 
@@ -15,14 +15,17 @@ Tables = Mapping[str, pd.DataFrame]
 
 
 def amplified(tables: Tables, look: Look) -> Any:
-    """Fig. 2: validation loss by the factor α on the scores, mean over seeds; what Table 5 prints in open markers."""
+    """Fig. 2: validation loss by the factor α on the scores, mean over seeds; what Table 5 prints in open markers.
+
+    The frozen-token models of the paper, and beside each the same with a token stream that moves.
+    """
     canvas, table = single(look, 0.85), tables["amplification"]
-    for i, preset in enumerate(dict.fromkeys([*table["preset"], *TABLE5])):
+    for i, preset in enumerate(one for frozen in TABLE5 for one in (frozen, frozen.removesuffix(FROZEN))):
         mean = table[table["preset"] == preset].groupby("alpha")["loss"].mean()
         if len(mean):
             canvas.add_scatter(x=mean.index, y=mean, name=preset, **look.line(i))
-        if (row := TABLE5.get(preset)) is not None:
-            canvas.add_scatter(x=list(PAPER_ALPHAS), y=[float(x) for x in row], name=f"{preset}, paper",
+        if preset in TABLE5:
+            canvas.add_scatter(x=list(PAPER_ALPHAS), y=list(TABLE5[preset]), name=f"{preset}, paper",
                                **look.points(i, paper=True))  # fmt: skip
     canvas.update_xaxes(title="α", type="log", tickvals=sorted({*PAPER_ALPHAS, *table["alpha"]}))
     canvas.update_yaxes(title="validation loss, nats per token")

@@ -15,6 +15,8 @@ The presets differ in more than their architecture: std-t has learned positions 
 ChannelLayerNorm. A std-t that differs in the architecture alone is made with --set; where given it is the control:
 
     python -m models.train std-t --set positions=rope --set norm=channel --seed 0 … --out runs/std-t-rope-cln-0
+
+With one of the two alone (std-t+rope, std-t+cln) the page says which of them turns the order of losses round.
 """
 
 from collections.abc import Sequence

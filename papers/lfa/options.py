@@ -15,8 +15,8 @@ class Options(FigureOptions, ScaleOptions, PageOptions):
 
     data: str | None = None
     """SOURCE to measure the loss on; default: the runs' validation data."""
-    k: tuple[int, ...] = (1, 3)
-    """Heads to suppress, those with the largest PDS."""
+    k: tuple[int, ...] = (1, 2, 3, 5)
+    """Heads to suppress, those with the largest PDS (LFA §3.3)."""
     draws: int = 20
     """Random sets of heads per selection, at least 20."""
     documents: int = 20

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.report import (
     LEAD,
@@ -22,7 +24,7 @@ from streamscope.papers.comparison.verdicts import summary
 from streamscope.papers.lfa.printed import CARD, SETUP
 from streamscope.papers.lfa.rows import HARD, Settings
 from streamscope.papers.lfa.runs import CONTROL, Arms, in_order
-from streamscope.papers.lfa.seeds import EXPLORED, PAIRED, WELCH, seeds_by_preset
+from streamscope.papers.lfa.seeds import EXPLORED, PAIRED, WELCH, contrast, seeds_by_preset
 from streamscope.papers.lfa.units import UNITS
 from streamscope.probes.pds import FIXED
 
@@ -53,8 +55,8 @@ class LfaReport(Report):
 def page(report: LfaReport) -> str:
     """The page, in Markdown."""
     parts = [
-        _head(report), _runs(report), _architectures(report), _comparisons(report), _suppression(report),
-        _claims(report),
+        _head(report), _runs(report), _architectures(report), losses_by_part(report.tables["runs"]),
+        _comparisons(report), _suppression(report), _claims(report),
         f"{undefined(report.tables['runs'])}\n\nA quantity of one run without an interval is {ONE_PER_RUN}.",
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -174,6 +176,32 @@ def _architectures(report: LfaReport) -> str:
         "induction score on repeated random tokens."
     )
     return f"## Architectures\n\n{text}\n\n{table(('quantity', 'unit', *presets), rows)}"
+
+
+def losses_by_part(quantities: pd.DataFrame) -> str:
+    """The section that splits what turns the order of losses round; "" without std-t and a std-t of other parts.
+
+    Every arm against every arm of std-t: along a row only positions and norm of what it is compared with change, down a
+    column only the arm.
+    """
+    arms = in_order(quantities["preset"])
+    controls = [arm for arm in arms if arm.split("+")[0] == CONTROL]
+    if CONTROL not in controls or len(controls) < 2:
+        return ""
+    rows = []
+    for arm in arms:
+        cells = []
+        for control in controls:
+            found = contrast(quantities, "loss", arm, control)
+            ends = f" ({interval(found.ci_low, found.ci_high, 'nats/token')})" if found.ci_low == found.ci_low else ""
+            cells.append("" if arm == control else f"{found.difference:+.4f}{ends}")
+        rows.append([arm, *cells])
+    text = (
+        f"Loss of the arm less that of each {CONTROL}, nats per token, 95 % over training seeds, not corrected. Where "
+        f"a sign changes along a row, positions or norm of {CONTROL} make it, and not the architecture; the rows of "
+        f"{CONTROL} say which of the two."
+    )
+    return f"## Losses by positions and norm\n\n{text}\n\n{table(('loss of', *controls), rows)}"
 
 
 def _comparisons(report: LfaReport) -> str:

@@ -19,8 +19,8 @@ UNITS = {"loss": "nats/token", "sps": "attention", "coherence": "nats, log-odds"
 class Settings:
     """What the suppression costs most time for; the rest of a run's measures have no settings."""
 
-    k: tuple[int, ...] = (1, 3)
-    """Heads to suppress, largest PDS first."""
+    k: tuple[int, ...] = (1, 2, 3, 5)
+    """Heads to suppress, largest PDS first (LFA §3.3)."""
     draws: int = 20
     """Matched-random sets of heads per selection."""
     seed: int = 0

@@ -22,7 +22,7 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5_ROWS, degradation
+from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5, degradation
 from streamscope.probes.contract import Documents
 from streamscope.probes.observations import estimate
 from streamscope.probes.result import Result
@@ -164,13 +164,13 @@ def test_areas_of_the_paper() -> None:
         ("perplexity", "log2"): (29.1, 29.6, 33.9, None),
     }
     tokens = np.full(9, 10.0)
-    for i, losses in enumerate(TABLE5_ROWS.values()):
+    for i, losses in enumerate(TABLE5.values()):
         table = area_table(PAPER_ALPHAS, np.outer(losses, tokens), tokens)
         for key, values in expected.items():
             if values[i] is not None:
                 assert table.loc[key, "value"] == pytest.approx(values[i], abs=0.06 if values[i] > 20 else 0.006), key
         assert not any(abs(table["value"] - x).min() < 0.05 for x in (99.8, 97.2, 107.4))
-    found = [degradation(losses)[-1] for losses in TABLE5_ROWS.values()]
+    found = [degradation(losses)[-1] for losses in TABLE5.values()]
     assert [round(x, 1) for x in found] == [20.0, 16.3, 27.3, 27.1]
 
 

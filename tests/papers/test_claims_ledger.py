@@ -1,6 +1,7 @@
 """The claims ledger: what the papers say stands in them, and what was measured is read from the results alone."""
 
 import csv
+import fnmatch
 import importlib
 import json
 import re
@@ -14,6 +15,7 @@ import pytest
 from streamscope.__main__ import main as streamscope
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
+from streamscope.models.grid import begin, cells_of, read_grid
 from streamscope.papers.claims import HERE, RESULTS, main
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.ledger import COLUMNS, PAPERS, key, read
@@ -25,6 +27,7 @@ from streamscope.papers.krom import printed as krom
 from streamscope.papers.lfa import printed as lfa
 from streamscope.papers.modes import printed as modes
 from streamscope.papers.pls import printed as pls
+from streamscope.papers.scales.training import ORDER, all_cells
 from streamscope.probes.contract import discover
 from streamscope.probes.tables import read_about
 
@@ -100,6 +103,21 @@ def test_the_commands_that_measure_take_their_arguments(monkeypatch: pytest.Monk
                 run(shlex.split(arguments))
         except InputError as error:
             pytest.fail(f"{where}: python -m {name} {arguments}: {error}")
+
+
+def test_the_runs_that_commands_read_are_trained_by_a_grid(tmp_path: Path) -> None:
+    """By name: of papers and specimens in runs/zoo, of KROM's biases in runs/biases."""
+    zoo = [cells_of(read_grid(RESULTS / "specimens" / "zoo.toml")), all_cells(ORDER, "zoo")]
+    trained = [f"runs/zoo/{cell.name}" for some in zoo for cell in begin(some, tmp_path)]
+    trained += [f"runs/biases/{cell.name}" for cell in cells_of(read_grid(RESULTS / "specimens" / "biases.toml"))]
+    read_runs = 0
+    for claim in CLAIMS:
+        if claim.row["instrument"] == "models.train":
+            continue
+        for run in re.findall(r"runs/\S+", claim.row["arguments"]):
+            assert fnmatch.filter(trained, run.partition("@")[0]), f"{claim.where}: no grid trains {run}"
+            read_runs += 1
+    assert read_runs > 100
 
 
 def printed_claims() -> list[tuple[str, str, str, str]]:

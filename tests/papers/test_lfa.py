@@ -22,7 +22,7 @@ import streamscope.probes.probe
 import tests.tiny
 from streamscope.models.checkpoint import load
 from streamscope.models.config.presets import preset as make
-from streamscope.models.config.serialization import to_dict
+from streamscope.models.config.serialization import parse_set, to_dict
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
@@ -37,10 +37,13 @@ from streamscope.papers.figures.shown import draw, figures_of
 from streamscope.papers.lfa import main
 from streamscope.papers.lfa.claims import claims
 from streamscope.papers.lfa.figure import figure
+from streamscope.papers.lfa.options import Options
+from streamscope.papers.lfa.page import losses_by_part
 from streamscope.papers.lfa.printed import BOUNDS, ORDERS, PRINTED, SETUP
 from streamscope.papers.lfa.rows import Settings
 from streamscope.papers.lfa.runs import PRESETS, Arms, in_arms, open_runs, sources
 from streamscope.papers.lfa.seeds import architectures, comparisons, contrast, renamed, with_reference
+from streamscope.papers.scales.training import cells
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import summary
 from streamscope.probes.probe import measure
@@ -188,6 +191,47 @@ def test_a_contrast_of_arms_that_differ_in_more_is_confounded_until_a_control_is
     found = comparisons(table, judged.reset_index(), arms).set_index(["quantity", "preset"])
     assert found["control"].to_dict()["loss", "lfa"] == "std-t+rope+cln"
     assert found["control"].to_dict()["loss", "std-t+rope+cln"] == "std-t"  # what positions and norm do
+
+
+def test_the_losses_say_which_part_turns_their_order_round() -> None:
+    """Planted: RoPE alone makes std-t better by .3, the norm does nothing; lfa lies between."""
+    order = np.array([0.0, 0.1, -0.05])  # what the order of the data does to all
+    means = {"std-t": 3.0, "std-t+cln": 3.0, "std-t+rope": 2.7, "std-t+rope+cln": 2.7, "lfa": 2.8}
+    jitter = dict(zip(means, np.random.default_rng(0).normal(0, 0.002, (5, 3)), strict=True))
+    values = {(arm, "loss"): list(mean + order + jitter[arm]) for arm, mean in means.items()}
+    text = losses_by_part(planted(values))
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == ["loss of", "std-t", "std-t+cln", "std-t+rope", "std-t+rope+cln"]
+    found = {line[0]: dict(zip(lines[0][1:], line[1:], strict=True)) for line in lines[2:]}
+    assert list(found) == [*lines[0][1:], "lfa"] and found["std-t"]["std-t"] == ""
+    for arm, control in (("lfa", "std-t"), ("lfa", "std-t+rope"), ("std-t+rope", "std-t"), ("std-t+cln", "std-t")):
+        test = stats.ttest_rel(values[arm, "loss"], values[control, "loss"])
+        low, high = test.confidence_interval(0.95)
+        gap = np.mean(values[arm, "loss"]) - np.mean(values[control, "loss"])
+        assert found[arm][control] == f"{gap:+.4f} ({low:.4f} … {high:.4f})"
+    assert [found["lfa"][c][0] for c in lines[0][1:]] == ["-", "-", "+", "+"], "turned round by the positions"
+    assert losses_by_part(planted({k: x for k, x in values.items() if "+" not in k[0]})) == ""
+
+
+def test_as_many_heads_are_suppressed_as_the_paper_says() -> None:
+    assert Options().k == Settings().k == (1, 2, 3, 5), "LFA §3.3, App. D"
+    if PAPER.is_file():
+        assert r"k\in\{1,2,3,5\}" in PAPER.read_text(encoding="utf-8")
+    smallest = next(cell for cell in cells("lfa", "tiny", 1) if cell.argv[0] == "lfa")
+    sets = [word for word in smallest.argv if word.startswith("n_layers=")]
+    assert make("lfa", "tiny", **parse_set(sets)).n_layers * 4 >= 2 * 5, "five heads leave five others"
+
+
+def test_std_t_is_trained_with_each_part_and_with_both() -> None:
+    """By the grid: printed, RoPE, CLN, RoPE and CLN, and the arm with both is the control."""
+    for scale in ("tiny", "zoo", "small", "paper"):
+        made = []
+        for cell in cells("lfa", scale, 1):
+            sets = [cell.argv[i + 1] for i, word in enumerate(cell.argv) if word == "--set"]
+            made.append(make(cell.argv[0], scale, **parse_set(sets)))
+        std = {(one.positions.kind, one.norm.kind) for one in made if one.name == "std-t"}
+        assert std == {("learned", "layer"), ("rope", "layer"), ("learned", "channel"), ("rope", "channel")}
+        assert {(one.positions.kind, one.norm.kind) for one in made if one.name != "std-t"} == {("rope", "channel")}
 
 
 def test_what_was_measured_among_the_candidates_only_is_withdrawn_and_not_judged_from_them() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from streamscope.models.config.presets import preset
+from streamscope.models.config.serialization import parse_set
 from streamscope.models.errors import InputError
 from streamscope.models.grid import begin, cells_of, read_grid
 from streamscope.papers import dst, hdpl, krom, lfa, pls
@@ -104,6 +106,25 @@ def test_hybrid_o_and_down_are_arms_at_every_scale() -> None:
         own = [cell.name for cell in cells("hdpl", scale) if cell.name.startswith(("hdpl-o", "hdpl-down"))]
         seeds = 2 if scale == "zoo" else 3
         assert sorted(own) == sorted(f"hdpl-{arm}-s{seed}" for arm in arms for seed in range(seeds))
+
+
+def test_dst_has_the_mode_of_every_table_and_two_beginnings_of_its_kronecker_model() -> None:
+    """Table 5 is of frozen-token models, dense, Kronecker, independent and gated; Table 8 has the fully independent."""
+    for scale, other in (("tiny", "fan_in_normal"), ("zoo", "normal"), ("small", "normal"), ("paper", "fan_in_normal")):
+        found = {}
+        for cell in cells("dst", scale, 1):
+            sets = [cell.argv[i + 1] for i, word in enumerate(cell.argv) if word == "--set"]
+            found[cell.name] = preset(cell.argv[0], scale, **parse_set(sets))
+        frozen = {name for name, one in found.items() if one.residual.kind == "frozen_token"}
+        usual = {f"dst-{kind}-frozen-s0" for kind in ("dense", "kron", "ind", "full-ind")}
+        assert len(frozen) == 6 and usual < frozen and "dst-dense-gated-frozen-s0" in frozen
+        gated = {name for name, one in found.items() if one.attention.gate is not None}
+        assert gated == {"dst-dense-gated-s0", "dst-dense-gated-frozen-s0"}, "Table 5 has no other gated model"
+        began = {(one.init.weights.kind, one.init.embed.kind) for name, one in found.items() if name == "dst-kron-s0"}
+        others = [one for name, one in found.items() if one.init.weights.kind == other]
+        assert began != {(other, other)} and {one.init.embed.kind for one in others} == {other}
+        assert {one.residual.kind for one in others} == {"frozen_token", "token_factor"} and len(others) == 2
+        assert {one.name for one in others} == {"dst-kron"}
 
 
 def test_options_given_replace_those_of_the_recipe() -> None:
