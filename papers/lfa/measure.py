@@ -199,10 +199,11 @@ def _copying(rows: Rows, model: Any) -> None:
     A model that does not copy cannot be expected to look back for nouns.
     """
 
-    (gate,) = Phenomena(only=("copying",)).measure(model).table("phenomena").frame.to_dict("records")
-    interval = (gate["value_low"], gate["value_high"])
-    rows.add("copying", "copying", gate["unit"], gate["value"], sd=gate["value_sd"], interval=interval,
-             n=int(gate["clusters"]), why=why_of(gate["undefined"]))  # fmt: skip
+    gate = Phenomena(only=("copying",)).measure(model).table("phenomena")
+    (seen,) = gate.frame.to_dict("records")
+    interval, n = (seen["value_low"], seen["value_high"]), int(seen["clusters"])
+    rows.add("copying", "copying", seen["unit"], seen["value"], sd=seen["value_sd"], interval=interval, n=n,
+             why=gate.missing.get((0, "value_low"), ""))  # fmt: skip
     probe = Heads(length=min(Heads().length, (model.config.n_ctx - 1) // 2))
     found = by_position(measure(model, probe, []))
     one = found[found["score"] == "induction"]
