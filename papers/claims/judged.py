@@ -1,5 +1,6 @@
 """Claims with what was measured: found in result tables, never kept beside the claim."""
 
+import shlex
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing_extensions import TypedDict
 from streamscope.models.disk import read_json
 from streamscope.models.errors import InputError
 from streamscope.models.training.config import tokens_seen
-from streamscope.papers.claims.ledger import Claim, Key, key, read
+from streamscope.papers.claims.ledger import Claim, Key, Row, key, read
 from streamscope.papers.claims.words import Word
 from streamscope.papers.comparison import TRAINED
 from streamscope.papers.comparison.printed import SMALLEST, number
+from streamscope.papers.comparison.seeds import FLAT
+from streamscope.papers.lfa.competence import needs_copying
 from streamscope.probes.tables import read_about
 from streamscope.probes.undefined import reasons
 
@@ -55,6 +58,12 @@ UNDEFINED: tuple[tuple[str, Word], ...] = (
     ("no seed in which both are defined", "phenomenon absent"),
 )
 """What is in the reason of an undefined one -> the ledger's word."""
+NOT_GATED = "these models were not gated"
+NO_INTERVAL = "of trained models, and no interval"
+GATE = "specimens/phenomena.parquet"
+"""What each bundled model does at all (`probes.phenomena`)."""
+OF_NOUNS = ("probes.coreference", "probes.pds", "probes.sps", "interventions.suppress", "papers.lfa")
+"""What measures where heads look for nouns: of a model that does not copy them its numbers say nothing."""
 
 
 class ScaleAndSteps(TypedDict):
@@ -95,9 +104,10 @@ class TrainedRuns(TypedDict):
 def judged(ledger: Path, results: Path) -> pd.DataFrame:
     """One row per claim: the ledger's columns but `result` and `verdict` as they are, then what the results say.
 
-    measured, value (as a number), ci_low, ci_high, n, clusters, scale, tokens, commit, verdict, said (the result's own
-    verdict, or the ledger's reason), alone and size (`papers.comparison.verdicts`). Raises `InputError`, with the line
-    of the ledger, for a result that is not there, selects another number of rows than one, or has a verdict of no word.
+    measured, value (as a number), ci_low, ci_high, n, clusters, scale, tokens, commit, command (the one that made the
+    table of what is measured, else the ledger's), verdict, said (the result's own verdict, or the ledger's reason),
+    alone and size (`papers.comparison.verdicts`). Raises `InputError`, with the line of the ledger, for a result that
+    is not there, selects another number of rows than one, or has a verdict of no word.
     """
     claims = read(ledger)
     tables = Tables(results)
@@ -108,8 +118,8 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
     row, where = claim.row, claim.where
     nothing = {
         "measured": "", "value": NAN, "ci_low": NAN, "ci_high": NAN, "n": "", "clusters": "", "scale": "",
-        "tokens": "", "commit": "", "verdict": row["verdict"] or "not measured yet", "said": row["why"], "alone": "",
-        "size": "",
+        "tokens": "", "commit": "", "command": typed(row), "verdict": row["verdict"] or "not measured yet",
+        "said": row["why"], "alone": "", "size": "",
     }  # fmt: skip
     if not row["result"]:
         return nothing
@@ -137,6 +147,11 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
     }
 
 
+def typed(row: Row) -> str:
+    """The command of the ledger; "" where nothing can measure the claim."""
+    return f"python -m {row['instrument']} {row['arguments']}".rstrip() if row["instrument"] else ""
+
+
 def shown(value: float) -> str:
     """A measured number as it is shown."""
     return "undefined" if value != value else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -158,9 +173,10 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
 
     A table that judges has `direction` (text) or `holds` (yes or no), or says whether there is something to find
     (`verdict`, `probes.phenomena`). In another the printed number is compared with
-    the interval of the measured one (`_near`), unless the model cannot do the task that the number is about; without an
-    interval the two must be one number as printed. Raises `InputError` for a verdict of no word, and a claim that is no
-    number in a table that does not judge.
+    the interval of the measured one (`_near`), unless the model cannot do the task that the number is about. Without an
+    interval the two must be one number as printed, where it is counted or computed, or the same in all seeds; else one
+    run is no verdict. Raises `InputError` for a verdict of no word, and a claim that is no number in a table that does
+    not judge.
     """
     where, row = claim.where, claim.row
     if "direction" in one or "holds" in one:
@@ -173,12 +189,12 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
         raise InputError(
             f"{where}: result: {found.file} has no verdicts, and {row['kind']} needs one; name a judged row"
         )
-    if cannot := tables.cannot(found.file, one):
-        return "cannot do the task", cannot
     value = float(one[found.value])
     if value != value:
         why = reasons(str(one.get("undefined", ""))).get(found.value, "undefined")
         return _undefined(why, where), f"undefined: {why}"
+    if cannot := tables.cannot(found.file, one, row["instrument"]):
+        return ("not resolved" if cannot.endswith(NOT_GATED) else "cannot do the task"), cannot
     try:
         printed = number(row["printed"].replace("−", "-").replace(",", ""))
     except ValueError as error:
@@ -186,6 +202,8 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
     low, high = interval(found.value, one)
     if low == low and high == high:
         return _near(printed, low, high, SMALLEST.get(str(one.get("unit", row["unit"])), 0.0))
+    if tables.trained(found.file) and FLAT not in reasons(str(one.get("undefined", ""))).values():
+        return "not resolved", NO_INTERVAL
     same = abs(value - printed) <= _half_a_digit(row["printed"])
     return ("holds", "the same as printed") if same else ("other value", "another number, no interval")
 
@@ -263,7 +281,7 @@ class Tables:
         return {str(name): cell.item() if hasattr(cell, "item") else cell for name, cell in selected.items()}
 
     def made(self, file: str, run: str = "") -> dict[str, str]:
-        """Scale and tokens of the runs behind a table, and the commit at which it was measured.
+        """Scale and tokens of the runs behind a table, the commit at which it was measured, and by which command.
 
         Of the runs of the folder only `run`, a folder or a preset, or else those that the table itself names, where
         they are among them.
@@ -280,19 +298,56 @@ class Tables:
                 "scale": ", ".join(dict.fromkeys(one["manifest"]["scale"] for one in runs)),
                 "tokens": " to ".join(f"{n:,}" for n in dict.fromkeys((seen[0], seen[-1]))) if seen else "",
                 "commit": str(about.get("commit", ""))[:12],
+                **({"command": again(about["argv"])} if "argv" in about else {}),
             }
         return self._made[file, run]
 
-    def cannot(self, file: str, one: Mapping[str, Any]) -> str:
-        """Why the model of a row cannot do the task that its quantity is about, by the table beside; "" if it can."""
-        beside = f"{Path(file).parent}/competence.parquet"
-        if not {"preset", "quantity"} <= set(one) or not (self.results / beside).is_file():
+    def trained(self, file: str) -> bool:
+        """Whether a table is of trained models; else its numbers are counted or computed."""
+        path = self.results / file
+        return (path.parent / TRAINED).is_file() or read_about(path).get("about", {}).get("run", "none") != "none"
+
+    def cannot(self, file: str, one: Mapping[str, Any], instrument: str) -> str:
+        """Why the models of a row lack what its number is about; "" where they have it, and where nothing is needed.
+
+        By the table's own column `cannot`, as comparisons have it, or by the gate's line about the model.
+        """
+        if "cannot" in one:
+            return str(one["cannot"])
+        needed = str(one.get("task", "copying" if instrument in OF_NOUNS else ""))
+        if not needed or not needs_copying(str(one.get("quantity", ""))):
             return ""
-        able = self.frame(beside, "")
-        kind, *parts = str(one["quantity"]).split(".")
-        mine = able[(able["preset"] == one["preset"]) & able["task"].isin(parts)]
-        column = "cannot_log_odds" if kind.endswith("_odds") or kind == "kept" else "cannot"
-        return "; ".join(f"{r['task']}: {r[column]}" for r in mine.to_dict("records") if r[column])
+        if (self.results / GATE).is_file():
+            gate, run = self.frame(GATE, ""), self._model(file, one)
+            mine = gate[(gate["run"] == run) & (gate["phenomenon"] == needed)]
+            if len(mine):
+                return lacking(mine.iloc[0])
+        return f"{needed}: {NOT_GATED}"
+
+    def _model(self, file: str, one: Mapping[str, Any]) -> str:
+        """The one model of a row: the run that it names, that of its preset, or the only one of its table."""
+        path = self.results / file
+        own = {one["run"]} if "run" in one else set(read_about(path).get("about", {}).get("run", []))
+        if "preset" in one and (path.parent / TRAINED).is_file():
+            runs = read_json(path.parent / TRAINED, TrainedRuns)["runs"]
+            own = {run.get("folder", "") for run in runs if run.get("preset") == one["preset"]}
+        return str(own.pop()) if len(own) == 1 else ""
+
+
+def lacking(row: Mapping[str, Any]) -> str:
+    """That a line of the gate does not show its phenomenon; "" where it does."""
+    if row["verdict"] == "present":
+        return ""
+    width = f"{row['value']:+.3f} ({row['value_low']:+.3f} … {row['value_high']:+.3f})"
+    side = "below" if row["verdict"] == "absent" else "not resolved above"
+    return f"{row['phenomenon']} of {row['run']} {width}, {side} {row['limit']:g}"
+
+
+def again(argv: str | list[str]) -> str:
+    """The command of a table, as one types it here: by its room, files by their names where they lay elsewhere."""
+    parts = shlex.split(argv) if isinstance(argv, str) else argv
+    parts = [Path(part).name if part.startswith("/") else part for part in parts]
+    return shlex.join(part.removeprefix("streamscope.") for part in parts)
 
 
 def _tokens(run: TrainedRun) -> int:

@@ -59,10 +59,10 @@ def markdown(rows: pd.DataFrame) -> str:
 
 def _table(mine: pd.DataFrame) -> list[str]:
     """The table of a paper, the commands that its rows number, and what the measured models saw."""
-    commands = {text: i for i, text in enumerate(dict.fromkeys(filter(None, map(_command, mine.itertuples()))), 1)}
+    commands = {text: i for i, text in enumerate(dict.fromkeys(filter(None, mine["command"])), 1)}
     cells = [
         [f"`{r.id}`", r.place, _plain(r.quote), _plain(r.configuration), _plain(f"{r.printed} {_unit(r)}".strip()), m,
-         _plain(_verdict(r)), commands.get(_command(r), "")]
+         _plain(_verdict(r)), commands.get(r.command, "")]
         for r, m in zip(mine.itertuples(), measured(mine), strict=True)
     ]  # fmt: skip
     columns = ("id", "place", "claim", "of", "printed", "measured (95 %)", "verdict", "by")
@@ -92,9 +92,7 @@ def html(rows: pd.DataFrame) -> Page:
     for paper, mine in rows.groupby("paper", sort=False):
         names = ["id", "place", "quote", "configuration", "printed", "unit"]
         shown = mine[names].assign(measured=measured(mine))
-        shown = shown.assign(
-            verdict=[_verdict(r) for r in mine.itertuples()], command=[_command(r) for r in mine.itertuples()]
-        )
+        shown = shown.assign(verdict=[_verdict(r) for r in mine.itertuples()], command=mine["command"])
         sections.append(Section(str(paper).upper(), [Text(f"{CARDS[str(paper)]}."), Table(shown, wrap=True)]))
     lead = f"{len(rows):,} claims, judged by the result tables that they name."
     return Page(title="Claims of the papers", lead=lead, sections=sections, footer="python -m papers.claims")
@@ -109,10 +107,6 @@ def _verdict(r: Any) -> str:
     said = r.said.removeprefix(r.verdict).removeprefix(": ").strip()
     remark = f" ({r.why})" if r.why and r.why != r.said else ""
     return f"{r.verdict}{f': {said}' if said else ''}{remark}"
-
-
-def _command(r: Any) -> str:
-    return f"python -m {r.instrument} {r.arguments}".strip() if r.instrument else ""
 
 
 def _plain(text: str) -> str:

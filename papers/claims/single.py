@@ -201,6 +201,7 @@ def flat(one: Told, row: dict[str, Any], beside: "Tables") -> str:
 
 def absent(one: Told, gates: "Tables", name: str) -> str:
     """Why the gate leaves nothing to judge: what is spoken of is absent, or the task is at chance; "" otherwise."""
+    from streamscope.papers.claims.judged import lacking
     from streamscope.papers.claims.ledger import Key
     from streamscope.papers.comparison.verdicts import CANNOT
 
@@ -209,9 +210,7 @@ def absent(one: Told, gates: "Tables", name: str) -> str:
             pairs = (("run", one["run"]), ("phenomenon", phenomenon))
             row = gates.row(Key(name, pairs, "value", False), f"{one['quantity']}: the gate")
             if row["verdict"] == "absent" or (begin == CANNOT and row["verdict"] != "present"):
-                width = f"{row['value']:+.3f} ({row['value_low']:+.3f} … {row['value_high']:+.3f})"
-                side = "below" if row["verdict"] == "absent" else "not resolved above"
-                return f"{begin}: {phenomenon} of {one['run']} {width}, {side} {row['limit']:g}"
+                return f"{begin}: {lacking(row)}"
     return ""
 
 

@@ -6,7 +6,8 @@ import pandas as pd
 
 from streamscope.papers.comparison.printed import Order, smallest
 from streamscope.papers.comparison.seeds import NAN
-from streamscope.papers.comparison.verdicts import bound_row, measured, with_verdicts
+from streamscope.papers.comparison.verdicts import CANNOT, bound_row, measured, with_verdicts
+from streamscope.papers.lfa.competence import competence, unable
 from streamscope.papers.lfa.printed import BOUNDS, ORDERS, printed
 from streamscope.papers.lfa.runs import Arms
 from streamscope.papers.lfa.seeds import EXACT, contrast
@@ -31,23 +32,29 @@ def order_row(claim: Order, quantities: pd.DataFrame, arms: Arms | None = None) 
 def claims(quantities: pd.DataFrame, arms: Arms | None = None) -> pd.DataFrame:
     """One row per claim of the paper: printed, measured with its interval over seeds, Holm over all, verdicts.
 
-    A contrast of two arms that differ in more than their architecture is not judged (parameters are counted whatever
-    else differs), nor is one over all keys of which only the candidates were measured.
+    A claim about where heads look is not judged of arms that do not copy (`papers.lfa.competence`), nor a contrast of
+    two arms that differ in more than their architecture (parameters are counted whatever else differs), nor one over
+    all keys of which only the candidates were measured.
     """
+    able = competence(quantities)
     rows = [order_row(c, quantities, arms) for c in ORDERS]
     rows += [{**bound_row(c, quantities), "more": c.preset, "less": "", "test": ""} for c in BOUNDS]
-    instead = {i: text for i, row in enumerate(rows) if (text := _instead(row, quantities, arms or Arms()))}
+    instead = {i: text for i, row in enumerate(rows) if (text := _instead(row, quantities, able, arms or Arms()))}
     return with_verdicts(rows, instead)
 
 
-def _instead(row: dict[str, Any], quantities: pd.DataFrame, arms: Arms) -> str:
+def _instead(row: dict[str, Any], quantities: pd.DataFrame, able: pd.DataFrame, arms: Arms) -> str:
     """Why a claim cannot be judged on these runs; "" where it can, and where there is nothing to judge."""
     own = quantities[quantities["preset"].isin([row["more"], row["less"]])]
     measured_here, other = set(own["quantity"]), row["quantity"].replace(".keys.", ".candidates.")
     both = {row["more"], row["less"]} <= {*own["preset"], ""}
     if both and row["quantity"] not in measured_here and other in measured_here:
         return WITHDRAWN
-    if row["quantity"] in EXACT or row["difference"] != row["difference"] or not row["less"]:
+    if row["quantity"] in EXACT or row["difference"] != row["difference"]:
+        return ""
+    if why := unable(row["quantity"], (row["more"], row["less"]), able):
+        return f"{CANNOT}: {why}"
+    if not row["less"]:
         return ""
     found = arms.confounded(row["more"], row["less"])
     return f"confounded: {found}" if found else ""

@@ -24,6 +24,7 @@ from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import summary as by_position
 from streamscope.probes.pds import FIXED
 from streamscope.probes.pds.measure import layers, summary
+from streamscope.probes.phenomena import Phenomena
 from streamscope.probes.probe import measure
 from streamscope.probes.prompts import align, check_tokenizer, load_suite
 from streamscope.probes.prompts.alignment import Aligned
@@ -193,8 +194,16 @@ def _preference(rows: Rows, heads: pd.DataFrame, model: Any, aligned: Aligned) -
 
 
 def _copying(rows: Rows, model: Any) -> None:
-    """Induction on repeated random tokens: a model far from copying cannot be expected to look back for words."""
+    """Whether the model copies the noun that is meant, as the gate measures it, and induction on random tokens.
 
+    A model that does not copy cannot be expected to look back for nouns.
+    """
+
+    gate = Phenomena(only=("copying",)).measure(model).table("phenomena")
+    (seen,) = gate.frame.to_dict("records")
+    interval, n = (seen["value_low"], seen["value_high"]), int(seen["clusters"])
+    rows.add("copying", "copying", seen["unit"], seen["value"], sd=seen["value_sd"], interval=interval, n=n,
+             why=gate.missing.get((0, "value_low"), ""))  # fmt: skip
     probe = Heads(length=min(Heads().length, (model.config.n_ctx - 1) // 2))
     found = by_position(measure(model, probe, []))
     one = found[found["score"] == "induction"]

@@ -19,6 +19,7 @@ from streamscope.models.provenance import provenance
 from streamscope.papers.comparison.report import print_claims, reopen
 from streamscope.papers.comparison.runs import typed
 from streamscope.papers.lfa.claims import claims
+from streamscope.papers.lfa.competence import competence, unable
 from streamscope.papers.lfa.figure import figure
 from streamscope.papers.lfa.options import Options
 from streamscope.papers.lfa.page import MAIN, LfaReport
@@ -38,9 +39,11 @@ def report_of(options: Options) -> tuple[LfaReport, Any]:
     runs, measured, settings, documents, about = _reread(options) if options.tables else _measure(options)
     arms = Arms(runs)
     quantities = with_reference(measured["quantities"], measured["heads"])
-    judged = claims(quantities, arms)
+    judged, able = claims(quantities, arms), competence(quantities)
+    means = architectures(quantities)
+    cannot = ["" if r.family == "suites" else unable(r.quantity, (r.preset,), able) for r in means.itertuples()]
     tables = {
-        "runs": quantities, "architectures": architectures(quantities),
+        "runs": quantities, "competence": able, "architectures": means.assign(cannot=cannot),
         "comparisons": comparisons(quantities, judged, arms), "claims": judged,
         **{name: table for name, table in measured.items() if name != "quantities"},
     }  # fmt: skip

@@ -1,11 +1,14 @@
 """Units of the columns of every table that `papers.lfa` writes."""
 
+from streamscope.papers.lfa.competence import UNITS as COMPETENCE
+
 OF_THE_ROW = "the unit of the row"
 _INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW, "sd": OF_THE_ROW}
 
 UNITS: dict[str, dict[str, str]] = {
     "runs": {"value": OF_THE_ROW, **_INTERVAL, "n": "cases: documents, pairs, prompts"},
     "architectures": {"mean": OF_THE_ROW, **_INTERVAL, "paper": OF_THE_ROW, "n": "training seeds"},
+    "competence": COMPETENCE,
     "comparisons": {
         "mean": OF_THE_ROW,
         "control_mean": OF_THE_ROW,

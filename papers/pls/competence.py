@@ -92,7 +92,6 @@ def unfit(quantities: pd.DataFrame, able: pd.DataFrame, roles: pd.DataFrame | No
     `able` is the table of `competence`, `roles` that of `head_groups.measure.roles` by preset and seed, None where
     nobody held the found heads against shuffled roles.
     """
-    cannot = able.set_index(["task", "preset"])
     measured = set(quantities["quantity"])
 
     def why(claim: Claim) -> str:
@@ -102,14 +101,21 @@ def unfit(quantities: pd.DataFrame, able: pd.DataFrame, roles: pd.DataFrame | No
         seeds = {preset: set(quantities.loc[quantities["preset"] == preset, "seed"]) for preset in presets}
         if text := _roleless(claim.quantity, seeds, roles):
             return text
-        column = "cannot_log_odds" if _in_log_odds(claim.quantity) else "cannot"
-        for task in _tasks(claim.quantity, list(dict.fromkeys(able["task"]))):
-            texts = [str(cannot.loc[(task, preset), column]) for preset in presets if (task, preset) in cannot.index]
-            if any(texts):
-                return f"{CANNOT}: {task}: {', '.join(filter(None, texts))}"
+        if text := unable(claim.quantity, presets, able):
+            return f"{CANNOT}: {text}"
         return _flat_curve(claim, quantities)
 
     return why
+
+
+def unable(quantity: str, presets: tuple[str, ...], able: pd.DataFrame) -> str:
+    """The first task of a quantity that a model of these presets cannot do, and why; "" where they can do all."""
+    column = "cannot_log_odds" if _in_log_odds(quantity) else "cannot"
+    for task in _tasks(quantity, list(dict.fromkeys(able["task"]))):
+        mine = able[(able["task"] == task) & (able[column] != "")].set_index("preset")[column]
+        if texts := [mine[preset] for preset in presets if preset in mine.index]:
+            return f"{task}: {', '.join(texts)}"
+    return ""
 
 
 def _presets(claim: Claim) -> tuple[str, ...]:
@@ -125,7 +131,7 @@ def _in_log_odds(quantity: str) -> bool:
 
 def _tasks(quantity: str, measured: list[str]) -> list[str]:
     """The tasks that a quantity is about: its own, or all with groups of their own where it compares tasks."""
-    task = quantity.split(".")[1]
+    _, task, *_ = *quantity.split("."), ""
     if quantity.split(".")[0].removesuffix("_odds") in ("own", "smear", "diagonality"):
         return [name for name in measured if name in OWN]
     return [task] if task in measured else []

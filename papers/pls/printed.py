@@ -72,6 +72,7 @@ DEPTH: tuple[Order | Bound, ...] = (
     Order("depth.middle", "c2", "pls", TABLE1),
     Order("depth.late", "c2", "pls", TABLE1),
     Bound(SECOND_PEAK, "pls", "above", "0", "Fig. 2", BIMODAL),
+    Bound(SECOND_PEAK, "c2", "below", "0", "Fig. 2", "C2 (right) concentrates in middle-to-late layers."),
     Order(SECOND_PEAK, "pls", "c2", "Fig. 2, Table 1"),
 )
 

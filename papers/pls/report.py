@@ -10,7 +10,7 @@ from streamscope.models.provenance import pick_device, provenance
 from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.report import Report, each_model, reopen, stack
 from streamscope.papers.comparison.runs import Run, typed
-from streamscope.papers.pls.competence import competence, of_effects, unfit
+from streamscope.papers.pls.competence import competence, of_effects, unable, unfit
 from streamscope.papers.pls.depth import with_second_peak
 from streamscope.papers.pls.measure import Measured, Settings, measure_run
 from streamscope.papers.pls.options import Options
@@ -54,9 +54,11 @@ def judged(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     quantities = with_second_peak(tables["runs"], tables["depth"])
     baselines = tables["baselines"] if "baselines" in tables else of_effects(tables["effects"])
     able = competence(baselines)
+    means = presets(quantities)
+    cannot = [unable(r.quantity, (r.preset,), able) for r in means.itertuples()]
     return {
-        **tables, "baselines": baselines, "competence": able, "runs": quantities, "presets": presets(quantities),
-        "comparisons": comparisons(quantities),
+        **tables, "baselines": baselines, "competence": able, "runs": quantities,
+        "presets": means.assign(cannot=cannot), "comparisons": comparisons(quantities),
         "claims": claims(quantities, unfit=unfit(quantities, able, tables.get("roles"))),
     }  # fmt: skip
 

@@ -29,8 +29,9 @@ from streamscope.papers.modes import printed as modes
 from streamscope.papers.pls import printed as pls
 from streamscope.papers.scales.training import ORDER, all_cells
 from streamscope.probes.contract import discover
-from streamscope.probes.tables import read_about
+from streamscope.probes.tables import read_about, write_table
 
+NAN = float("nan")
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ROOT.parent / "shared" / "papers"
 FILES = {"dst": "000", "lfa": "001", "hdpl": "002", "pls": "003", "krom": "004"}
@@ -75,8 +76,138 @@ def test_every_result_selects_one_row_and_what_is_measured_has_one(shipped: pd.D
     assert shipped.loc[shipped["verdict"].isin(written[:3]), "said"].ne("").all()
 
 
+# ---- whether a number says anything ------------------------------------------------------------
+
+PLAIN = ("loss", "parameters", "stream", "amplified", "degradation", "depth", "hdbscan", "kmeans", "pca")
+"""First words of quantities that speak of all tokens, and need no task that the model can do."""
+WITHOUT_QUANTITY = {
+    "hdpl_textbooks/comparison.parquet": "loss", "krom_textbooks/comparison.parquet": "loss",
+    "krom_textbooks/arms.parquet": "weights", "krom_textbooks/alike.parquet": "how alike streams are",
+    "bundled_claims/routing.parquet": "weights",
+}  # fmt: skip
+"""Tables of trained models whose numbers are of no task -> of what they are."""
+GATED = ("coreference", "coreference-pairs", "pds", "suppress-cfm", "runs-lfa")
+"""Tables of one bundled model each, about where heads look for nouns."""
+
+
+def cells_of_numbers() -> list[tuple[Any, Any, dict[str, Any]]]:
+    """(claim, key, row) of every number that is found in a table which does not judge."""
+    tables, found = Tables(RESULTS), []
+    for claim in (one for one in CLAIMS if one.row["result"] and one.row["kind"] == "number"):
+        where = key(claim.row["result"], claim.where)
+        row = tables.row(where, claim.where)
+        if not {"direction", "holds", "verdict"} & set(row):
+            found.append((claim, where, row))
+    return found
+
+
+def test_no_number_of_a_task_is_a_plain_value_of_models_that_cannot_do_it(shipped: pd.DataFrame) -> None:
+    said = shipped.set_index("id")[["verdict", "said"]]
+    gate = pd.read_parquet(RESULTS / "specimens" / "phenomena.parquet")
+    copies = set(gate.query("phenomenon == 'copying' and verdict == 'present'")["run"])
+    of_tasks = 0
+    for claim, where, row in cells_of_numbers():
+        word, text = said.loc[claim.row["id"]]
+        folder, name = where.file.removesuffix(".parquet").split("/")
+        value = row[where.value]
+        if folder in ("parameter_counts", "krom_arithmetic", "krom_contraction") or where.file in WITHOUT_QUANTITY:
+            continue
+        if folder == "bundled_claims" and value == value:
+            assert name in GATED, f"{claim.where}: say whether {where.file} is of a task"
+            run = row.get("run", f"stories/{row['preset']}" if "preset" in row else f"stories/{name.split('-')[-1]}")
+            assert run in copies or name == "pds" or word == "cannot do the task", claim.where
+            of_tasks += run not in copies
+        elif value == value and row["quantity"].split(".")[0] not in PLAIN:
+            assert "cannot" in row, f"{claim.where}: {where.file} does not say whether its models can do the task"
+            assert word == ("cannot do the task" if row["cannot"] else word) and text.startswith(row["cannot"])
+            of_tasks += row["cannot"] != ""
+    assert of_tasks > 30
+
+
+def test_one_run_is_no_verdict(shipped: pd.DataFrame) -> None:
+    said = shipped.set_index("id")["verdict"]
+    counted, without = 0, 0
+    for claim, where, row in cells_of_numbers():
+        low = row.get(f"{where.value}_low", row.get("ci_low", NAN) if where.value in ("mean", "value") else NAN)
+        if low == low:
+            continue
+        about = read_about(RESULTS / where.file)["about"]
+        if about.get("run") == "none":
+            counted += 1
+            continue
+        without += 1
+        same = int(row.get("n", 0)) >= 2 and "seeds without spread" in row.get("undefined", "")
+        plain = said[claim.row["id"]] in ("holds", "opposite", "other value", "negligible")
+        assert not plain or same, f"{claim.where}: a verdict on one run, or on no interval"
+    assert counted >= 10 and without >= 10
+
+
+def test_a_verdict_over_seeds_has_two(shipped: pd.DataFrame) -> None:
+    judged_here = shipped[shipped["verdict"].isin(["holds", "opposite", "negligible"]) & shipped["n"].ne("")]
+    assert len(judged_here) > 15 and (judged_here["n"].str.split("/").str[-1].astype(int) >= 2).all()
+
+
+# ---- commands ----------------------------------------------------------------------------------
+
+
 class Parsed(Exception):
     """Raised in place of the work, once the arguments were read."""
+
+
+def commands() -> dict[tuple[str, str], str]:
+    """(module, arguments) -> where, of every command of the ledger: its own, those that its remark names, and of a
+    measured claim the one that made its table."""
+    found: dict[tuple[str, str], str] = {}
+    tables = Tables(RESULTS)
+    for claim in CLAIMS:
+        typed = [f"python -m {claim.row['instrument']} {claim.row['arguments']}"] if claim.row["instrument"] else []
+        typed += re.findall(r"`(python -m [^`]+)`", claim.row["why"])
+        if claim.row["result"]:
+            typed.append(tables.made(key(claim.row["result"], claim.where).file)["command"])
+        for text in typed:
+            module, _, arguments = text.removeprefix("python -m ").partition(" ")
+            found.setdefault((module, arguments.strip()), claim.where)
+    return found
+
+
+def test_every_table_that_a_command_reads_is_made_by_a_command() -> None:
+    """By the --out of a command here: its remark names those that come first."""
+    used = commands()
+    made = {text for _, arguments in used for text in re.findall(r"--out (\S+)", arguments)}
+    reads = 0
+    for (module, arguments), where in used.items():
+        for name in re.findall(r"\S+\.parquet", re.sub(r"--out \S+", "", arguments)):
+            reads += 1
+            assert name.replace("-raw.parquet", ".parquet") in made, f"{where}: {module}: nothing here makes {name}"
+    assert reads > 2
+
+
+@pytest.mark.parametrize("file", ["parameter_counts/counts.parquet", "krom_arithmetic/arithmetic.parquet"])
+def test_the_command_of_a_measured_claim_makes_its_table_again(file: str, tmp_path: Path) -> None:
+    module, *arguments = shlex.split(Tables(RESULTS).made(file)["command"].removeprefix("python -m "))
+    assert arguments[-2] == "--out" and arguments[-1].endswith(file)
+    importlib.import_module(f"streamscope.{module}").main([*arguments[:-1], str(tmp_path / "again.parquet")])
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "again.parquet"), pd.read_parquet(RESULTS / file))
+
+
+def test_a_measured_claim_has_the_command_of_its_table(shipped: pd.DataFrame) -> None:
+    measured = shipped[shipped["measured"] != ""]
+    for row in measured.itertuples():
+        argv = read_about(RESULTS / row.result.split(";")[0].removeprefix("not "))["about"]["argv"]
+        words = argv if isinstance(argv, list) else shlex.split(argv)
+        assert [Path(a).name for a in shlex.split(row.command)] == [
+            Path(a.removeprefix("streamscope.")).name for a in words
+        ], row.id
+    assert "/tmp" not in " ".join(measured["command"]) and len(set(measured["command"])) > 15
+    zoo = measured[measured["arguments"].str.contains("--scale zoo")]
+    assert len(zoo) > 100 and not zoo["command"].str.contains("--scale zoo").any()
+    others = shipped[shipped["measured"] == ""]
+    assert (
+        others["command"]
+        == ("python -m " + others["instrument"] + " " + others["arguments"])
+        .str.strip()
+        .where(others["instrument"] != "", "")
+    ).all()
 
 
 def test_the_commands_that_measure_take_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,15 +216,14 @@ def test_the_commands_that_measure_take_their_arguments(monkeypatch: pytest.Monk
         raise Parsed
 
     mains = {made.__module__.removeprefix("streamscope."): made for made in discover().values()}
-    commands = {  # which runs does not matter: the first of several, by one name
-        (c.row["instrument"], re.sub(r"(runs/\S+ ?)+", "runs/a ", c.row["arguments"])): c.where
-        for c in CLAIMS
-        if c.row["instrument"]
+    several = {  # which runs does not matter: the first of several, by one name
+        (name, re.sub(r"(?<!--out )(runs/\S+ ?)+", "runs/a ", arguments)): where
+        for (name, arguments), where in commands().items()
     }
-    assert len(commands) > 20
-    modules = {name: importlib.import_module(f"streamscope.{name}") for name, _ in commands}  # with the parse they have
+    assert len(several) > 20
+    modules = {name: importlib.import_module(f"streamscope.{name}") for name, _ in several}  # with the parse they have
     monkeypatch.setattr("streamscope.models.cli.parse", stop)
-    for (name, arguments), where in commands.items():
+    for (name, arguments), where in several.items():
         module = modules[name]
         monkeypatch.setattr(module, "parse", stop, raising=False)
         run = module.main if hasattr(module, "main") else importlib.import_module(f"{module.__name__}.__main__").main
@@ -247,7 +377,9 @@ def test_the_row_of_a_denial_turns_the_verdict_round(tmp_path: Path) -> None:
     assert one(tmp_path, {**table, "holds": False})["verdict"] == "opposite"
 
 
-NUMBER = {"quantity": "q", "preset": "a", "unit": "heads", "mean": 0.5, "ci_low": 0.4, "ci_high": 0.6, "n": 3}
+NUMBER = {"quantity": "q", "preset": "a", "unit": "heads", "mean": 0.5, "ci_low": 0.4, "ci_high": 0.6, "n": 3,
+          "cannot": ""}  # fmt: skip
+SAME = {**NUMBER, "ci_low": NAN, "ci_high": NAN, "undefined": "ci_low, ci_high: seeds without spread"}
 OF_NUMBER = {"kind": "number", "result": "r/means.parquet; quantity=q; preset=a; mean"}
 
 
@@ -260,27 +392,80 @@ OF_NUMBER = {"kind": "number", "result": "r/means.parquet; quantity=q; preset=a;
         ("0.55", {**NUMBER, "unit": "attention"}, "not resolved"),
         ("0.55", {**NUMBER, "unit": "sparks"}, "not resolved"),
         ("0.5", {**NUMBER, "ci_high": 1.1}, "not resolved"),
-        ("0.5", {**NUMBER, "mean": 0.549, "ci_low": float("nan"), "ci_high": float("nan")}, "holds"),
-        ("0.5", {**NUMBER, "mean": 0.551, "ci_low": float("nan"), "ci_high": float("nan")}, "other value"),
-        ("1.5M", {**NUMBER, "mean": 1_549_000.0, "ci_low": float("nan"), "ci_high": float("nan")}, "holds"),
+        ("0.5", {**SAME, "mean": 0.549}, "holds"),
+        ("0.5", {**SAME, "mean": 0.551}, "other value"),
+        ("1.5M", {**SAME, "mean": 1_549_000.0}, "holds"),
+        ("0.5", {**SAME, "undefined": "ci_low, ci_high: one seed"}, "not resolved"),
     ],
 )
 def test_a_bare_number_is_looked_for_in_the_interval(tmp_path: Path, printed: str, row: dict, word: str) -> None:
     assert one(tmp_path, row, "means", **OF_NUMBER, printed=printed)["verdict"] == word
 
 
+def test_a_number_of_what_is_counted_or_computed_needs_no_interval(tmp_path: Path) -> None:
+    exact = {**SAME, "undefined": ""}
+    assert one(tmp_path, exact, "means", **OF_NUMBER, printed="0.5")["said"] == "of trained models, and no interval"
+    (tmp_path / "results" / "r" / "trained.json").unlink()
+    assert judged(tmp_path, tmp_path / "results").iloc[0]["verdict"] == "holds"
+    about = {"run": "none", "argv": ["python", "-m", "papers.claims.count", "--out", "/elsewhere/r/means.parquet"]}
+    write_table(pd.DataFrame([exact]), tmp_path / "results" / "r" / "means.parquet", units={}, about=about)
+    found = judged(tmp_path, tmp_path / "results").iloc[0]
+    assert (found["verdict"], found["command"]) == ("holds", "python -m papers.claims.count --out means.parquet")
+    write_table(
+        pd.DataFrame([exact]),
+        tmp_path / "results" / "r" / "means.parquet",
+        units={},
+        about={**about, "run": ["stories/a"]},
+    )
+    assert judged(tmp_path, tmp_path / "results").iloc[0]["verdict"] == "not resolved"
+
+
 def test_a_bare_number_of_a_task_that_the_model_cannot_do(tmp_path: Path) -> None:
-    row = {**NUMBER, "quantity": "effect.gender.anchor"}
-    changes = {
-        **OF_NUMBER,
-        "printed": "0.5",
-        "result": "r/means.parquet; quantity=effect.gender.anchor; preset=a; mean",
-    }
-    assert one(tmp_path, row, "means", **changes)["verdict"] == "holds"
-    able = pd.DataFrame([{"preset": "a", "task": "gender", "cannot": "at chance", "cannot_log_odds": ""}])
-    able.to_parquet(tmp_path / "results" / "r" / "competence.parquet")
-    found = one(tmp_path, row, "means", **changes)
+    found = one(tmp_path, {**NUMBER, "cannot": "gender: at chance"}, "means", **OF_NUMBER, printed="0.5")
     assert (found["verdict"], found["said"]) == ("cannot do the task", "gender: at chance")
+    lost = {**NUMBER, "cannot": "gender: at chance", "mean": NAN, "undefined": "mean: none to suppress"}
+    assert one(tmp_path, lost, "means", **OF_NUMBER, printed="0.5")["verdict"] == "phenomenon absent"
+
+
+def test_a_number_about_one_model_is_asked_at_the_gate(tmp_path: Path) -> None:
+    row = {"run": "stories/a", "head": "L0H0", "mean": 0.5, "ci_low": 0.4, "ci_high": 0.6}
+    changes = {"kind": "number", "printed": "0.5", "result": "r/means.parquet; head=L0H0; mean"}
+    changes["instrument"] = "probes.coreference"
+    found = one(tmp_path, row, "means", **changes)
+    assert (found["verdict"], found["said"]) == ("not resolved", "copying: these models were not gated")
+    line = {
+        "run": "stories/a",
+        "phenomenon": "copying",
+        "value": 0.2,
+        "value_low": -0.1,
+        "value_high": 0.5,
+        "limit": 0.0,
+    }
+    others = [
+        {**line, "run": "stories/b", "verdict": "present"},
+        {**line, "phenomenon": "gender", "verdict": "present"},
+    ]
+    gate = tmp_path / "results" / "specimens"
+    gate.mkdir()
+    for seen, word in (
+        ("present", "holds"),
+        ("undecided", "cannot do the task"),
+        ("absent", "cannot do the task"),
+    ):
+        pd.DataFrame([*others, {**line, "verdict": seen}]).to_parquet(gate / "phenomena.parquet")
+        found = judged(tmp_path, tmp_path / "results").iloc[0]
+        assert found["verdict"] == word
+        assert found["said"].startswith(
+            "all of the interval" if seen == "present" else "copying of stories/a +0.200 (-0.1"
+        )
+    of_task = {**row, "task": "gender"}
+    assert one(tmp_path, of_task, "means", **changes)["said"].startswith("all of the interval")
+    assert (
+        one(tmp_path, {**row, "task": "winograd"}, "means", **changes)["said"]
+        == "winograd: these models were not gated"
+    )
+    changes["instrument"] = "probes.routing"
+    assert one(tmp_path, row, "means", **changes)["said"].startswith("all of the interval")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +487,11 @@ def test_a_bare_number_of_a_task_that_the_model_cannot_do(tmp_path: Path) -> Non
         ({**JUDGED, "direction": "perhaps"}, {}, "its verdict 'perhaps' is none that the ledger has a word for"),
         ({**JUDGED, "direction": "undefined: rain"}, {}, r"undefined \(rain\) is no reason"),
         ({k: v for k, v in JUDGED.items() if k != "direction"}, {}, "has no verdicts, and order needs one"),
-        ({k: v for k, v in JUDGED.items() if k != "direction"}, {"kind": "number"}, "printed: '2 against 1' is no"),
+        (
+            {**{k: v for k, v in JUDGED.items() if k != "direction"}, "cannot": ""},
+            {"kind": "number"},
+            "printed: '2 against 1' is no",
+        ),
     ],
 )  # fmt: skip
 def test_a_bad_row_is_one_line_with_its_place(tmp_path: Path, table: Any, changes: dict, said: str) -> None:

@@ -36,6 +36,7 @@ from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.shown import draw, figures_of
 from streamscope.papers.lfa import main
 from streamscope.papers.lfa.claims import claims
+from streamscope.papers.lfa.competence import competence, unable
 from streamscope.papers.lfa.figure import figure
 from streamscope.papers.lfa.options import Options
 from streamscope.papers.lfa.page import losses_by_part
@@ -237,11 +238,45 @@ def test_std_t_is_trained_with_each_part_and_with_both() -> None:
 def test_what_was_measured_among_the_candidates_only_is_withdrawn_and_not_judged_from_them() -> None:
     values = {(p, f"stability.{domain}.jaccard.competing"): [x, x + 0.01, x + 0.03]
               for p, x in (("lfa", 0.1), ("cfm", 0.5)) for domain in ("candidates", "keys")}  # fmt: skip
+    values |= {(preset, "copying"): [2.0, 2.1, 2.2] for preset in ("lfa", "cfm")}
     keys = claims(planted(values)).set_index(["quantity", "claim"])
     assert keys.loc[("stability.keys.jaccard.competing", "lfa > cfm"), "direction"].startswith("opposite")
     only = claims(planted({k: x for k, x in values.items() if ".keys." not in k[1]})).set_index(["quantity", "claim"])
     row = only.loc[("stability.keys.jaccard.competing", "lfa > cfm")]
     assert row["direction"].startswith("withdrawn: measured among the candidates only") and np.isnan(row["difference"])
+
+
+def test_where_heads_look_is_judged_only_of_arms_that_copy() -> None:
+    """Planted: lfa and cfm copy, d-cas is at chance, of std-t nobody looked; heads differ the same way everywhere."""
+    heads = {"lfa": 0.3, "std-t": 0.1, "cfm": 0.1, "d-cas": 0.1}
+    same = ("pds.max.L5", "coreference.keys.best", "loss")
+    values = {(p, quantity): [x, x * 1.001, x * 1.003] for p, x in heads.items() for quantity in same}
+    values |= {("lfa", "copying"): [2.0, 2.1, 2.2], ("cfm", "copying"): [1.0, 1.1, 0.9],
+               ("d-cas", "copying"): [-0.5, 0.6, 0.1], ("std-t", "copying"): [NAN, NAN, NAN]}  # fmt: skip
+    able = competence(planted(values)).set_index("preset")
+    low, high = stats.ttest_1samp(values["d-cas", "copying"], 0).confidence_interval(0.95)
+    assert able["cannot"].to_dict() == {
+        "lfa": "", "cfm": "", "std-t": "copying of std-t not measured",
+        "d-cas": f"copying +0.067 ({low:+.3f} … {high:+.3f}) of d-cas, not above 0",
+    }  # fmt: skip
+    assert able.loc["d-cas", ["ci_low", "ci_high"]].tolist() == pytest.approx([low, high])
+    judged = claims(planted(values)).set_index(["quantity", "claim"])["direction"]
+    assert judged["pds.max.L5", "lfa > cfm"] == judged["pds.max.L5", "lfa above 0.075"] == "holds"
+    assert judged["pds.max.L5", "lfa > std-t"] == "the model cannot do the task: copying of std-t not measured"
+    assert judged["pds.max.L5", "std-t below 0.075"].startswith("the model cannot do the task: copying of std-t")
+    assert judged["coreference.keys.best", "lfa > d-cas"].startswith("the model cannot do the task: copying +0.067")
+    assert judged["loss", "lfa > d-cas"] == "holds" and judged["loss", "lfa > std-t"] == "holds"
+    assert judged["sps", "cfm > lfa"].startswith("undefined: ")  # nothing there to be judged
+
+
+def test_tables_from_before_the_gate_are_asked_for_induction() -> None:
+    values = {("lfa", "induction.max"): [0.9, 0.91, 0.95], ("cfm", "induction.max"): [0.31], ("d-cas", "induction.max"):
+              [0.04, 0.05, 0.06], ("std-t", "induction.max"): [0.2, 0.9, 0.9]}  # fmt: skip
+    able = competence(planted(values)).set_index("preset")["cannot"]
+    assert able["lfa"] == able["cfm"] == "" and able["std-t"].startswith("not gated, induction +0.667 (")
+    assert able["d-cas"] == "not gated, induction +0.050 (+0.025 … +0.075) of d-cas, not above 0.3"
+    assert unable("pds.over", ("lfa", "d-cas"), competence(planted(values))) == able["d-cas"]
+    assert not unable("loss", ("lfa", "d-cas"), competence(planted(values)))
 
 
 def test_top1_and_stability_are_judged_over_all_keys() -> None:
@@ -352,7 +387,8 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
     text = (out / "README.md").read_text(encoding="utf-8")
     tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
     assert set(tables) == {
-        "runs", "architectures", "comparisons", "claims", "heads", "rules", "suppression", "controls", "suppress"
+        "runs", "competence", "architectures", "comparisons", "claims", "heads", "rules", "suppression", "controls",
+        "suppress",
     }  # fmt: skip
     loss = tables["runs"][tables["runs"]["quantity"] == "loss"]
     assert len(loss) == 3
@@ -443,10 +479,15 @@ def test_the_committed_tables_judged_again_give_the_committed_page(tmp_path: Pat
     main(["--tables", str(COMMITTED), "--out", str(tmp_path), "--static", "none", "--no-html"])
     assert_judged_alike(COMMITTED, tmp_path)
     first = (COMMITTED / "README.md").read_text(encoding="utf-8").split("## Runs")[0]
-    assert "4.9 M tokens seen each" in first and "No model here copies yet" in first
+    assert "4.9 M tokens seen each" in first and "No model here is shown to copy (not gated, induction" in first
     counts = verdicts(pd.read_parquet(COMMITTED / "claims.parquet"))
     assert all(f"{kind}: {n}" in first for kind, n in counts.items()) and counts.sum() == len(ORDERS) + len(BOUNDS)
-    assert not {"opposite"} & set(counts.index)
+    assert not {"opposite", "not resolved", "negligible"} & set(counts.index)
+    assert "cannot be shares among the candidates, where chance is 0.466" in (COMMITTED / "README.md").read_text()
+    chance = pd.read_parquet(COMMITTED / "runs.parquet").query("quantity == 'coreference.candidates.chance'")["value"]
+    assert (chance.round(3) == 0.466).all()
+    means = pd.read_parquet(COMMITTED / "architectures.parquet").query("n > 0")
+    assert set(means.loc[means["cannot"] == "", "family"]) == {"size", "loss", "copying", "suites"}
 
 
 @pytest.mark.slow

@@ -1,0 +1,67 @@
+"""Which numbers of LFA say anything: where heads look for nouns is about models that copy them.
+
+A model copies when, over its training seeds, the 95 % interval lies above the limit of the gate (`probes.phenomena`) of
+
+    copying      what the gate measures, log-odds of the coherent word that are due to the nouns of the text
+    induction    in comparisons from before the gate was part of them: the largest induction score of any head
+
+Where seeds leave no interval, the mean itself has to lie above the limit; what was not measured is not above anything.
+A claim about heads of a model that does not copy is no evidence for or against anything; it gets that as its verdict.
+Parameters and losses need no competence.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from streamscope.papers.comparison.seeds import NAN, estimate, nothing, seeds_of
+from streamscope.probes.phenomena import PHENOMENA
+from streamscope.probes.undefined import note
+
+COPYING, INDUCTION = "copying", "induction.max"
+READ = {COPYING: "copying", INDUCTION: "not gated, induction"}
+"""What is read of a comparison, the first that it has -> its name in a sentence."""
+ALWAYS = ("loss", "parameters", "copying", "induction", "prompts")
+"""First words of the quantities that need no competence."""
+UNITS = {**dict.fromkeys(("mean", "ci_low", "ci_high", "limit"), "the unit of the row"), "n": "training seeds"}
+
+
+def needs_copying(quantity: str) -> bool:
+    """Whether a quantity is about where heads look."""
+    return quantity.split(".")[0] not in ALWAYS
+
+
+def competence(quantities: pd.DataFrame) -> pd.DataFrame:
+    """One row per arm: what says whether it copies, its mean over seeds with a 95 % interval, and why it cannot.
+
+    `cannot` is "" where it copies.
+    """
+    measured = set(quantities["quantity"])
+    read = next((name for name in READ if name in measured), COPYING)
+    (gate,) = (one for one in PHENOMENA if one.name == read.split(".")[0])
+    rows = []
+    ends = ("mean", "ci_low", "ci_high")
+    for preset in dict.fromkeys(quantities["preset"]):
+        values, _ = seeds_of(quantities, read, preset)
+        nobody = {"n": 0, **dict.fromkeys(ends, NAN)}
+        lost = nothing(quantities, read, preset) if not len(values) else ""
+        found: dict[str, Any] = estimate(values) if len(values) else {**nobody, "why": dict.fromkeys(ends, lost)}
+        mean, low, high = (found[name] for name in ends)
+        width = "" if low != low else f" ({low:+.3f} … {high:+.3f})"
+        cannot = f"{READ[read]} {mean:+.3f}{width} of {preset}, not above {gate.limit:g}"
+        if (mean if low != low else low) > gate.limit:
+            cannot = ""
+        elif mean != mean:
+            cannot = f"{READ[read]} of {preset} not measured"
+        row = {"preset": preset, "task": COPYING, "quantity": read, "unit": gate.unit, "n": found["n"]}
+        row |= {"mean": mean, "ci_low": low, "ci_high": high, "limit": gate.limit, "cannot": cannot}
+        rows.append({**row, "undefined": note({k: why for k, why in found["why"].items() if k in ends})})
+    return pd.DataFrame(rows)
+
+
+def unable(quantity: str, presets: tuple[str, ...], able: pd.DataFrame) -> str:
+    """Why a quantity of these arms says nothing, by the table of `competence`; "" where it does."""
+    if not needs_copying(quantity):
+        return ""
+    cannot = dict(zip(able["preset"], able["cannot"], strict=True))
+    return ", ".join(text for preset in presets if (text := cannot.get(preset, "")))
