@@ -3,6 +3,9 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -383,6 +386,29 @@ def test_streams_known_on_paper_and_attention_scored_another_way(runs: dict[str,
     assert found["area.excess.linear"] == pytest.approx(3 * (sharp - base) / 2, abs=1e-4)
     layers = tables["streams"][tables["streams"]["layer"] >= 0]
     assert set(layers["reach"]) == {"layer", "onwards"} and set(layers["layer"]) == set(range(net.config.n_layers))
+
+
+def test_at_a_scale_what_began_in_two_ways_is_measured_at_half_of_its_training_too(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = tuple(str(runs[name]) for name in ("dst-dense-0", "dst-kron-0", "dst-kron-fan-in-0"))
+    found: list[str] = []
+
+    @contextmanager
+    def trained(paper: str, options: Any) -> Iterator[Any]:
+        yield replace(options, runs=folders)
+
+    def measured(options: Any, alphas: Any, given: list[Run]) -> None:
+        found.extend(run.arm for run in given)
+        raise InputError("enough")
+
+    monkeypatch.setattr("streamscope.papers.dst.at_scale", trained)
+    monkeypatch.setattr("streamscope.papers.dst.report.measure", measured)
+    for argv, doses in ((["--scale", "tiny"], ["dst-kron+fan_in_normal@1", "dst-kron@1"]), ([], [])):
+        found.clear()
+        with pytest.raises(InputError, match="enough"):
+            main(argv)
+        assert sorted(found) == sorted(["dst-dense", "dst-kron", "dst-kron+fan_in_normal", *doses])
 
 
 # ---- the command -------------------------------------------------------------------------------
