@@ -69,7 +69,7 @@ def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any
         comparison=against(rows, "llama", ARCHITECTURES),
         order=order(rows, _order(runs)),
         kl=tables["kl"],
-        bundled=tables["bundled"] if "bundled" in tables else bundled(PRESETS),
+        bundled=bundled(PRESETS),
     )
 
 

@@ -95,7 +95,6 @@ def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any
     none = pd.DataFrame()
     rows, factors, mixing = (tables.get(name, none) for name in ("losses", "factors", "mixing"))
     compared = bool(len(rows)) and CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1
-    curves = tables["bundled"] if "bundled" in tables else bundled(BUNDLED) if compared else none
     return Found(
         runs=runs,
         about=about,
@@ -105,5 +104,5 @@ def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any
         factors=factors,
         mixing=judged(mixing, factors) if len(mixing) else none,
         ways=tables.get("ways", none),
-        bundled=curves,
+        bundled=bundled(BUNDLED) if compared else none,
     )

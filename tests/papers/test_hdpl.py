@@ -10,8 +10,8 @@ from streamscope.models.runs import evaluations
 from streamscope.models.train import main as train
 from streamscope.papers.hdpl import main
 from streamscope.papers.hdpl.page import page
-from streamscope.papers.hdpl.report import again
-from tests.papers.pages import committed
+from streamscope.papers.hdpl.report import PRESETS, again
+from tests.papers.pages import as_bundled, committed
 from tests.tiny import arguments
 
 RESULTS = Path(__file__).parents[2] / "results" / "hdpl_textbooks"
@@ -64,6 +64,7 @@ def test_the_published_page_is_that_of_its_tables() -> None:
     found = again(RESULTS)
     committed(lambda files: page(found, files), RESULTS)
     pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / "order.parquet"), found.order, check_dtype=False)
+    as_bundled(RESULTS, PRESETS)
     text = (RESULTS / "README.md").read_text()
     assert "more than the 0.042 by which" in text.split("\n\n")[1] and "tokens seen each" in text.split("\n\n")[3]
 

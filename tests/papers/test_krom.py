@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy import stats
 
+from streamscope.models import checkpoint
 from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.losses import (
@@ -25,12 +26,13 @@ from streamscope.papers.comparison.losses import (
     order_rows,
 )
 from streamscope.papers.krom import main
-from streamscope.papers.krom.conclusion import conclusion, cosines
+from streamscope.papers.krom.conclusion import BUNDLED, conclusion, cosines
 from streamscope.papers.krom.mixing import arm, factors, judged, without_gradient
 from streamscope.papers.krom.page import differences, page
 from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.papers.krom.report import again, open_runs, read
-from tests.papers.pages import committed
+from streamscope.probes.tables import read_about, write_table
+from tests.papers.pages import as_bundled, committed
 from tests.tiny import arguments
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -222,10 +224,25 @@ def test_factors_that_can_act_are_counted_by_what_they_do() -> None:
 def test_the_published_page_is_that_of_its_tables(name: str) -> None:
     found = again(RESULTS / name)
     committed(lambda files: page(found, files), RESULTS / name)
-    for table in ("mixing", "order", "comparison"):
+    for table in ("mixing", "order", "comparison", "bundled"):
         own = getattr(found, table)
         if len(own):
             pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / name / f"{table}.parquet"), own, check_dtype=False)
+
+
+def test_the_published_curves_are_those_of_todays_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page kept curves of models that were bundled no more, for judging again took its old table."""
+    as_bundled(RESULTS / "krom_textbooks", BUNDLED)
+    assert BUNDLED[::-1] in [(claim.less, claim.more) for claim in ORDER], "the order that the sentence says is printed"
+    old = shutil.copytree(RESULTS / "krom_textbooks", tmp_path / "old")
+    table = pd.read_parquet(old / "bundled.parquet")
+    about = read_about(old / "bundled.parquet")["about"]
+    write_table(table.assign(commit="gone"), old / "bundled.parquet", units={}, about=about)
+    with pytest.raises(AssertionError, match="has an older canon"):
+        as_bundled(old, BUNDLED)
+    pd.testing.assert_frame_equal(again(old).bundled, table)
+    monkeypatch.setattr(checkpoint, "ZOO", tmp_path)
+    assert again(old).bundled.empty, "an installation without these models has no curves"
 
 
 @pytest.mark.slow
