@@ -41,6 +41,7 @@ FACTOR_UNITS = {
     "by_loss": "logit, gap − gap without gradient",
     "swap": "probability",
     "swap_best": "probability",
+    "alpha_res": "logit, scale of the dynamic term, one of a module",
 }
 RUN_UNITS = {
     "b_res": "logit",
@@ -74,7 +75,7 @@ def without_gradient(run: Run) -> tuple[float, float]:
 
 
 def factors(run: Run) -> pd.DataFrame:
-    """One row per module and Kronecker factor: its logits, swap and best swap, and what of the gap the loss made.
+    """One row per module and Kronecker factor: its logits, swap, best swap, α_res, and what of the gap the loss made.
 
     `acts` is whether mixing there can change an output.
     """
@@ -94,6 +95,7 @@ def factors(run: Run) -> pd.DataFrame:
                     "gap": gap, "gap_without_gradient": still, "by_loss": gap - still,
                     "swap": static[name, "swap_static", f"factor {k}"],
                     "swap_best": NAN if (best := static[name, "swap_best", f"factor {k}"]) is None else best,
+                    "alpha_res": NAN if (alpha := static[name, "alpha_res", ""]) is None else alpha,
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)

@@ -30,6 +30,12 @@ from streamscope.papers.krom.conclusion import CONTROL, Found, conclusion, cosin
 from streamscope.papers.krom.figure import figure
 from streamscope.papers.krom.mixing import ARM, FACTOR_UNITS, RUN_UNITS
 from streamscope.papers.krom.printed import CARD, DIFFERENCES, IN_ITS_OWN_CODE, RECIPE, STREAM_COSINE, SWAP, TOKENS
+from streamscope.papers.krom.signs import CLAIM_UNITS as SIGN_CLAIM_UNITS
+from streamscope.papers.krom.signs import MODULE_UNITS, by_module, signs
+from streamscope.papers.krom.signs import UNITS as SIGN_UNITS
+from streamscope.papers.krom.signs import claims as sign_claims
+from streamscope.papers.krom.signs import said as said_of_signs
+from streamscope.papers.krom.signs import section as section_of_signs
 from streamscope.probes.command import INTERVAL
 from streamscope.probes.command import show as print_rows
 from streamscope.probes.undefined import legend
@@ -81,6 +87,9 @@ def show(found: Found) -> None:
     if len(found.mixing):
         shown = (*ARM[:-1], "n", "start", "swap_without_gradient", "swap", "by_loss", "n_mix", "n_decay", "n_still")
         print_rows(arms(found.mixing), "mixing at the end, means over seeds and factors that can act", shown, 4)
+    if len(agree := signs(found.factors)):
+        shown = (*ARM[:-1], "n", "modules", "positive", "consistent", "share", "coins", "dealt", "p")
+        print_rows(agree, "modules whose α_res has one sign in all seeds, beside what chance gives", shown, 3)
 
 
 def write(found: Found, folder: Path, html: bool = True) -> None:
@@ -95,6 +104,9 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
         tables["arms"] = (arms(found.mixing), RUN_UNITS)
         tables["alike"] = (alike(found.mixing), ALIKE_UNITS)
         tables["alike-claims"] = (claims(found.mixing), CLAIM_UNITS)
+        tables["signs"] = (signs(found.factors), SIGN_UNITS)
+        tables["signs-modules"] = (by_module(found.factors), MODULE_UNITS)
+        tables["signs-claims"] = (sign_claims(found.factors), SIGN_CLAIM_UNITS)
     write_page(
         lambda files: page(found, files), {k: v for k, (v, _) in tables.items()},
         {k: u for k, (_, u) in tables.items()}, found.about, folder, figure(found), "svg", html, found.runs,
@@ -151,7 +163,9 @@ def differences(runs: Sequence[Run]) -> list[str]:
 
 def _conclusion(found: Found) -> str:
 
-    lines = [*of_losses(found), *([*conclusion(found.mixing), *said(found.mixing)] if len(found.mixing) else [])]
+    lines = of_losses(found)
+    if len(found.mixing):
+        lines += [*conclusion(found.mixing), *said_of_signs(found.factors), *said(found.mixing)]
     return "## What the runs say\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
 
 
@@ -184,4 +198,4 @@ def _mixing(found: Found) -> str:
                "mix", "of decay", "still", "∂L/∂b", "per-stream cosine (shuffled labels)")  # fmt: skip
     blog = "; ".join(f"{b:g}: swap {SWAP[b]:g}, cosine {STREAM_COSINE[b]:g}" for b in SWAP)
     mixing = f"## Mixing\n\n{HOW}\n\nThe blog's, bf16 throughout and AdamW: {blog}.\n\n{table(columns, rows)}"
-    return f"{mixing}\n\n{section(found.mixing)}"
+    return "\n\n".join(part for part in (mixing, section_of_signs(found.factors), section(found.mixing)) if part)
