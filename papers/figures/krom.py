@@ -28,6 +28,11 @@ def bars(tables: Tables, look: Look) -> Any:
     return canvas
 
 
+def plain(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of four streams that mix by Kronecker factors."""
+    return table[~table["preset"].str.contains("+", regex=False)]
+
+
 def recipe(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of the arms that differ in the initial bias alone: KromHC, AdamW with decay, stored in fp32."""
     same = (table["preset"] == "kromhc") & (table["optimizer"] == "adamw") & (table["storage"] == "fp32")
@@ -98,7 +103,7 @@ def effort(tables: Tables, look: Look) -> Any:
 def cosines(tables: Tables, look: Look) -> Any:
     """Cosine of a contrast's directions between streams by initial bias, a marker per run, beside the same of shuffled
     labels, which hold no contrast; the post's own in open markers."""
-    table, canvas = tables["mixing"], single(look, 0.75)
+    table, canvas = plain(tables["mixing"]), single(look, 0.75)
     canon = table["preset"] == "kromcanon"
     names = (("stream_cosine", "contrast"), ("shuffled_cosine", "shuffled labels"))
     for i, (column, name) in enumerate(names):
@@ -117,7 +122,7 @@ def cosines(tables: Tables, look: Look) -> Any:
 def sweep(tables: Tables, look: Look) -> Any:
     """Swap probability by the initial bias: at the start, where decay alone would take it, and trained; the post
     prints that of the start."""
-    canvas, table = single(look, 0.75), tables["arms"]
+    canvas, table = single(look, 0.75), plain(tables["arms"])
     table = table[table["optimizer"] == "adamw"]
     shown = (("start", "at the start"), ("swap_without_gradient", "by decay alone"), ("swap", "trained"))
     for i, (column, name) in enumerate(shown):

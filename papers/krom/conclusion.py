@@ -33,6 +33,8 @@ class Found:
     mixing: pd.DataFrame
     ways: pd.DataFrame
     """Mean static swap over the steps; of comparisons from before it was kept, empty."""
+    topologies: pd.DataFrame
+    """Runs of several streams that do not mix by Kronecker factors; of comparisons from before there were, empty."""
     bundled: pd.DataFrame
     """Loss curves of the bundled models."""
 

@@ -24,18 +24,11 @@ from streamscope.papers.comparison.report import (
     write_page,
 )
 from streamscope.papers.comparison.runs import Run
-from streamscope.papers.krom.alike import CLAIM_UNITS, alike, claims, said, section
-from streamscope.papers.krom.alike import UNITS as ALIKE_UNITS
+from streamscope.papers.krom import alike, signs, variants
 from streamscope.papers.krom.conclusion import CONTROL, Found, conclusion, cosines, of_losses
 from streamscope.papers.krom.figure import figure
 from streamscope.papers.krom.mixing import ARM, FACTOR_UNITS, RUN_UNITS
 from streamscope.papers.krom.printed import CARD, DIFFERENCES, IN_ITS_OWN_CODE, RECIPE, STREAM_COSINE, SWAP, TOKENS
-from streamscope.papers.krom.signs import CLAIM_UNITS as SIGN_CLAIM_UNITS
-from streamscope.papers.krom.signs import MODULE_UNITS, by_module, signs
-from streamscope.papers.krom.signs import UNITS as SIGN_UNITS
-from streamscope.papers.krom.signs import claims as sign_claims
-from streamscope.papers.krom.signs import said as said_of_signs
-from streamscope.papers.krom.signs import section as section_of_signs
 from streamscope.probes.command import INTERVAL
 from streamscope.probes.command import show as print_rows
 from streamscope.probes.undefined import legend
@@ -87,7 +80,7 @@ def show(found: Found) -> None:
     if len(found.mixing):
         shown = (*ARM[:-1], "n", "start", "swap_without_gradient", "swap", "by_loss", "n_mix", "n_decay", "n_still")
         print_rows(arms(found.mixing), "mixing at the end, means over seeds and factors that can act", shown, 4)
-    if len(agree := signs(found.factors)):
+    if len(agree := signs.signs(found.factors)):
         shown = (*ARM[:-1], "n", "modules", "positive", "consistent", "share", "coins", "dealt", "p")
         print_rows(agree, "modules whose α_res has one sign in all seeds, beside what chance gives", shown, 3)
 
@@ -99,14 +92,17 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
         "losses": (found.losses, UNITS), "comparison": (found.comparison, UNITS), "order": (found.order, UNITS),
         "bundled": (found.bundled, BUNDLED_UNITS), "factors": (found.factors, FACTOR_UNITS),
         "ways": (found.ways, RUN_UNITS), "mixing": (found.mixing, RUN_UNITS),
+        "topologies": (found.topologies, variants.UNITS),
     }  # fmt: skip
     if len(found.mixing):
         tables["arms"] = (arms(found.mixing), RUN_UNITS)
-        tables["alike"] = (alike(found.mixing), ALIKE_UNITS)
-        tables["alike-claims"] = (claims(found.mixing), CLAIM_UNITS)
-        tables["signs"] = (signs(found.factors), SIGN_UNITS)
-        tables["signs-modules"] = (by_module(found.factors), MODULE_UNITS)
-        tables["signs-claims"] = (sign_claims(found.factors), SIGN_CLAIM_UNITS)
+        tables["signs"] = (signs.signs(found.factors), signs.UNITS)
+        tables["signs-modules"] = (signs.by_module(found.factors), signs.MODULE_UNITS)
+        tables["signs-claims"] = (signs.claims(found.factors), signs.CLAIM_UNITS)
+    if len(every := variants.streams(found.mixing, found.topologies)):
+        tables["alike"] = (alike.alike(every), alike.UNITS)
+        tables["alike-claims"] = (alike.claims(every), alike.CLAIM_UNITS)
+        tables["variants"] = (variants.claims(every), variants.CLAIM_UNITS)
     write_page(
         lambda files: page(found, files), {k: v for k, (v, _) in tables.items()},
         {k: u for k, (_, u) in tables.items()}, found.about, folder, figure(found), "svg", html, found.runs,
@@ -120,7 +116,8 @@ def page(found: Found, files: Sequence[str]) -> str:
     model, training, data = (run.config[k] for k in ("model", "training", "data"))
     steps = " and ".join(sorted({f"{r.manifest['steps']:,}" for r in found.runs}))
     seeds = ", ".join(map(str, sorted({r.seed for r in found.runs})))
-    measured = [table["loss"] for table in (found.losses, found.mixing) if len(table)]
+    every = variants.streams(found.mixing, found.topologies)
+    measured = [table["loss"] for table in (found.losses, every) if len(table)]
     ends = [f"{pick(pick(losses) for losses in measured):.2f}" for pick in (min, max)]
     head = [
         "# Canon, hyper-connections, and what freezes their mixing",
@@ -138,7 +135,10 @@ def page(found: Found, files: Sequence[str]) -> str:
     report = Report(runs=found.runs, tables={}, about=found.about)
     other = "\n".join(DIFFERENCES[name] for name in differences(found.runs))
     recipe = f"## What differs from the blog's recipe\n\n{RECIPE}\n\n{other or '- Nothing.'}\n\n{IN_ITS_OWN_CODE}"
-    parts = [*head, _conclusion(found), recipe, _losses(found), _mixing(found), commands(report)]
+    parts = [
+        *head, _conclusion(found), recipe, _losses(found), _mixing(found), signs.section(found.factors),
+        alike.section(every), variants.section(found.topologies, every), commands(report),
+    ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -165,7 +165,7 @@ def _conclusion(found: Found) -> str:
 
     lines = of_losses(found)
     if len(found.mixing):
-        lines += [*conclusion(found.mixing), *said_of_signs(found.factors), *said(found.mixing)]
+        lines += [*conclusion(found.mixing), *signs.said(found.factors), *alike.said(found.mixing)]
     return "## What the runs say\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
 
 
@@ -197,5 +197,4 @@ def _mixing(found: Found) -> str:
                "no gradient", "end", "in use", "by the loss", "share", "factors towards mixing", "controls",
                "mix", "of decay", "still", "∂L/∂b", "per-stream cosine (shuffled labels)")  # fmt: skip
     blog = "; ".join(f"{b:g}: swap {SWAP[b]:g}, cosine {STREAM_COSINE[b]:g}" for b in SWAP)
-    mixing = f"## Mixing\n\n{HOW}\n\nThe blog's, bf16 throughout and AdamW: {blog}.\n\n{table(columns, rows)}"
-    return "\n\n".join(part for part in (mixing, section_of_signs(found.factors), section(found.mixing)) if part)
+    return f"## Mixing\n\n{HOW}\n\nThe blog's, bf16 throughout and AdamW: {blog}.\n\n{table(columns, rows)}"

@@ -374,20 +374,20 @@ def test_cosines_stand_beside_their_shuffled_control() -> None:
     )
 
 
-def test_other_topologies_and_models_are_refused(runs: dict, tmp_path: Path) -> None:
-    def changed(name: str, source: str, **residual: object) -> str:
+def test_what_is_no_hyper_connection_is_refused(runs: dict, tmp_path: Path) -> None:
+    def changed(name: str, source: str, **residual: str) -> str:
         folder = shutil.copytree(runs[source], tmp_path / name)
         config = json.loads((folder / "config.json").read_text())
-        config["model"]["residual"] |= residual
+        config["model"]["residual"] = residual or config["model"]["residual"] | {"dyn_act": "none"}
         (folder / "config.json").write_text(json.dumps(config))
         return str(folder)
 
-    with pytest.raises(InputError, match="residual mhc: this comparison"):
-        open_runs([changed("mhc", "kromhc-0", kind="mhc")])
-    with pytest.raises(InputError, match="kromhc, frozen"):
-        open_runs([changed("frozen", "kromhc-0", freeze_res=True)])
-    with pytest.raises(InputError, match="dyn_act is tanh there, none here"):
-        open_runs([str(runs["kromhc-0"]), changed("none", "kromhc-1", dyn_act="none")])
+    with pytest.raises(InputError, match="residual token_factor: this comparison is of a single stream and of hyper"):
+        open_runs([changed("token", "gpt2-0", kind="token_factor")])
+    bare, usual = changed("none", "kromhc-0"), str(runs["kromhc-0"])
+    assert [run.arm for run in open_runs([bare, usual])] == ["kromhc", "kromhc+dyn_act=none"]
+    with pytest.raises(InputError, match="one arm and seed"):
+        open_runs([bare, usual, str(shutil.copytree(bare, tmp_path / "again"))])
 
 
 def test_what_differs_from_the_blogs_recipe_is_read_from_the_runs(runs: dict) -> None:
