@@ -1,8 +1,8 @@
 """What the arms of `papers.krom` say about the blog's claims, in plain sentences that are no stronger than the tables.
 
 Order of losses, per-stream cosines, and what freezes mixing: what keeps streams apart where the blog sees saturation,
-and what the loss does to the logits where they can move. The units are training runs: factors of one model share their
-gradients and are counted, not tested.
+what the loss does to the logits where they can move, and what saturation does under SGD. The units are training runs:
+factors of one model share their gradients and are counted, not tested.
 """
 
 import math
@@ -80,7 +80,7 @@ def conclusion(mixing: pd.DataFrame) -> list[str]:
             f"{_moved('SGD, whose step is proportional to the gradient', sgd)} Rates {_span(sgd['lr'], 'g')}, biases "
             f"{_span(sgd['b_res'], 'g')}."
         )
-    return [*said, _verdict(moving)]
+    return [*said, _verdict(moving), *_saturation(sgd)]
 
 
 def _storage(adamw: pd.DataFrame) -> list[str]:
@@ -149,12 +149,41 @@ def _verdict(runs: pd.DataFrame) -> str:
     )
 
 
+def _saturation(sgd: pd.DataFrame) -> list[str]:
+    """What SGD, whose step has p(1−p) as a factor, says of the claim that saturation holds logits at −8: a sentence per
+    recipe, from −8 against a milder bias. How far a run's gaps went is their root mean square over factors: in the mean
+    those that go either way cancel."""
+    said = []
+    for (preset, lr, decay, _), runs in sgd.groupby(["preset", "lr", "decay", "steps"], sort=False):
+        spread = runs["by_loss_sd"] ** 2 * (runs["factors"] - 1) / runs["factors"]
+        went = (runs["by_loss"] ** 2 + spread) ** 0.5
+        deep, mild = went[runs["b_res"] == -8], went[runs["b_res"] > -8]
+        start = f"SGD at the rate {lr:g}, decay {decay:g}, {preset}: whether saturation holds the logits at −8"
+        if min(len(deep), len(mild)) < 2:
+            said.append(f"{start} is not resolved by these runs: it needs two from −8 and two from a milder bias.")
+            continue
+        biases = " and ".join(f"{b:g}" for b in sorted(runs.loc[mild.index, "b_res"].unique()))
+        ways = (
+            f"gaps end {_span(deep, '.3f')} logits from where decay and storage leave them in {_runs(deep)} from −8, "
+            f"{_span(mild, '.3f')} in {_runs(mild)} from {biases} (root mean square over factors; counted, not tested)"
+        )
+        far = [bool((one > MOVED).all()) for one in (deep, mild)]
+        near = [bool((one <= MOVED).all()) for one in (deep, mild)]
+        if near[0] and far[1]:
+            said.append(f"{start}: {ways}. At this rate it does, as the blog says; AdamW is another matter.")
+        elif all(far):
+            said.append(f"{start}: {ways}. At this rate it does not.")
+        else:
+            said.append(f"{start} is not resolved by these runs: {ways}.")
+    return said
+
+
 def _start(bias: float) -> str:
 
     return f"{1 / (1 + math.exp(-bias)):.4f}"
 
 
-def _runs(part: pd.DataFrame) -> str:
+def _runs(part: pd.DataFrame | pd.Series) -> str:
     return f"{len(part)} run{'s' * (len(part) > 1)}"
 
 

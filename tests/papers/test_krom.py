@@ -319,8 +319,8 @@ def _arms(**columns: list) -> pd.DataFrame:
     n = max(map(len, columns.values()))
     usual = {
         "preset": "kromhc", "optimizer": "adamw", "storage": "fp32", "lr": 0.005, "decay": 0.2, "steps": 1000,
-        "b_res": -8.0, "by_loss": -0.5, "by_loss_max": 0.75, "towards": 3, "factors": 22, "swap": 0.006,
-        "swap_dynamic": 0.008, "swap_without_gradient": 0.0096, "n_mix": 1, "stream_cosine": 0.97,
+        "b_res": -8.0, "by_loss": -0.5, "by_loss_sd": 0.0, "by_loss_max": 0.75, "towards": 3, "factors": 22,
+        "swap": 0.006, "swap_dynamic": 0.008, "swap_without_gradient": 0.0096, "n_mix": 1, "stream_cosine": 0.97,
         "shuffled_cosine": 0.96,
     }  # fmt: skip
     return pd.DataFrame({name: columns.get(name, [value] * n) for name, value in usual.items()})
@@ -338,12 +338,40 @@ BIASES = [-8.0, -8.0, -2.0, -2.0]
         ({"b_res": BIASES, "by_loss": [-0.5, -0.5, 0.5, -0.5]}, "not resolved"),
         ({"b_res": [-8.0, -8.0]}, "not resolved"),
         ({"b_res": BIASES[1:]}, "not resolved"),
-        ({"b_res": BIASES, "optimizer": ["sgd"] * 4}, "not resolved"),
         ({"b_res": BIASES, "storage": ["bf16"] * 4}, "not resolved"),
     ],
 )
 def test_the_verdict_needs_two_biases_of_two_seeds_that_agree(columns: dict, said: str) -> None:
     assert said in conclusion(_arms(**columns))[-1]
+
+
+STILL, MOVES = {"by_loss": [0.01, -0.02]}, {"by_loss": [0.4, 0.9]}
+CANCEL = {"by_loss": [0.01, -0.01], "by_loss_sd": [0.6, 0.7]}
+
+
+@pytest.mark.parametrize(
+    ("deep", "mild", "said"),
+    [
+        (STILL, MOVES, "from −8, 0.400 to 0.900 in 2 runs from -2 (root mean square"),
+        (STILL, MOVES, "At this rate it does, as the blog says"),
+        (MOVES, MOVES, "At this rate it does not."),
+        (STILL, CANCEL, "At this rate it does, as"),
+        (CANCEL, CANCEL, "At this rate it does not."),
+        (STILL, STILL, "is not resolved by these runs: gaps end"),
+        (MOVES, STILL, "is not resolved by these runs: gaps end"),
+        ({"by_loss": [0.01, 0.3]}, MOVES, "is not resolved by these runs: gaps end"),
+        (STILL, {"by_loss": [0.4]}, "it needs two from −8 and two from a milder bias"),
+    ],
+)  # fmt: skip
+def test_sgd_says_whether_saturation_holds_the_logits(deep: dict, mild: dict, said: str) -> None:
+    """Of factors that go either way the mean gap stays where it is: .01 with an sd of .6 over 22 factors has moved."""
+    both = [_arms(**one, b_res=[bias] * len(one["by_loss"])) for one, bias in ((deep, -8.0), (mild, -2.0))]
+    table = pd.concat(both, ignore_index=True).assign(optimizer="sgd", lr=5.0, decay=0.0)
+    assert said in conclusion(table)[-1]
+    slow = table.assign(lr=[0.5 if b == -2 else 5.0 for b in table["b_res"]])
+    assert all("it needs two from −8" in line for line in conclusion(slow)[-2:]), "rates are not taken together"
+    with_adamw = conclusion(pd.concat([_arms(b_res=BIASES), table], ignore_index=True))
+    assert said in with_adamw[-1] and "further from mixing than decay alone takes it" in with_adamw[-2]
 
 
 def test_storage_is_judged_within_a_recipe() -> None:
