@@ -135,6 +135,18 @@ def sweep(tables: Tables, look: Look) -> Any:
     return canvas
 
 
+def gradient(tables: Tables, look: Look) -> Any:
+    """p(1−p), how much a swap moves with its logit, by the initial bias: of the softmax in use, and as printed."""
+    canvas, table = single(look, 0.75), tables["arithmetic"].drop_duplicates("bias")
+    canvas.add_scatter(x=table["bias"], y=table["p(1-p)"], name="here", **look.points(0, size=6))
+    biases = list(SWAP)
+    canvas.add_scatter(x=biases, y=[printed(f"krom-sweep-gradient-b{abs(bias):g}") for bias in biases], name="the post",
+                       **look.points(6, paper=True, size=10))  # fmt: skip
+    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=biases)
+    canvas.update_yaxes(title="p(1 − p)", type="log", exponentformat="power", dtick=1)
+    return canvas
+
+
 CAPTION = {
     "gpt2": {2000: "krom-caption-loss-gpt2"}, "canon": {2000: "krom-caption-loss-canon"},
     "kromhc": {2000: "krom-loss-kromhc"}, "kromcanon": {2000: "krom-caption-loss-kromcanon"},
@@ -143,6 +155,7 @@ CAPTION = {
 FIGURES = (
     PaperFigure("curves", "Training curves", losses(CAPTION), (f"{HOME}/bundled",)),
     PaperFigure("bars", "Architecture comparison", bars, (f"{HOME}/comparison",)),
+    PaperFigure("gradient", "Gradient of the softmax by initial bias", gradient, ("krom_arithmetic/arithmetic",)),
     PaperFigure("swap", "Swap probability by module, static and with dynamics", swap, (f"{HOME}/factors",)),
     PaperFigure("heat", "Swap weights by module and factor, two initial biases", heat, (f"{HOME}/factors",)),
     PaperFigure("scatter", "Learned α against the best swap probability", effort,
