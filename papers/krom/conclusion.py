@@ -153,15 +153,15 @@ def _saturation(sgd: pd.DataFrame) -> list[str]:
     """What SGD, whose step has p(1−p) as a factor, says of the claim that saturation holds logits at −8: a sentence per
     recipe, from −8 against a milder bias. How far a run's gaps went is their root mean square over factors: in the mean
     those that go either way cancel."""
-    said = []
+    said, alone = [], []
     for (preset, lr, decay, _), runs in sgd.groupby(["preset", "lr", "decay", "steps"], sort=False):
         spread = runs["by_loss_sd"] ** 2 * (runs["factors"] - 1) / runs["factors"]
         went = (runs["by_loss"] ** 2 + spread) ** 0.5
         deep, mild = went[runs["b_res"] == -8], went[runs["b_res"] > -8]
-        start = f"SGD at the rate {lr:g}, decay {decay:g}, {preset}: whether saturation holds the logits at −8"
         if min(len(deep), len(mild)) < 2:
-            said.append(f"{start} is not resolved by these runs: it needs two from −8 and two from a milder bias.")
+            alone.append(f"{lr:g}")
             continue
+        start = f"SGD at the rate {lr:g}, decay {decay:g}, {preset}: whether saturation holds the logits at −8"
         biases = " and ".join(f"{b:g}" for b in sorted(runs.loc[mild.index, "b_res"].unique()))
         ways = (
             f"gaps end {_span(deep, '.3f')} logits from where decay and storage leave them in {_runs(deep)} from −8, "
@@ -175,6 +175,11 @@ def _saturation(sgd: pd.DataFrame) -> list[str]:
             said.append(f"{start}: {ways}. At this rate it does not.")
         else:
             said.append(f"{start} is not resolved by these runs: {ways}.")
+    if alone:
+        said.append(
+            f"Whether saturation holds the logits at −8 under SGD is not resolved at rates {', '.join(alone)}: it "
+            "needs two runs from −8 and two from a milder bias in one recipe."
+        )
     return said
 
 
