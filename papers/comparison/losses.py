@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.models.checkpoint import STORIES, run_folder
+from streamscope.models.checkpoint import bundled as installed
 from streamscope.models.errors import InputError
 from streamscope.models.runs import evaluations
 from streamscope.models.tensors import read_tensors
@@ -234,10 +235,13 @@ BUNDLED_UNITS = {"loss": "nats per token", "step": "optimiser steps", "tokens_se
 
 
 def bundled(names: Sequence[str]) -> pd.DataFrame:
-    """Every evaluation of the bundled models of these names: model, preset, seed, step, tokens_seen, loss, commit."""
+    """Every evaluation of the bundled models of these names: model, preset, seed, step, tokens_seen, loss, commit.
+
+    Read anew whenever a comparison is judged, for the bundle changes; what an installation lacks has no rows.
+    """
 
     rows = []
-    for name in names:
+    for name in (name for name in names if f"{STORIES}{name}" in installed()):
         run = opened(f"{STORIES}{name}", (name.removesuffix("-b2"),))
         rows += [
             {"model": name, "preset": run.preset, "seed": run.seed, "step": int(e["step"]),

@@ -28,6 +28,11 @@ def bars(tables: Tables, look: Look) -> Any:
     return canvas
 
 
+def plain(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of four streams that mix by Kronecker factors."""
+    return table[~table["preset"].str.contains("+", regex=False)]
+
+
 def recipe(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of the arms that differ in the initial bias alone: KromHC, AdamW with decay, stored in fp32."""
     same = (table["preset"] == "kromhc") & (table["optimizer"] == "adamw") & (table["storage"] == "fp32")
@@ -98,7 +103,7 @@ def effort(tables: Tables, look: Look) -> Any:
 def cosines(tables: Tables, look: Look) -> Any:
     """Cosine of a contrast's directions between streams by initial bias, a marker per run, beside the same of shuffled
     labels, which hold no contrast; the post's own in open markers."""
-    table, canvas = tables["mixing"], single(look, 0.75)
+    table, canvas = plain(tables["mixing"]), single(look, 0.75)
     canon = table["preset"] == "kromcanon"
     names = (("stream_cosine", "contrast"), ("shuffled_cosine", "shuffled labels"))
     for i, (column, name) in enumerate(names):
@@ -117,7 +122,7 @@ def cosines(tables: Tables, look: Look) -> Any:
 def sweep(tables: Tables, look: Look) -> Any:
     """Swap probability by the initial bias: at the start, where decay alone would take it, and trained; the post
     prints that of the start."""
-    canvas, table = single(look, 0.75), tables["arms"]
+    canvas, table = single(look, 0.75), plain(tables["arms"])
     table = table[table["optimizer"] == "adamw"]
     shown = (("start", "at the start"), ("swap_without_gradient", "by decay alone"), ("swap", "trained"))
     for i, (column, name) in enumerate(shown):
@@ -130,6 +135,18 @@ def sweep(tables: Tables, look: Look) -> Any:
     return canvas
 
 
+def gradient(tables: Tables, look: Look) -> Any:
+    """p(1−p), how much a swap moves with its logit, by the initial bias: of the softmax in use, and as printed."""
+    canvas, table = single(look, 0.75), tables["arithmetic"].drop_duplicates("bias")
+    canvas.add_scatter(x=table["bias"], y=table["p(1-p)"], name="here", **look.points(0, size=6))
+    biases = list(SWAP)
+    canvas.add_scatter(x=biases, y=[printed(f"krom-sweep-gradient-b{abs(bias):g}") for bias in biases], name="the post",
+                       **look.points(6, paper=True, size=10))  # fmt: skip
+    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=biases)
+    canvas.update_yaxes(title="p(1 − p)", type="log", exponentformat="power", dtick=1)
+    return canvas
+
+
 CAPTION = {
     "gpt2": {2000: "krom-caption-loss-gpt2"}, "canon": {2000: "krom-caption-loss-canon"},
     "kromhc": {2000: "krom-loss-kromhc"}, "kromcanon": {2000: "krom-caption-loss-kromcanon"},
@@ -138,6 +155,7 @@ CAPTION = {
 FIGURES = (
     PaperFigure("curves", "Training curves", losses(CAPTION), (f"{HOME}/curves",), (f"{HOME}/bundled",)),
     PaperFigure("bars", "Architecture comparison", bars, (f"{HOME}/comparison",)),
+    PaperFigure("gradient", "Gradient of the softmax by initial bias", gradient, ("krom_arithmetic/arithmetic",)),
     PaperFigure("swap", "Swap probability by module, static and with dynamics", swap, (f"{HOME}/factors",)),
     PaperFigure("heat", "Swap weights by module and factor, two initial biases", heat, (f"{HOME}/factors",)),
     PaperFigure("scatter", "Learned α against the best swap probability", effort,

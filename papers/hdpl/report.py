@@ -100,7 +100,7 @@ def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any
         gaps=gaps(steps, [(one.less, one.more) for one in ORDER if {one.less, one.more} <= arms]),
         curve_claims=judged_curves(said) if said else none,
         curve_points=printed_points(steps, runs) if said else none,
-        bundled=tables["bundled"] if "bundled" in tables else bundled(PRESETS),
+        bundled=bundled(PRESETS),
     )
 
 

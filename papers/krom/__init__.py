@@ -5,10 +5,12 @@
     python -m papers.krom --scale zoo --seeds 4            train what is missing, measure, judge, write
 
 Two questions. Losses: vanilla, Canon, KromHC and KromCanon, trained alike, beside the blog's, and whether its order of
-them holds. Mixing:
-runs of kromhc or kromcanon that differ in the initial bias, the storage of the hyper-connections' parameters, their
-optimiser and decay; how much of a logit's way was the loss's and how much decay's (`papers.krom.mixing`). Runs of a
+them holds. Mixing: runs of kromhc or kromcanon that differ in the initial bias, the storage of the hyper-connections'
+parameters, their optimiser and decay; how much of a logit's way was the loss's and how much decay's
+(`papers.krom.mixing`), and whether the signs of the dynamic term agree over seeds (`papers.krom.signs`). Runs of a
 recipe of their own (other steps, other rates of the hyper-connections) are in the mixing table and not in the losses.
+Other topologies (HC, mHC, mHC-lite, H_res = I, eight streams) are arms of their own, held against the same preset
+without the change (`papers.krom.variants`).
 With --tables an earlier comparison's tables are judged and its page is written again, without a model.
 """
 

@@ -20,7 +20,7 @@ from streamscope.papers.comparison.report import rule
 from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of, spread
 from streamscope.papers.comparison.verdicts import bound_row, pairs_row, summary, with_verdicts
 from streamscope.papers.krom.figure import label
-from streamscope.papers.krom.mixing import ARM
+from streamscope.papers.krom.mixing import ARM, NO_BIAS
 from streamscope.papers.krom.printed import ABOVE, JUMP, STREAM_COSINE
 from streamscope.probes.undefined import note
 
@@ -64,7 +64,7 @@ def alike(mixing: pd.DataFrame) -> pd.DataFrame:
         arm = label(first)
         row: dict[str, Any] = {**{name: getattr(first, name) for name in ARM}, "n": len(runs)}
         row["seeds"] = ", ".join(map(str, sorted(runs["seed"])))
-        why: dict[str, str] = {}
+        why = {"b_res": NO_BIAS}
         for name, of in (("cosine", arm), ("shuffled", arm + SHUFFLED)):
             _put(row, why, name, _over_seeds(found, of))
         _put(row, why, "cosine_sd", spread(seeds_of(found, "cosine", arm)[0]), "sd")
@@ -112,7 +112,8 @@ def claims(mixing: pd.DataFrame) -> pd.DataFrame:
     """
     t = Training()
     usual = {"storage": "fp32", "optimizer": t.hc_optimizer, "lr": t.hc_lr, "decay": t.hc_decay}
-    own = mixing[(mixing[list(usual)] == list(usual.values())).all(axis=1)]
+    plain = ~mixing["preset"].str.contains("+", regex=False)
+    own = mixing[plain & (mixing[list(usual)] == list(usual.values())).all(axis=1)]
     found, rows = quantities(mixing), list[dict[str, Any]]()
     for _, runs in own.groupby(["preset", "steps"], sort=False):
         arms = {r.b_res: label(r) for r in runs.itertuples()}
@@ -166,7 +167,9 @@ prompts."""
 
 
 def section(mixing: pd.DataFrame) -> str:
-    """The Markdown: every arm with both cosines, and the blog's claims."""
+    """The Markdown: every arm with both cosines, and the blog's claims; "" without a run of several streams."""
+    if mixing.empty:
+        return ""
     cells = [
         [label(r), r.seeds, _with(r, "cosine"), _with(r, "shuffled"), r.excess_by_seed, _with(r, "excess"),
          r.left_by_seed, _with(r, "left")]

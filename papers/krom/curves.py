@@ -24,13 +24,14 @@ SAID = {
 
 def named(run: Run, steps: int) -> str:
     """The arm of a run: its preset, and what it has other than the runs of the loss comparison, which have `steps`."""
-    default, hyper = Training(), "b_res" in run.config["model"]["residual"]
+    default, hyper = Training(), "hc_dtype" in run.config["model"]["residual"]
     usual = {
         "b_res": -8.0, "storage": "fp32", "optimizer": default.hc_optimizer, "lr": default.hc_lr,
         "decay": default.hc_decay, "steps": steps,
     }  # fmt: skip
     own: dict[str, Any] = arm(run) if hyper else {"steps": int(run.manifest["steps"])}
-    other = [SAID[name].format(own[name]) for name, value in usual.items() if own.get(name, value) != value]
+    there = {name: x for name, x in own.items() if x == x}  # no bias where no logit of H_res begins with one
+    other = [SAID[name].format(there[name]) for name, value in usual.items() if there.get(name, value) != value]
     return ", ".join([run.arm, *other])
 
 

@@ -55,7 +55,8 @@ def label(r: Any) -> str:
     """An arm in few words."""
     rate = f" {r.lr:g}" if r.optimizer == "sgd" else ""
     decay = "" if r.decay else ", no decay"
-    return f"{r.preset} {r.b_res:g}, {r.storage}, {r.optimizer}{rate}{decay}, {r.steps:,} steps"
+    bias = "" if r.b_res != r.b_res else f" {r.b_res:g}"
+    return f"{r.preset}{bias}, {r.storage}, {r.optimizer}{rate}{decay}, {r.steps:,} steps"
 
 
 def _swaps(canvas: Any, found: Found, column: int) -> None:

@@ -15,6 +15,9 @@ import pandas as pd
 import torch
 
 from streamscope.models.checkpoint import load
+from streamscope.models.config import KromHC
+from streamscope.models.config.presets import preset
+from streamscope.models.config.serialization import parse_set, to_dict
 from streamscope.models.layers.hyper_mixing import DTYPES, KroneckerConnection
 from streamscope.models.mixing import connections, idle, measure
 from streamscope.papers.comparison.losses import final_loss
@@ -28,10 +31,11 @@ from streamscope.probes.stream_states import stream_states
 from streamscope.probes.undefined import note
 
 NAN = float("nan")
-ARM_OF_THE_MODEL = ("residual.b_res", "residual.hc_dtype")
-"""Fields of a model's configuration in which arms may differ."""
+NO_BIAS = "no logit of H_res begins with it"
+OF_THE_BIAS = ("b_res", "hc_dtype")
+"""Fields of a residual topology that have columns of their own."""
 ARM = ["preset", "b_res", "storage", "optimizer", "lr", "decay", "steps"]
-"""The columns that tell an arm."""
+"""The columns that tell an arm; `preset` says as well what of its residual topology is another (`topology`)."""
 CONTRASTS = (("indoor", "outdoor"), ("happy", "sad"))
 FACTOR_UNITS = {
     "b_keep": "logit",
@@ -41,6 +45,7 @@ FACTOR_UNITS = {
     "by_loss": "logit, gap − gap without gradient",
     "swap": "probability",
     "swap_best": "probability",
+    "alpha_res": "logit, scale of the dynamic term, one of a module",
 }
 RUN_UNITS = {
     "b_res": "logit",
@@ -74,7 +79,7 @@ def without_gradient(run: Run) -> tuple[float, float]:
 
 
 def factors(run: Run) -> pd.DataFrame:
-    """One row per module and Kronecker factor: its logits, swap and best swap, and what of the gap the loss made.
+    """One row per module and Kronecker factor: its logits, swap, best swap, α_res, and what of the gap the loss made.
 
     `acts` is whether mixing there can change an output.
     """
@@ -94,6 +99,7 @@ def factors(run: Run) -> pd.DataFrame:
                     "gap": gap, "gap_without_gradient": still, "by_loss": gap - still,
                     "swap": static[name, "swap_static", f"factor {k}"],
                     "swap_best": NAN if (best := static[name, "swap_best", f"factor {k}"]) is None else best,
+                    "alpha_res": NAN if (alpha := static[name, "alpha_res", ""]) is None else alpha,
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
@@ -139,12 +145,34 @@ def stream_cosines(run: Run, contrasts: Sequence[tuple[str, str]] = CONTRASTS, d
     }
 
 
+def topology(run: Run) -> str:
+    """What of a run's residual topology is not its preset's, but for bias and storage: +mhc, +freeze_res, +n=8."""
+    own, scale = run.config["model"]["residual"], run.manifest["scale"]
+    other = own["kind"] != preset(run.preset, scale).residual.kind
+    usual = to_dict(preset(run.preset, scale, **parse_set([f"residual={own['kind']}"])).residual)
+    words = [f"+{own['kind']}"] * other
+    for name, x in own.items():
+        if name not in OF_THE_BIAS and x != usual[name]:
+            words.append(f"+{name}" if x is True else f"+{name}={x}")
+    return "".join(words)
+
+
+def by_factors(run: Run) -> bool:
+    """Whether a run's streams mix by Kronecker factors that train."""
+    residual = run.config["model"]["residual"]
+    return residual["kind"] == KromHC.kind and not residual["freeze_res"]
+
+
 def arm(run: Run) -> dict[str, Any]:
-    """What distinguishes the hyper-connected runs: bias, storage and its rounding, optimiser, peak rate and decay."""
+    """What distinguishes the hyper-connected runs: topology, bias, storage and its rounding, optimiser, rate and decay.
+
+    The bias is NaN where no logit of H_res begins with it.
+    """
     t, residual = run.config["training"], run.config["model"]["residual"]
     storage = residual["hc_dtype"] + ", stochastic" * (t.get("rounding") == "stochastic")
+    bias = NAN if residual["freeze_res"] else residual.get("b_res", NAN)
     return {
-        "preset": run.preset, "b_res": residual["b_res"], "storage": storage,
+        "preset": run.arm, "b_res": bias, "storage": storage,
         "optimizer": t["hc_optimizer"], "lr": t["hc_lr"], "decay": t["hc_decay"], "steps": int(run.manifest["steps"]),
     }  # fmt: skip
 

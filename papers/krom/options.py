@@ -14,6 +14,6 @@ class Options(FigureOptions, ScaleOptions):
     """Arguments of `python -m papers.krom`."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
-    """Run folders of gpt2, canon, kromhc and kromcanon."""
+    """Run folders of gpt2, canon, kromhc and kromcanon, their streams mixed in any way."""
     html: bool = True
     """Write the interactive figure.html (5 MB) as well."""

@@ -26,8 +26,7 @@ from streamscope.papers.comparison.report import (
     write_page,
 )
 from streamscope.papers.comparison.runs import Run
-from streamscope.papers.krom.alike import CLAIM_UNITS, alike, claims, said, section
-from streamscope.papers.krom.alike import UNITS as ALIKE_UNITS
+from streamscope.papers.krom import alike, signs, variants
 from streamscope.papers.krom.conclusion import CONTROL, Found, conclusion, cosines, of_losses
 from streamscope.papers.krom.figure import figure
 from streamscope.papers.krom.mixing import ARM, FACTOR_UNITS, RUN_UNITS
@@ -83,6 +82,9 @@ def show(found: Found) -> None:
     if len(found.mixing):
         shown = (*ARM[:-1], "n", "start", "swap_without_gradient", "swap", "by_loss", "n_mix", "n_decay", "n_still")
         print_rows(arms(found.mixing), "mixing at the end, means over seeds and factors that can act", shown, 4)
+    if len(agree := signs.signs(found.factors)):
+        shown = (*ARM[:-1], "n", "modules", "positive", "consistent", "share", "coins", "dealt", "p")
+        print_rows(agree, "modules whose α_res has one sign in all seeds, beside what chance gives", shown, 3)
 
 
 def write(found: Found, folder: Path, html: bool = True) -> None:
@@ -93,11 +95,17 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
         "bundled": (found.bundled, BUNDLED_UNITS), "factors": (found.factors, FACTOR_UNITS),
         "curves": (found.curves, CURVE_UNITS), "gaps": (found.gaps, GAP_UNITS),
         "ways": (found.ways, RUN_UNITS), "mixing": (found.mixing, RUN_UNITS),
+        "topologies": (found.topologies, variants.UNITS),
     }  # fmt: skip
     if len(found.mixing):
         tables["arms"] = (arms(found.mixing), RUN_UNITS)
-        tables["alike"] = (alike(found.mixing), ALIKE_UNITS)
-        tables["alike-claims"] = (claims(found.mixing), CLAIM_UNITS)
+        tables["signs"] = (signs.signs(found.factors), signs.UNITS)
+        tables["signs-modules"] = (signs.by_module(found.factors), signs.MODULE_UNITS)
+        tables["signs-claims"] = (signs.claims(found.factors), signs.CLAIM_UNITS)
+    if len(every := variants.streams(found.mixing, found.topologies)):
+        tables["alike"] = (alike.alike(every), alike.UNITS)
+        tables["alike-claims"] = (alike.claims(every), alike.CLAIM_UNITS)
+        tables["variants"] = (variants.claims(every), variants.CLAIM_UNITS)
     write_page(
         lambda files: page(found, files), {k: v for k, (v, _) in tables.items()},
         {k: u for k, (_, u) in tables.items()}, found.about, folder, figure(found), "svg", html, found.runs,
@@ -111,7 +119,8 @@ def page(found: Found, files: Sequence[str]) -> str:
     model, training, data = (run.config[k] for k in ("model", "training", "data"))
     steps = " and ".join(sorted({f"{r.manifest['steps']:,}" for r in found.runs}))
     seeds = ", ".join(map(str, sorted({r.seed for r in found.runs})))
-    measured = [table["loss"] for table in (found.losses, found.mixing) if len(table)]
+    every = variants.streams(found.mixing, found.topologies)
+    measured = [table["loss"] for table in (found.losses, every) if len(table)]
     ends = [f"{pick(pick(losses) for losses in measured):.2f}" for pick in (min, max)]
     head = [
         "# Canon, hyper-connections, and what freezes their mixing",
@@ -129,7 +138,10 @@ def page(found: Found, files: Sequence[str]) -> str:
     report = Report(runs=found.runs, tables={}, about=found.about)
     other = "\n".join(DIFFERENCES[name] for name in differences(found.runs))
     recipe = f"## What differs from the blog's recipe\n\n{RECIPE}\n\n{other or '- Nothing.'}\n\n{IN_ITS_OWN_CODE}"
-    parts = [*head, _conclusion(found), recipe, _losses(found), _mixing(found), commands(report)]
+    parts = [
+        *head, _conclusion(found), recipe, _losses(found), _mixing(found), signs.section(found.factors),
+        alike.section(every), variants.section(found.topologies, every), commands(report),
+    ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -154,7 +166,9 @@ def differences(runs: Sequence[Run]) -> list[str]:
 
 def _conclusion(found: Found) -> str:
 
-    lines = [*of_losses(found), *([*conclusion(found.mixing), *said(found.mixing)] if len(found.mixing) else [])]
+    lines = of_losses(found)
+    if len(found.mixing):
+        lines += [*conclusion(found.mixing), *signs.said(found.factors), *alike.said(found.mixing)]
     return "## What the runs say\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
 
 
@@ -186,5 +200,4 @@ def _mixing(found: Found) -> str:
                "no gradient", "end", "in use", "by the loss", "share", "factors towards mixing", "controls",
                "mix", "of decay", "still", "∂L/∂b", "per-stream cosine (shuffled labels)")  # fmt: skip
     blog = "; ".join(f"{b:g}: swap {SWAP[b]:g}, cosine {STREAM_COSINE[b]:g}" for b in SWAP)
-    mixing = f"## Mixing\n\n{HOW}\n\nThe blog's, bf16 throughout and AdamW: {blog}.\n\n{table(columns, rows)}"
-    return f"{mixing}\n\n{section(found.mixing)}"
+    return f"## Mixing\n\n{HOW}\n\nThe blog's, bf16 throughout and AdamW: {blog}.\n\n{table(columns, rows)}"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from streamscope.models.provenance import provenance
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.losses import against, bundled, losses, order
 from streamscope.papers.comparison.report import reopen
-from streamscope.papers.comparison.runs import Run, must_agree, opened, same_models
+from streamscope.papers.comparison.runs import Run, fields_of, must_agree, opened, same_models
 from streamscope.papers.krom.conclusion import BUNDLED, CONTROL, Found
 from streamscope.papers.krom.curves import compared as compared_curves
 from streamscope.papers.krom.curves import of_arms
-from streamscope.papers.krom.mixing import ARM_OF_THE_MODEL, arm, factors, judged, mixing_row, way
+from streamscope.papers.krom.mixing import arm, by_factors, factors, judged, mixing_row, topology, way
 from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
+from streamscope.papers.krom.variants import topology_row
 from streamscope.probes.command import progress_bar
 
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")
@@ -31,22 +33,23 @@ def open_runs(folders: Sequence[str]) -> list[Run]:
     runs = [opened(folder, PRESETS) for folder in folders]
     for run in runs:
         residual = run.config["model"]["residual"]
-        if residual["kind"] not in ("single", "kromhc") or residual.get("freeze_res"):
+        if residual["kind"] != "single" and "hc_dtype" not in residual:
             raise InputError(
-                f"{run.folder} has residual {residual['kind']}{', frozen' * bool(residual.get('freeze_res'))}: this "
-                "comparison is of single streams and of Kronecker factors that train (kromhc)"
+                f"{run.folder} has residual {residual['kind']}: this comparison is of a single stream and of "
+                "hyper-connections (hc, mhc, mhc_lite, kromhc)"
             )
+    runs = [replace(run, variant=topology(run)) for run in runs]
     hyper = {id(run): tuple(arm(run).values()) if "hc_dtype" in run.config["model"]["residual"] else () for run in runs}
-    runs.sort(key=lambda r: (PRESETS.index(r.preset), str(hyper[id(r)]), r.seed))
+    runs.sort(key=lambda r: (PRESETS.index(r.preset), r.variant, str(hyper[id(r)]), r.seed))
     seen: dict[Any, Path] = {}
     for run in runs:
-        key = (run.preset, hyper[id(run)], run.seed)
+        key = (run.arm, str(hyper[id(run)]), run.seed)
         if key in seen:
             raise InputError(f"{seen[key]} and {run.folder} are one arm and seed; give one of them")
         seen[key] = run.folder
         here, there = ({k: v for k, v in r.conditions.items() if k not in OWN} for r in (run, runs[0]))
         must_agree(runs[0], run, there, here)
-    same_models(runs, ARM_OF_THE_MODEL)
+    same_models(runs, fields_of(runs, ["residual"]))  # what differs there is the arm
     return runs
 
 
@@ -57,7 +60,9 @@ def standard(run: Run) -> bool:
     if "hc_dtype" not in residual:
         return True
     usual = all(t[name] == getattr(default, name) for name in ("hc_optimizer", "hc_lr", "hc_decay"))
-    return usual and residual["b_res"] == -8 and residual["hc_dtype"] == "fp32"  # what is in fp32 is rounded by no rule
+    return (
+        usual and residual.get("b_res", -8.0) == -8 and residual["hc_dtype"] == "fp32"
+    )  # what is in fp32 is rounded by no rule
 
 
 def read(runs: Sequence[Run]) -> Found:
@@ -69,17 +74,19 @@ def read(runs: Sequence[Run]) -> Found:
     every: list[pd.DataFrame] = []
     ways: list[pd.DataFrame] = []
     rows = []
-    for run in progress_bar("mixing")([r for r in runs if "b_res" in r.config["model"]["residual"]]):
+    for run in progress_bar("mixing")([r for r in runs if by_factors(r)]):
         one = factors(run)
         row = mixing_row(run, one)
         key = {name: row[name] for name in ("preset", "b_res", "storage", "optimizer", "lr", "decay", "steps", "seed")}
         for table, parts in ((one, every), (way(run, one), ways)):
             parts.append(table.assign(**key)[[*key, *table.columns]])
         rows.append(row)
+    others = [r for r in runs if "hc_dtype" in r.config["model"]["residual"] and not by_factors(r)]
     together = [pd.concat(parts, ignore_index=True) if parts else pd.DataFrame() for parts in (every, ways)]
     tables = {
         "losses": losses(plain) if plain else pd.DataFrame(), "factors": together[0], "ways": together[1],
-        "mixing": pd.DataFrame(rows), "curves": of_arms(runs, steps),
+        "mixing": pd.DataFrame(rows), "topologies": pd.DataFrame(topology_row(r) for r in others),
+        "curves": of_arms(runs, steps),
     }  # fmt: skip
     return judge(list(runs), tables, {**provenance("cpu"), "argv": "python -m papers.krom"})
 
@@ -97,7 +104,6 @@ def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any
     none = pd.DataFrame()
     rows, factors, mixing = (tables.get(name, none) for name in ("losses", "factors", "mixing"))
     compared = bool(len(rows)) and CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1
-    curves = tables["bundled"] if "bundled" in tables else bundled(BUNDLED) if compared else none
     return Found(
         runs=runs,
         about=about,
@@ -109,5 +115,6 @@ def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any
         factors=factors,
         mixing=judged(mixing, factors) if len(mixing) else none,
         ways=tables.get("ways", none),
-        bundled=curves,
+        topologies=tables.get("topologies", none),
+        bundled=bundled(BUNDLED) if compared else none,
     )

@@ -97,6 +97,10 @@ def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
     open_points = traces("krom", "sweep")["at the start, the post"]
     assert dict(zip(open_points.x, np.round(open_points.y, 4), strict=True)) == {-8: 0.0003, -2: 0.12, -1: 0.27, 0: 0.5}
     assert list(traces("krom", "cosines")["the post"].y) == [0.974, 0.994, 0.994, 0.995]
+    slope, post = (traces("krom", "gradient")[name] for name in ("here", "the post"))
+    swaps = 1 / (1 + np.exp(-np.array(slope.x, float)))
+    assert list(slope.x) == list(post.x) == [-8, -2, -1, 0] and np.allclose(slope.y, swaps * (1 - swaps), rtol=1e-6)
+    assert list(post.y) == [0.0003, 0.105, 0.197, 0.25] and 313 < slope.y[1] / slope.y[0] < 314
     assert {name: one.y[0] for name, one in traces("krom", "curves").items() if "paper" in name} == {
         "GPT-2, paper": 6.01, "Canon, paper": 5.97, "KromHC, paper": 5.92, "KromCanon, paper": 5.83,
     }  # fmt: skip

@@ -15,7 +15,7 @@ from streamscope.papers.figures.shown import draw, figures_of
 from streamscope.papers.hdpl import main
 from streamscope.papers.hdpl.page import page
 from streamscope.papers.hdpl.report import PRESETS, again, in_arms
-from tests.papers.pages import committed
+from tests.papers.pages import as_bundled, committed
 from tests.tiny import arguments
 
 RESULTS = Path(__file__).parents[2] / "results" / "hdpl_textbooks"
@@ -129,6 +129,7 @@ def test_the_published_page_is_that_of_its_tables() -> None:
     found = again(RESULTS)
     committed(lambda files: page(found, files), RESULTS)
     pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / "order.parquet"), found.order, check_dtype=False)
+    as_bundled(RESULTS, PRESETS)
     text = (RESULTS / "README.md").read_text()
     assert "more than the 0.042 by which" in text.split("\n\n")[1] and "tokens seen each" in text.split("\n\n")[3]
 

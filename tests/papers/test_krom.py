@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy import stats
 
+from streamscope.models import checkpoint
 from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.losses import (
@@ -25,12 +26,13 @@ from streamscope.papers.comparison.losses import (
     order_rows,
 )
 from streamscope.papers.krom import main
-from streamscope.papers.krom.conclusion import conclusion, cosines
+from streamscope.papers.krom.conclusion import BUNDLED, conclusion, cosines
 from streamscope.papers.krom.mixing import arm, factors, judged, without_gradient
 from streamscope.papers.krom.page import differences, page
 from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.papers.krom.report import again, open_runs, read
-from tests.papers.pages import committed
+from streamscope.probes.tables import read_about, write_table
+from tests.papers.pages import as_bundled, committed
 from tests.tiny import arguments
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -222,10 +224,25 @@ def test_factors_that_can_act_are_counted_by_what_they_do() -> None:
 def test_the_published_page_is_that_of_its_tables(name: str) -> None:
     found = again(RESULTS / name)
     committed(lambda files: page(found, files), RESULTS / name)
-    for table in ("mixing", "order", "comparison"):
+    for table in ("mixing", "order", "comparison", "bundled"):
         own = getattr(found, table)
         if len(own):
             pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / name / f"{table}.parquet"), own, check_dtype=False)
+
+
+def test_the_published_curves_are_those_of_todays_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page kept curves of models that were bundled no more, for judging again took its old table."""
+    as_bundled(RESULTS / "krom_textbooks", BUNDLED)
+    assert BUNDLED[::-1] in [(claim.less, claim.more) for claim in ORDER], "the order that the sentence says is printed"
+    old = shutil.copytree(RESULTS / "krom_textbooks", tmp_path / "old")
+    table = pd.read_parquet(old / "bundled.parquet")
+    about = read_about(old / "bundled.parquet")["about"]
+    write_table(table.assign(commit="gone"), old / "bundled.parquet", units={}, about=about)
+    with pytest.raises(AssertionError, match="has an older canon"):
+        as_bundled(old, BUNDLED)
+    pd.testing.assert_frame_equal(again(old).bundled, table)
+    monkeypatch.setattr(checkpoint, "ZOO", tmp_path)
+    assert again(old).bundled.empty, "an installation without these models has no curves"
 
 
 @pytest.mark.slow
@@ -325,8 +342,8 @@ def _arms(**columns: list) -> pd.DataFrame:
     n = max(map(len, columns.values()))
     usual = {
         "preset": "kromhc", "optimizer": "adamw", "storage": "fp32", "lr": 0.005, "decay": 0.2, "steps": 1000,
-        "b_res": -8.0, "by_loss": -0.5, "by_loss_max": 0.75, "towards": 3, "factors": 22, "swap": 0.006,
-        "swap_dynamic": 0.008, "swap_without_gradient": 0.0096, "n_mix": 1, "stream_cosine": 0.97,
+        "b_res": -8.0, "by_loss": -0.5, "by_loss_sd": 0.0, "by_loss_max": 0.75, "towards": 3, "factors": 22,
+        "swap": 0.006, "swap_dynamic": 0.008, "swap_without_gradient": 0.0096, "n_mix": 1, "stream_cosine": 0.97,
         "shuffled_cosine": 0.96,
     }  # fmt: skip
     return pd.DataFrame({name: columns.get(name, [value] * n) for name, value in usual.items()})
@@ -344,12 +361,40 @@ BIASES = [-8.0, -8.0, -2.0, -2.0]
         ({"b_res": BIASES, "by_loss": [-0.5, -0.5, 0.5, -0.5]}, "not resolved"),
         ({"b_res": [-8.0, -8.0]}, "not resolved"),
         ({"b_res": BIASES[1:]}, "not resolved"),
-        ({"b_res": BIASES, "optimizer": ["sgd"] * 4}, "not resolved"),
         ({"b_res": BIASES, "storage": ["bf16"] * 4}, "not resolved"),
     ],
 )
 def test_the_verdict_needs_two_biases_of_two_seeds_that_agree(columns: dict, said: str) -> None:
     assert said in conclusion(_arms(**columns))[-1]
+
+
+STILL, MOVES = {"by_loss": [0.01, -0.02]}, {"by_loss": [0.4, 0.9]}
+CANCEL = {"by_loss": [0.01, -0.01], "by_loss_sd": [0.6, 0.7]}
+
+
+@pytest.mark.parametrize(
+    ("deep", "mild", "said"),
+    [
+        (STILL, MOVES, "from −8, 0.400 to 0.900 in 2 runs from -2 (root mean square"),
+        (STILL, MOVES, "At this rate it does, as the blog says"),
+        (MOVES, MOVES, "At this rate it does not."),
+        (STILL, CANCEL, "At this rate it does, as"),
+        (CANCEL, CANCEL, "At this rate it does not."),
+        (STILL, STILL, "is not resolved by these runs: gaps end"),
+        (MOVES, STILL, "is not resolved by these runs: gaps end"),
+        ({"by_loss": [0.01, 0.3]}, MOVES, "is not resolved by these runs: gaps end"),
+        (STILL, {"by_loss": [0.4]}, "is not resolved at rates 5: it needs two runs from −8 and two from a milder bias"),
+    ],
+)  # fmt: skip
+def test_sgd_says_whether_saturation_holds_the_logits(deep: dict, mild: dict, said: str) -> None:
+    """Of factors that go either way the mean gap stays where it is: .01 with an sd of .6 over 22 factors has moved."""
+    both = [_arms(**one, b_res=[bias] * len(one["by_loss"])) for one, bias in ((deep, -8.0), (mild, -2.0))]
+    table = pd.concat(both, ignore_index=True).assign(optimizer="sgd", lr=5.0, decay=0.0)
+    assert said in conclusion(table)[-1]
+    slow = table.assign(lr=[0.5 if b == -2 else 5.0 for b in table["b_res"]])
+    assert "is not resolved at rates 5, 0.5: it needs" in conclusion(slow)[-1], "rates are not taken together"
+    with_adamw = conclusion(pd.concat([_arms(b_res=BIASES), table], ignore_index=True))
+    assert said in with_adamw[-1] and "further from mixing than decay alone takes it" in with_adamw[-2]
 
 
 def test_storage_is_judged_within_a_recipe() -> None:
@@ -380,20 +425,20 @@ def test_cosines_stand_beside_their_shuffled_control() -> None:
     )
 
 
-def test_other_topologies_and_models_are_refused(runs: dict, tmp_path: Path) -> None:
-    def changed(name: str, source: str, **residual: object) -> str:
+def test_what_is_no_hyper_connection_is_refused(runs: dict, tmp_path: Path) -> None:
+    def changed(name: str, source: str, **residual: str) -> str:
         folder = shutil.copytree(runs[source], tmp_path / name)
         config = json.loads((folder / "config.json").read_text())
-        config["model"]["residual"] |= residual
+        config["model"]["residual"] = residual or config["model"]["residual"] | {"dyn_act": "none"}
         (folder / "config.json").write_text(json.dumps(config))
         return str(folder)
 
-    with pytest.raises(InputError, match="residual mhc: this comparison"):
-        open_runs([changed("mhc", "kromhc-0", kind="mhc")])
-    with pytest.raises(InputError, match="kromhc, frozen"):
-        open_runs([changed("frozen", "kromhc-0", freeze_res=True)])
-    with pytest.raises(InputError, match="dyn_act is tanh there, none here"):
-        open_runs([str(runs["kromhc-0"]), changed("none", "kromhc-1", dyn_act="none")])
+    with pytest.raises(InputError, match="residual token_factor: this comparison is of a single stream and of hyper"):
+        open_runs([changed("token", "gpt2-0", kind="token_factor")])
+    bare, usual = changed("none", "kromhc-0"), str(runs["kromhc-0"])
+    assert [run.arm for run in open_runs([bare, usual])] == ["kromhc", "kromhc+dyn_act=none"]
+    with pytest.raises(InputError, match="one arm and seed"):
+        open_runs([bare, usual, str(shutil.copytree(bare, tmp_path / "again"))])
 
 
 def test_what_differs_from_the_blogs_recipe_is_read_from_the_runs(runs: dict) -> None:

@@ -1,0 +1,144 @@
+"""Arms with another residual topology than their preset's: HC, mHC, mHC-lite, streams that never mix, eight of them.
+
+    kromhc+hc, kromhc+mhc, kromhc+mhc_lite     residual=KIND, another H_res
+    kromhc+freeze_res                          H_res = I
+    kromcanon+n=8                              eight streams
+
+Against its counterpart, the same preset in the same recipe and from the same initial bias (where there is none: −8),
+over the seeds that both have: the validation loss, the cosine between streams, and its excess over shuffled labels.
+Swaps are of Kronecker factors alone: other kinds have what is defined for any H_res, its distance from I.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.models.checkpoint import load
+from streamscope.papers.comparison.losses import final_loss
+from streamscope.papers.comparison.markdown import interval, number, table
+from streamscope.papers.comparison.printed import SMALLEST, Order
+from streamscope.papers.comparison.report import rule
+from streamscope.papers.comparison.runs import Run
+from streamscope.papers.comparison.seeds import NAN, paired
+from streamscope.papers.comparison.verdicts import pairs_row, summary, with_verdicts
+from streamscope.papers.krom.alike import quantities
+from streamscope.papers.krom.figure import label
+from streamscope.papers.krom.mixing import ARM, NO_BIAS, arm, stream_cosines
+from streamscope.papers.krom.printed import EIGHT, SURVIVE
+from streamscope.probes.mixing_monitor.measure import overview, watch
+from streamscope.probes.undefined import note, reasons
+
+NO_FACTORS = "H_res is no product of 2 × 2 factors"
+FROZEN = "H_res = I by construction"
+UNITS = {
+    "b_res": "logit",
+    "loss": "nats per token",
+    "distance_static": "‖H_res − I‖_F by the biases alone, mean over modules that can act",
+    "distance_dynamic": "‖H_res − I‖_F in use, mean over modules that can act and tokens of the monitor",
+    "distance_decay": "‖H_res − I‖_F without any gradient, mean over modules that can act",
+    "stream_cosine": "cosine, mean over pairs, layers and contrasts",
+    "shuffled_cosine": "as stream_cosine, labels shuffled",
+}
+CLAIM_UNITS = dict.fromkeys(("difference", "ci_low", "ci_high", "smallest", "paper"), "unit of the quantity")
+DISTANCES = ("distance_static", "distance_dynamic", "distance_decay")
+
+
+def topology_row(run: Run) -> dict[str, Any]:
+    """One row of the table of other topologies: arm, seed, loss, distances of H_res from I, cosines, `streams`.
+
+    `streams` counts modules by the rule of `probes.mixing`; what has no swap and no initial bias says why.
+    """
+    (found,) = overview(watch(load(run.folder, device="cpu"))).to_dict("records")
+    why = {name: text for name, text in reasons(found["undefined"]).items() if name in DISTANCES}
+    frozen = run.config["model"]["residual"]["freeze_res"]
+    if frozen:
+        why = dict.fromkeys(DISTANCES, FROZEN)
+    own = arm(run)
+    if own["b_res"] != own["b_res"]:
+        why["b_res"] = NO_BIAS
+    return {
+        **own, "seed": run.seed, **final_loss(run), **{name: found[name] for name in DISTANCES},
+        "streams": found["streams"], **stream_cosines(run),
+        "undefined": note({"swap": FROZEN if frozen else NO_FACTORS, **why}),
+    }  # fmt: skip
+
+
+def streams(mixing: pd.DataFrame, topologies: pd.DataFrame) -> pd.DataFrame:
+    """Every run of several streams, whatever its H_res: arm, seed, loss and both cosines."""
+    columns = [*ARM, "seed", "loss", "stream_cosine", "shuffled_cosine"]
+    parts = [part[columns] for part in (mixing, topologies) if len(part)]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def pairs(found: pd.DataFrame) -> list[tuple[Any, Any]]:
+    """(arm with another topology, its counterpart) of every arm in `streams` whose counterpart is there."""
+    firsts = [next(one.itertuples()) for _, one in found.groupby(ARM, sort=False, dropna=False)]
+
+    def recipe(r: Any) -> tuple[Any, ...]:
+        bias = -8.0 if r.b_res != r.b_res else r.b_res
+        return (r.preset.split("+")[0], bias, *(getattr(r, name) for name in ARM[2:]))
+
+    plain = {recipe(r): r for r in firsts if "+" not in r.preset}
+    return [(r, plain[recipe(r)]) for r in firsts if "+" in r.preset and recipe(r) in plain]
+
+
+def claims(found: pd.DataFrame) -> pd.DataFrame:
+    """A row per pair and quantity: does the arm have more than its counterpart? One correction over all rows.
+
+    The blog prints of eight streams that the cosine holds "with identical eval loss": a difference that is negligible.
+    """
+    values = pd.concat([quantities(found), _losses(found)], ignore_index=True)
+    rows = []
+    for one, two in pairs(found):
+        for quantity in ("loss", "cosine", "excess"):
+            claim = Order(quantity, label(one), label(two), "")
+            printed = EIGHT.get(quantity) if one.preset.endswith("+n=8") and one.b_res == -2 else None
+            row = {
+                "claim": f"{claim.more} > {claim.less}", "quantity": quantity, "where": SURVIVE if printed else "",
+                "paper": printed[1] if printed else NAN, "printed": printed[0] if printed else "",
+                "smallest": SMALLEST["nats/token" if quantity == "loss" else "cosine"],
+            }  # fmt: skip
+            rows.append(pairs_row(row, paired(values, quantity, claim.more, claim.less)))
+    return with_verdicts(rows) if rows else pd.DataFrame()
+
+
+def _losses(found: pd.DataFrame) -> pd.DataFrame:
+    rows = found.assign(preset=[label(r) for r in found.itertuples()], quantity="loss", unit="nats/token", undefined="")
+    return rows.rename(columns={"loss": "value"})[["preset", "seed", "quantity", "unit", "value", "undefined"]]
+
+
+HOW = """HC, mHC and mHC-lite mix by another H_res than a product of 2 × 2 factors: they have no swap, and no row under
+*Mixing*. ‖H_res − I‖ is 0 where streams do not mix; *no gradient* is what decay and storage alone make of it, *in use*
+with the dynamic term on the tokens of the monitor. With `freeze_res` H_res is I, whatever is trained."""
+AGAINST = """Each against the same preset in the same recipe, over the seeds that both have: how much more the arm named
+first has. A difference is *negligible* where its whole interval lies within ± the smallest effect of interest."""
+
+
+def section(topologies: pd.DataFrame, found: pd.DataFrame) -> str:
+    """The Markdown: other topologies, and every arm against its counterpart; "" where there is none of either."""
+    parts = []
+    if len(topologies):
+        cells = []
+        for _, runs in topologies.groupby(ARM, sort=False, dropna=False):
+            seeds = ", ".join(map(str, sorted(runs["seed"])))
+            means = [runs[name].mean() for name in ("distance_decay", "distance_static", "distance_dynamic")]
+            shown = [f"{x:.4f}" if np.isfinite(x) else "undefined" for x in means]
+            cosine = f"{runs['stream_cosine'].mean():.3f} ({runs['shuffled_cosine'].mean():.3f})"
+            first = next(runs.itertuples())
+            why = ", ".join(dict.fromkeys(reasons(first.undefined).values()))
+            cells.append([label(first), seeds, f"{runs['loss'].mean():.4f}", *shown, "; ".join(runs["streams"]),
+                          cosine, why])  # fmt: skip
+        columns = ("arm", "seeds", "loss", "‖H_res − I‖: no gradient", "biases alone", "in use", "streams, by seed",
+                   "per-stream cosine (shuffled labels)", "undefined")  # fmt: skip
+        parts += [HOW, table(columns, cells)]
+    if len(judged := claims(found)):
+        rows = [
+            [r.claim, r.quantity, r.printed, number(r.difference), interval(r.ci_low, r.ci_high), number(r.p, "p"),
+             number(r.p_holm, "p"), f"{r.smallest:g}", r.direction, r.alone, r.size]
+            for r in judged.itertuples()
+        ]  # fmt: skip
+        heads = ("more", "of", "printed", "difference", "95 % over seeds", "p", "p (Holm)", "smallest", "verdict",
+                 "alone", "size")  # fmt: skip
+        parts += [AGAINST, rule("pairs of seeds", "0"), table(heads, rows), summary(judged)]
+    return "\n\n".join(["## Other topologies", *parts]) if parts else ""
