@@ -6,29 +6,35 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5, TABLE5_ROWS
-from streamscope.papers.figures.look import Look, note, panels, single
+from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5
+from streamscope.papers.figures.look import Look, note, panels
 from streamscope.papers.figures.options import PaperFigure
 
 HOME, BUNDLED = "dst_tinystories", "bundled"
+GATE = "+gate"
+"""What ends the name of an arm with head gates."""
 Tables = Mapping[str, pd.DataFrame]
 
 
 def amplified(tables: Tables, look: Look) -> Any:
-    """Fig. 2: validation loss by the factor α on the scores, mean over seeds; what Table 5 prints in open markers."""
-    canvas, table = single(look, 0.85), tables["amplification"]
-    have = list(dict.fromkeys(table["preset"]))
-    names = {preset: preset for preset in have}
-    names |= {preset: preset for preset in TABLE5} | {"Gated (Dense)": "gated (dense)"}
-    for i, (preset, name) in enumerate(names.items()):
-        mean = table[table["preset"] == preset].groupby("alpha")["loss"].mean()
-        if len(mean):
-            canvas.add_scatter(x=mean.index, y=mean, name=name, **look.line(i))
-        if (row := TABLE5.get(preset) or TABLE5_ROWS.get(preset)) is not None:
-            canvas.add_scatter(x=list(PAPER_ALPHAS), y=[float(x) for x in row], name=f"{name}, paper",
-                               **look.points(i, paper=True))  # fmt: skip
+    """Fig. 2: validation loss by the factor α on the scores, mean over seeds, (a) by mixing, (b) with head gates beside
+    the same without; what Table 5 prints in open markers."""
+    table = tables["amplification"]
+    have = list(dict.fromkeys([*table["preset"], *TABLE5]))
+    gated = [one for one in have if one.endswith(GATE)]
+    open_twins = dict.fromkeys(one.removesuffix(GATE) for one in gated)
+    canvas = panels(look, ["(a) mixing", "(b) gates"], 2, 0.75, shared_yaxes=True, horizontal_spacing=0.06)
+    for col, shown in enumerate(([one for one in have if one not in gated], [*open_twins, *gated]), 1):
+        for preset in shown:
+            mean, i = table[table["preset"] == preset].groupby("alpha")["loss"].mean(), have.index(preset)
+            at = {"row": 1, "col": col, "showlegend": col == 1 or preset in gated}
+            if len(mean):
+                canvas.add_scatter(x=mean.index, y=mean, name=preset, **at, **look.line(i))
+            if (row := TABLE5.get(preset)) is not None:
+                canvas.add_scatter(x=list(PAPER_ALPHAS), y=list(row), name=f"{preset}, paper", **at,
+                                   **look.points(i, paper=True))  # fmt: skip
     canvas.update_xaxes(title="α", type="log", tickvals=sorted({*PAPER_ALPHAS, *table["alpha"]}))
-    canvas.update_yaxes(title="validation loss, nats per token")
+    canvas.update_yaxes(title="validation loss, nats per token", col=1)
     return canvas
 
 
