@@ -82,7 +82,7 @@ def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
         grid.add_column(name, justify="right" if number else "left", overflow="fold", width=wide)
     for row in zip(*texts.values(), strict=True):
         grid.add_row(*row)
-    Console(width=width).print(grid)
+    Console(width=width, markup=False, emoji=False).print(grid)  # cells are text: “[find]” is no style
 
 
 def widths(

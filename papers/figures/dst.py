@@ -7,28 +7,38 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamscope.papers.dst.printed import FROZEN, PAPER_ALPHAS, TABLE5
-from streamscope.papers.figures.look import Look, note, panels, single
+from streamscope.papers.figures.look import Look, note, panels
 from streamscope.papers.figures.options import PaperFigure
 
 HOME, BUNDLED = "dst_tinystories", "bundled"
+GATE = "+gate"
+"""What the name of an arm with head gates has."""
 Tables = Mapping[str, pd.DataFrame]
 
 
 def amplified(tables: Tables, look: Look) -> Any:
-    """Fig. 2: validation loss by the factor α on the scores, mean over seeds; what Table 5 prints in open markers.
+    """Fig. 2: validation loss by the factor α on the scores, mean over seeds, (a) by mixing, (b) with head gates beside
+    the same without; what Table 5 prints in open markers.
 
     The frozen-token models of the paper, and beside each the same with a token stream that moves.
     """
-    canvas, table = single(look, 0.85), tables["amplification"]
-    for i, preset in enumerate(one for frozen in TABLE5 for one in (frozen, frozen.removesuffix(FROZEN))):
-        mean = table[table["preset"] == preset].groupby("alpha")["loss"].mean()
-        if len(mean):
-            canvas.add_scatter(x=mean.index, y=mean, name=preset, **look.line(i))
-        if preset in TABLE5:
-            canvas.add_scatter(x=list(PAPER_ALPHAS), y=list(TABLE5[preset]), name=f"{preset}, paper",
-                               **look.points(i, paper=True))  # fmt: skip
+    table = tables["amplification"]
+    twins = (one for frozen in TABLE5 for one in (frozen, frozen.removesuffix(FROZEN)))
+    have = [one for one in dict.fromkeys([*twins, *table["preset"]]) if one in TABLE5 or one in set(table["preset"])]
+    gated = [one for one in have if GATE in one]
+    open_twins = dict.fromkeys(one.replace(GATE, "") for one in gated)
+    canvas = panels(look, ["(a) mixing", "(b) gates"], 2, 0.75, shared_yaxes=True, horizontal_spacing=0.06)
+    for col, shown in enumerate(([one for one in have if one not in gated], [*open_twins, *gated]), 1):
+        for preset in shown:
+            mean, i = table[table["preset"] == preset].groupby("alpha")["loss"].mean(), have.index(preset)
+            at = {"row": 1, "col": col, "showlegend": col == 1 or preset in gated}
+            if len(mean):
+                canvas.add_scatter(x=mean.index, y=mean, name=preset, **at, **look.line(i))
+            if preset in TABLE5:
+                canvas.add_scatter(x=list(PAPER_ALPHAS), y=list(TABLE5[preset]), name=f"{preset}, paper", **at,
+                                   **look.points(i, paper=True))  # fmt: skip
     canvas.update_xaxes(title="α", type="log", tickvals=sorted({*PAPER_ALPHAS, *table["alpha"]}))
-    canvas.update_yaxes(title="validation loss, nats per token")
+    canvas.update_yaxes(title="validation loss, nats per token", col=1)
     return canvas
 
 

@@ -9,8 +9,11 @@ from typing import Any
 import pandas as pd
 
 from streamscope.papers.claims.table import measured
+from streamscope.papers.claims.words import MEANINGS
 
 FILE = Path(__file__).with_name("layouts.toml")
+WRITTEN = tuple(MEANINGS)[-3:]
+"""Verdicts that no measurement gives."""
 SIGNS = {"holds": "=", "other value": "≠", "opposite": "≠", "negligible": "≈ 0", "not resolved": "?"}
 """Behind a measured value; other verdicts stand there in words."""
 KEY = "= holds, ≠ another value or the opposite, ≈ 0 negligible, ? not resolved; in brackets 95 % intervals"
@@ -53,10 +56,10 @@ def arranged(claims: pd.DataFrame, layout: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def beside(one: "pd.Series[Any]") -> str:
-    """What was measured and the sign of its verdict, or the verdict in words."""
+    """What was measured and the sign of its verdict, or the verdict in words; of a property its reason as well."""
     verdict = str(one["verdict"])
     if not one["cell"]:
-        return verdict
+        return f"{verdict}: {one['said']}" if one["kind"] == "property" and verdict in WRITTEN else verdict
     return f"{one['cell']} {SIGNS[verdict]}" if verdict in SIGNS else f"{one['cell']}, {verdict}"
 
 

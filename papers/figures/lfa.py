@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from scipy import stats
 
 from streamscope.models.errors import InputError
 from streamscope.papers.figures.look import RULE, Look, key_of_paper, note, panels, single
@@ -55,37 +56,45 @@ SUPPRESSED = {"lfa": ("lfa-s52-sps-lfa", "lfa-s52-sps-suppressed-lfa"),
 def suppressed(tables: Tables, look: Look) -> Any:
     """Fig. 2: SPS as it is and without the heads over the threshold of PDS, two bars per seed; printed ones beside.
 
-    A bar is left out where it could only be the baseline's: heads of the last layer change no attention. Architectures
-    without a head over the threshold have no bars.
+    The suppressed bar has ± one standard error of the change, between independent prompts: both bars are of the same
+    prompts, so that errors of each alone, which the paper has, would not tell whether they differ. A bar is left out
+    where it could only be the baseline's: heads of the last layer change no attention. Architectures without a head
+    over the threshold have no bars.
     """
     table = tables["suppression"].rename(columns={"condition": "edited", "difference": "delta"})  # as older tables say
     rows = table[(table["selection"] == "over") & (table["group"] == "selected") & (table["measure"] == "sps")
                  & (table["part"] == "all") & (table["gate"] == 0)]  # fmt: skip
     if rows.empty:
         raise InputError("no run of these tables has heads over the threshold to suppress")
+    rows = rows.assign(sem=(rows["ci_high"] - rows["ci_low"]) / 2 / stats.t.ppf(0.975, rows["clusters"] - 1))
     canvas = single(look, 0.75)
     order = [one for one in ORDER if one in SUPPRESSED or one in set(rows["preset"])]
     for i, (column, name) in enumerate((("baseline", "baseline"), ("edited", "suppressed"))):
         x: list[list[str]] = [[], []]
         here: list[float | None] = []
         paper: list[float | None] = []
+        errors: list[float | None] = []  # of the change
         for preset in order:
-            for seed, value, moved in rows.loc[rows["preset"] == preset, ["seed", column, "delta"]].itertuples(
-                index=False, name=None
-            ):
+            for seed, value, moved, sem in rows.loc[
+                rows["preset"] == preset, ["seed", column, "delta", "sem"]
+            ].itertuples(index=False, name=None):
                 x[0].append(NAMES[preset])
                 x[1].append(f"seed {seed}")
                 here.append(value if column == "baseline" or moved == moved else None)
+                errors.append(sem)
                 paper.append(None)
             if preset in SUPPRESSED:
                 x[0].append(NAMES[preset])
                 x[1].append("paper")
                 here.append(None)
+                errors.append(None)
                 paper.append(printed(SUPPRESSED[preset][i]))
         colour = look.fill(i)
-        canvas.add_bar(x=x, y=here, name=name, marker={"color": colour}, offsetgroup=i)
+        bars = {"array": errors, "thickness": 0.8, "width": 2, "visible": column == "edited"}
+        canvas.add_bar(x=x, y=here, name=name, marker={"color": colour}, offsetgroup=i, error_y=bars)
         canvas.add_bar(x=x, y=paper, name=f"{name}, paper", offsetgroup=i,
                        marker={"color": "#ffffff", "line": {"color": colour, "width": 1.2}})  # fmt: skip
+    note(canvas, "error bars: SEM of the change, between independent prompts")
     canvas.update_yaxes(title="SPS")
     return canvas
 

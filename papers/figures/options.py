@@ -28,6 +28,17 @@ class PaperFigure:
     """Where no shipped table has it: why, and the command that draws it or makes its data."""
 
 
+@dataclass(frozen=True)
+class OwnTable:
+    """What stands below a table of a paper whose rows have no counterpart here: the same of our models."""
+
+    title: str
+    make: Callable[..., Any]
+    """make(tables by name) → a DataFrame of text."""
+    tables: tuple[str, ...]
+    """FOLDER/NAME of results, without .parquet."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FigureOptions:
     """What a paper's command can be told of its figures."""

@@ -1,5 +1,7 @@
 """The figures of PLS."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,9 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamscope.models.errors import InputError
-from streamscope.papers.figures.look import Look, note, panels, single
-from streamscope.papers.figures.options import PaperFigure
-from streamscope.papers.figures.printed import printed
+from streamscope.papers.figures.layouts import cells, layouts
+from streamscope.papers.figures.look import RULE, Look, note, panels, single
+from streamscope.papers.figures.options import OwnTable, PaperFigure
+from streamscope.papers.figures.printed import printed, quoted
 from streamscope.probes.drawing import PALETTE
 
 HOME, MODES = "pls_tinystories", "pls_modes"
@@ -182,6 +185,67 @@ def flat(canvas: Any) -> Any:
     return canvas.update_xaxes(visible=False).update_yaxes(visible=False)
 
 
+def predicted(tables: Tables, look: Look) -> Any:
+    """§5.4, of which the paper has no figure: how much of the size of a head's effect on a token's loss the features of
+    the token tell, on documents that were not seen; lines: what position, loss and confidence tell without features."""
+    canvas = panels(look, [*NAMES.values()], 1, 0.95, shared_xaxes=True, vertical_spacing=0.12)
+    for row, preset in enumerate(NAMES, 1):
+        table = tables[f"predicted-{preset}"]
+        one = table[(table["of"] == "absolute") & (table["measure"] == "delta_loss")]
+        bars = {"array": one["r2_high"] - one["r2"], "arrayminus": one["r2"] - one["r2_low"], "symmetric": False,
+                "thickness": 0.8, "width": 0}  # fmt: skip
+        at = {"x": one["edit"], "row": row, "col": 1, "showlegend": row == 1}
+        canvas.add_scatter(y=one["r2"], error_y=bars, name="features, 95 % over documents", **at, **look.points(0))
+        line = {"color": look.colour(1), "width": 1.2}
+        canvas.add_scatter(y=one["baselines"], name="position, loss, confidence", mode="lines", line=line, **at)
+        canvas.add_scatter(y=one["shuffled"], name="shuffled effects", mode="lines", line=RULE, **at)
+    canvas.update_xaxes(tickangle=90, tickfont={"size": 7}, dtick=1).update_xaxes(title="head without which", row=2)
+    canvas.update_yaxes(title="R² of |Δ loss|", rangemode="tozero")
+    return canvas
+
+
+CLUSTER = re.compile(r"(?P<depth>\d) (?P<cluster>C\d+) (?P<size>\d+) (?P<tokens>.+)")
+"""A line of Table 3, as the ledger quotes it."""
+
+
+def clusters(tables: Tables) -> pd.DataFrame:
+    """Table 3 line by line, beside a cluster of the bundled model that is as deep, the largest ones first, with its
+    most frequent tokens, and the sizes of such clusters in the runs of `papers.modes`."""
+    labels, runs = tables["modes-labels"], tables["clusters"]
+    here = labels[labels["cluster"] >= 0].groupby("cluster").agg(
+        n=("token", "size"), depth=("k_star", "mean"), tokens=("token", frequent)
+    )  # fmt: skip
+    seeds = [one for _, one in runs[runs["preset"] == "pls"].groupby("seed")]
+    taken: Counter[int] = Counter()
+    rows = []
+    for claim in cells(layouts()["pls"]["3"]).values():
+        said = CLUSTER.fullmatch(quoted(claim))
+        assert said is not None
+        depth = int(said["depth"])
+        mine = here[here["depth"].round() == depth].sort_values("n", ascending=False, kind="stable")
+        theirs = [one[one["k_star_mean"].round() == depth]["n"].nlargest(9).to_list() for one in seeds]
+        rank = taken[depth]
+        taken[depth] += 1
+        rows.append({
+            "depth": depth, "printed": f"{said['cluster']}, {int(said['size']):,}", "tokens": said["tokens"],
+            f"here, of {len(labels):,}": f"{mine['n'].iloc[rank]:,}" if rank < len(mine) else "none",
+            "most frequent": mine["tokens"].iloc[rank] if rank < len(mine) else "",
+            "in the runs": ", ".join(f"{one[rank]:,}" if rank < len(one) else "none" for one in theirs),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def frequent(tokens: pd.Series) -> str:
+    """The three most frequent tokens and how often each is there."""
+    return ", ".join(f"“{token.strip() or '␣'}” {n}" for token, n in tokens.value_counts().head(3).items())
+
+
+TABLES = {
+    "3": OwnTable(
+        "clusters here of the same depth, the largest first, of another model on another text: none is the counterpart "
+        "of its line", clusters, ("bundled/modes-labels", f"{MODES}/clusters"),
+    ),
+}  # fmt: skip
 MAP = ("bundled/modes-labels",)
 FIGURES = (
     PaperFigure("1", "Clusters of features are not those of raw activations", raw_clusters,
@@ -191,6 +255,8 @@ FIGURES = (
                 (f"{HOME}/curves", f"{HOME}/competence")),
     PaperFigure("4", "Effects by task and group of heads, and on single cases of Winograd", modularity,
                 (f"{HOME}/effects", f"{HOME}/cases", f"{HOME}/competence")),
+    PaperFigure("5.4", "§5.4, without a figure in the paper: do features predict sensitivity to ablation?", predicted,
+                ("bundled/predicted-pls", "bundled/predicted-c2")),
     PaperFigure("5", "Clusters on a UMAP of the features", islands, MAP),
     PaperFigure("6", "Depth on the same UMAP", strata, MAP),
 )  # fmt: skip

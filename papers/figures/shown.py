@@ -16,7 +16,7 @@ from streamscope.papers.comparison.markdown import table as markdown
 from streamscope.papers.demo.html import Page, Section, Table, write_page
 from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
 from streamscope.papers.figures.look import Look
-from streamscope.papers.figures.options import RESULTS, PaperFigure
+from streamscope.papers.figures.options import RESULTS, OwnTable, PaperFigure
 from streamscope.probes.figures import check_figure, write_figure
 from streamscope.probes.tables import print_table
 
@@ -32,24 +32,34 @@ def figures_of(paper: str) -> dict[str, PaperFigure]:
     return {one.number: one for one in module.FIGURES}
 
 
-def paths_of(figure: PaperFigure, folder: Path | None) -> list[Path]:
-    """The tables of a figure, shipped or of `folder`: its own, or those in their place where these alone are there."""
+def own_tables(paper: str) -> dict[str, OwnTable]:
+    """What is put below tables of a paper, by their numbers."""
+    own: dict[str, OwnTable] = getattr(import_module(f"streamscope.papers.figures.{paper}"), "TABLES", {})
+    return own
+
+
+def paths_of(figure: PaperFigure | OwnTable, folder: Path | None) -> list[Path]:
+    """The tables of a figure or table, shipped or of `folder`: its own, or those in their place where these alone are
+    there."""
 
     def of(names: Sequence[str]) -> list[Path]:
         files = [f"{name}.parquet" for name in names]
         return [RESULTS / file if folder is None else folder / Path(file).name for file in files]
 
-    own, other = of(figure.tables), of(figure.otherwise)
+    own, other = of(figure.tables), of(getattr(figure, "otherwise", ()))
     return other if other and all(p.is_file() for p in other) and not all(p.is_file() for p in own) else own
 
 
-def read(figure: PaperFigure, folder: Path | None) -> dict[str, pd.DataFrame]:
-    """The tables of a figure by name, shipped or of `folder`. Raises `InputError` for one that is missing."""
+def read(figure: PaperFigure | OwnTable, what: str, folder: Path | None) -> dict[str, pd.DataFrame]:
+    """The tables of `what`, a figure or a table, by name: shipped, or of `folder`.
+
+    Raises `InputError` for one that is missing.
+    """
     found: dict[str, pd.DataFrame] = {}
     for path in paths_of(figure, folder):
         if not path.is_file():
             where = "the clone has the tables; name a folder with --tables" if folder is None else "it has other tables"
-            raise InputError(f"figure {figure.number} is drawn of {path.name}, and there is no {path}: {where}")
+            raise InputError(f"{what} is drawn of {path.name}, and there is no {path}: {where}")
         found[path.stem] = pd.read_parquet(path)
     return found
 
@@ -58,7 +68,7 @@ def draw(figure: PaperFigure, look: Look, folder: Path | None = None) -> Any:
     """The figure (plotly). Raises `InputError` where it cannot be drawn, with what would make its data."""
     if figure.draw is None or (folder is None and figure.instead):
         raise InputError(f"figure {figure.number} ({figure.title}): {figure.instead}")
-    tables = read(figure, folder)
+    tables = read(figure, f"figure {figure.number}", folder)
     try:
         return figure.draw(tables, look)
     except KeyError as error:
@@ -109,7 +119,8 @@ def drawable(known: Mapping[str, PaperFigure], folder: Path | None) -> list[str]
 
 def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], options: Any) -> None:
     """Every table on the terminal, and into --out, a folder, where that is given: as the paper arranges it, and the
-    claims that it does not hold in a cell below; as csv every claim in a line, for other programs."""
+    claims that it does not hold in a cell below, and what our own models have in its place; as csv every claim in a
+    line, for other programs."""
     paths = {number: (options.out or Path()) / f"{paper}-table-{number}.{options.table_format}" for number in numbers}
     if options.out is not None:
         for path in paths.values():
@@ -121,6 +132,8 @@ def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], optio
         rest = others(mine, layout) if layout else mine
         if len(rest):
             parts[f"{paper}, table {number}: what else is said of it" if layout else title] = table_of(rest)
+        if own := own_tables(paper).get(number):
+            parts[f"{paper}, table {number}: {own.title}"] = own.make(read(own, f"table {number}", None))
         for heading, table in parts.items():
             print_table(table, heading)
             if layout and heading == title:

@@ -7,12 +7,12 @@
 
 Takes finished runs of pls and c2, each seed of both, that differ in the supervision only. Per run: the effect of
 ablating groups of heads on tasks and its spread between cases (Table 2, Fig. 4b), control curves (Fig. 3), task × group
-matrix and diagonality (Fig. 4a), direct against total effect (Hydra), the depth
-at which predictions settle (Table 1). Per pair of a seed: ratios with bootstrap
-intervals over cases; over pairs: intervals whose units are training seeds. Per claim of the paper: whether it holds
-here, by a rule, for the paper's heads and for those that attention names in each model: no claim is judged of a task
-that the models cannot do, or of heads whose roles are not above shuffled ones. --tables judges the claims of an earlier
-comparison again and writes its page, from its tables alone.
+matrix and diagonality (Fig. 4a), direct against total effect (Hydra), the depth at which predictions settle (Table 1).
+Per pair of a seed: ratios with bootstrap intervals over cases; over pairs: intervals whose units are training seeds.
+Per claim of the paper: whether it holds here, by a rule, for the paper's heads and for those that attention names in
+all layers of each model (--layers). No claim is judged of a task that the models cannot do, or of heads whose roles are
+not above shuffled ones: there is no such head. --tables judges the claims of an earlier comparison again and writes its
+page, from its tables alone.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -51,6 +51,7 @@ class Settings:
 
     tasks: tuple[str, ...] = ("capitalization", "gender", "winograd")
     groups: tuple[str, ...] = ("entity", "anchor", "semantic", "found")
+    layers: Literal["last", "all"] = "all"
     steered: tuple[str, ...] = ("capitalization",)
     scales: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
     tokens: int = 10_000
@@ -84,7 +85,7 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
     """
     tokenizer = check_tokenizer(model)
     tasks = _kinds(load_tasks(settings.tasks, tokenizer, model.config.n_ctx))
-    finder = HeadFinder(model, tokenizer)
+    finder = HeadFinder(model, tokenizer, layers=settings.layers)
     groups = finder.groups(settings.groups)
     found = Rows()
     specs = tuple(g.spec for g in groups)

@@ -1,6 +1,7 @@
 """What `python -m papers.pls` can be told."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from streamscope.papers.comparison.options import PageOptions
 from streamscope.papers.figures.options import FigureOptions
@@ -15,6 +16,8 @@ class Options(FigureOptions, ScaleOptions, PageOptions):
     """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
     groups: tuple[str, ...] = ("entity", "anchor", "semantic", "found")
     """entity, anchor, semantic (the paper's heads), found (by each model's attention), heads as L5.H4+L5.H5."""
+    layers: Literal["last", "all"] = "all"
+    """Where found heads are looked for: everywhere, or in the last layer, where the paper's are."""
     tokens: int = 10_000
     """Validation tokens whose processing depth is read, as many as in the paper."""
     draws: int = 19

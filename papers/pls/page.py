@@ -29,6 +29,7 @@ from streamscope.papers.pls.units import UNITS
 from streamscope.probes.command import INTERVAL
 from streamscope.probes.command import show as print_rows
 
+LAYERS = {"last": "the last layer", "all": "all layers"}
 READINGS = {
     "of its heads and of processing depth": ("named", "all"),
     "once more, of the heads that attention names in each model": ("found",),
@@ -92,9 +93,10 @@ def _claims(report: PlsReport) -> str:
         f"{rule('pairs of seeds', 'no difference (1 of a factor, 0 of a difference or limit)')} A factor is the "
         "geometric mean of |PLS| / |C2| over the pairs whose sizes are more than rounding, and says in how many both "
         "have one sign. The 0.9 of *monotonicity* is ours. *named* are the paper's heads L5.H4+L5.H5 and L5.H2+L5.H3, "
-        "whose numbers mean nothing in another model; *found* are those of the last layer that attention names in each "
-        "model (`probes.head_groups`), as the paper found its own, judged where their roles are above shuffled ones. "
-        "Both are one family with one correction, and the two readings are counted apart: no claim counts twice. Depth "
+        f"whose numbers mean nothing in another model; *found* are those of {LAYERS[report.settings.layers]} that "
+        "attention names in each model (`probes.head_groups`), as the paper found its own, judged where their roles "
+        "are above shuffled ones. Both are one family with one correction, and the two readings are counted apart: no "
+        "claim counts twice. Depth "
         "is judged here alone, on as many tokens as in the paper. P(answer) in percentage points. The paper calls "
         "6.32 % against 0.63 % a ratio of 10 in variance; it is that of standard deviations."
     )
@@ -128,8 +130,9 @@ def _heads(report: PlsReport) -> str:
         for r in roles.itertuples()
     ]  # fmt: skip
     how = (
-        "Roles of the found heads: excess of attention on the words of the role in cases that did not choose the head, "
-        "beside 95 % of shuffles of the words' roles (`probes.head_groups`); p is corrected over the heads of a run."
+        f"Roles of the found heads, looked for in {LAYERS[report.settings.layers]}: excess of attention on the words "
+        "of the role in cases that did not choose the head, beside 95 % of shuffles of the words' roles "
+        "(`probes.head_groups`); p is corrected over the heads of a run."
     )
     columns = ("preset", "seed", "role", "head", "excess", "95 % of shuffles", "p Holm", "has its role")
     return f"{text}\n\n{how}\n\n{table(columns, rows)}"

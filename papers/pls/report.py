@@ -31,8 +31,9 @@ def measure(options: Options, runs: list[Run]) -> PlsReport:
     """Every table, of the runs, of the pairs, and over seeds."""
 
     settings = Settings(
-        tasks=options.tasks, groups=options.groups, tokens=options.tokens, draws=options.draws, seed=options.seed
-    )
+        tasks=options.tasks, groups=options.groups, layers=options.layers, tokens=options.tokens, draws=options.draws,
+        seed=options.seed,
+    )  # fmt: skip
     device = pick_device(options.device)
     measured: dict[tuple[str, int], Measured] = {
         (run.preset, run.seed): measure_run(model, shards, settings, progress)
@@ -69,4 +70,5 @@ def again(folder: Path) -> PlsReport:
     runs, tables, about = reopen(folder, "papers.pls")
     given: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in about["settings"].items()}
     tables = dict(sorted(judged(tables).items()))
-    return PlsReport(runs=runs, tables=tables, settings=Settings(**given), left_out=about["cases"], about=about)
+    settings = Settings(**{"layers": "last", **given})  # tables that do not say it are of the last layer
+    return PlsReport(runs=runs, tables=tables, settings=settings, left_out=about["cases"], about=about)

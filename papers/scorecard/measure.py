@@ -1,6 +1,8 @@
 """What is measured on one run: a row per quantity, with its unit, interval and n, or why there is none.
 
 parameters, flops                    forward FLOPs per token of a whole context
+speed                                training tokens per second, median of the run's log; it is the machine's and that
+                                     of what else ran, as well: no arm is compared by it (`benchmarks.training` does)
 loss … mixing                        the lines of the competence gate (`probes.phenomena`), on 300 pairs of stories
 top1.keys, top1.keys.recency         of the best head, chosen on one half of the cases and scored on the other; the
                                      share of cases in which the latest noun is meant (LFA Eq. 5)

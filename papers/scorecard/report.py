@@ -15,7 +15,9 @@ from streamscope.models.config.presets import PRESETS
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.provenance import pick_device, provenance
 from streamscope.models.text.cache import cache_root, cached
+from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison.report import Report, each_model, reopen, stack
+from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.comparison.runs import SHAPE, Run, must_agree, no_doubles, opened, overrides, typed
 from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.scales.measured import sources
@@ -27,6 +29,7 @@ from streamscope.probes.undefined import note
 SAME = ("scale", "training data", "validation data", "tokenizer", *SHAPE)
 """Conditions that every run must share; in others the runs may differ, and the page says in which."""
 RESAMPLES = 9999
+SPEED, MACHINE = "speed", "of the machine and of what else ran on it, as well"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +95,8 @@ def measure(options: Options, runs: list[Run]) -> Scorecard:
         def build(folder: Path, model: Any = model, shards: Any = shards, progress: Any = progress) -> None:
             measure_run(model, shards, settings, progress).to_parquet(folder / "quantities.parquet", index=False)
 
-        found.append((run.arm, run.seed, {"quantities": cached(cache_root() / f"scorecard-{name}", build, _read)}))
+        quantities = [cached(cache_root() / f"scorecard-{name}", build, _read), logged(run)]
+        found.append((run.arm, run.seed, {"quantities": pd.concat(quantities, ignore_index=True)}))
     about = {**provenance(device), "argv": typed("papers.scorecard", options, runs)}
     tables = judged(stack(found)["quantities"], options.control, settings.seed)
     return Scorecard(
@@ -104,6 +108,16 @@ def control(runs: Sequence[Run], arm: str) -> None:
     """Raises `InputError` where no run is of the control's arm."""
     if arm not in (arms := list(dict.fromkeys(run.arm for run in runs))):
         raise unknown("--control", arm, arms)
+
+
+def logged(run: Run) -> pd.DataFrame:
+    """The quantity that the weights of a run do not tell: how fast it was trained, the median over its training log."""
+    log = read_metrics(run.folder, strict=False) if (run.folder / "metrics.jsonl").is_file() else []
+    rates = [row["tokens_per_second"] for row in log if row["kind"] == "train" and "tokens_per_second" in row]
+    rows = Rows()
+    rows.add(SPEED, "speed", "training tokens per second", np.median(rates) if rates else NAN, n=len(rates),
+             detail=str(run.manifest["device"]), why="" if rates else "no training log has it")  # fmt: skip
+    return pd.DataFrame(rows.rows)
 
 
 def _read(folder: Path) -> pd.DataFrame:
@@ -141,7 +155,8 @@ def between(quantities: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """How much of a quantity's variance over runs is between arms: η² = SS_between / SS_total.
 
     p: how often η² is as large when the runs are dealt out anew over the arms, (1 + #) / (1 + `RESAMPLES`); Holm over
-    the quantities. Without a second seed of any arm there is no p. Exchange of runs assumes one spread in all arms.
+    the quantities. Without a second seed of any arm there is no p, and none of speed, which is also the machine's.
+    Exchange of runs assumes one spread in all arms.
     """
     rows = []
     for name, one in quantities.groupby("quantity", sort=False):
@@ -151,12 +166,14 @@ def between(quantities: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
             "quantity": name, "unit": one["unit"].iloc[0], "runs": len(kept), "arms": len(sizes), "eta2": NAN, "p": NAN,
         }  # fmt: skip
         values = kept["value"].to_numpy(float)
-        if len(sizes) < 2 or len(kept) == len(sizes):
-            why = "fewer than two arms have it" if len(sizes) < 2 else "one seed of every arm"
-            rows.append({**row, "undefined": note(dict.fromkeys(("eta2", "p", "p_holm"), why))})
-            continue
-        if np.ptp(values) == 0:
-            why = "the same in every run"
+        why = (
+            MACHINE if name == SPEED
+            else "fewer than two arms have it" if len(sizes) < 2
+            else "one seed of every arm" if len(kept) == len(sizes)
+            else "the same in every run" if np.ptp(values) == 0
+            else ""
+        )  # fmt: skip
+        if why:
             rows.append({**row, "undefined": note(dict.fromkeys(("eta2", "p", "p_holm"), why))})
             continue
         codes = pd.factorize(kept["preset"])[0]
@@ -176,10 +193,13 @@ def eta2(values: np.ndarray, codes: np.ndarray) -> float:
 
 
 def contrasts(quantities: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Every arm less the control, paired by seed: mean, interval and p over seeds, Holm over all rows."""
+    """Every arm less the control, paired by seed: mean, interval and p over seeds, Holm over all rows.
+
+    Not of speed, which is also the machine's.
+    """
     rows = []
     for (arm, name), one in quantities.groupby(["preset", "quantity"], sort=False):
-        if arm == against:
+        if arm == against or name == SPEED:
             continue
         found = paired(quantities, str(name), str(arm), against)
         numbers = {k: found[k] for k in ("n", "mean", "sd", "ci_low", "ci_high", "p", "left_out")}

@@ -1,20 +1,32 @@
 """Figures and tables of the papers: drawn of the shipped tables with their numbers, refused in one line elsewhere."""
 
 import json
+import re
+import sys
 from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
+import torch
 
+from streamscope.models.config import Hdpl, presets
 from streamscope.models.errors import InputError
+from streamscope.models.hooks import capture
+from streamscope.models.make import build
+from streamscope.models.training.config import Training, with_recipe
 from streamscope.papers import dst, figures, hdpl, krom, lfa, pls
+from streamscope.papers.claims import HERE
 from streamscope.papers.claims.ledger import PAPERS
+from streamscope.papers.claims.ledger import read as ledger
 from streamscope.papers.dst.printed import TABLE5
-from streamscope.papers.figures.layouts import arranged, cells, layouts, others
+from streamscope.papers.figures.layouts import arranged, beside, cells, layouts, others
 from streamscope.papers.figures.look import GREYS, Look
 from streamscope.papers.figures.options import RESULTS
-from streamscope.papers.figures.shown import claims_of, draw, figures_of, table_of
+from streamscope.papers.figures.shown import claims_of, draw, figures_of, own_tables, table_of
 
 COMMANDS = {"dst": dst, "hdpl": hdpl, "krom": krom, "lfa": lfa, "pls": pls}
 DRAWN = [(paper, n) for paper in PAPERS for n, one in figures_of(paper).items() if one.draw and not one.instead]
@@ -66,6 +78,16 @@ def test_values_are_those_of_the_tables() -> None:
     kind = "dst-ind+frozen_token"
     assert list(found[f"{kind}, paper"].y) == list(TABLE5[kind]), "of what was not trained here, the paper's"
     assert "dst-kron, paper" not in found, "Table 5 has no token-factor model"
+    of_panel = {axis: [one.name for one in draw(figures_of("dst")["2"], Look()).data if one.xaxis == axis]
+                for axis in ("x", "x2")}  # fmt: skip
+    mixings = [f"{name}+frozen_token, paper" for name in ("dst-dense", "dst-kron", "dst-ind")]
+    assert of_panel == {
+        "x": [*mixings[:2], "dst-kron", mixings[2]], "x2": [mixings[0], "dst-dense+gate+frozen_token, paper"],
+    }  # fmt: skip
+    gated = {"amplification": table.replace({"preset": {"dst-kron": "dst-dense+gate"}})}
+    assert [one.name for one in figures_of("dst")["2"].draw(gated, Look()).data if one.xaxis == "x2"] == [
+        mixings[0], "dst-dense+gate+frozen_token, paper", "dst-dense+gate"
+    ]  # fmt: skip
 
     heads = pd.read_parquet(RESULTS / "lfa_tinystories/heads.parquet")
     first = next(iter(draw(figures_of("lfa")["7"], Look()).data))
@@ -120,6 +142,62 @@ def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
     assert found["suppressed, paper"]["LFA", "paper"] == 0.0008 and found["baseline, paper"]["CFM", "paper"] == 0.0201
     assert found["suppressed"]["D-Cas", "seed 2"] is None, "heads of the last layer change no attention"
     assert ("Std-T", "paper") not in found["baseline"], "nowhere printed"
+    (errors,) = [dict(zip(zip(*one.x, strict=True), one.error_y.array, strict=True)) for one in bars
+                 if one.error_y.visible]  # fmt: skip
+    table = pd.read_parquet(RESULTS / "lfa_tinystories/suppression.parquet").query(
+        "selection == 'over' and group == 'selected' and measure == 'sps' and part == 'all' and gate == 0 and t == t"
+    )
+    names = {"lfa": "LFA", "d-cas": "D-Cas"}
+    assert len(table) == 4, "the standard error is also the change over Student's t, which older tables have"
+    for row in table.itertuples():
+        assert np.isclose(errors[names[row.preset], f"seed {row.seed}"], abs(row.difference / row.t))
+    assert all(value is None or value != value for place, value in errors.items() if place[1] in ("paper", "seed 2"))
+
+
+def test_the_bundled_tables_are_of_the_models_that_the_papers_compare() -> None:
+    """Not of other controls in their place: DST's dense twin, LFA's standard transformer."""
+    assert [one.text for one in draw(figures_of("dst")["5"], Look()).layout.annotations] == ["dst-kron", "dst-dense"]
+    drawn = {number: draw(figures_of("lfa")[number], Look()) for number in "56"}
+    assert {one.name for one in drawn["6"].data} == {"LFA", "Std-T", "D-Cas", "CFM"}
+    said = drawn["5"].layout.title.text.rpartition(": ")[2].split(", ")
+    assert {one.name for one in drawn["5"].data} == {"LFA", "Std-T", "D-Cas", "CFM"} - set(said)
+
+
+def test_what_features_predict_is_drawn_beside_what_they_add_to(tmp_path: Path) -> None:
+    rows = [
+        {"of": of, "measure": measure, "edit": head, "r2": r2, "r2_low": r2 - 0.1, "r2_high": r2 + 0.2,
+         "baselines": r2 / 2, "shuffled": 0.0}
+        for of, measure, head, r2 in (("absolute", "delta_loss", "L0H0", 0.3), ("absolute", "delta_loss", "L0H1", 0.4),
+                                      ("signed", "delta_loss", "L0H0", 0.8), ("absolute", "delta_log_p", "L0H0", 0.9))
+    ]  # fmt: skip
+    for preset in ("pls", "c2"):
+        pd.DataFrame(rows).to_parquet(tmp_path / f"predicted-{preset}.parquet")
+    features, baselines, _, *others = draw(figures_of("pls")["5.4"], Look(), tmp_path).data
+    assert list(features.x) == ["L0H0", "L0H1"] and list(features.y) == [0.3, 0.4] and len(others) == 3
+    assert np.allclose(features.error_y.array, 0.2) and np.allclose(features.error_y.arrayminus, 0.1)
+    assert list(baselines.y) == [0.15, 0.2]
+
+
+def test_our_clusters_stand_beside_the_lines_of_the_same_depth() -> None:
+    """Table 3 of PLS: ranks within a depth, of planted clusters whose sizes and tokens are known."""
+    layers = {0: (2, "a"), 1: (2, "b"), 2: (0, "c"), 3: (6, "d"), 4: (4, "e")}
+    sizes = {0: 12, 1: 30, 2: 20, 3: 11, 4: 40}
+    labels = [{"cluster": c, "k_star": layers[c][0], "token": f" {layers[c][1]}"} for c, n in sizes.items()
+              for _ in range(n)]  # fmt: skip
+    labels += [{"cluster": -1, "k_star": 1, "token": "x"}] * 5
+    runs = [("pls", 0, 50, 2.2), ("pls", 0, 60, 1.9), ("pls", 1, 70, 6.0), ("c2", 0, 999, 2.0)]
+    tables = {"modes-labels": pd.DataFrame(labels),
+              "clusters": pd.DataFrame(runs, columns=["preset", "seed", "n", "k_star_mean"])}  # fmt: skip
+    found = own_tables("pls")["3"].make(tables)
+    assert found[["depth", "printed", "here, of 118", "in the runs"]].to_numpy().tolist() == [
+        [0, "C316, 292", "20", "none, none"], [0, "C399, 292", "none", "none, none"],
+        [1, "C98, 558", "none", "none, none"],
+        [2, "C72, 433", "30", "60, none"], [2, "C136, 281", "12", "50, none"],
+        [6, "C547, 4,953", "11", "none, 70"], [6, "C528, 1,121", "none", "none, none"],
+        [6, "C125, 500", "none", "none, none"], [6, "C155, 469", "none", "none, none"],
+    ]  # fmt: skip
+    assert list(found["most frequent"])[3:6] == ["“b” 30", "“a” 12", "“d” 11"]
+    assert found["tokens"].iloc[0] == "collocations: “continued[,]”, “to[find]”"
 
 
 def test_figures_of_instruments_tables(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -253,7 +331,7 @@ def test_every_cell_of_a_table_is_a_claim_that_prints_one_value(paper: str, numb
 def test_a_table_is_arranged_as_it_is_printed() -> None:
     layout = {"rows": {"Dense": "dense", "Kronecker": "kron"}, "blank": ["Dense, cost"],
               "columns": {"loss": "loss-ROW", "cost": "cost-ROW"}, "other": {"Kronecker, cost": "tax"}}  # fmt: skip
-    line = {"measured": "", "value": np.nan, "ci_low": np.nan, "ci_high": np.nan, "n": 0}
+    line = {"measured": "", "value": np.nan, "ci_low": np.nan, "ci_high": np.nan, "n": 0, "kind": "number", "said": ""}
     claims = pd.DataFrame([
         {**line, "id": "loss-dense", "printed": "2.42", "verdict": "not measured yet"},
         {**line, "id": "loss-kron", "printed": "2.48", "verdict": "other value", "measured": "3.1", "value": 3.1,
@@ -268,6 +346,55 @@ def test_a_table_is_arranged_as_it_is_printed() -> None:
         ["", "here", "3.1 (3 … 3.2), n 3 ≠", "1.2%, cannot do the task"],
     ]
     assert list(others(claims, layout)["id"]) == ["order"]
+    written = {**line, "verdict": "contradicts itself", "said": "§3.1 has 516", "cell": ""}
+    assert beside(pd.Series(written)) == "contradicts itself"
+    assert beside(pd.Series({**written, "kind": "property"})) == "contradicts itself: §3.1 has 516"
+    assert beside(pd.Series({**written, "kind": "property", "verdict": "not measured yet"})) == "not measured yet"
+
+
+def test_settings_that_the_ledger_says_the_presets_have_are_theirs() -> None:
+    """DST's Table 6 and HDPL's Table 2, with what "a setting" and "the presets have" mean."""
+    claims = {claim.row["id"]: claim.row for claim in ledger(HERE)}
+    dst, hybrid = presets.preset("dst-kron"), presets.preset("hdpl")
+    paths = {"q": hybrid.attention.q, "k": hybrid.attention.k, "v": hybrid.attention.v, "gate": hybrid.mlp.gate,
+             "up": hybrid.mlp.up}  # fmt: skip
+    assert claims["hdpl-t2-parts"]["printed"] == ", ".join(paths) and {type(one) for one in paths.values()} == {Hdpl}
+    assert not isinstance(hybrid.attention.o, Hdpl) and not isinstance(hybrid.mlp.down, Hdpl)
+    have: dict[str, float] = {
+        "dst-t6-layers": dst.n_layers, "dst-t6-context": dst.n_ctx,
+        "hdpl-t2-rank": Hdpl().latent_width(hybrid.d_model, hybrid.d_model),
+        "hdpl-t2-groups": Hdpl().blocks(hybrid.n_heads), "hdpl-t2-beta": Hdpl().kl_weight,
+    }  # fmt: skip
+    for one in (presets.preset("llama"), hybrid):
+        recipe = with_recipe(Training(), one.name, "paper")
+        have |= {
+            "hdpl-t2-width": one.d_model, "hdpl-t2-ffn": one.d_mlp, "hdpl-t2-layers": one.n_layers,
+            "hdpl-t2-heads": one.n_heads, "hdpl-t2-head-width": one.d_head, "hdpl-t2-vocabulary": one.d_vocab,
+            "hdpl-t2-context": one.n_ctx, "hdpl-t2-lr": recipe.lr, "hdpl-t2-decay": recipe.weight_decay,
+            "hdpl-t2-warmup": recipe.warmup, "hdpl-t2-steps": recipe.steps,
+        }  # fmt: skip
+        assert recipe.optimizer == "adamw"
+        for claim, value in have.items():
+            assert float(claims[claim]["printed"].replace(",", "")) == value, claim
+    assert claims["hdpl-t2-optimizer"]["printed"] == "AdamW"
+    for name, value in (("width", dst.d_model), ("heads", dst.n_heads), ("vocabulary", dst.d_vocab)):
+        claim = claims[f"dst-t6-{name}"]
+        assert f"{value:,}" in claim["why"] and claim["printed"] != f"{value:,}", name
+
+
+def test_table_1_of_lfa_by_construction() -> None:
+    """X_T of an LFA is its tokens' embedding in every layer, and the embedding's weights have a gradient; a standard
+    transformer has no such stream, and positions at the start."""
+    net, tokens = build("lfa", "tiny"), torch.arange(8)[None]
+    names = [f"blocks.{layer}.hook_token_pre" for layer in range(net.config.n_layers)]
+    with capture(net, names) as seen:
+        net(tokens).square().sum().backward()
+    for name in names:
+        assert torch.equal(seen[name], net.W_E[tokens])
+    assert net.W_E.grad is not None and net.W_E.grad.abs().sum() > 0
+    standard = build("std-t", "tiny")
+    assert not any("hook_token" in name for name in standard.hook_dict)
+    assert "hook_pos_embed" in standard.hook_dict and "hook_pos_embed" not in net.hook_dict
 
 
 def test_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -291,6 +418,59 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for argv, line in ((["--figure", "9"], "unknown figure of pls"), (["--table", "7"], "unknown table of pls")):
         with pytest.raises(InputError, match=line):
             pls.main(argv)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> None:
+    """Skips where no kaleido or no Chromium is there: an empty figure cannot be drawn either."""
+    pytest.importorskip("kaleido")
+    try:
+        go.Figure().to_image(format="svg")
+    except Exception as error:  # kaleido raises errors of Chromium, of its own and of asyncio
+        pytest.skip(f"no Chromium: {str(error).strip().splitlines()[0]}")
+
+
+STATIC = {"dst": "2", "lfa": "2", "hdpl": "2", "pls": "5.4", "krom": "sweep"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("chromium")
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_figure_of_each_paper_is_as_wide_as_a_column_in_svg_and_pdf(paper: str, tmp_path: Path) -> None:
+    name = f"{paper}-figure-{STATIC[paper]}"
+    for kind in ("svg", "pdf"):
+        COMMANDS[paper].main(["--figure", STATIC[paper], "--format", kind, "--out", str(tmp_path)])
+    svg = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
+    assert float(svg.attrib["width"]) == pytest.approx(3.3 * 96), "CSS pixels"
+    words = {"".join(one.itertext()) for one in svg.iter("{http://www.w3.org/2000/svg}text")}
+    drawn = draw(figures_of(paper)[STATIC[paper]], Look())
+    assert {one.name for one in drawn.data if one.name and one.showlegend is not False} <= words
+    pdf = (tmp_path / f"{name}.pdf").read_bytes()
+    box = re.search(rb"/MediaBox ?\[([^\]]+)\]", pdf)
+    assert pdf.startswith(b"%PDF") and box is not None
+    left, _, right, _ = map(float, box[1].split())
+    assert right - left == pytest.approx(3.3 * 72, abs=1), "points"
+
+
+def test_a_format_that_cannot_be_written_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["--figure", "all", "--format", "pdf", "--out", str(tmp_path)]
+
+    def no_browser(self: object, **how: object) -> bytes:
+        raise RuntimeError("Kaleido requires Google Chrome to be installed.\n\nRun kaleido_get_chrome")
+
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "kaleido", None)
+        with pytest.raises(InputError, match=r"lfa-figure-1.pdf needs kaleido and Chromium: .*or .html$"):
+            lfa.main(argv)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "kaleido", ModuleType("kaleido"))
+        patch.setattr(go.Figure, "to_image", no_browser)
+        refused = r"could not be drawn \(Kaleido requires Google Chrome to be installed.\); .html needs no Chromium$"
+        with pytest.raises(InputError, match=refused) as caught:
+            lfa.main(argv)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
 OLDER = [

@@ -26,9 +26,12 @@ from streamscope.papers.pls.competence import competence, unfit
 from streamscope.papers.pls.depth import measure_depth, ranges, second_peak, with_second_peak
 from streamscope.papers.pls.measure import Measured, Settings, _routing, measure_run
 from streamscope.papers.pls.printed import CLAIMS, FOUND, PRINTED, Ratio, factor, found, printed
+from streamscope.papers.pls.report import again
 from streamscope.papers.pls.runs import open_runs
 from streamscope.papers.pls.seeds import claims, comparisons, pairs, presets
+from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.prompts.tasks import token_task
+from streamscope.probes.tables import read_about
 from tests.conftest import ROOT
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER
@@ -468,6 +471,30 @@ def test_the_page_says_what_the_tables_say(out: Path) -> None:
     assert "python -m models.train pls --data" in text and "not measured on pls" in text  # no winograd
     for name in re.findall(r"`([\w.-]+\.parquet)`", text):
         assert (out / name).is_file()
+
+
+@pytest.mark.slow
+def test_found_heads_are_looked_for_in_all_layers(out: Path, runs: dict[str, Path]) -> None:
+    """Heads and roles are those of `probes.head_groups --layers all`, which for these models are not all in the last
+    layer; the page says where they were looked for, and which tables say nothing of it."""
+    from streamscope.models.checkpoint import load
+
+    groups, roles = (pd.read_parquet(out / f"{name}.parquet") for name in ("heads", "roles"))
+    for preset in ("pls", "c2"):
+        model = load(runs[f"{preset}-0"])
+        found = HeadGroups(layers="all").measure(model).table("groups").frame.groupby("group", sort=False)["head"]
+        mine = groups[(groups["preset"] == preset) & groups["group"].str.startswith("found-")]
+        labels = dict(zip(mine["group"], mine["heads"], strict=True))
+        assert {name: set(label.split("+")) for name, label in labels.items()} == {
+            f"found-{name}": set(heads) for name, heads in found
+        }
+        heads = [head for label in labels.values() for head in label.split("+")]
+        assert any(not head.startswith("L5") for head in heads) and len(heads) == 6
+        assert set(roles.loc[roles["preset"] == preset, "head"]) == set(heads)
+    text = (out / "README.md").read_text(encoding="utf-8")
+    assert "*found* are those of all layers" in text and "looked for in all layers" in text
+    assert read_about(out / "heads.parquet")["about"]["settings"]["layers"] == "all"
+    assert again(ROOT / "results" / "pls_tinystories").settings.layers == "last", "of before there was a choice"
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from streamscope.papers.scorecard.report import (
     control,
     eta2,
     judged,
+    logged,
     open_runs,
     recipes,
 )
@@ -172,6 +173,37 @@ def test_its_grid_has_every_preset_and_one_rule() -> None:
     assert len(recipes) == 1
 
 
+def test_every_kind_of_residual_stream_has_an_arm_with_head_gates() -> None:
+    """And no gate is put where the preset has its own."""
+    from streamscope.models.config.presets import PRESETS, preset
+
+    gated = {cell.argv[0] for cell in cells("scorecard", "zoo", 1) if "attention.gate=gate" in cell.argv}
+    assert {preset(name).residual.kind for name in gated} == {preset(name).residual.kind for name in PRESETS}
+    assert all(preset(name).attention.gate is None and preset(name, **GATED).attention.gate for name in gated)
+
+
+GATED = {"attention.gate": "gate"}
+
+
+def test_speed_is_that_of_the_log_and_no_verdict_rests_on_it(tmp_path: Path) -> None:
+    shutil.copytree(run_folder("stories/cfm"), tmp_path / "cfm")
+    log = tmp_path / "cfm" / "metrics.jsonl"
+    told = [json.loads(line) for line in log.read_text().splitlines()]
+    trained = [row for row in told if row["kind"] == "train"][:4]
+    for row, rate in zip(trained, (1.0, 900.0, 800.0, 700.0), strict=True):
+        row["tokens_per_second"] = rate
+    log.write_text("".join(json.dumps(row) + "\n" for row in told if row["kind"] != "train" or row in trained))
+    (run,) = open_runs([str(tmp_path / "cfm")])
+    (row,) = logged(run).to_dict("records")
+    assert (row["quantity"], row["value"], row["n"], row["detail"]) == ("speed", 750, 4, run.manifest["device"])
+    log.unlink()
+    assert "no training log has it" in logged(run).iloc[0]["undefined"]
+    both = planted().replace({"quantity": {"apart": "speed"}})
+    judgement = between(both).set_index("quantity").loc["speed"]
+    assert np.isnan(judgement["p"]) and np.isnan(judgement["eta2"]) and "of the machine" in judgement["undefined"]
+    assert set(contrasts(both, ARMS[0])["quantity"]) == {"luck", "same", "never"}
+
+
 @pytest.mark.slow
 def test_two_bundled_models(tmp_path: Path) -> None:
     argv = ["stories/std-t-rope", "stories/lfa", "--documents", "6", "--pairs", "4", "--modes", "300"]
@@ -179,3 +211,4 @@ def test_two_bundled_models(tmp_path: Path) -> None:
     runs = pd.read_parquet(tmp_path / "runs.parquet")
     assert len(runs["quantity"].unique()) == len(runs) / 2 > 25
     assert set(runs[runs["value"].isna()]["quantity"]) >= {"mixing", "streams.spread"}
+    assert (runs.loc[runs["quantity"] == "speed", "value"] > 100).all()

@@ -75,6 +75,12 @@ def test_a_bare_frame_is_laid_out_alike(capsys: pytest.CaptureFixture[str], monk
     assert lines[-3] == "│ blocks.0.attn.ho │ 1.5000 │ +1.0000 (+0.5000 … +1.5000) │"
 
 
+def test_brackets_in_a_bare_frame_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(pd.DataFrame({"[b]": ["to [find] :smile: [/b]"]}), "[bold] a title")
+    out = capsys.readouterr().out
+    assert "to [find] :smile: [/b]" in out and "│ [b]" in out.replace("┃", "│") and "[bold] a title" in out
+
+
 def test_letters_of_two_columns_are_counted_as_two() -> None:
     assert widths(["k"], [["東京都"]], [False], 80) == ([6], 80)
     assert widths(["k"], [["ab\nabcd"]], [False], 80) == ([4], 80)

@@ -11,8 +11,16 @@ FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
-def test_there_are_notebooks() -> None:
-    assert NOTEBOOKS
+PAPERS = ("dst", "lfa", "hdpl", "pls", "krom")
+MINUTES = 5
+"""Of all notebooks together, on one core."""
+spent: dict[str, float] = {}
+"""Notebook -> seconds that its kernel computed: other work on the machine counts for nothing."""
+
+
+def test_there_is_a_tour_a_notebook_of_every_paper_and_two_about_methods() -> None:
+    names = ["tour", *PAPERS, "training_dynamics", "your_model"]
+    assert [path.stem for path in NOTEBOOKS] == [f"{i:02}_{name}" for i, name in enumerate(names)]
 
 
 @pytest.mark.slow
@@ -20,10 +28,21 @@ def test_there_are_notebooks() -> None:
 def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "PYTHONPATH", str(FOLDER.parent))
     notebook = nbformat.read(path, as_version=4)
+    before = os.times()
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(FOLDER)}}).execute()
+    after = os.times()
+    spent[path.stem] = after.children_user + after.children_system - before.children_user - before.children_system
     shown = [out for cell in notebook.cells if cell.cell_type == "code" for out in cell.outputs]
     assert any("application/vnd.plotly.v1+json" in out.get("data", {}) for out in shown), "no figure was drawn"
     assert any("text/html" in out.get("data", {}) for out in shown), "no table was shown"
+
+
+@pytest.mark.slow
+def test_all_notebooks_together_take_less_than_five_minutes() -> None:
+    if left := [path.stem for path in NOTEBOOKS if path.stem not in spent]:
+        pytest.skip(f"not run, or in another process: {', '.join(left)}")
+    assert min(spent.values()) > 1, "a kernel that computes for less than a second was not counted"
+    assert sum(spent.values()) < 60 * MINUTES, spent
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
