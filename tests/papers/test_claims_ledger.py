@@ -4,13 +4,16 @@ import csv
 import fnmatch
 import importlib
 import json
+import math
 import re
 import shlex
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from streamscope.__main__ import main as streamscope
 from streamscope.models.cli import parse
@@ -21,7 +24,7 @@ from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.ledger import COLUMNS, PAPERS, key, read
 from streamscope.papers.claims.table import counts
 from streamscope.papers.claims.words import MEANINGS, Word
-from streamscope.papers.comparison.printed import Bound, Order
+from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
 from streamscope.papers.dst import printed as dst
 from streamscope.papers.krom import printed as krom
 from streamscope.papers.lfa import printed as lfa
@@ -145,6 +148,44 @@ def test_one_run_is_no_verdict(shipped: pd.DataFrame) -> None:
 def test_a_verdict_over_seeds_has_two(shipped: pd.DataFrame) -> None:
     judged_here = shipped[shipped["verdict"].isin(["holds", "opposite", "negligible"]) & shipped["n"].ne("")]
     assert len(judged_here) > 15 and (judged_here["n"].str.split("/").str[-1].astype(int) >= 2).all()
+
+
+def power_of_fisher(n: int, a: float, b: float) -> float:
+    """How often Fisher's exact test tells shares a and b from n cases each at .05."""
+    both = [
+        (i, j) for i in range(n + 1) for j in range(n + 1) if stats.fisher_exact([[i, n - i], [j, n - j]])[1] <= 0.05
+    ]
+    return float(sum(stats.binom.pmf(i, n, a) * stats.binom.pmf(j, n, b) for i, j in both))
+
+
+def test_sizes_that_would_be_needed_follow_from_the_printed_spread() -> None:
+    """80 % power at .05, two-sided, by the normal; an interval of ± the smallest effect of interest in nats."""
+    rows = {claim.row["id"]: claim.row for claim in CLAIMS}
+
+    def printed(name: str) -> np.ndarray:
+        return np.array([float(rows[f"krom-sft-{name}-{i}"]["printed"]) for i in (1, 2, 3)])
+
+    first, delta = printed("first"), printed("delta")
+    interval = (1.96 * first.std(ddof=1) / SMALLEST["nats/token"]) ** 2
+    seeds = ((stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) * delta.std(ddof=1) / delta.mean()) ** 2
+    for i in (1, 2, 3):
+        assert f"vary by {first.std(ddof=1):.3f}".replace("0.", ".") in rows[f"krom-sft-first-{i}"]["why"]
+        assert f"needs about {interval:.0f} seeds" in rows[f"krom-sft-first-{i}"]["why"]
+        spread = f"have mean {delta.mean():.3f} and vary by {delta.std(ddof=1):.3f}".replace("0.", ".")
+        assert f"{spread}: about {10 * math.ceil(seeds / 10)} seeds" in rows[f"krom-sft-delta-{i}"]["why"]
+    least = next(n for n in range(2, 30) if power_of_fisher(n, 1 / 3, 1.0) >= 0.8)
+    assert f"needs {least} seeds of each" in rows["krom-sft-one-of-three"]["why"]
+    assert f"p 1/{math.comb(3, 1)} by chance" in rows["krom-sft-threshold"]["why"]
+    assert f"p of 1/{math.comb(6, 3)};" in rows["krom-sft-threshold"]["why"] and 1 / math.comb(5, 2) > 0.05
+    assert f"p 1/{math.comb(4, 2)} by chance" in rows["krom-sft-first-seed"]["why"]
+    assert rows["krom-sft-first-seed"]["why"].endswith(f"1/{math.comb(8, 4)}")
+    told = [row for row in rows.values() if row["verdict"] == "not measurable here"]
+    sized = [
+        row
+        for row in told
+        if re.search(r"about [\d,]+ (cases|seeds|28)|80 % power|some 1,250 cases|p (of )?1/", row["why"])
+    ]
+    assert len(sized) >= 15 and len(told) > 70
 
 
 # ---- commands ----------------------------------------------------------------------------------

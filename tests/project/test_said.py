@@ -1,0 +1,332 @@
+"""What README.md and results/README.md say of results is what the tables hold: sentences are put together from them.
+
+A table that changes under a sentence makes its test fail, and a sentence that is written anew needs its test anew.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from streamscope.models.checkpoint import run_folder
+from streamscope.papers.claims import HERE
+from streamscope.papers.claims.judged import judged
+from streamscope.papers.comparison.verdicts import verdicts
+from tests.conftest import ROOT
+
+RESULTS = ROOT / "results"
+COUNT = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+         "thirteen", "fourteen", "fifteen", "sixteen")  # fmt: skip
+
+
+def page(name: str) -> str:
+    return re.sub(r"\s+", " ", (ROOT / name).read_text(encoding="utf-8"))
+
+
+FRONT, SHELF = page("README.md"), page("results/README.md")
+
+
+def table(name: str) -> pd.DataFrame:
+    return pd.read_parquet(RESULTS / f"{name}.parquet")
+
+
+def bare(x: float, digits: int = 3, sign: bool = False) -> str:
+    """.411, −.04, 2.61; with `sign` +.70."""
+    text = f"{abs(x):.{digits}f}".removeprefix("0")
+    return ("−" if x < 0 else "+" if sign else "") + text
+
+
+def says(text: str, *sentences: str) -> None:
+    for sentence in sentences:
+        assert sentence in text, f"not said, or not so: {sentence}"
+
+
+# ---- comparisons -------------------------------------------------------------------------------
+
+
+def test_lfa() -> None:
+    found = table("lfa_tinystories/claims")
+    n: Mapping[str, int] = verdicts(found).to_dict()
+    cannot = n["the model cannot do the task"]
+    holds = found[found["direction"] == "holds"]
+    assert set(holds["quantity"]) == {"loss"} and sum(n.values()) == len(found)
+    assert set(n) == {"the model cannot do the task", "holds", "confounded", "withdrawn", "undefined",
+                      "counted, not trained"}  # fmt: skip
+    says(
+        FRONT,
+        f"of {len(found)} claims {n['holds']} hold ({COUNT[len(holds)]} differences of loss), {cannot} are not judged, "
+        f"because no model there is shown to copy, and {n['confounded']} are confounded.",
+    )
+    said = f"of {len(found)} claims {n['holds']} hold (lfa's loss above d-cas', cfm's above lfa's), {cannot} are about "
+    said += (
+        f"where heads look in models of which none is shown to copy, {n['confounded']} are confounded (std-t has other "
+    )
+    said += f"positions and another norm), {n['withdrawn']} withdrawn (stability was measured among candidates), "
+    said += f"{n['undefined']} undefined, {n['counted, not trained']} are parameter counts |"
+    says(
+        SHELF,
+        said,
+        f"Of the paper's {len(found)} claims {n['holds']} hold: ",
+        f"{cannot} are about where heads look, and are not judged: no model here is shown to copy",
+        f"{n['confounded']} compare losses with `std-t`",
+        f"{n['withdrawn']} about stability are withdrawn",
+        f"{n['undefined']} are undefined, {n['counted, not trained']} are parameter counts.",
+    )
+    loss = holds.set_index("claim")
+    first, second = loss.loc["lfa > d-cas"], loss.loc["cfm > lfa"]
+    says(
+        SHELF,
+        f"the loss of `lfa` lies {bare(first['difference'])} nats per token above that of `d-cas` (95 % interval over "
+        f"pairs of seeds {bare(first['ci_low'])} to {bare(first['ci_high'])}) and that of `cfm` "
+        f"{bare(second['difference'])} above `lfa` ({bare(second['ci_low'])} to {bare(second['ci_high'])})",
+    )
+    assert (table("lfa_tinystories/competence")["cannot"] != "").all()
+    runs = table("lfa_tinystories/runs").groupby("quantity")["value"]
+    largest, even = runs.max()["induction.max"], runs.mean()["induction.even"]
+    says(SHELF, f"(largest induction score {bare(largest)} of any head, even attention {bare(even)};")
+
+
+def test_pls() -> None:
+    found = table("pls_tinystories/claims")
+    heads = verdicts(found[found["heads"] == "named"])
+    assert set(heads.index) == {"the model cannot do the task", "not resolved"}
+    cannot, open_ = heads["the model cannot do the task"], heads["not resolved"]
+    assert verdicts(found[found["heads"] == "found"]).to_dict() == {"withdrawn": 17}
+    of_heads = (
+        f"f {cannot + open_} claims about heads {cannot} are of tasks that the models cannot do and {open_} are not"
+    )
+    says(FRONT, of_heads)
+    says(SHELF, of_heads, f"so {cannot} of {cannot + open_} have no verdict and {open_} are not resolved")
+    means = table("pls_tinystories/presets").set_index(["quantity", "preset"])
+    early, late = (
+        [round(100 * means.loc[(f"depth.{q}", p), "mean"]) for p in ("pls", "c2")] for q in ("early", "late")
+    )
+    says(FRONT, f"({early[0]} % against {early[1]} % of tokens early)")
+    says(SHELF, f"({early[0]} % against {early[1]} % of tokens early; that {late[0]} % against {late[1]} % settle late")
+    depth = found[found["quantity"].str.startswith("depth.")].set_index(["quantity", "claim"])
+    first = depth.loc[("depth.early", "pls > c2")]
+    said = depth["direction"]
+    assert first["direction"] == "holds"
+    assert all(text.startswith("not resolved") for name, text in said.items() if name != ("depth.early", "pls > c2"))
+    assert depth.loc[("depth.late", "c2 > pls"), "alone"] == "holds"
+    assert depth.loc[("depth.second_peak", "c2 below 0"), "alone"] == "opposite"
+    peaks = [means.loc[("depth.second_peak", preset)] for preset in ("pls", "c2")]
+    mine, control = ([100 * one[name] for name in ("mean", "ci_low", "ci_high")] for one in peaks)
+    says(
+        SHELF,
+        f"difference {bare(first['ci_low'])} to {bare(first['ci_high'])})",
+        f"that fewer settle at the last layers ({late[0]} % against {late[1]} %) does not survive the correction over "
+        f"{found['p'].notna().sum()} claims",
+        f"({bare(mine[0], 1, True)} points, {bare(mine[1], 1)} to {bare(mine[2], 1)})",
+        f"{control[0]:.1f} points ({control[1]:.1f} to {control[2]:.1f}), not resolved after correction",
+        "C2 has one ({}, {} to {}), not resolved after correction".format(*(bare(x / 100) for x in control)),
+    )
+    able = table("pls_tinystories/competence").set_index(["task", "preset"])
+    odds, share = ([able.loc[(task, preset), name] for preset in ("pls", "c2")] for task, name in
+                   (("winograd", "log_odds"), ("capitalization", "probability")))  # fmt: skip
+    says(
+        SHELF,
+        f"(log-odds {bare(odds[0])} and {bare(odds[1])} nats)",
+        f"{bare(100 * share[0], 2)} % and {bare(100 * share[1], 2)} % of the probability",
+    )
+
+
+def test_krom() -> None:
+    found = table("krom_textbooks/alike")
+    runs = found["excess_by_seed"].str.split(", ").explode().str.split(": ").str[1].astype(float)
+    text = (ROOT / "results" / "krom_textbooks" / "README.md").read_text(encoding="utf-8").split("\n\n")[1]
+    low, high, shuffled_low, shuffled_high = re.findall(r"0(\.\d{3}) to 0(\.\d{3})", text)[0] + re.findall(
+        r"0(\.\d{3}) to 0(\.\d{3})", text
+    )[1]  # fmt: skip
+    assert found["cosine"].between(float("0" + low), float("0" + high)).all()
+    assert found["shuffled"].between(float("0" + shuffled_low), float("0" + shuffled_high)).all()
+    says(
+        FRONT,
+        "Per-stream cosines say how alike streams are, not what they hold: "
+        f"{low} to {high} for the blog's contrasts, {shuffled_low} to {shuffled_high} for shuffled labels.",
+    )
+    says(SHELF, f"real ones exceed them by {bare(runs.min())} to {bare(runs.max())} in {len(runs)} of {len(runs)} runs")
+    assert (runs > 0).all()
+    arms = table("krom_textbooks/arms").set_index(["preset", "b_res", "storage", "optimizer", "decay"])
+    kept, moved = (arms.loc[("kromhc", -8.0, storage, "adamw", 0.2)] for storage in ("bf16", "fp32"))
+    decay = bare(moved["swap_without_gradient"], 4)
+    says(
+        SHELF,
+        f"(mean swap {bare(moved['swap'])}, decay alone {decay}, {COUNT[moved['n']]} runs); "
+        f"stored in bf16 they stay ({bare(kept['swap'], 4)}, {COUNT[kept['n']]} run)",
+    )
+    says(FRONT, f"takes them ({COUNT[moved['n']]} runs), in bf16 they stay ({COUNT[kept['n']]} run).")
+
+
+# ---- bundled models ----------------------------------------------------------------------------
+
+
+GATE = table("specimens/phenomena").set_index(["run", "phenomenon"])
+
+
+def present(phenomenon: str) -> list[str]:
+    mine = GATE.xs(phenomenon, level="phenomenon")
+    return [run.removeprefix("stories/") for run in mine.index[mine["verdict"] == "present"]]
+
+
+def named(text: str) -> set[str]:
+    return set(re.findall(r"`([\w-]+)`", text))
+
+
+def trained_on(run: str) -> dict[str, Any]:
+    return json.loads((run_folder(run) / "manifest.json").read_text(encoding="utf-8"))
+
+
+def test_the_gate() -> None:
+    runs = GATE.index.get_level_values("run").unique()
+    copy, place, induce, gender, pairs = map(present, ("copying", "position", "induction", "gender", "winograd"))
+    real = [run for run in runs if "tinystories" in json.dumps(trained_on(run)["data"])]
+    counted = [COUNT[len(some)] for some in (runs, copy, place, induce, real)]
+    says(
+        FRONT,
+        "of {} {} copy the noun that is meant, {} have position heads, {} end with an induction head of .3; "
+        "{} of them learned from real stories as well.".format(*counted),
+        f"{COUNT[len(runs)].capitalize()} small models come with the clone",
+    )
+    start = SHELF.index("**What there is to find.**")
+    told = SHELF[start : SHELF.index("![LFA's four architectures", start)]
+    says(told, f"Of the {COUNT[len(runs)]} bundled models {COUNT[len(copy)]} copy (", f"{len(GATE)} lines")
+    assert (
+        GATE.xs("capitalization", level="phenomenon")["verdict"].eq("present").all() and "all capitalize names" in told
+    )
+    for count, models, before, after in (
+        (f"{COUNT[len(copy)]} copy", copy, "copy (", ": log-odds"),
+        (f"{COUNT[len(place)]} have a head", place, "threshold (", ")"),
+        (f"{COUNT[len(induce)]} an induction head of .3", induce, "induction head of .3 (", ")"),
+        (f"{COUNT[len(gender)]} tell he from she", gender, "he from she (", ")"),
+        (f"{COUNT[len(pairs)]} Winograd pairs apart", pairs, "pairs apart (", ")"),
+    ):
+        assert count in told, count
+        place_of = told.index(before)
+        assert named(told[place_of : told.index(after, place_of)]) == set(models), count
+    assert not present("reserved") and not present("coreference") and "is shown in none" in told
+    narrow = GATE.xs("attention", level="phenomenon")
+    assert set(narrow.index[narrow["verdict"] == "absent"]) == {"stories/pls", "stories/c2"}
+    says(told, "In `pls` and `c2` most attention is stuck on one key or spread evenly.")
+
+
+def test_real_stories() -> None:
+    loss = table("specimens/zoo-tinystories").query("phenomenon == 'loss'").set_index("run")["value"]
+    real = [run for run in loss.index if "tinystories" in json.dumps(trained_on(run)["data"])]
+    read, others = loss[real], loss.drop(real)
+    uniform = math.log(json.loads((run_folder("stories/lfa") / "config.json").read_text())["model"]["d_vocab"])
+
+    def span(some: pd.Series) -> str:
+        low, high = (f"{some[run]:.2f} (`{run.removeprefix('stories/')}`" for run in (some.idxmin(), some.idxmax()))
+        return f"{low}) to {high}"
+
+    says(
+        SHELF,
+        f"a uniform guess has {uniform:.2f} nats per token, and they have {span(others)})",
+        f"the {COUNT[len(real)]} {span(read)}; `python",
+        f"the other {COUNT[len(others)]} 6.5 M of the built-in stories alone",
+    )
+
+
+def within(row: Any, name: str, digits: int, opens: str = " (") -> str:
+    """+2.61 (1.52 to 3.70, the number with its sign, the ends as they are, what comes between as told."""
+    low, high = (bare(row[f"{name}_{end}"], digits) for end in ("low", "high"))
+    return f"{bare(row[name], digits, True)}{opens}{low} to {high}"
+
+
+def test_what_the_bundled_lfa_says() -> None:
+    found = table("bundled/coherence").set_index("relation")
+    whole, events = found.loc["all"], table("bundled/coherence-events").set_index("relation").loc["all"]
+    odds = [bare(whole[f"log_odds_{end}"], 2) for end in ("low", "high")]
+    share, chance = (
+        [f"{100 * one[name]:.1f}" for name in ("share", "share_low", "share_high")] for one in (whole, events)
+    )
+    says(
+        SHELF,
+        f"the right noun rather than the other in {share[0]} % ({share[1]} to {share[2]}) of {whole['n']:,} prompts",
+        f"(log-odds {bare(whole['log_odds'], 2, True)} nats, 95 % interval {odds[0]} to {odds[1]};",
+        f"{within(whole, 'due', 2, ' nats (')}, {whole['controls']:,} prompts; same command)",
+        f"{within(found.loc['tool-container'], 'due', 2)}) where the verb tells a tool from a container",
+        f"of agents and patients ({within(found.loc['agent-patient'], 'due', 2, ', ')})",
+        f"of what is possessed ({within(found.loc['possessor-possessed'], 'due', 2, ', ')}) it is not resolved",
+        f"{chance[0]} % of {events['n']:,} ({chance[1]} to {chance[2]}; `--suite story-events`)",
+    )
+    assert events["share_low"] < 0.5 < events["share_high"]
+    assert (found["due_low"] < 0).to_dict() == {
+        "all": False, "tool-container": False, "agent-patient": True, "possessor-possessed": True,
+    }  # fmt: skip
+
+
+def test_heads_that_look_at_the_right_noun() -> None:
+    found = table("bundled/coreference-stories-held-out").set_index("run")
+    found = found[(found["rule"] == "recency") & (found["halves"] == "both")]
+
+    def looks(run: str, over: str) -> tuple[str, str]:
+        """80.2 %, and 30.2 points over the rule (24.2 to 36.3, with what stands before the interval as told."""
+        row = found.loc[f"stories/{run}"]
+        points, low, high = (f"{100 * row[name]:.1f}" for name in ("difference", "ci_low", "ci_high"))
+        return f"{100 * row['top1']:.1f} %", f"{points} {over}{low} to {high}"
+
+    says(
+        SHELF,
+        "in {}, {}; `python".format(*looks("lfa", 'points over the rule "take the most recent" (')),
+        "`d-cas` has such a head ({}, {})".format(*looks("d-cas", "points over the rule, ")),
+        *(f"`{run}` ({', '.join(looks(run, 'over, '))})" for run in ("kromcanon-bf16", "canon", "dst-kron")),
+        f"`kromcanon-b2` has one that leads the rule by {looks('kromcanon-b2', 'points (')[1]};",
+    )
+    due = {run: GATE.loc[(f"stories/{run}", "copying")] for run in present("copying")}
+    of_the_gate = {run: within(due[run], "value", 3 if run in ("dst-kron", "kromcanon-b2") else 2, "|") for run in due}
+    says(
+        SHELF,
+        "all use the nouns: {} nats ({}), ".format(*of_the_gate["d-cas"].split("|")),
+        *("{} ({})".format(*of_the_gate[run].split("|")) for run in ("kromcanon-bf16", "canon", "dst-kron")),
+        "{}, {})".format(*of_the_gate["kromcanon-b2"].split("|")),
+        *(f"`{run}` ({of_the_gate[run].replace('|', ', ')})" for run in ("std-t", "std-t-rope", "llama")),
+    )
+    assert (found["ci_low"] > 0).all() and set(due) >= {run.removeprefix("stories/") for run in found.index}
+    assert COUNT[len(GATE.index.unique("run")) - len(due)] == "seven" and "The other seven show neither" in SHELF
+
+
+def test_without_that_head() -> None:
+    found = table("bundled/following").set_index("role")
+    whole, chosen, mean, above = (found.loc[role] for role in ("whole", "chosen", "mean", "above"))
+    assert whole["run"] == "dst-kron"
+    less, rest = bare(-chosen["change"]), bare(-mean["change"])
+    ends = [[bare(-one["ci_high"]), bare(-one["ci_low"])] for one in (chosen, above)]
+    says(
+        SHELF,
+        f"Without that head of `dst-kron`, {chosen['who']}, {less} nats less are ({ends[0][0]} to {ends[0][1]}; "
+        f"of {bare(whole['change'])} on the {whole['n']:,} prompts of ",
+        f"without another head of its layer {rest} on average (difference {ends[1][0]} to {ends[1][1]})",
+    )
+
+
+# ---- the ledger --------------------------------------------------------------------------------
+
+
+def test_claims_about_one_model() -> None:
+    rows = judged(HERE, RESULTS)
+    mine = rows[rows["result"].str.contains("bundled_claims/")]
+    n = mine["verdict"].value_counts()
+    assert "holds" not in n and n.sum() == len(mine)
+    said = (
+        f"of {len(mine)} rows none holds, {n['opposite']} is opposite (HDPL's latents are no bottleneck by the paper's "
+    )
+    said += (
+        f"own bound), {n['not resolved']} are not resolved, {n['other value']} have another value, {n['negligible']} "
+    )
+    said += (
+        f"are negligible, {n['phenomenon absent']} are absent, {n['cannot do the task']} are of tasks that the models"
+    )
+    says(SHELF, said)
+    assert 700 <= len(rows) <= 750 and "some 700, stands in a ledger" in SHELF
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in RESULTS.glob("*/README.md")))
+def test_every_folder_of_results_has_its_line(name: str) -> None:
+    assert f"[{name}]({name}/README.md)" in SHELF and Path(RESULTS / name / "README.md").is_file()
