@@ -242,7 +242,7 @@ def test_curves_are_those_of_the_runs_and_of_the_bundle_only_without_them(tmp_pa
     found = draw(figures_of("hdpl")["2"], Look(), tmp_path)
     drawn = {one.name: one for one in found.data}
     assert list(drawn["baseline (llama)"].x) == [0.5, 1] and np.allclose(drawn["baseline (llama)"].y, [5.2, 12.7 / 3])
-    sd = np.std([4.0, 4.3, 4.4], ddof=1)
+    sd = float(np.std([4.0, 4.3, 4.4], ddof=1))
     assert np.allclose(drawn["baseline (llama) ± sd"].y, [5.0, 12.7 / 3 - sd, 12.7 / 3 + sd, 5.4])
     assert list(drawn["baseline (llama) ± sd"].x) == [0.5, 1, 1, 0.5]
     assert {"hybrid (hdpl)", "hybrid (hdpl)+o=hdpl", "hybrid (hdpl)+o=hdpl ± sd"} <= set(drawn)

@@ -180,7 +180,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
         (["--scale", "tiny", "--train", "colour=red"], "unknown option of a grid 'colour'"),
         (["--scale", "tiny", "--train", "lr"], "give KEY=VALUE"),
         (["--scale", "tiny", "--out", "/proc/page"], "/proc/page"),
-        (["--scale", "tiny", "--train", "data=nowhere.txt"], "nowhere.txt"),
+        (["--scale", "tiny", "--seeds", "1", "--train", "data=nowhere.txt"], "nowhere.txt"),
     ):
         with pytest.raises(InputError, match=line):
             hdpl.main([*argv, "--folder", str(tmp_path / "runs")])
