@@ -24,7 +24,7 @@ def amplified(tables: Tables, look: Look) -> Any:
     """
     table = tables["amplification"]
     twins = (one for frozen in TABLE5 for one in (frozen, frozen.removesuffix(FROZEN)))
-    have = [one for one in dict.fromkeys([*twins, *table["preset"]]) if one in TABLE5 or one in set(table["preset"])]
+    have = list(dict.fromkeys([*twins, *table["preset"]]))
     gated = [one for one in have if GATE in one]
     open_twins = dict.fromkeys(one.replace(GATE, "") for one in gated)
     canvas = panels(look, ["(a) mixing", "(b) gates"], 2, 0.75, shared_yaxes=True, horizontal_spacing=0.06)
