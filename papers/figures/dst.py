@@ -27,7 +27,7 @@ def amplified(tables: Tables, look: Look) -> Any:
     have = list(dict.fromkeys([*twins, *table["preset"]]))
     gated = [one for one in have if GATE in one]
     open_twins = dict.fromkeys(one.replace(GATE, "") for one in gated)
-    canvas = panels(look, ["(a) mixing", "(b) gates"], 2, 0.75, shared_yaxes=True, horizontal_spacing=0.06)
+    canvas = panels(look, ["(a) mixing", "(b) gates"], 2, 0.95, shared_yaxes=True, horizontal_spacing=0.06)
     for col, shown in enumerate(([one for one in have if one not in gated], [*open_twins, *gated]), 1):
         for preset in shown:
             mean, i = table[table["preset"] == preset].groupby("alpha")["loss"].mean(), have.index(preset)
@@ -38,7 +38,7 @@ def amplified(tables: Tables, look: Look) -> Any:
                 canvas.add_scatter(x=list(PAPER_ALPHAS), y=list(TABLE5[preset]), name=f"{preset}, paper", **at,
                                    **look.points(i, paper=True))  # fmt: skip
     canvas.update_xaxes(title="α", type="log", tickvals=sorted({*PAPER_ALPHAS, *table["alpha"]}))
-    canvas.update_yaxes(title="validation loss, nats per token", col=1)
+    canvas.update_yaxes(title="loss, nats per token", col=1)
     return canvas
 
 
