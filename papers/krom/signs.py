@@ -134,9 +134,9 @@ def claims(factors: pd.DataFrame) -> pd.DataFrame:
         few = "undefined: one pair of seeds" if arm.n < 3 else ""
         of_arm = {"where": WHERE, "paper": NAN, "smallest": NAN}
         most = {"claim": f"{label(arm)}: most modules keep their sign", "quantity": "consistent", **of_arm}
-        ends = (x - 0.5 for x in (arm.share, arm.share_low, arm.share_high))
+        share, low, high = (x - 0.5 for x in (arm.share, arm.share_low, arm.share_high))
         p = float(stats.binomtest(arm.consistent, arm.modules, 0.5).pvalue)
-        rows.append(measured({**most, "printed": f"5 of {OF}"}, *ends, p, str(arm.n), ""))
+        rows.append(measured({**most, "printed": f"5 of {OF}"}, share, low, high, p, str(arm.n), ""))
         if few:
             instead[len(rows) - 1] = few
         mine = (modules[ARM] == [getattr(arm, name) for name in ARM]).all(axis=1) & (modules["module"] == LARGEST)
