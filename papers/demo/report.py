@@ -8,6 +8,7 @@ import pandas as pd
 
 from streamscope.interventions.ablate.measure import LOSS
 from streamscope.interventions.suppress.measure import CONTROLS, DRAWS, EFFECTS
+from streamscope.models.checkpoint import run_label
 from streamscope.models.provenance import pick_device, provenance
 from streamscope.papers.demo.html import write_page
 from streamscope.papers.demo.measure import Found, Subject, measure_run, open_runs
@@ -46,7 +47,7 @@ def _write_tables(out: Path, found: Sequence[tuple[Subject, Found]], about: dict
         table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
         table = table[["run", *(c for c in table if c != "run")]]
         known = {c: u for c, u in units[name.split("-")[0]].items() if c in table}
-        runs = {subject.name: str(subject.folder) for subject, _ in found}
+        runs = {subject.name: run_label(subject.folder) for subject, _ in found}
         write_table(table, out / f"{name}.parquet", units=known, about={**about, "runs": runs})
 
 

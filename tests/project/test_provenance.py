@@ -1,7 +1,10 @@
-"""The commit beside a result says whether the code differed from it."""
+"""The commit beside a result says whether the code differed from it, and names no path of the machine that made it."""
 
+import re
 import subprocess
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from streamscope.models.provenance import CHANGES
 
@@ -22,3 +25,16 @@ def test_changed_code_is_a_change_and_a_written_page_is_not(tmp_path: Path) -> N
     assert git(*CHANGES) == ""
     code.write_text("2")
     assert "code.py" in git(*CHANGES) and "page.md" not in git(*CHANGES)
+
+
+def test_no_published_table_names_a_path_of_the_machine_that_made_it() -> None:
+    root = Path(__file__).parents[2]
+    files = subprocess.run(
+        ["git", "ls-files", "results/*.parquet"], cwd=root, capture_output=True, text=True, check=True
+    )
+    names = files.stdout.split()
+    assert len(names) > 80
+    for name in names:
+        about = (pq.read_schema(root / name).metadata or {}).get(b"about", b"").decode()
+        assert about, f"{name} does not say what made it"
+        assert not (absolute := re.findall(r'"/[^"]+|"~[^"]*', about)), f"{name} names {absolute}"
