@@ -285,7 +285,11 @@ class Table:
             [bool(column.format) for column in columns],
             terminal.width if terminal.is_terminal or console is not None else 160,
         )  # fmt: skip
-        out = terminal if width == terminal.width else Console(width=width, file=terminal.file)
+        out = (
+            terminal
+            if width == terminal.width
+            else Console(width=width, file=terminal.file, force_jupyter=terminal.is_jupyter)
+        )
         for column, wide in zip(columns, given, strict=True):
             justify: Any = "right" if column.format else "left"
             grid.add_column(escape(column.title), justify=justify, overflow="fold", width=wide)
@@ -305,7 +309,7 @@ class Table:
 
     def __repr__(self) -> str:
         """As on the terminal; of a long table the first rows."""
-        written = Console(file=io.StringIO())
+        written = Console(file=io.StringIO(), force_jupyter=False)  # a notebook shows `_repr_html_`, once
         self._brief().print(written)
         return written.file.getvalue().rstrip("\n")  # type: ignore[attr-defined]
 

@@ -143,3 +143,14 @@ def test_batches_of_a_long_table_may_have_an_index_or_none() -> None:
     made = LongTable.of(batches, columns, most=2)
     assert made.frame["k"].tolist() == ["b", "c", "a", "b", "c"] and len(made.rows()) == 2
     assert list(made.frame) == ["k"]
+
+
+def test_a_notebook_shows_a_table_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There rich displays what is printed, whatever the file; the text of a table is no printing."""
+    shown: list[str] = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: shown.append(text))
+    one = table()
+    assert "a long title" in repr(one) and not shown
+    one.print()
+    assert any("a long title" in text for text in shown)
