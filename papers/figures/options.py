@@ -9,6 +9,8 @@ import tyro
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 """The result tables of the clone."""
+SINGLE = "single"
+"""Folder, below that of a page, of the tables that figures of single models are drawn of (`papers.scales.singles`)."""
 Format = Literal["svg", "pdf", "png", "html"]
 
 
@@ -21,7 +23,7 @@ class PaperFigure:
     draw: Callable[..., Any] | None = None
     """draw(tables by name, look) → a plotly figure; None where no result table has what it shows."""
     tables: tuple[str, ...] = ()
-    """FOLDER/NAME of results, without .parquet; under --tables NAME alone is looked for."""
+    """FOLDER/NAME of results, without .parquet; under --tables NAME alone is looked for, there and in `SINGLE`."""
     otherwise: tuple[str, ...] = ()
     """What it is drawn of, and says so, where one of `tables` is not there."""
     instead: str = ""
@@ -37,6 +39,8 @@ class OwnTable:
     """make(tables by name) → a DataFrame of text."""
     tables: tuple[str, ...]
     """FOLDER/NAME of results, without .parquet."""
+    otherwise: tuple[str, ...] = ()
+    """As of a figure."""
 
 
 @dataclass(frozen=True, kw_only=True)

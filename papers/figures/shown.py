@@ -16,7 +16,7 @@ from streamscope.papers.comparison.markdown import table as markdown
 from streamscope.papers.demo.html import Page, Section, Table, write_page
 from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
 from streamscope.papers.figures.look import Look
-from streamscope.papers.figures.options import RESULTS, OwnTable, PaperFigure
+from streamscope.papers.figures.options import RESULTS, SINGLE, OwnTable, PaperFigure
 from streamscope.probes.figures import check_figure, write_figure
 from streamscope.probes.tables import print_table
 
@@ -39,15 +39,15 @@ def own_tables(paper: str) -> dict[str, OwnTable]:
 
 
 def paths_of(figure: PaperFigure | OwnTable, folder: Path | None) -> list[Path]:
-    """The tables of a figure or table, shipped or of `folder`: its own, or those in their place where these alone are
-    there."""
+    """The tables of a figure or table, shipped or of `folder`: its own, there or among those of single models, or those
+    in their place; of the first set that is whole, else its own."""
 
-    def of(names: Sequence[str]) -> list[Path]:
+    def of(names: Sequence[str], below: str = "") -> list[Path]:
         files = [f"{name}.parquet" for name in names]
-        return [RESULTS / file if folder is None else folder / Path(file).name for file in files]
+        return [RESULTS / file if folder is None else folder / below / Path(file).name for file in files]
 
-    own, other = of(figure.tables), of(getattr(figure, "otherwise", ()))
-    return other if other and all(p.is_file() for p in other) and not all(p.is_file() for p in own) else own
+    sets = [of(figure.tables), *([] if folder is None else [of(figure.tables, SINGLE)]), of(figure.otherwise)]
+    return next((paths for paths in sets if paths and all(path.is_file() for path in paths)), sets[0])
 
 
 def read(figure: PaperFigure | OwnTable, what: str, folder: Path | None) -> dict[str, pd.DataFrame]:
@@ -80,11 +80,9 @@ def draw(figure: PaperFigure, look: Look, folder: Path | None = None) -> Any:
 
 def show(paper: str, options: Any) -> None:
     """Draw the figures, print the tables and write them where --out is given."""
+    check(paper, options)
     known, claims = figures_of(paper), claims_of(paper) if options.table else pd.DataFrame()
     printed = list(dict.fromkeys(claims["table"])) if len(claims) else []
-    for what, asked, there in (("figure", options.figure, list(known)), ("table", options.table, printed)):
-        if strange := [one for one in asked if one not in (ALL, LIST, *there)]:
-            raise unknown(f"{what} of {paper}", strange[0], [*there, ALL, LIST])
     if LIST in options.figure:
         print_table(listed(known), f"figures of {paper}")
     if LIST in options.table:
@@ -96,6 +94,19 @@ def show(paper: str, options: Any) -> None:
     if ALL in options.figure:
         numbers = drawable(known, options.tables)
     write(paper, {number: known[number] for number in dict.fromkeys(numbers)}, options)
+
+
+def check(paper: str, options: Any) -> None:
+    """Raises `InputError` for a figure or a table that the paper does not have."""
+    tables = list(dict.fromkeys(claims_of(paper)["table"])) if options.table else []
+    for what, asked, there in (("figure", options.figure, list(figures_of(paper))), ("table", options.table, tables)):
+        if strange := [one for one in asked if one not in (ALL, LIST, *there)]:
+            raise unknown(f"{what} of {paper}", strange[0], [*there, ALL, LIST])
+
+
+def asked(paper: str, numbers: Sequence[str]) -> list[PaperFigure]:
+    """The figures of these numbers; of `all` every one."""
+    return [one for number, one in figures_of(paper).items() if ALL in numbers or number in numbers]
 
 
 def drawable(known: Mapping[str, PaperFigure], folder: Path | None) -> list[str]:

@@ -30,21 +30,34 @@ Told = TypeVar("Told", bound=ScaleOptions)
 def at_scale(paper: str, options: Told) -> Iterator[Told]:
     """The options of a comparison: with --scale the runs that it trained, or the tables that it measured before.
 
-    Without --scale the options are those given. Figures that are asked for are drawn at the end, of the new tables.
-    Raises `InputError` for runs or tables beside --scale, with the line of a training that failed, and for figures of
-    runs whose tables go nowhere.
+    Without --scale the options are those given. Figures that are asked for are drawn at the end, of the new tables, and
+    of what single models are measured for (`singles`). Raises `InputError` for runs or tables beside --scale, with the
+    line of a training that failed, for figures that the paper does not have, before anything is trained, and for
+    figures of runs whose tables go nowhere.
     """
-    now = options
+    now, runs = options, options.runs
+    figures = isinstance(now, FigureOptions) and bool(now.figure or now.table)
+    if figures:
+        from streamscope.papers.figures.shown import check
+
+        check(paper, now)
     if options.scale is not None:
         from streamscope.papers.scales.measured import known, remember
         from streamscope.papers.scales.training import runs_of
 
-        now = known(runs_of(paper, options))
-    figures = isinstance(now, FigureOptions) and bool(now.figure or now.table)
+        trained = runs_of(paper, options)
+        now, runs = known(trained), trained.runs
     if figures and now.out is None:
         raise InputError("--figure and --table of runs are drawn of their tables: say with --out FOLDER where these go")
     yield now
     if now.scale is not None and now.runs:
         remember(now)
-    if figures:
+    if isinstance(now, FigureOptions) and figures:
+        from streamscope.papers.figures.shown import asked
+        from streamscope.papers.scales import singles
+
+        assert now.out is not None
+        if now.runs:
+            singles.forget(now.out)
+        singles.measure(paper, asked(paper, now.figure), runs, now.out, getattr(now, "device", "auto"))
         drawn(paper, replace(now, runs=(), tables=now.out))

@@ -1,0 +1,79 @@
+"""Figures of single models, drawn of runs: which run a command takes, that its tables are measured once, and where."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from streamscope.models.checkpoint import NAMES
+from streamscope.models.train import main as train
+from streamscope.papers import dst
+from streamscope.papers.claims.ledger import PAPERS
+from streamscope.papers.comparison.runs import opened
+from streamscope.papers.figures.options import RESULTS, SINGLE
+from streamscope.papers.figures.shown import asked, figures_of
+from streamscope.papers.scales import singles
+
+
+@pytest.fixture(scope="module")
+def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny runs of two steps: dst-kron as it is, with a frozen token stream, and of another seed."""
+    folder = tmp_path_factory.mktemp("singles")
+    for name, more in (("frozen-0", ["--set", "residual=frozen_token"]), ("1", ["--seed", "1"]), ("0", [])):
+        train(
+            ["dst-kron", "--data", str(corpus[0]), "--valid", str(corpus[1]), "--scale", "tiny", "--steps", "2",
+             "--batch-size", "2", "--sample-every", "0", *more, "--out", str(folder / name)]
+        )  # fmt: skip
+    return {path.name: path for path in folder.iterdir()}
+
+
+def test_a_command_takes_the_first_seed_of_the_plainest_run(runs: dict[str, Path]) -> None:
+    found = [opened(str(path), ["dst-kron"]) for path in runs.values()]
+    word = {name: str(path) for name, path in runs.items()}
+    assert singles.filled("probe {dst-kron} {dst-dense} --x 1", found) == ["probe", word["0"], "--x", "1"]
+    assert singles.filled("probe {dst-kron+residual.kind=frozen_token}", found) == ["probe", word["frozen-0"]]
+    assert singles.filled("probe {dst-kron*}", found) == ["probe", word["0"], word["1"]]
+    assert singles.filled("probe {dst-dense} --x 1", found) is None, "no run of any model that it names"
+    assert singles.filled("cluster --features a.parquet", found) == ["cluster", "--features", "a.parquet"]
+
+
+def test_they_are_measured_once_and_drawn(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third, fifth = asked("dst", ["3", "5"])
+    singles.measure("dst", [third], [str(runs["frozen-0"]), str(runs["0"])], tmp_path)
+    assert str(runs["0"]) in capsys.readouterr().out
+    table = pd.read_parquet(tmp_path / SINGLE / "routing-cells.parquet")
+    assert set(table["layer"]) == {*range(opened(str(runs["0"]), ["dst-kron"]).config["model"]["n_layers"])}
+    assert not (tmp_path / SINGLE / "coreference.parquet").exists(), "of figures that are asked for, alone"
+    dst.main(["--figure", "3", "--format", "html", "--tables", str(tmp_path), "--out", str(tmp_path / "drawn")])
+    assert (tmp_path / "drawn" / "dst-figure-3.html").is_file()
+
+    def never(*_: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(singles, "main_of", never)
+    singles.measure("dst", [third], [str(runs["0"])], tmp_path)
+    with pytest.raises(AssertionError, match="measured again"):
+        singles.measure("dst", [fifth], [str(runs["0"])], tmp_path)
+    singles.forget(tmp_path)
+    with pytest.raises(AssertionError, match="measured again"):
+        singles.measure("dst", [third], [str(runs["0"])], tmp_path)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_figure_of_single_models_has_its_commands(paper: str) -> None:
+    """They are those that made the shipped tables, of the bundled models."""
+    figures, commands = figures_of(paper), singles.singles(paper)
+    of_others = {
+        number for number, one in figures.items()
+        if any(name.split("/")[0] in ("bundled", "pls_modes") for name in one.tables)
+    }  # fmt: skip
+    assert set(commands) == of_others
+    readme = (RESULTS / "bundled" / "README.md").read_text(encoding="utf-8")
+    said = " ".join(f"{readme} {readme.replace('$m', 'pls')} {readme.replace('$m', 'c2')}".split())
+    for command in {one for some in commands.values() for one in some if not one.startswith("papers.modes")}:
+        plain = command.replace("{kromcanon+residual.b_res=-2.0}", "{kromcanon-b2}")
+        for name in NAMES:
+            plain = plain.replace(f"{{{name}}}", f"stories/{name}")
+        assert "{" not in plain and f"python -m {plain}" in said
