@@ -10,7 +10,7 @@ hyper-connection, a head gate, a Kronecker projection; a model without any has n
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -47,7 +47,47 @@ LOW_GATE = 0.1
 STILL = 0.05
 """‖H_res − I‖_F below which a module does not mix: a swap of 1 % in both of two factors."""
 
+PARTS = ("attn", "mlp")
+"""The branches of a layer, in their order."""
 Row = dict[str, Any]
+
+
+class Module(NamedTuple):
+    """A hyper-connection by its layer and the branch that it stands around."""
+
+    layer: int
+    part: str
+
+    @classmethod
+    def of(cls, path: str) -> "Module":
+        """The module of this name in the model, blocks.2.attn_hc."""
+        _, layer, name = path.split(".")
+        return cls(int(layer), name.removesuffix("_hc"))
+
+    @property
+    def label(self) -> str:
+        """The form used in columns: L2.attn."""
+        return f"L{self.layer}.{self.part}"
+
+    @property
+    def number(self) -> int:
+        """Its place in the order of writing, from 0."""
+        return len(PARTS) * self.layer + PARTS.index(self.part)
+
+    @property
+    def path(self) -> str:
+        """Its name in the model."""
+        return f"blocks.{self.layer}.{self.part}_hc"
+
+    @property
+    def entry(self) -> str:
+        """The hook where streams enter it."""
+        return f"blocks.{self.layer}.hook_streams_{'pre' if self.part == 'attn' else 'mid'}"
+
+    @property
+    def exit(self) -> str:
+        """The hook of the streams that it has mixed and written to."""
+        return f"blocks.{self.layer}.hook_streams_{'mid' if self.part == 'attn' else 'post'}"
 
 
 def connections(model: nn.Module) -> dict[str, HyperConnection]:

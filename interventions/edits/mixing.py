@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -20,36 +20,7 @@ from torch import Tensor
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import parse_parts
 from streamscope.models.hooks import Edit
-
-PARTS = ("attn", "mlp")
-"""The branches of a layer, in their order."""
-
-
-class Module(NamedTuple):
-    """A hyper-connection by its layer and the branch that it stands around."""
-
-    layer: int
-    part: str
-
-    @property
-    def label(self) -> str:
-        """The form used in columns: L2.attn."""
-        return f"L{self.layer}.{self.part}"
-
-    @property
-    def number(self) -> int:
-        """Its place in the order of writing, from 0."""
-        return len(PARTS) * self.layer + PARTS.index(self.part)
-
-    @property
-    def path(self) -> str:
-        """Its name in the model."""
-        return f"blocks.{self.layer}.{self.part}_hc"
-
-    @property
-    def entry(self) -> str:
-        """The hook where streams enter it."""
-        return f"blocks.{self.layer}.hook_streams_{'pre' if self.part == 'attn' else 'mid'}"
+from streamscope.models.mixing import PARTS, Module
 
 
 def parse_modules(specs: str | Sequence[str], n_layers: int) -> list[Module]:

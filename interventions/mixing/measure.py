@@ -11,7 +11,6 @@ from torch import Tensor
 
 from streamscope.interventions.edits.means import document_rows, hook_means
 from streamscope.interventions.edits.mixing import (
-    Module,
     average_streams,
     constant_coefficients,
     parse_modules,
@@ -21,7 +20,7 @@ from streamscope.interventions.edits.mixing import (
 from streamscope.interventions.mixing import Mixing
 from streamscope.interventions.observe.documents import NATS, PERCENT, document_losses
 from streamscope.models.hooks import Edits, edited_at
-from streamscope.models.mixing import connections, idle, unseen
+from streamscope.models.mixing import Module, connections, idle, unseen
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
 from streamscope.probes.documents import OpenDocuments
 from streamscope.probes.observations import Contrast, Estimates, Observations, joined

@@ -12,7 +12,7 @@ from torch import Tensor
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.layers.hyper_mixing import StochasticConnection, mix
-from streamscope.models.mixing import connections, idle, sigma2
+from streamscope.models.mixing import Module, connections, idle, sigma2
 from streamscope.models.readout import IGNORE
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
 from streamscope.probes.contraction import Contraction
@@ -30,8 +30,7 @@ APART = "nothing differs between the streams, with or without mixing"
 def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> Seen:
     """Cells: modules in the order in which they write; units: documents."""
     opened, modules = data[Documents], list(connections(model))
-    places = ("pre", "mid", "post")
-    read = [f"blocks.{i}.hook_streams_{place}" for i in range(model.config.n_layers) for place in places]
+    read = dict.fromkeys(hook for one in map(Module.of, modules) for hook in (one.entry, one.exit))
     documents, tokens_of = list[int](), list[np.ndarray]()
     sums: dict[str, list[np.ndarray]] = {name: [] for name in ("spread", "rank", "apart", "alone", "predicted")}
     for index, tokens, targets in progress(list(opened.batches())):
@@ -57,10 +56,9 @@ def seen_of(
 ) -> Seen:
     """The sums [modules, documents] as observations."""
     mixing, still = connections(model), idle(model)
-    names = [(int(i), part.removesuffix("_hc")) for _, i, part in (name.split(".") for name in mixing)]
     cells = pd.DataFrame([
-        {"after": f"L{i}.{part}", "module": m, "layer": i, "acts": "no" if name in still else "yes"}
-        for m, (name, (i, part)) in enumerate(zip(mixing, names, strict=True))
+        {"after": one.label, "module": one.number, "layer": one.layer, "acts": "no" if one.path in still else "yes"}
+        for one in map(Module.of, mixing)
     ])  # fmt: skip
     bound = all(isinstance(one, StochasticConnection) for one in mixing.values())
     seen = Seen({}, {}, {"title": f"{title_of(model)}: {title}, {int(tokens.sum()):,} tokens"})
@@ -82,10 +80,8 @@ def by_module(found: Mapping[str, Tensor], modules: list[str]) -> list[dict[str,
     """spread, rank, ‖X − X̄‖, ‖Y − Ȳ‖ and 1 − Π σ₂ at every position after each module."""
     rows: list[dict[str, Tensor]] = []
     written, kept = torch.zeros(()), None
-    for m, name in enumerate(modules):
-        layer = name.rsplit(".", 1)[0]
-        before, after = (found[f"{layer}.hook_streams_{place}"].double() for place in _around(m))
-        H = found[f"{name}.hook_res"].double()
+    for module in map(Module.of, modules):
+        before, after, H = (found[hook].double() for hook in (module.entry, module.exit, f"{module.path}.hook_res"))
         written = written + (after - mix(H, before))
         kept = H.new_ones(H.shape[:2]) if kept is None else kept * sigma2(H)
         p = torch.linalg.eigvalsh(after @ after.mT).clamp(min=0)  # squared singular values, of small matrices
@@ -96,11 +92,6 @@ def by_module(found: Mapping[str, Tensor], modules: list[str]) -> list[dict[str,
             "apart": apart, "alone": _apart(written), "predicted": 1 - kept,
         })  # fmt: skip
     return rows
-
-
-def _around(module: int) -> tuple[str, str]:
-    """Attention is module 2L, the FFN 2L + 1."""
-    return ("mid", "post") if module % 2 else ("pre", "mid")
 
 
 def _apart(X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T"]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from streamscope.interventions.edits.mixing import (
-    Module,
     average_streams,
     constant_coefficients,
     parse_modules,
@@ -25,7 +24,7 @@ from streamscope.interventions.mixing.measure import cells_of, constants_of
 from streamscope.models import build, load, preset
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
-from streamscope.models.mixing import connections
+from streamscope.models.mixing import Module, connections
 from streamscope.papers.krom.contraction import set_bias
 from streamscope.probes.contract import Documents
 from streamscope.probes.result import Result
