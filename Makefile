@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
 
 ROOMS := models probes interventions features papers benchmarks
-ZOO := lfa std-t d-cas cfm pls c2 dst-dense dst-kron llama hdpl gpt2 canon kromcanon kromcanon-b2 kromcanon-bf16 std-t-rope
+ZOO := lfa std-t d-cas cfm pls c2 dst-dense dst-kron llama hdpl gpt2 canon kromcanon kromcanon-b2 kromcanon-bf16 std-t-rope dst-ind dst-full-ind kromhc
 
 # Python compiles what is imported, when it is imported first: all 24,000 files at the install would take two minutes.
 export PYTHONDONTWRITEBYTECODE =

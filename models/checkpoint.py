@@ -40,7 +40,7 @@ DTYPES = ("fp32", "bf16")
 ZOO = Path(__file__).parent / "zoo"
 NAMES = (
     "lfa", "std-t", "d-cas", "cfm", "pls", "c2", "dst-dense", "dst-kron", "llama", "hdpl", "gpt2", "canon", "kromcanon",
-    "kromcanon-b2", "kromcanon-bf16", "std-t-rope",
+    "kromcanon-b2", "kromcanon-bf16", "std-t-rope", "dst-ind", "dst-full-ind", "kromhc",
 )  # fmt: skip
 
 WITH_SNAPSHOTS = ("lfa", "std-t-rope")

@@ -102,7 +102,8 @@ class Arguments(LaunchOptions):
     run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
     """Run folders, snapshots (runs/lfa@512, runs/lfa@all), hf:FOLDER, or the bundled stories/NAME: lfa, std-t,
     d-cas, cfm, pls, c2, dst-dense, dst-kron, llama, hdpl, gpt2, canon, kromcanon, kromcanon-b2,
-    kromcanon-bf16, std-t-rope; several make one table, with seeds as units and a curve over steps."""
+    kromcanon-bf16, std-t-rope, dst-ind, dst-full-ind, kromhc; several make one table, with seeds as units and a
+    curve over steps."""
     control: str | None = None
     """A control model of the same layers and heads: its numbers, and what the run has beyond them, unit by unit.
     RUN@all: each snapshot beside the control's of the same step."""

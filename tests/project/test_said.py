@@ -21,7 +21,8 @@ from tests.conftest import ROOT
 
 RESULTS = ROOT / "results"
 COUNT = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-         "thirteen", "fourteen", "fifteen", "sixteen")  # fmt: skip
+         "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+         "nineteen")  # fmt: skip
 
 
 def page(name: str) -> str:
