@@ -8,6 +8,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.t
 
 ROOMS := models probes interventions features papers benchmarks
 ZOO := lfa std-t d-cas cfm pls c2 dst-dense dst-kron llama hdpl gpt2 canon kromcanon kromcanon-b2 kromcanon-bf16 std-t-rope dst-ind dst-full-ind kromhc
+LONG := llama hdpl
 
 # Python compiles what is imported, when it is imported first: all 24,000 files at the install would take two minutes.
 export PYTHONDONTWRITEBYTECODE =
@@ -31,7 +32,7 @@ demo: $(STAMP)
 
 zoo: $(STAMP) # goes on where it was stopped; 45 minutes for each of 60 runs on one thread
 	$(BIN)/python -m models.grid results/specimens/zoo.toml --out runs/zoo
-	$(BIN)/python -m papers.zoo $(foreach name,$(ZOO),$(name)=runs/zoo/$(name)-s0) --out models/zoo
+	$(BIN)/python -m papers.zoo $(foreach name,$(ZOO),$(name)=runs/zoo/$(name)$(if $(filter $(name),$(LONG)),-long)-s0) --out models/zoo
 
 cards: $(STAMP)
 	$(BIN)/python -m papers.zoo $(ZOO:%=stories/%) --out models/zoo
