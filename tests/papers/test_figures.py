@@ -155,8 +155,8 @@ def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
 
 
 def test_the_bundled_tables_are_of_the_models_that_the_papers_compare() -> None:
-    """Not of other controls in their place: DST's dense twin, LFA's standard transformer."""
-    assert [one.text for one in draw(figures_of("dst")["5"], Look()).layout.annotations] == ["dst-kron", "dst-dense"]
+    """Not of others in their place: DST's Independent-Dense and its dense twin, LFA's standard transformer."""
+    assert [one.text for one in draw(figures_of("dst")["5"], Look()).layout.annotations] == ["dst-ind", "dst-dense"]
     drawn = {number: draw(figures_of("lfa")[number], Look()) for number in "56"}
     assert {one.name for one in drawn["6"].data} == {"LFA", "Std-T", "D-Cas", "CFM"}
     said = drawn["5"].layout.title.text.rpartition(": ")[2].split(", ")

@@ -40,12 +40,12 @@ def test_a_command_takes_the_first_seed_of_the_plainest_run(runs: dict[str, Path
 def test_they_are_measured_once_and_drawn(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    third, fifth = asked("dst", ["3", "5"])
+    third, fourth = asked("dst", ["3", "4"])
     singles.measure("dst", [third], [str(runs["frozen-0"]), str(runs["0"])], tmp_path)
     assert str(runs["0"]) in capsys.readouterr().out
     table = pd.read_parquet(tmp_path / SINGLE / "routing-cells.parquet")
     assert set(table["layer"]) == {*range(opened(str(runs["0"]), ["dst-kron"]).config["model"]["n_layers"])}
-    assert not (tmp_path / SINGLE / "coreference.parquet").exists(), "of figures that are asked for, alone"
+    assert not (tmp_path / SINGLE / "amplify-picture.parquet").exists(), "of figures that are asked for, alone"
     dst.main(["--figure", "3", "--format", "html", "--tables", str(tmp_path), "--out", str(tmp_path / "drawn")])
     assert (tmp_path / "drawn" / "dst-figure-3.html").is_file()
 
@@ -55,7 +55,7 @@ def test_they_are_measured_once_and_drawn(
     monkeypatch.setattr(singles, "main_of", never)
     singles.measure("dst", [third], [str(runs["0"])], tmp_path)
     with pytest.raises(AssertionError, match="measured again"):
-        singles.measure("dst", [fifth], [str(runs["0"])], tmp_path)
+        singles.measure("dst", [fourth], [str(runs["0"])], tmp_path)
     singles.forget(tmp_path)
     with pytest.raises(AssertionError, match="measured again"):
         singles.measure("dst", [third], [str(runs["0"])], tmp_path)
