@@ -4,7 +4,7 @@
     python -m interventions.latents runs/hdpl --at L2.v *.up --scale 0 0.5 2 --out latents.parquet
     python -m interventions.latents runs/hdpl --at L2.v --dims 3 7 --clamp -2 0 2 --text "Lily had a red"
     python -m interventions.latents runs/hdpl --at L2.v --each --clamp 0
-    python -m interventions.latents runs/hdpl --text "Lily had a red" --source "Leo found a big" --blend 0 0.5 1
+    python -m interventions.latents runs/hdpl --text "Lily had a red" --source "Tim found a big" --blend 0 0.5 1
     python -m interventions.latents runs/hdpl --control stories/hdpl  beside another model with the same projections
 
 --scale multiplies z, --clamp sets it, --blend moves it towards the z of another prompt at the same positions: 1 swaps,
