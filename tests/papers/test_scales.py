@@ -53,8 +53,8 @@ def test_all_papers_share_a_folder(scale: str, tmp_path: Path) -> None:
 
 
 def test_the_scale_of_the_bundle_is_the_recipe_of_the_specimens(tmp_path: Path) -> None:
-    """What papers take as their preset is, is one of the bundled models; the bundled gpt2 has learned positions, and the bundled llama and
-    hdpl are trained twice as long."""
+    """What papers take as their preset is, is one of the bundled models; the bundled gpt2 has learned positions, and
+    the bundled llama and hdpl are trained twice as long."""
     bundle = begin(cells_of(read_grid(SPECIMENS)), tmp_path)
     theirs = {paper: set(begin(cells(paper, "zoo", 1), tmp_path)) & set(bundle) for paper in ORDER}
     assert {paper: sorted(cell.name for cell in found) for paper, found in theirs.items()} == {

@@ -230,10 +230,11 @@ def test_real_stories() -> None:
     seen = pd.Series({run: opened(run, list(PRESETS)).tokens_seen for run in loss.index})
     says(
         SHELF,
-        f"a uniform guess has {uniform:.2f} nats per token, and `dst-kron`, which never saw any, has {others.iloc[0]:.2f}",
+        f"a uniform guess has {uniform:.2f} nats per token, and `dst-kron`, which never saw any, has "
+        f"{others.iloc[0]:.2f}",
         f"the {COUNT[len(real)]} {span(read)}; `python",
-        f"{COUNT[sum(seen == 11_980_800)]} saw 12.0 M tokens of built-in stories and real TinyStories, `llama` and `hdpl` "
-        "24.0 M, `dst-kron` 6.5 M of the built-in stories alone.",
+        f"{COUNT[sum(seen == 11_980_800)]} saw 12.0 M tokens of built-in stories and real TinyStories, `llama` and "
+        "`hdpl` 24.0 M, `dst-kron` 6.5 M of the built-in stories alone.",
     )
     assert list(seen[seen == 23_961_600].index) == ["stories/llama", "stories/hdpl"]
 
