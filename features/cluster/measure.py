@@ -173,6 +173,10 @@ def placed(found: Features, umap: bool) -> pd.DataFrame:
     return labels
 
 
+APART = "Graph is not fully connected"
+"""How a warning in UMAP begins where no chain of neighbours joins groups of points, as of a model of few modes."""
+
+
 def _umap(seed: int) -> Any:
     """UMAP as PLS C.4 has it, for display; imported only here, for it compiles at its first start."""
     try:
@@ -188,8 +192,13 @@ def _place(umap: Any, labels: pd.DataFrame, z: np.ndarray, vector: np.ndarray) -
     """Add columns x and y, each distinct vector placed once; or say why there are none."""
     if len(z) <= umap.n_neighbors:
         return f"; no map: {len(z)} distinct vectors, it needs more than {umap.n_neighbors}"
-    labels[["x", "y"]] = umap.fit_transform(z)[vector].astype("float32")
-    return ""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        labels[["x", "y"]] = umap.fit_transform(z)[vector].astype("float32")
+    others = [one for one in said if APART not in str(one.message)]
+    for one in others:
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return "" if len(others) == len(said) else "; on the map nothing joins some groups: where these lie means nothing"
 
 
 # ---- shares of tokens --------------------------------------------------------------------------

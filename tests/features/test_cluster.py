@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from streamscope.features.cluster import Cluster, main
+from streamscope.features.cluster.measure import _place, _umap
 from streamscope.features.extract import Extract
 from streamscope.features.tables import FeatureTables
 from streamscope.models.errors import InputError
@@ -245,6 +246,15 @@ def test_constant_columns_are_left_out_and_named(tmp_path: Path) -> None:
     summary = result.table("summary").frame.iloc[0]
     assert summary["columns"] == len(NAMES) - 1 and summary["constant"] == 1
     assert result.about["constant"] == ["kappa"]
+
+
+def test_groups_that_nothing_joins_are_told_of() -> None:
+    """Eight groups far apart, of which UMAP warns, and one group, of which it does not."""
+    rng, labels = np.random.default_rng(0), pd.DataFrame(index=range(160))
+    apart = np.concatenate([rng.normal(0, 0.01, (20, 5)) + 1000 * j for j in range(8)])
+    assert "nothing joins some groups" in _place(_umap(0), labels, apart, np.arange(160))
+    assert labels[["x", "y"]].notna().all(axis=None)
+    assert _place(_umap(0), labels, rng.normal(0, 1, (160, 5)), np.arange(160)) == ""
 
 
 def test_without_umap_learn_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
