@@ -30,7 +30,7 @@ demo: $(STAMP)
 	$(BIN)/python -m models.train lfa --data stories:0:2000 --tokenizer stories/d-cas --scale zoo --steps 120 --out runs/demo/lfa
 	$(BIN)/python -m papers.demo stories/d-cas runs/demo/lfa --out runs/demo/page
 
-zoo: $(STAMP) # goes on where it was stopped; 45 minutes for each of 60 runs on one thread
+zoo: $(STAMP) # goes on where it was stopped; 45 minutes for each of 57 runs on one thread, llama and hdpl twice that
 	$(BIN)/python -m models.grid results/specimens/zoo.toml --out runs/zoo
 	$(BIN)/python -m papers.zoo $(foreach name,$(ZOO),$(name)=runs/zoo/$(name)$(if $(filter $(name),$(LONG)),-long)-s0) --out models/zoo
 

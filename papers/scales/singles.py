@@ -26,16 +26,19 @@ def singles(paper: str) -> dict[str, list[str]]:
 def measure(paper: str, figures: Sequence[PaperFigure], runs: Sequence[str], out: Path, device: str = "auto") -> None:
     """Write into OUT/single the tables of those of `figures` that describe single models, where they are not there.
 
-    A model of which there is no run is left out of a command, and a command without any model is not called: what is
-    drawn of its table is then missing, which whoever draws it says. Raises `InputError` as the commands do.
+    A model of which there is no run is left out of a command, which is said, and a command without any model is not
+    called: what is drawn of its table is then missing, which whoever draws it says. Raises `InputError` as the commands
+    do.
     """
     known, folder = singles(paper), out / SINGLE
     wanted = [f for f in figures if f.number in known and not all(path.is_file() for path in tables_of(f, out))]
     commands = dict.fromkeys(command for figure in wanted for command in known[figure.number])
     found = [opened(run, list(PRESETS)) for run in runs] if commands else []
     for command in commands:
-        words = filled(command, found)
-        if words is None:
+        words, lost = filled(command, found)
+        if lost:
+            print(f"{paper}, figures of single models: no run of {', '.join(lost)} for python -m {command.split()[0]}")
+        if not words:
             continue
         print(f"{paper}, figures of single models: python -m {' '.join(words)}, in {folder}")
         module, *argv = words
@@ -60,12 +63,14 @@ def main_of(module: str) -> Callable[[Sequence[str]], None]:
     return found
 
 
-def filled(command: str, runs: Sequence[Run]) -> list[str] | None:
-    """The words of a command with run folders in place of its models; None where it names models and has a run of none.
+def filled(command: str, runs: Sequence[Run]) -> tuple[list[str], list[str]]:
+    """(the words of a command with run folders in place of its models, the models of which there is no run).
+
+    No words where it names models and there is a run of none.
 
     Of a preset it is the run of the first seed that differs from the preset in the fewest fields, the first of several.
     """
-    words, named, given = [], 0, 0
+    words, lost, given = list[str](), list[str](), 0
     for word in command.split():
         found = MODEL.fullmatch(word)
         if not found:
@@ -78,6 +83,6 @@ def filled(command: str, runs: Sequence[Run]) -> list[str] | None:
             fewest = min((len(overrides(run)) for run in mine), default=0)
             mine = [run for run in mine if len(overrides(run)) == fewest]
         mine = sorted(mine, key=lambda run: run.seed)[: None if found["all"] else 1]
-        named, given = named + 1, given + len(mine)
+        lost, given = lost + [word.strip("{*}")] * (not mine), given + len(mine)
         words += [str(run.folder) for run in mine]
-    return None if named and not given else words
+    return [] if lost and not given else words, lost

@@ -30,11 +30,14 @@ def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
 def test_a_command_takes_the_first_seed_of_the_plainest_run(runs: dict[str, Path]) -> None:
     found = [opened(str(path), ["dst-kron"]) for path in runs.values()]
     word = {name: str(path) for name, path in runs.items()}
-    assert singles.filled("probe {dst-kron} {dst-dense} --x 1", found) == ["probe", word["0"], "--x", "1"]
-    assert singles.filled("probe {dst-kron+residual.kind=frozen_token}", found) == ["probe", word["frozen-0"]]
-    assert singles.filled("probe {dst-kron*}", found) == ["probe", word["0"], word["1"]]
-    assert singles.filled("probe {dst-dense} --x 1", found) is None, "no run of any model that it names"
-    assert singles.filled("cluster --features a.parquet", found) == ["cluster", "--features", "a.parquet"]
+    for command, words, lost in (
+        ("probe {dst-kron} {dst-dense} --x 1", ["probe", word["0"], "--x", "1"], ["dst-dense"]),
+        ("probe {dst-kron+residual.kind=frozen_token}", ["probe", word["frozen-0"]], []),
+        ("probe {dst-kron*}", ["probe", word["0"], word["1"]], []),
+        ("probe {dst-dense} --x 1", [], ["dst-dense"]),
+        ("cluster --features a.parquet", ["cluster", "--features", "a.parquet"], []),
+    ):
+        assert singles.filled(command, found) == (words, lost)
 
 
 def test_they_are_measured_once_and_drawn(
@@ -56,6 +59,9 @@ def test_they_are_measured_once_and_drawn(
     singles.measure("dst", [third], [str(runs["0"])], tmp_path)
     with pytest.raises(AssertionError, match="measured again"):
         singles.measure("dst", [fourth], [str(runs["0"])], tmp_path)
+    capsys.readouterr()
+    singles.measure("dst", asked("dst", ["5"]), [str(runs["0"])], tmp_path)
+    assert "no run of dst-ind, dst-dense for python -m probes.coreference" in capsys.readouterr().out
     singles.forget(tmp_path)
     with pytest.raises(AssertionError, match="measured again"):
         singles.measure("dst", [third], [str(runs["0"])], tmp_path)
