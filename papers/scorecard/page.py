@@ -27,7 +27,7 @@ UNITS = {
     "runs": {**_NUMBERS, "n": "cases, documents, heads or pairs"},
     "arms": {**_NUMBERS, "n": "training seeds"},
     "between": {"eta2": "share of the variance over runs", "runs": "runs", "arms": "arms", "p": "p", "p_holm": "p"},
-    "against": {**_NUMBERS, "n": "pairs of seeds", "p": "p", "p_holm": "p"},
+    "against": {**_NUMBERS, "n": "pairs of seeds", "df": "degrees of freedom", "p": "p", "p_holm": "p"},
 }
 LEVEL = 0.05
 
@@ -71,27 +71,41 @@ def _luck(report: Scorecard) -> list[str]:
 
 def _conclusions(report: Scorecard) -> str:
     between, arms = report.tables["between"], report.tables["arms"]
-    lines = []
-    for r in between[between["p_holm"] <= LEVEL].to_dict("records"):
-        of = arms[(arms["quantity"] == r["quantity"]) & arms["mean"].notna()]
-        ends = [of.loc[of["mean"].idxmax()], of.loc[of["mean"].idxmin()]]
-        said = [f"{one['arm']} {_value(one)}" for one in ends]
-        lines.append(
-            f"- `{r['quantity']}` ({r['unit']}) differs between architectures: {r['eta2']:.0%} of its variance over "
-            f"{r['runs']} runs, {probability(r['p_holm'])}; most {said[0]}, least {said[1]}."
-        )
     against = report.tables["against"]
-    resolved = against[against["p_holm"] <= LEVEL] if len(against) else against
-    for r in resolved.to_dict("records"):
-        side = "more" if r["mean"] > 0 else "less"
-        of = f"{number(abs(r['mean']), r['unit'])} ({interval(r['ci_low'], r['ci_high'], r['unit'])})"
-        lines.append(f"- {r['arm']} has {of} {side} `{r['quantity']}` than {r['control']} over {r['n']} seeds.")
+    lines = []
+    for name, one in report.tables["runs"].groupby("quantity", sort=False):
+        said = [_differs(r, arms) for r in _resolved(between, name)]
+        found = sorted(_resolved(against, name), key=lambda r: -abs(r["mean"]))
+        if said or found:
+            lines.append(f"- `{name}` ({one['unit'].iloc[0]}) {said[0] if said else ''}".rstrip())
+        for side, sign in (("more", 1), ("less", -1)):
+            if own := [_apart(r) for r in found if r["mean"] * sign > 0]:
+                lines.append(f"    - {side} than {report.control}: {'; '.join(own)}.")
     tested = int(between["p"].notna().sum()), int(against["p"].notna().sum()) if len(against) else 0
     lines.append(
         f"- {tested[0]} quantities were tested between architectures and {tested[1]} differences to {report.control}, "
         "each family corrected by Holm; what is not named above is not resolved."
     )
     return "## Conclusions\n\n" + "\n".join(lines)
+
+
+def _resolved(table: Any, name: Any) -> list[dict[Any, Any]]:
+    return table[(table["quantity"] == name) & (table["p_holm"] <= LEVEL)].to_dict("records") if len(table) else []
+
+
+def _differs(r: dict[Any, Any], arms: Any) -> str:
+    of = arms[(arms["quantity"] == r["quantity"]) & arms["mean"].notna()]
+    most, least = of.loc[of["mean"].idxmax()], of.loc[of["mean"].idxmin()]
+    return (
+        f"differs between architectures: {r['eta2']:.0%} of its variance over {r['runs']} runs, "
+        f"{probability(r['p_holm'])}; most {most['arm']} {_value(most)}, least {least['arm']} {_value(least)}."
+    )
+
+
+def _apart(r: dict[Any, Any]) -> str:
+    """How far an arm is from the control, without the sign."""
+    low, high = sorted((abs(r["ci_low"]), abs(r["ci_high"])))
+    return f"{r['arm']} by {number(abs(r['mean']), r['unit'])} ({interval(low, high, r['unit'])}, {r['n']} seeds)"
 
 
 def _value(one: Any) -> str:

@@ -15,7 +15,9 @@ from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.papers import scorecard
 from streamscope.papers.comparison.rows import Rows
+from streamscope.papers.comparison.seeds import paired
 from streamscope.papers.scales.training import cells
+from streamscope.papers.scorecard.contrasts import contrasts, pooled
 from streamscope.papers.scorecard.figure import figure
 from streamscope.papers.scorecard.measure import Settings, _streams, given_back
 from streamscope.papers.scorecard.page import page, write
@@ -23,7 +25,6 @@ from streamscope.papers.scorecard.report import (
     Scorecard,
     again,
     between,
-    contrasts,
     control,
     eta2,
     judged,
@@ -108,14 +109,54 @@ def test_p_is_uniform_where_nothing_is_between_arms() -> None:
 
 
 def test_differences_to_the_control_are_paired_by_seed() -> None:
+    """`luck` spreads alike in all arms, so all decide; `odd` does not, and there the two arms decide alone."""
     rows = planted()
-    found = contrasts(rows, ARMS[0]).set_index(["arm", "quantity"])
+    rng = np.random.default_rng(3)
+    odd = rows[rows["quantity"] == "luck"].assign(quantity="odd")
+    odd["value"] = [(100.0 if arm == "cfm" else 0.01) * rng.normal() for arm in odd["preset"]]
+    found = contrasts(pd.concat([rows, odd], ignore_index=True), ARMS[0]).set_index(["arm", "quantity"])
     by = rows[rows["quantity"] == "apart"].pivot_table(index="seed", columns="preset", values="value")
     gaps = by["cfm"] - by[ARMS[0]]
     assert found.loc[("cfm", "apart"), "mean"] == pytest.approx(gaps.mean())
-    assert found.loc[("cfm", "apart"), "sd"] == pytest.approx(gaps.std())
     assert found.loc[("cfm", "apart"), "p_holm"] < 0.05 < found.loc[("lfa", "luck"), "p_holm"]
-    assert ARMS[0] not in set(contrasts(rows, ARMS[0])["arm"])
+    assert set(found["control"]) == {ARMS[0]} and ARMS[0] not in found.index.get_level_values("arm")
+    alone = odd.pivot_table(index="seed", columns="preset", values="value")
+    gaps = alone["lfa"] - alone[ARMS[0]]
+    assert found.loc[("lfa", "odd"), "sd"] == pytest.approx(gaps.std()) and found.loc[("lfa", "odd"), "df"] == 3
+    assert "do not spread alike" in found.loc[("lfa", "odd"), "spread"]
+    assert found.loc[("lfa", "same"), "spread"] == "two arms: some have no spread"
+    assert np.isnan(found.loc[("lfa", "same"), "p"]) and "without spread" in found.loc[("lfa", "same"), "undefined"]
+
+
+def test_the_spread_of_all_arms_is_that_of_an_analysis_of_variance() -> None:
+    """Beside sums of squares by hand: SS_total − SS_arm − SS_seed over (arms − 1)(seeds − 1)."""
+    rows = planted().query("quantity == 'luck'")
+    x = rows.pivot_table(index="preset", columns="seed", values="value").to_numpy()
+    rest = x - x.mean(1, keepdims=True) - x.mean(0, keepdims=True) + x.mean()
+    s, free, spread = pooled(rows)
+    assert (free, spread) == (6, "all arms")
+    assert s == pytest.approx(np.sqrt((rest**2).sum() / 6), abs=1e-12)
+    lost = rows.copy()
+    lost.iloc[0, lost.columns.get_loc("value")] = np.nan
+    assert pooled(lost)[1] == 5, "a run without the quantity is a degree of freedom less"
+    assert pooled(rows[rows["seed"] == 0])[1:] == (0, "two arms")
+
+
+def test_differences_to_the_control_keep_their_error_rate_and_find_what_two_arms_cannot() -> None:
+    """Ten arms of three seeds, 200 times: intervals hold what is true; 3 sd are found, which few pairs would show."""
+    rng, held, found, alone = np.random.default_rng(5), 0, 0, 0
+    arms = [f"arm{i}" for i in range(10)]
+    for _ in range(200):
+        at = np.array([0.0] * 9 + [3.0])
+        x = at[:, None] + rng.normal(size=(1, 3)) + rng.normal(size=(10, 3))
+        rows = [{"preset": arms[a], "seed": s, "quantity": "x", "unit": "nats", "undefined": "", "value": x[a, s]}
+                for a in range(10) for s in range(3)]  # fmt: skip
+        of = contrasts(pd.DataFrame(rows), arms[0]).set_index("arm")
+        held += ((of["ci_low"] <= at[1:]) & (at[1:] <= of["ci_high"])).sum()
+        found += of.loc["arm9", "p"] <= 0.05
+        alone += paired(pd.DataFrame(rows), "x", "arm9", "arm0")["p"] <= 0.05
+    assert 0.93 <= held / 1800 <= 0.97
+    assert found > 0.85 * 200 and alone < 0.65 * 200
 
 
 def test_written_and_judged_again(tmp_path: Path) -> None:
@@ -132,7 +173,7 @@ def test_written_and_judged_again(tmp_path: Path) -> None:
     )  # fmt: skip
     write(report, figure(report.tables), tmp_path, "none", False)
     text = (tmp_path / "README.md").read_text()
-    assert "lfa has 1.0" in text and "more `apart` than std-t+positions=rope over 3 seeds" in text
+    assert "more than std-t+positions=rope: lfa by 1.0" in text and ", 3 seeds)" in text
     assert "`luck`" not in text.split("## Table")[0].split("## Conclusions")[1]
     assert "Recipes differ in `training.optimizer`: " in text and '"muon": std-t+positions=rope' in text
     read = again(tmp_path)
@@ -201,7 +242,7 @@ def test_speed_is_that_of_the_log_and_no_verdict_rests_on_it(tmp_path: Path) -> 
     both = planted().replace({"quantity": {"apart": "speed"}})
     judgement = between(both).set_index("quantity").loc["speed"]
     assert np.isnan(judgement["p"]) and np.isnan(judgement["eta2"]) and "of the machine" in judgement["undefined"]
-    assert set(contrasts(both, ARMS[0])["quantity"]) == {"luck", "same", "never"}
+    assert set(contrasts(both, ARMS[0], ("speed",))["quantity"]) == {"luck", "same", "never"}
 
 
 @pytest.mark.slow
