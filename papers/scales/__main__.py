@@ -29,8 +29,8 @@ from streamscope.papers.scales.training import ORDER, Paper, all_cells
 class Options(LaunchOptions):
     """Arguments of `python -m papers.scales`."""
 
-    scale: Annotated[Literal["tiny", "zoo", "small", "paper"], tyro.conf.Positional]
-    """Of the models: as small as a test, as the bundled ones, of width 192, or as printed."""
+    scale: Annotated[Literal["tiny", "eighth", "zoo", "small", "paper"], tyro.conf.Positional]
+    """As small as a test; as the bundled models with an eighth of their tokens; as these; of width 192; as printed."""
     papers: tuple[Paper, ...] = ORDER
     """Whose models; the scorecard has every architecture."""
     seeds: Count | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.grid import Cell, begin, cells_of, changed, read_grid, reopen, work
@@ -31,7 +31,7 @@ def cells(paper: str, scale: str, seeds: int | None = None, given: Sequence[str]
     shared, grid = read_grid(PAPERS / "scales" / "scales.toml"), read_grid(PAPERS / paper / "grid.toml")
     if scale not in shared:
         raise unknown("scale", scale, list(shared))
-    train = {"scale": scale, **shared[scale], **grid.get("scales", {}).get(scale, {})}
+    train = _recipe(shared, grid.get("scales", {}), scale)
     arms = [dict(arm) for arm in grid["arms"]]
     mine = [arm for arm in arms if scale in arm.pop("scales", (scale,))]
     most = seeds or grid["seeds"]
@@ -39,6 +39,16 @@ def cells(paper: str, scale: str, seeds: int | None = None, given: Sequence[str]
     found = cells_of({"train": train, "parts": parts})
     names = [c.name if c.name.startswith(f"{paper}-") else f"{paper}-{c.name}" for c in found]
     return [replace(changed(cell, given), name=name) for name, cell in zip(names, found, strict=True)]
+
+
+def _recipe(shared: dict[str, Any], own: dict[str, Any], scale: str) -> dict[str, Any]:
+    """Options of the trainings at a scale: what all papers share, then the paper's own.
+
+    A scale that is `like` another has its recipe, and its size of models, but for what it says itself.
+    """
+    told = dict(shared[scale])
+    size = told.pop("like", scale)
+    return {"scale": size, **shared[size], **own.get(size, {}), **told, **own.get(scale, {})}
 
 
 def all_cells(papers: Sequence[str], scale: str, seeds: int | None = None, given: Sequence[str] = ()) -> list[Cell]:

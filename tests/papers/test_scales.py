@@ -14,7 +14,7 @@ from streamscope.papers import dst, hdpl, krom, lfa, pls
 from streamscope.papers.scales.__main__ import main as train_all
 from streamscope.papers.scales.training import ORDER, all_cells, cells
 
-SCALES = ("tiny", "zoo", "small", "paper")
+SCALES = ("tiny", "eighth", "zoo", "small", "paper")
 COMMANDS = {"dst": dst.main, "hdpl": hdpl.main, "krom": krom.main, "lfa": lfa.main, "pls": pls.main}
 SPECIMENS = Path(__file__).resolve().parents[2] / "results" / "specimens" / "zoo.toml"
 
@@ -26,7 +26,8 @@ def test_the_runs_of_a_paper(paper: str, scale: str) -> None:
     seeds = [cell.argv[cell.argv.index("--seed") + 1] for cell in found]
     assert seeds == sorted(seeds), "a seed is whole before the next begins"
     assert seeds.count("0") == seeds.count("1") == len(found) / 2
-    assert all(cell.argv[cell.argv.index("--scale") + 1] == scale for cell in found)
+    size = "zoo" if scale == "eighth" else scale
+    assert all(cell.argv[cell.argv.index("--scale") + 1] == size for cell in found)
     presets = {cell.argv[0] for cell in found}
     assert (
         presets
@@ -46,7 +47,9 @@ def test_all_papers_share_a_folder(scale: str, tmp_path: Path) -> None:
     wanted = all_cells(ORDER, scale)
     found = begin(wanted, tmp_path)
     assert len(found) == len(wanted)
-    assert (len(set(found)) < len(wanted)) == (scale in ("zoo", "small")), "elsewhere each paper has its own recipe"
+    assert (len(set(found)) < len(wanted)) == (scale in ("eighth", "zoo", "small")), (
+        "elsewhere each paper has its own recipe"
+    )
     seeds = [int(cell.argv[-1]) for cell in wanted]
     assert seeds == sorted(seeds) and max(seeds) == 4, "PLS has five"
     assert begin(wanted, tmp_path) == found
@@ -126,6 +129,23 @@ def test_dst_has_the_mode_of_every_table_and_two_beginnings_of_its_kronecker_mod
         assert began != {(other, other)} and {one.init.embed.kind for one in others} == {other}
         assert {one.residual.kind for one in others} == {"frozen_token", "token_factor"} and len(others) == 2
         assert {one.name for one in others} == {"dst-kron"}
+
+
+def test_an_eighth_is_the_recipe_of_the_bundle_with_an_eighth_of_its_steps() -> None:
+    """Of every paper, in the order of its arms, but for how often HDPL's are evaluated."""
+    for paper in ORDER:
+        long = {cell.name: cell.argv for cell in cells(paper, "zoo", 1)}
+        short = {cell.name: cell.argv for cell in cells(paper, "eighth", 1)}
+        assert long.keys() <= short.keys() and list(long) == [name for name in short if name in long]
+        for name in long:
+            pairs = zip(long[name], short[name], strict=True)
+            changes = {long[name][i - 1] for i, (a, b) in enumerate(pairs) if a != b}
+            assert changes == {"--phases", "--eval-every"} if paper == "hdpl" else {"--phases"}
+    steps = [
+        [part.split(":")[0] for part in argv[argv.index("--phases") + 1].split(",")]
+        for argv in (long[name], short[name])
+    ]
+    assert [int(a) / int(b) for a, b in zip(*steps, strict=True)] == [8, 8, 8]
 
 
 def test_options_given_replace_those_of_the_recipe() -> None:
