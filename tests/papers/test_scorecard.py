@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from streamscope.models import load
 from streamscope.models.checkpoint import run_folder
+from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.papers import scorecard
@@ -205,13 +207,23 @@ def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
         control(open_runs(["stories/lfa"]), "std-t")
 
 
-def test_its_grid_has_every_preset_and_one_rule() -> None:
-    from streamscope.models.config.presets import PRESETS
+@pytest.mark.parametrize("scale", ["eighth", "zoo", "small"])
+def test_its_grid_has_every_preset_and_one_rule(scale: str) -> None:
+    """The recipe as training takes it, and how weights begin: what a preset has of its own is overruled as well."""
+    from streamscope.models.config.presets import PRESETS, preset
+    from streamscope.models.config.serialization import parse_set, to_dict
+    from streamscope.models.training.config import Options, with_recipe
 
-    found = cells("scorecard", "zoo", 1)
+    found = cells("scorecard", scale, 1)
     assert {cell.argv[0] for cell in found} == set(PRESETS)
-    recipes = {tuple(w for w in cell.argv[1:] if w.startswith(("init.", "adamw")) or w[:1].isdigit()) for cell in found}
-    assert len(recipes) == 1
+    rules = set()
+    for cell in found:
+        name, *words = cell.argv
+        options = parse(Options, [name, *words], "")
+        size = options.scale
+        init = to_dict(preset(name, size, **parse_set(list(options.set))))["init"]
+        rules.add(json.dumps([asdict(with_recipe(options.training, name, size)), init], sort_keys=True, default=str))
+    assert len(rules) == 1
 
 
 def test_every_kind_of_residual_stream_has_an_arm_with_head_gates() -> None:
