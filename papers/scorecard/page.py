@@ -98,7 +98,7 @@ def _differs(r: dict[Any, Any], arms: Any) -> str:
     most, least = of.loc[of["mean"].idxmax()], of.loc[of["mean"].idxmin()]
     return (
         f"differs between architectures: {r['eta2']:.0%} of its variance over {r['runs']} runs, "
-        f"{probability(r['p_holm'])}; most {most['arm']} {_value(most)}, least {least['arm']} {_value(least)}."
+        f"p Holm {probability(r['p_holm'])}; most {most['arm']} {_value(most)}, least {least['arm']} {_value(least)}."
     )
 
 
