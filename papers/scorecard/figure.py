@@ -7,6 +7,8 @@ from plotly.subplots import make_subplots
 
 COLUMNS, GAP = 4, 70
 """Panels in a row; pixels between rows of panels."""
+ROUNDING = 1e-9
+"""Relative; runs that differ by less are one value, around which a panel needs a range of its own."""
 RUN, MEAN = "#3b6ea5", "#c8553d"
 
 
@@ -65,5 +67,8 @@ def _panel(canvas: Any, rows: pd.DataFrame, arms: list[str], line: int, column: 
             hoverinfo="skip",
             **at,
         )
-    if rows["value"].min() < 0 < rows["value"].max():
+    low, high = rows["value"].min(), rows["value"].max()
+    if high - low <= ROUNDING * abs(high):
+        canvas.update_xaxes(range=[high - abs(high) / 10 - ROUNDING, high + abs(high) / 10 + ROUNDING], **at)
+    if low < 0 < high:
         canvas.add_vline(x=0, line={"color": "#bbbbbb", "width": 1}, **at)

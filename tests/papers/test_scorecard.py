@@ -188,6 +188,14 @@ def test_written_and_judged_again(tmp_path: Path) -> None:
     )
 
 
+def test_a_panel_of_one_value_has_an_axis_around_it() -> None:
+    drawn = figure(judged(planted(), ARMS[0]))
+    names = [a.text.split("<br>")[0] for a in drawn.layout.annotations]
+    assert names == ["apart", "luck", "same"], "what no run has is no panel"
+    low, high = drawn.layout.xaxis3.range
+    assert low < 2 < high and high - low > 0.1 and drawn.layout.xaxis.range is None
+
+
 def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "cfm"
     shutil.copytree(run_folder("stories/cfm"), other)
