@@ -283,8 +283,12 @@ def test_heads_that_look_at_the_right_noun() -> None:
         "in {}, {}; `python".format(*looks("lfa", 'points over the rule "take the most recent" (')),
         "`d-cas` has such a head ({}, {})".format(*looks("d-cas", "points over the rule, ")),
         *(f"`{run}` ({', '.join(looks(run, 'over, '))})" for run in ("kromcanon-bf16", "canon", "dst-kron")),
-        f"`kromcanon-b2` has one that leads the rule by {looks('kromcanon-b2', 'points (')[1]};",
+        "in `kromcanon-b2` the heads chosen, another one on either half and neither resolved alone, lead the rule "
+        f"together by {looks('kromcanon-b2', 'points (')[1]};",
     )
+    halves = table("bundled/coreference-stories-held-out").query("run == 'stories/kromcanon-b2' and rule == 'recency'")
+    halves = halves[halves["halves"] != "both"]
+    assert halves["head"].nunique() == 2 == len(halves) and (halves["ci_low"] <= 0).all()
     due = {run: GATE.loc[(f"stories/{run}", "copying")] for run in present("copying")}
     of_the_gate = {run: within(due[run], "value", 3 if run in ("dst-kron", "kromcanon-b2") else 2, "|") for run in due}
     says(
