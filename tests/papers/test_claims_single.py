@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from streamscope.models.disk import read_toml
 from streamscope.models.errors import InputError
 from streamscope.papers.claims.judged import Tables
-from streamscope.papers.claims.single import CLAIMS, OUT, judged, main, student
+from streamscope.papers.claims.single import CLAIMS, GATE, OUT, File, judged, main, student
 from streamscope.probes.stats.means import estimate
 from streamscope.probes.tables import write_table
 
@@ -147,3 +148,11 @@ def test_bad_claims_are_told_in_one_line(tmp_path: Path) -> None:
         one(tmp_path, {"row": {"head": "L9H9"}})
     with pytest.raises(InputError, match="the gate"):
         one(tmp_path, {"has": ["flying"]})
+
+
+def test_what_is_shipped_is_what_its_tables_and_the_gate_give_now() -> None:
+    """A gate that was measured anew, as of other weights, changes what is said of a model that cannot do a task."""
+    where = GATE.parents[1] / "bundled_claims"
+    now = judged(read_toml(where / CLAIMS, File, "")["claim"], where, GATE).reset_index(drop=True)
+    shipped = pd.read_parquet(where / OUT)
+    pd.testing.assert_frame_equal(shipped, now[list(shipped.columns)], check_dtype=False, rtol=1e-9)
