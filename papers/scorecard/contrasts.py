@@ -19,7 +19,7 @@ def contrasts(quantities: pd.DataFrame, against: str, apart: tuple[str, ...] = (
 
     x_as is the quantity of arm a trained from seed s. With a handful of seeds two arms alone say hardly anything of
     how much seeds differ, so where all arms spread alike (Bartlett's test, p > `ALPHA`) s² is the residual variance of
-    x_as = μ_a + ν_s over all arms, with its degrees of freedom ν, and the interval x̄_a − x̄_c ± t_ν s √(2/n). Where
+    x_as = μ_a + τ_s over all arms, with its degrees of freedom ν, and the interval x̄_a − x̄_c ± t_ν s √(2/n). Where
     they do not, the differences of the two arms alone are what it is of (`papers.comparison.seeds.paired`). `spread`
     says which, `sd` is √2 s or the differences' own. Quantities in `apart` are left out. Holm goes over all rows.
     """
