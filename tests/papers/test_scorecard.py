@@ -161,6 +161,20 @@ def test_differences_to_the_control_keep_their_error_rate_and_find_what_two_arms
     assert found > 0.85 * 200 and alone < 0.65 * 200
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ratio", [1, 5])
+def test_no_difference_is_found_where_arms_spread_differently(ratio: int) -> None:
+    """Fifteen arms alike in the mean, whose sd differ up to `ratio`-fold: at least one is called resolved in 5 %."""
+    rng, wrong, draws = np.random.default_rng(0), 0, 300
+    arms = [f"arm{i}" for i in range(15)]
+    for _ in range(draws):
+        x = np.exp(rng.uniform(0, np.log(ratio), (15, 1))) * rng.normal(size=(15, 3)) + rng.normal(size=(1, 3))
+        rows = [{"preset": arms[a], "seed": s, "quantity": "x", "unit": "nats", "undefined": "", "value": x[a, s]}
+                for a in range(15) for s in range(3)]  # fmt: skip
+        wrong += (contrasts(pd.DataFrame(rows), arms[0])["p_holm"] <= 0.05).any()
+    assert wrong / draws <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / draws)
+
+
 def test_written_and_judged_again(tmp_path: Path) -> None:
     runs = open_runs(["stories/lfa", "stories/std-t-rope"])
     assert [run.arm for run in runs] == ["std-t+positions=rope", "lfa"]
