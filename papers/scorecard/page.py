@@ -27,7 +27,7 @@ UNITS = {
     "runs": {**_NUMBERS, "n": "cases, documents, heads or pairs"},
     "arms": {**_NUMBERS, "n": "training seeds"},
     "between": {"eta2": "share of the variance over runs", "runs": "runs", "arms": "arms", "p": "p", "p_holm": "p"},
-    "against": {**_NUMBERS, "n": "pairs of seeds", "df": "degrees of freedom", "p": "p", "p_holm": "p"},
+    "against": {**_NUMBERS, "n": "pairs of seeds", "p": "p", "p_holm": "p"},
 }
 LEVEL = 0.05
 
