@@ -19,9 +19,8 @@ from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison.report import Report, each_model, reopen, stack
 from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.comparison.runs import SHAPE, Run, must_agree, no_doubles, opened, overrides, typed
-from streamscope.papers.comparison.seeds import NAN, estimate, nothing, seeds_of
+from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.scales.measured import sources
-from streamscope.papers.scorecard.contrasts import contrasts
 from streamscope.papers.scorecard.measure import Settings, measure_run
 from streamscope.papers.scorecard.options import Options
 from streamscope.probes.stats.means import with_holm
@@ -133,7 +132,7 @@ def judged(quantities: pd.DataFrame, against: str, seed: int = 0) -> dict[str, p
     """The quantities of the runs, and what follows: means over seeds, between arms or seeds, against the control."""
     return {
         "runs": quantities, "arms": arms(quantities), "between": between(quantities, seed),
-        "against": contrasts(quantities, against, (SPEED,)),
+        "against": contrasts(quantities, against),
     }  # fmt: skip
 
 
@@ -193,6 +192,22 @@ def eta2(values: np.ndarray, codes: np.ndarray) -> float:
     centred = values - values.mean()
     sums, sizes = np.bincount(codes, centred), np.bincount(codes)
     return float((sums**2 / sizes).sum() / (centred**2).sum())
+
+
+def contrasts(quantities: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Every arm less the control, paired by seed: mean, interval and p over seeds, Holm over all rows.
+
+    Not of speed, which is also the machine's.
+    """
+    rows = []
+    for (arm, name), one in quantities.groupby(["preset", "quantity"], sort=False):
+        if arm == against or name == SPEED:
+            continue
+        found = paired(quantities, str(name), str(arm), against)
+        numbers = {k: found[k] for k in ("n", "mean", "sd", "ci_low", "ci_high", "p", "left_out")}
+        front = {"arm": arm, "control": against, "quantity": name, "unit": one["unit"].iloc[0]}
+        rows.append({**front, **numbers, "undefined": note(found.get("why", {}))})
+    return with_holm(pd.DataFrame(rows), "p") if rows else pd.DataFrame()
 
 
 def again(folder: Path) -> Scorecard:

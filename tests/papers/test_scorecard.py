@@ -18,7 +18,6 @@ from streamscope.models.hooks import capture, edit
 from streamscope.papers import scorecard
 from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.scales.training import cells
-from streamscope.papers.scorecard.contrasts import contrasts
 from streamscope.papers.scorecard.figure import figure
 from streamscope.papers.scorecard.measure import Settings, _streams, given_back
 from streamscope.papers.scorecard.page import page, write
@@ -26,6 +25,7 @@ from streamscope.papers.scorecard.report import (
     Scorecard,
     again,
     between,
+    contrasts,
     control,
     eta2,
     judged,
@@ -97,6 +97,13 @@ def test_how_far_streams_lie_apart() -> None:
     assert same.rows[0]["value"] == pytest.approx(0, abs=1e-9)
     _streams(none := Rows(), load("stories/lfa"), None)
     assert "no parallel streams" in none.rows[0]["undefined"]
+
+
+def test_what_an_architecture_sets_is_not_tested() -> None:
+    rows = planted().query("quantity == 'same'")
+    rows = rows.assign(value=rows["preset"].map(ARMS.index).astype(float))
+    row = between(rows).iloc[0]
+    assert np.isnan(row["p"]) and "the same for every seed of an arm" in row["undefined"]
 
 
 def test_p_is_uniform_where_nothing_is_between_arms() -> None:
@@ -221,7 +228,7 @@ def test_speed_is_that_of_the_log_and_no_verdict_rests_on_it(tmp_path: Path) -> 
     both = planted().replace({"quantity": {"apart": "speed"}})
     judgement = between(both).set_index("quantity").loc["speed"]
     assert np.isnan(judgement["p"]) and np.isnan(judgement["eta2"]) and "of the machine" in judgement["undefined"]
-    assert set(contrasts(both, ARMS[0], ("speed",))["quantity"]) == {"luck", "same", "never"}
+    assert set(contrasts(both, ARMS[0])["quantity"]) == {"luck", "same", "never"}
 
 
 @pytest.mark.slow
