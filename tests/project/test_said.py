@@ -339,3 +339,19 @@ def test_claims_about_one_model() -> None:
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in RESULTS.glob("*/README.md")))
 def test_every_folder_of_results_has_its_line(name: str) -> None:
     assert f"[{name}]({name}/README.md)" in SHELF and Path(RESULTS / name / "README.md").is_file()
+
+
+def test_the_scorecard_of_an_eighth() -> None:
+    between, against, arms = (table(f"scorecard_eighth/{name}") for name in ("between", "against", "arms"))
+    size = arms[arms["quantity"] == "loss"]
+    assert len(size) == 23 and set(size["n"]) == {3}
+    tested, found = ([int(x.sum()) for x in (one["p"].notna(), one["p_holm"] <= 0.05)] for one in (between, against))
+    says(
+        SHELF,
+        "twenty-three arms of three seeds each",
+        f"{tested[1]} of the {tested[0]} quantities that can be tested differ between architectures (Holm); "
+        f"{found[1]} of {found[0]} differences to `std-t` with RoPE are resolved",
+        "copying and gender are above 0 in no arm, and no module of hyper-connections mixes beyond decay",
+    )
+    assert not (arms[arms["quantity"].isin(["copying", "gender"])]["ci_low"] > 0).any()
+    assert arms[arms["quantity"] == "mixing"]["mean"].dropna().tolist() == [0.0] * 4
