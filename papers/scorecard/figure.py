@@ -69,6 +69,7 @@ def _panel(canvas: Any, rows: pd.DataFrame, arms: list[str], line: int, column: 
         )
     low, high = rows["value"].min(), rows["value"].max()
     if high - low <= ROUNDING * abs(high):
-        canvas.update_xaxes(range=[high - abs(high) / 10 - ROUNDING, high + abs(high) / 10 + ROUNDING], **at)
+        room = abs(high) / 10 or 1.0
+        canvas.update_xaxes(range=[high - room, high + room], **at)
     if low < 0 < high:
         canvas.add_vline(x=0, line={"color": "#bbbbbb", "width": 1}, **at)
