@@ -31,7 +31,10 @@ FACTORS = ("init.weights", "init.embed")
 """What else the runs of a comparison may differ in, beside their steps."""
 DOSE = 0.5
 """The share of a training at which a run is measured as well (`with_doses`)."""
-MODES = {"gap": "token_factor", "degradation": "frozen_token", "peak": "frozen_token"}
+MODES = {
+    "gap": "token_factor", "degradation": "frozen_token", "peak": "frozen_token", "spread": "frozen_token",
+    "unchanged": "frozen_token",
+}  # fmt: skip
 """First word of a quantity -> the mode of the paper's models: Table 4 has token-factor ones, Table 5 and Figs. 2 and 4
 frozen-token ones."""
 RESOLVED = ("holds", "opposite", "negligible")
@@ -116,6 +119,8 @@ class Cells:
         judge. `found` are the rows of `factors`."""
         if not self.runs or row["difference"] != row["difference"]:
             return ""
+        if _kind(claim) not in MODES:
+            return ""  # about several models: an order
         own, theirs = self._first[claim.preset].config["model"]["residual"]["kind"], MODES[_kind(claim)]
         if own != theirs:
             return f"confounded: {claim.preset} is {_word(own)}, the paper's model {_word(theirs)}"

@@ -6,6 +6,12 @@
     gap.zero.<where>         x_t → 0 minus x_e → 0;  gap.random.<where>: x_t → random words minus x_t → 0
     amplified.<α>            loss of the measured documents at α, over seeds alone (Table 5)
     peak.<α>, peak.L3.<α>    largest weight of a query, mean over queries and heads; of the heads of Fig. 4's layer
+    spread.<α>               entropy of attention, nats, mean over queries and heads (of n equal weights: ln n)
+    unchanged.<α>            share of queries whose first key is that of α = 1, in the layers behind the first
+    without.<definition>.<where>         the loss itself without a stream, nats per token (Table 4)
+    cost                     loss over that of dst-dense of the same seed and mode, − 1 (Tables 1 and 8)
+    cost.single              loss over that of the single-stream model of the same seed, − 1 (§3.3)
+    cost.ffn                 of dst-full-ind: what it costs more than dst-ind, less what that costs itself (§3.2)
     degradation.<α>          loss(α) / loss(1) − 1 (Table 5)
     specialization, entropy  HSS of the heads of a layer and the entropy of attention, means over layers and heads, on
                              documents of `LENGTH` tokens (Table 3; `probes.specialization`)
@@ -31,7 +37,18 @@ from streamscope.models.make import build
 from streamscope.models.text.shards import TokenShards
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.rows import NAN, Progress, Rows
-from streamscope.papers.dst.printed import CONTROL, LAYER, PLACES, TABLE4_PRESET
+from streamscope.papers.dst.printed import (
+    CONTROL,
+    FROZEN,
+    FULL_IND,
+    IND,
+    LAYER,
+    PLACES,
+    SINGLE,
+    TABLE1,
+    TABLE4_PRESET,
+    TABLE8,
+)
 from streamscope.probes.contract import Documents
 from streamscope.probes.documents import OpenDocuments
 from streamscope.probes.specialization import Specialization
@@ -91,14 +108,50 @@ def whole_loss(losses: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def costs(whole: pd.DataFrame) -> pd.DataFrame:
+    """The quantities cost, cost.single and cost.ffn, shares of the loss, of every run beside those of its seed.
+
+    Of the presets of Tables 1 and 8 alone, at the end of training.
+    """
+    loss = whole[whole["quantity"] == "loss"].set_index(["seed", "preset"])["value"].to_dict()
+    parts = []
+    for (seed, arm), value in loss.items():
+        if arm not in TABLE1 and arm not in TABLE8:
+            continue
+        rows, mode = Rows(), FROZEN if arm in TABLE8 else ""
+        dense, ind = (loss.get((seed, name + mode), NAN) for name in (CONTROL, IND))
+        found = {"cost": NAN if arm == CONTROL + mode else value / dense - 1}
+        found["cost.single"] = value / loss.get((seed, arm.removesuffix(mode) + SINGLE), NAN) - 1
+        found["cost.ffn"] = ((value - ind) - (ind - dense)) / dense if arm == FULL_IND + mode else NAN
+        for quantity, share in found.items():
+            if share == share:
+                rows.add(quantity, "cost", SHARE, share, n=1)
+        parts.append(pd.DataFrame(rows.rows).assign(preset=arm, seed=seed))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def stripped(streams: pd.DataFrame) -> pd.DataFrame:
+    """The quantities without.… of every run, nats per token, from the table of `_streams`."""
+    parts = []
+    for r in streams[streams["where"].isin(PLACES)].itertuples():
+        rows = Rows()
+        rows.add(f"without.{r.definition}.{r.where}", "without", "nats/token", float(r.loss), n=int(r.n))
+        parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
+    return pd.concat(parts, ignore_index=True)
+
+
 def amplified(table: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """The quantities amplified.<α>, nats per token, and peak.… of every run, from the tables of `_amplify`."""
+    """The quantities amplified.<α>, nats per token, peak.…, spread.<α> and unchanged.<α> of every run, from the tables
+    of `_amplify`."""
     layer = heads[heads["layer"] == LAYER].groupby(["preset", "seed", "alpha"])["peak"].mean()
     parts = []
     for r in table.itertuples():
         rows = Rows()
         rows.add(f"amplified.{r.alpha:g}", "amplified", "nats/token", float(r.loss), n=int(r.n))
         rows.add(f"peak.{r.alpha:g}", "peak", "attention", float(r.peak), n=int(r.n))
+        rows.add(f"spread.{r.alpha:g}", "spread", "nats", float(r.entropy), n=int(r.n))
+        if r.alpha != 1:  # the same by definition
+            rows.add(f"unchanged.{r.alpha:g}", "unchanged", "share", float(r.unchanged), n=int(r.n))
         if (key := (r.preset, r.seed, r.alpha)) in layer.index:
             rows.add(f"peak.L{LAYER}.{r.alpha:g}", "peak", "attention", float(layer[key]), n=int(r.n))
         parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))

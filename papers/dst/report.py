@@ -22,7 +22,16 @@ from streamscope.papers.comparison.runs import (
 )
 from streamscope.papers.dst import seeds
 from streamscope.papers.dst.factors import FACTORS, Cells, init_of, initial, with_cells
-from streamscope.papers.dst.measure import INITIAL, Settings, amplified, initialization, measure_run, whole_loss
+from streamscope.papers.dst.measure import (
+    INITIAL,
+    Settings,
+    amplified,
+    costs,
+    initialization,
+    measure_run,
+    stripped,
+    whole_loss,
+)
 from streamscope.papers.dst.options import Options
 from streamscope.papers.dst.page import DstReport
 from streamscope.papers.dst.printed import CONTROL, FROZEN, TABLE1, TABLE8
@@ -78,7 +87,9 @@ def measure(options: Options, alphas: Sequence[float], runs: list[Run]) -> DstRe
 def judged(tables: dict[str, pd.DataFrame], runs: list[Run], alphas: Sequence[float]) -> dict[str, pd.DataFrame]:
     """The tables with what follows from the quantities of the runs: means over seeds, verdicts; and how runs began."""
 
-    quantities = pd.concat([tables["runs"], amplified(tables["amplification"], tables["heads"])], ignore_index=True)
+    parts = [tables["runs"], costs(tables["runs"]), amplified(tables["amplification"], tables["heads"])]
+    parts += [stripped(tables["streams"])] if "streams" in tables else []  # a model of one stream has none
+    quantities = pd.concat(parts, ignore_index=True)
     found = {**tables, "presets": seeds.presets(quantities), **seeds.judged(quantities, alphas, Cells(runs))}
     if mine := [run for run in runs if run.preset in INITIAL]:
         shape = {name: runs[0].config["model"][name] for name in SHAPE}

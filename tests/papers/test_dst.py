@@ -32,7 +32,7 @@ from streamscope.papers.comparison.markdown import number
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.dst import main
 from streamscope.papers.dst.factors import Cells, with_doses
-from streamscope.papers.dst.measure import Settings, amplified, dual, initialization, measure_run
+from streamscope.papers.dst.measure import Settings, amplified, costs, dual, initialization, measure_run
 from streamscope.papers.dst.printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, TABLE8, area, bounds, printed
 from streamscope.papers.dst.report import in_arms, open_runs
 from streamscope.papers.dst.seeds import judged
@@ -98,8 +98,23 @@ def test_heads_and_modes_are_arms_that_are_judged_as_tables_2_and_3_say() -> Non
 @pytest.mark.skipif(not PAPER_TEXT.is_file(), reason="no text of the paper beside the clone")
 def test_every_quotation_stands_in_the_paper() -> None:
     text = re.sub(r"\s+", " ", PAPER_TEXT.read_text(encoding="utf-8")).lower()
-    for bound in bounds(["dst-kron"], ["dst-kron"]):
+    for bound in bounds(["dst-kron", "dst-full-ind"], ["dst-kron"]):
         assert bound.quote.lower() in text, bound
+
+
+def test_costs_are_shares_of_the_dense_or_the_single_model_of_the_same_seed() -> None:
+    """Losses on paper: dense 2, independent 2.2, all independent 2.6, so 10 % and 30 %, the FFN 10 points more."""
+    loss = {"dst-dense": 2.0, "dst-ind": 2.2, "dst-full-ind": 2.6, "dst-kron": 2.1, "dst-kron+single": 1.75}
+    loss |= {"dst-dense+frozen_token": 4.0, "dst-kron+frozen_token": 5.0, "dst-kron@1000": 9.0, "dst-kron+4heads": 9.0}
+    found = costs(planted({(arm, "loss"): [x, 2 * x] for arm, x in loss.items()}))
+    values = found.set_index(["preset", "quantity", "seed"])["value"]
+    assert values["dst-ind", "cost", 0] == values["dst-ind", "cost", 1] == pytest.approx(0.1)
+    assert values["dst-full-ind", "cost", 0] == pytest.approx(0.3)
+    assert values["dst-full-ind", "cost.ffn", 0] == pytest.approx(0.1), "(2.6 − 2.2) − (2.2 − 2) of 2"
+    assert values["dst-kron", "cost.single", 1] == pytest.approx(0.2)
+    assert values[KRON, "cost", 0] == pytest.approx(0.25), "beside the dense model whose token stream is frozen too"
+    assert set(found["preset"]) == {"dst-ind", "dst-full-ind", "dst-kron", KRON}, "no snapshot, no other width of head"
+    assert not len(costs(planted({("lfa", "loss"): [1.0]})))
 
 
 # ---- verdicts ----------------------------------------------------------------------------------
@@ -136,7 +151,7 @@ def test_streams_are_judged_at_both_places_and_areas_over_the_papers_alpha() -> 
 def test_the_largest_weights_are_those_of_the_tables_and_of_fig_4s_layer() -> None:
     """Means over the heads of a layer by hand; a model without layer 3 has none, and its claim a reason."""
     curve = pd.DataFrame([
-        {"preset": p, "seed": s, "alpha": a, "loss": 3.0, "peak": x, "n": 100}
+        {"preset": p, "seed": s, "alpha": a, "loss": 3.0, "peak": x, "entropy": 2 - x, "unchanged": x / a, "n": 100}
         for p, values in (("dst-kron", (0.9, 0.91, 0.92)), ("dst-ind", (0.4, 0.39, 0.38)))
         for s, peak in enumerate(values)
         for a, x in ((1.0, peak / 2), (16.0, peak))
@@ -148,6 +163,8 @@ def test_the_largest_weights_are_those_of_the_tables_and_of_fig_4s_layer() -> No
     table = amplified(curve, heads)
     values = table.set_index(["preset", "seed", "quantity"])["value"]
     assert values["dst-kron", 0, "peak.L3.16"] == pytest.approx(0.85) and values["dst-kron", 0, "peak.1"] == 0.45
+    assert values["dst-kron", 0, "spread.1"] == 1.55 and values["dst-kron", 0, "unchanged.16"] == 0.9 / 16
+    assert ("dst-kron", 0, "unchanged.1") not in values.index, "the same keys by definition"
     found = claims(table).set_index(["quantity", "claim"])["direction"]
     assert found["peak.16", "dst-kron above 0.5"] == "holds" and found["peak.16", "dst-ind above 0.5"] == "opposite"
     assert found["peak.L3.16", "dst-ind above 0.5"] == "undefined: not measured on dst-ind"
