@@ -12,6 +12,7 @@ from streamscope.papers.comparison.report import (
     files_line,
     made_by,
     pictures,
+    rule,
     shape,
     undefined,
     write_report,
@@ -28,15 +29,16 @@ UNITS = {
     "arms": {**_NUMBERS, "n": "training seeds"},
     "between": {"eta2": "share of the variance over runs", "runs": "runs", "arms": "arms", "p": "p", "p_holm": "p"},
     "against": {**_NUMBERS, "n": "pairs of seeds", "p": "p", "p_holm": "p"},
+    "orders": {**dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), OF_THE_ROW), "seeds": "pairs of seeds"},
 }
 LEVEL = 0.05
 
 
 def page(report: Scorecard) -> str:
     """The page, in Markdown."""
-    parts = [_head(report), _conclusions(report), _table(report), _between(report), _meaning(),
+    parts = [_head(report), _conclusions(report), _table(report), _between(report), _orders(report), _meaning(),
              undefined(report.tables["runs"]), commands(report)]  # fmt: skip
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _head(report: Scorecard) -> str:
@@ -149,6 +151,19 @@ def _between(report: Scorecard) -> str:
         "out "
         "anew over the arms.\n\n" + table(["quantity", "runs", "arms", "η²", "p", "p Holm"], rows)
     )
+
+
+def _orders(report: Scorecard) -> str:
+    if "orders" not in report.tables:
+        return ""
+    unit = report.tables["runs"].drop_duplicates("quantity").set_index("quantity")["unit"]
+    rows = [
+        [r["claim"], f"`{r['quantity']}`", r["where"], number(r["difference"], unit[r["quantity"]]),
+         interval(r["ci_low"], r["ci_high"], unit[r["quantity"]]), r["seeds"], r["direction"], r["alone"]]
+        for r in report.tables["orders"].to_dict("records")
+    ]  # fmt: skip
+    columns = ["claim", "quantity", "where", "difference", "95 % over seeds", "pairs", "verdict", "alone"]
+    return f"## Orders that papers claim\n\n{rule('pairs of seeds', '0')}\n\n{table(columns, rows)}"
 
 
 def _meaning() -> str:

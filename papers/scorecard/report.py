@@ -21,6 +21,7 @@ from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.comparison.runs import SHAPE, Run, must_agree, no_doubles, opened, overrides, typed
 from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.scales.measured import sources
+from streamscope.papers.scorecard import orders
 from streamscope.papers.scorecard.measure import Settings, measure_run
 from streamscope.papers.scorecard.options import Options
 from streamscope.probes.stats.means import with_holm
@@ -129,11 +130,14 @@ def _read(folder: Path) -> pd.DataFrame:
 
 
 def judged(quantities: pd.DataFrame, against: str, seed: int = 0) -> dict[str, pd.DataFrame]:
-    """The quantities of the runs, and what follows: means over seeds, between arms or seeds, against the control."""
-    return {
+    """The quantities of the runs, and what follows: means over seeds, between arms or seeds, against the control, and
+    orders that papers claim, where two of their arms are there."""
+    found = {
         "runs": quantities, "arms": arms(quantities), "between": between(quantities, seed),
         "against": contrasts(quantities, against),
     }  # fmt: skip
+    said = orders.judged(quantities)
+    return {**found, "orders": said} if len(said) else found
 
 
 def arms(quantities: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """The scorecard: planted quantities whose verdicts are known, η² beside its definition, what is compared with what."""
 
 import json
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +19,7 @@ from streamscope.models.hooks import capture, edit
 from streamscope.papers import scorecard
 from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.scales.training import cells
+from streamscope.papers.scorecard import orders
 from streamscope.papers.scorecard.figure import figure
 from streamscope.papers.scorecard.measure import Settings, _streams, given_back
 from streamscope.papers.scorecard.page import page, write
@@ -34,7 +36,9 @@ from streamscope.papers.scorecard.report import (
     recipes,
 )
 from streamscope.probes.contract import Documents
+from tests.conftest import ROOT
 
+PAPERS = ROOT.parent / "shared" / "papers"
 ARMS = ("std-t+positions=rope", "lfa", "cfm")
 
 
@@ -239,3 +243,39 @@ def test_two_bundled_models(tmp_path: Path) -> None:
     assert len(runs["quantity"].unique()) == len(runs) / 2 > 25
     assert set(runs[runs["value"].isna()]["quantity"]) >= {"mixing", "streams.spread"}
     assert (runs.loc[runs["quantity"] == "speed", "value"] > 100).all()
+
+
+def test_orders_that_papers_claim_are_judged_by_pairs_of_seeds_and_by_the_task_they_need() -> None:
+    """Specialization apart by .3 in every pair; Top-1 apart, of models that copy and of models that do not."""
+    values = {
+        ("pls", "specialization"): [0.5, 0.52, 0.51], ("c2", "specialization"): [0.2, 0.219, 0.212],
+        ("dst-ind", "top1.keys"): [0.5, 0.51, 0.52], ("dst-dense", "top1.keys"): [0.2, 0.211, 0.219],
+        ("dst-ind", "copying"): [1.0, 1.1, 1.05], ("dst-dense", "copying"): [1.0, 1.2, 1.1],
+        ("lfa", "hydra"): [0.5, 0.5, 0.5],
+    }  # fmt: skip
+    found = orders.judged(orders_of := planted_values(values)).set_index("claim")
+    assert found.loc["pls > c2", "direction"].tolist() == ["holds", "undefined: not measured on pls"]
+    top = found[found["quantity"] == "top1.keys"].loc["dst-ind > dst-dense"]
+    assert top["direction"] == "holds" and top["difference"] == pytest.approx(0.3)
+    orders_of.loc[orders_of["quantity"] == "copying", "value"] -= 1.0
+    lost = orders.judged(orders_of)
+    said = lost.loc[lost["quantity"] == "top1.keys", "direction"].item()
+    assert said == "the model cannot do the task: copying of dst-ind and of dst-dense is not shown above 0"
+    assert not len(orders.judged(planted())), "no order about arms that are not there"
+
+
+@pytest.mark.skipif(not PAPERS.is_dir(), reason="no texts of the papers beside the clone")
+def test_every_order_is_a_sentence_of_a_paper() -> None:
+    texts = [re.sub(r"\s+", " ", path.read_text(encoding="utf-8")).replace("’", "'") for path in PAPERS.glob("*.txt")]
+    for order in orders.ORDERS:
+        assert any(order.quote in text for text in texts), order
+
+
+def planted_values(of: dict[tuple[str, str], list[float]]) -> pd.DataFrame:
+    parts = []
+    for (arm, name), values in of.items():
+        for seed, value in enumerate(values):
+            rows = Rows()
+            rows.add(name, "planted", "nats", value)
+            parts.append(pd.DataFrame(rows.rows).assign(preset=arm, seed=seed))
+    return pd.concat(parts, ignore_index=True)

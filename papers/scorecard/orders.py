@@ -1,0 +1,88 @@
+"""Orders of two architectures that the papers claim and no page of theirs judges, on the runs of a scorecard.
+
+All arms of one scorecard saw the same text by the same recipe, so that an order is of architectures; pairs are those of
+a training seed. What an order is about must be there: where it needs a task, both arms have to do it, by the interval
+over their seeds.
+"""
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of
+from streamscope.papers.comparison.verdicts import CANNOT, pairs_row, with_verdicts
+
+GATED = "attention.gate=gate"
+
+
+class Order(NamedTuple):
+    """A claim that `more` has more of a quantity of the scorecard than `less`."""
+
+    quantity: str
+    more: str
+    less: str
+    where: str
+    quote: str
+    smallest: float
+    """The smallest effect of interest, ours, in the unit of the quantity."""
+    task: str = ""
+    """The quantity in nats that must lie above 0 in both."""
+
+
+COMPENSATE, SPECIALIZED, LOSS, CASES = 0.1, 0.05, 0.01, 0.05
+ORDERS = (
+    Order(
+        "specialization", "dst-ind", "dst-dense", "DST §5.4",
+        "modest architectural constraints can encourage specialized computational patterns", SPECIALIZED,
+    ),
+    Order(
+        "top1.keys", "dst-ind", "dst-dense", "DST §4.5, Fig. 5",
+        "Independent-Dense shows stronger differentiation between heads", CASES, "copying",
+    ),
+    Order(
+        "hydra", "dst-dense", "dst-ind", "DST §4.5, §6.2",
+        "distributed computation provides robustness through redundancy", COMPENSATE,
+    ),
+    Order(
+        "hydra", "dst-kron", "dst-ind", "DST §4.3, §5.1",
+        "The learned routing weights allow complementary heads to compensate", COMPENSATE,
+    ),
+    Order(
+        "specialization", "pls", "c2", "PLS §6.1", "creates conditions where specialization emerges naturally",
+        SPECIALIZED,
+    ),
+    Order(
+        "specialization", f"dst-kron+{GATED}", "dst-kron", "PLS §3.4",
+        "regularizes attention toward discrete, interpretable patterns", SPECIALIZED,
+    ),
+    Order(
+        "heads.mean", "pls", "c2", "PLS §6.2",
+        "the control model's entangled routing may provide robustness through redundancy", LOSS,
+    ),
+    Order(
+        "hydra", "c2", "pls", "PLS §4.2", "This deferred computation pattern enables the Hydra effect", COMPENSATE,
+    ),
+)  # fmt: skip
+
+
+def judged(quantities: pd.DataFrame) -> pd.DataFrame:
+    """A row per order whose two arms are there, with its verdict (`comparison.verdicts`); Holm over all of them."""
+    there = set(quantities["preset"])
+    rows, instead = [], {}
+    for one in ORDERS:
+        if not {one.more, one.less} <= there:
+            continue
+        if one.task and (lack := [arm for arm in (one.more, one.less) if not _does(quantities, one.task, arm)]):
+            instead[len(rows)] = f"{CANNOT}: {one.task} of {' and of '.join(lack)} is not shown above 0"
+        row = {
+            "claim": f"{one.more} > {one.less}", "quantity": one.quantity, "where": one.where, "paper": NAN,
+            "printed": one.quote, "smallest": one.smallest,
+        }  # fmt: skip
+        rows.append(pairs_row(row, paired(quantities, one.quantity, one.more, one.less)))
+    return with_verdicts(rows, instead) if rows else pd.DataFrame()
+
+
+def _does(quantities: pd.DataFrame, task: str, arm: str) -> bool:
+    """Whether the interval of a task over the seeds of an arm lies above 0."""
+    values, _ = seeds_of(quantities, task, arm)
+    return len(values) > 1 and estimate(values)["ci_low"] > 0
