@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 GATE = Path(__file__).resolve().parents[2] / "results" / "specimens" / "phenomena.parquet"
 CLAIMS, OUT = "claims.toml", "claims.parquet"
 NO_HEAD = "no such head"
-INDEPENDENT = ("clusters", "layers", "n")
+INDEPENDENT = ("clusters", "layers", "documents", "n")
 """Columns that say how many independent units an interval has, the first that is there: a slope over depth has layers,
-a table of `papers.lfa` counts independent cases only."""
+predictions over tokens have documents, a table of `papers.lfa` counts independent cases only."""
 OF_THE_ROW = "the unit of the row"
 UNITS = {**dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), OF_THE_ROW), "n": "cases or documents",
          "clusters": "independent ones"}  # fmt: skip
@@ -63,7 +63,7 @@ class Told(TypedDict):
     where: str
     """Place in the paper."""
     table: str
-    """File beside `claims.toml`."""
+    """File beside `claims.toml`, or its path from there."""
     row: dict[str, str]
     """Columns and what they hold, so that one row is selected."""
     value: str
