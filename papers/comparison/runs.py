@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from streamscope.models.checkpoint import read_manifest, run_folder
+from streamscope.models.checkpoint import STORIES, ZOO, read_manifest, run_folder
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.parts import Projection
 from streamscope.models.config.presets import preset
@@ -107,7 +107,12 @@ class Run:
 
     @property
     def typed(self) -> str:
-        """The folder as its training command names it, else the folder's own name; of a snapshot with @STEP."""
+        """The folder as its training command names it, else the folder's own name; of a snapshot with @STEP.
+
+        Of a bundled model stories/NAME, for its training's folder is in no clone.
+        """
+        if not self.snapshot and (self.folder.parent == ZOO or str(self.folder).startswith(STORIES)):
+            return f"{STORIES}{self.folder.name}"
         argv = list(self.manifest["argv"])
         at = f"@{self.manifest['step']}" if self.snapshot else ""
         for i, word in enumerate(argv):

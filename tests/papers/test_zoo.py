@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder,
 from streamscope.models.disk import read_rows
 from streamscope.models.errors import InputError
 from streamscope.models.training.data import _tokenizer_path
+from streamscope.papers.comparison.runs import opened
 from streamscope.papers.zoo import bundle as zoo
 from streamscope.papers.zoo import main
 from streamscope.papers.zoo.card import card, index
@@ -117,6 +119,14 @@ def test_both_names_of_a_bundled_model_are_one_run() -> None:
         runs_of(["lfa", "stories/lfa"])
     assert title_of(load("stories/gpt2")) == title_of(load(ZOO / "gpt2")) == "stories/gpt2"
     assert checkpoint_of(load("lfa"))["run"] == "stories/lfa"
+
+
+def test_pages_call_a_bundled_model_by_a_name_that_every_clone_has() -> None:
+    """Its training wrote to another folder; a page judged again has read stories/NAME from its tables."""
+    run = opened("stories/pls", ["pls"])
+    assert "--out" in run.manifest["argv"] and run.typed == "stories/pls"
+    assert replace(run, folder=Path("stories/pls")).typed == "stories/pls"
+    assert replace(run, folder=Path("elsewhere/pls")).typed == run.manifest["argv"][-1]
 
 
 def test_a_bundled_model_that_is_not_there_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
