@@ -81,12 +81,16 @@ def test_every_result_selects_one_row_and_what_is_measured_has_one(shipped: pd.D
 
 # ---- whether a number says anything ------------------------------------------------------------
 
-PLAIN = ("loss", "parameters", "stream", "amplified", "degradation", "depth", "hdbscan", "kmeans", "pca")
+PLAIN = (
+    "loss", "parameters", "stream", "amplified", "degradation", "depth", "hdbscan", "kmeans", "pca", "without", "cost",
+    "specialization", "entropy",
+)  # fmt: skip
 """First words of quantities that speak of all tokens, and need no task that the model can do."""
 WITHOUT_QUANTITY = {
     "hdpl_textbooks/comparison.parquet": "loss", "krom_textbooks/comparison.parquet": "loss",
     "krom_textbooks/arms.parquet": "weights", "krom_textbooks/alike.parquet": "how alike streams are",
-    "bundled_claims/routing.parquet": "weights",
+    "bundled_claims/routing.parquet": "weights", "krom_bundled/factors.parquet": "weights",
+    "krom_bundled/mixing.parquet": "loss", "hdpl_eighth/curve-points.parquet": "loss",
 }  # fmt: skip
 """Tables of trained models whose numbers are of no task -> of what they are."""
 GATED = ("coreference", "coreference-pairs", "pds", "suppress-cfm", "runs-lfa")
@@ -115,7 +119,7 @@ def test_no_number_of_a_task_is_a_plain_value_of_models_that_cannot_do_it(shippe
         value = row[where.value]
         if folder in ("parameter_counts", "krom_arithmetic", "krom_contraction") or where.file in WITHOUT_QUANTITY:
             continue
-        if folder == "bundled_claims" and value == value:
+        if folder in ("bundled", "bundled_claims") and value == value:
             assert name in GATED, f"{claim.where}: say whether {where.file} is of a task"
             run = row.get("run", f"stories/{row['preset']}" if "preset" in row else f"stories/{name.split('-')[-1]}")
             assert run in copies or name == "pds" or word == "cannot do the task", claim.where
@@ -222,7 +226,7 @@ def test_every_table_that_a_command_reads_is_made_by_a_command() -> None:
             assert name.replace("-raw.parquet", ".parquet") in made, f"{where}: {module}: nothing here makes {name}"
         for name in re.findall(r"--data (\S+)", arguments):
             assert name.startswith(("data/", "stories")), f"{where}: {module}: {name} is no text of the project"
-    assert reads > 2
+    assert reads >= 2
 
 
 @pytest.mark.parametrize("file", ["parameter_counts/counts.parquet", "krom_arithmetic/arithmetic.parquet"])
@@ -326,17 +330,26 @@ def test_what_the_papers_print_by_our_modules_is_in_the_ledger() -> None:
         assert mine, f"{paper}: {quantity} of {whose}, printed {text!r}, has no row"
 
 
+def as_said(file: str, claim: str, quantity: str) -> tuple[str, str, str]:
+    """A judged claim without what another comparison of the paper may have else: its folder, the model that a limit is
+    held against, the recipe and preset of KROM's runs."""
+    claim = re.sub(r"(kromcanon|kromhc) (-?\d+), (fp32|bf16), \w+, [\d,]+ steps", r"\2", claim)
+    return file.split("_")[0], re.sub(r"^.* (above|below) ", r"\1 ", claim), quantity
+
+
 def test_every_row_that_a_result_table_judges_is_a_claim_of_the_ledger() -> None:
+    """Each at one table, the ledger reads it where the models are the best; other tables may judge it too."""
     tables = Tables(RESULTS)
     told: dict[tuple[str, str, str], set[str]] = {}
     for claim in (one for one in CLAIMS if one.row["result"]):
         found = key(claim.row["result"], claim.where)
         row = tables.row(found, claim.where)
-        told.setdefault((found.file, row.get("claim", ""), row.get("quantity", "")), set()).add(claim.row["printed"])
+        said = as_said(found.file, row.get("claim", ""), row.get("quantity", ""))
+        told.setdefault(said, set()).add(claim.row["printed"])
     for path in sorted(RESULTS.glob("*/*.parquet")):
         frame, file = pd.read_parquet(path), str(path.relative_to(RESULTS))
         for row in frame.to_dict("records") if "direction" in frame else ():
-            printed = told.get((file, row["claim"], row["quantity"]))
+            printed = told.get(as_said(file, row["claim"], row["quantity"]))
             assert printed is not None, (
                 f"{file}: {row['claim']} in {row['quantity']} is judged and has no row in papers/claims"
             )
