@@ -330,8 +330,8 @@ def test_claims_about_one_model() -> None:
     assert set(mine.loc[mine["verdict"] == "negligible", "id"]) == {"lfa-ad-partial"}
     said = (
         f"of {len(mine)} rows {COUNT[n['holds']]} holds (features of `pls` predict which tokens lean on its first "
-        f"entity head), {COUNT[n['opposite']]} is opposite (HDPL's latents are no bottleneck by the paper's own bound), "
-        f"{COUNT[n['negligible']]} is negligible, {n['not resolved']} are not resolved, {n['other value']} have "
+        f"entity head), {COUNT[n['opposite']]} is opposite (HDPL's latents are no bottleneck by the paper's own "
+        f"bound), {COUNT[n['negligible']]} is negligible, {n['not resolved']} are not resolved, {n['other value']} have "
         f"another value, {n['phenomenon absent']} are absent, {n['cannot do the task']} are of tasks that the models"
     )
     says(SHELF, said)
