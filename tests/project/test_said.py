@@ -332,7 +332,8 @@ def test_claims_about_one_model() -> None:
         f"of {len(mine)} rows {COUNT[n['holds']]} holds (features of `pls` predict which tokens lean on its first "
         f"entity head), {COUNT[n['opposite']]} is opposite (HDPL's latents are no bottleneck by the paper's own "
         f"bound), {COUNT[n['negligible']]} is negligible, {n['not resolved']} are not resolved, {n['other value']} "
-        f"have another value, {n['phenomenon absent']} are absent, {n['cannot do the task']} are of tasks that the models"
+        f"have another value, {n['phenomenon absent']} are absent, {n['cannot do the task']} are of tasks that the "
+        "models"
     )
     says(SHELF, said)
     says(SHELF, f"Every claim of the papers, some {100 * round(len(rows) / 100)}, stands in a ledger")
