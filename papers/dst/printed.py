@@ -70,8 +70,6 @@ CONCENTRATE = "patterns begin to concentrate on specific positions"
 FOCUSED = "attention becomes highly focused"
 FEW = "attention typically spreads across 2-3 tokens per position"
 """As ln 2 and ln 3 nats of entropy."""
-DISCRETE = "the architectures learn discrete algorithms that operate independently of soft probabilistic mixing"
-"""Read as: most queries keep their first key."""
 LAYER = 3
 """Of Fig. 4."""
 PLACES = ("everywhere", "head")
@@ -106,7 +104,6 @@ def bounds(presets: Sequence[str], dual: Iterable[str]) -> list[Bound]:
             Bound(f"peak.L{LAYER}.16", preset, "above", "0.5", "§4.4, Fig. 4", DOMINATES),
             Bound("spread.1", preset, "above", "0.693", "§4.2", FEW),
             Bound("spread.1", preset, "below", "1.099", "§4.2", FEW),
-            Bound("unchanged.16", preset, "above", "0.5", "§4.2", DISCRETE),
         ]
     return found
 

@@ -10,7 +10,7 @@ from streamscope.papers.dst.printed import FROZEN, PAPER_ALPHAS, TABLE5
 from streamscope.papers.figures.look import Look, note, panels
 from streamscope.papers.figures.options import PaperFigure
 
-HOME, BUNDLED = "dst_tinystories", "bundled"
+HOME, BUNDLED = "dst_eighth", "bundled"
 GATE = "+gate"
 """What the name of an arm with head gates has."""
 Tables = Mapping[str, pd.DataFrame]

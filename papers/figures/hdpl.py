@@ -12,7 +12,7 @@ from streamscope.papers.figures.look import Look, note, panels
 from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.printed import printed
 
-HOME = "hdpl_textbooks"
+HOME = "hdpl_eighth"
 NAMES = {"llama": "baseline (llama)", "hdpl": "hybrid (hdpl)", "gpt2": "GPT-2", "canon": "Canon",
          "kromhc": "KromHC", "kromcanon": "KromCanon"}  # fmt: skip
 Tables = Mapping[str, pd.DataFrame]
