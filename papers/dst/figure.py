@@ -12,17 +12,25 @@ TITLE = "DST: streams taken away and attention sharpened; bars: 95 % over docume
 
 
 def figure(tables: dict[str, pd.DataFrame]) -> Any:
-    """Four panels (plotly); without two streams the upper ones are empty."""
+    """Four panels (plotly); without two streams the upper ones are empty.
+
+    Where they are among the arms, the model of Table 4 in every cell of its factors, and those of Table 5; else all.
+    """
 
     titles = ["loss without a stream, % more", "the stream changed from layer L on, % more", "degradation by α, %",
               "entropy of attention by α, nats"]  # fmt: skip
     canvas = make_subplots(2, 2, subplot_titles=titles, vertical_spacing=0.16, horizontal_spacing=0.09)
-    others = set(tables["factors"]["preset"]) - set(tables["factors"]["claim"].str.split(" ").str[0])  # cells beside
-    presets = [one for one in dict.fromkeys(tables["amplification"]["preset"]) if one not in others]
+    cells, arms = tables["factors"], list(dict.fromkeys(tables["amplification"]["preset"]))
+    of = cells["claim"].str.split(" ").str[0]
+    models = [one for one in arms if one not in set(cells["preset"]) - set(of)]  # the others are cells of these
     if "streams" in tables:
-        _whole(canvas, tables["streams"], presets)
+        _whole(
+            canvas,
+            tables["streams"],
+            [one for one in arms if one in set(cells["preset"][of == TABLE4_PRESET])] or models,
+        )
         _layers(canvas, tables["streams"])
-    _curves(canvas, tables["amplification"], presets)
+    _curves(canvas, tables["amplification"], [one for one in models if one in TABLE5] or models)
     canvas.update_layout(
         template="simple_white", width=1250, height=860, title=TITLE,
         legend={"orientation": "h", "y": -0.1}, margin={"l": 190, "r": 20, "t": 90, "b": 60},
@@ -46,7 +54,7 @@ def _whole(canvas: Any, streams: pd.DataFrame, presets: list[str]) -> None:
         offset = 0.5 * (i - (len(presets) - 1) / 2) / len(presets)
         canvas.add_scatter(
             x=rows["percent"], y=(rows["definition"] + ", " + rows["where"]).map(place) - offset, error_x=bars,
-            mode="markers", name=preset, legendgroup=preset, showlegend=False,
+            mode="markers", name=preset, legendgroup=f"{preset}, without a stream",
             hovertext="seed " + rows["seed"].astype(str),
             marker={"color": COLOURS[i % len(COLOURS)], "size": 7}, row=1, col=1,
         )  # fmt: skip

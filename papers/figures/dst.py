@@ -20,14 +20,17 @@ def amplified(tables: Tables, look: Look) -> Any:
     """Fig. 2: validation loss by the factor α on the scores, mean over seeds, (a) by mixing, (b) with head gates beside
     the same without; what Table 5 prints in open markers.
 
-    The frozen-token models of the paper, and beside each the same with a token stream that moves.
+    The frozen-token models of the paper, and beside each the same with a token stream that moves; of other models
+    only where there is none of these.
     """
     table = tables["amplification"]
-    twins = (one for frozen in TABLE5 for one in (frozen, frozen.removesuffix(FROZEN)))
-    have = list(dict.fromkeys([*twins, *table["preset"]]))
+    twins = [one for frozen in TABLE5 for one in (frozen, frozen.removesuffix(FROZEN))]
+    have = twins if set(twins) & set(table["preset"]) else [*twins, *dict.fromkeys(table["preset"])]
     gated = [one for one in have if GATE in one]
     open_twins = dict.fromkeys(one.replace(GATE, "") for one in gated)
-    canvas = panels(look, ["(a) mixing", "(b) gates"], 2, 0.95, shared_yaxes=True, horizontal_spacing=0.06)
+    shown_here = [one for one in have if one in TABLE5 or one in set(table["preset"])]
+    height = 0.62 + 0.07 * (len(shown_here) + len(TABLE5))  # a line of the legend each
+    canvas = panels(look, ["(a) mixing", "(b) gates"], 2, height, shared_yaxes=True, horizontal_spacing=0.06)
     for col, shown in enumerate(([one for one in have if one not in gated], [*open_twins, *gated]), 1):
         for preset in shown:
             mean, i = table[table["preset"] == preset].groupby("alpha")["loss"].mean(), have.index(preset)

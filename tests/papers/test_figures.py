@@ -71,23 +71,26 @@ def test_a_figure_that_no_table_has_is_refused_in_one_line(paper: str, number: s
 
 
 def test_values_are_those_of_the_tables() -> None:
-    table = pd.read_parquet(RESULTS / "dst_tinystories/amplification.parquet")
+    table = pd.read_parquet(RESULTS / "dst_eighth/amplification.parquet")
     mean = table[table["preset"] == "dst-kron"].groupby("alpha")["loss"].mean()
     found = traces("dst", "2")
     assert np.allclose(found["dst-kron"].y, mean) and list(found["dst-kron"].x) == list(mean.index)
     kind = "dst-ind+frozen_token"
-    assert list(found[f"{kind}, paper"].y) == list(TABLE5[kind]), "of what was not trained here, the paper's"
+    assert list(found[f"{kind}, paper"].y) == list(TABLE5[kind])
     assert "dst-kron, paper" not in found, "Table 5 has no token-factor model"
     of_panel = {axis: [one.name for one in draw(figures_of("dst")["2"], Look()).data if one.xaxis == axis]
                 for axis in ("x", "x2")}  # fmt: skip
-    mixings = [f"{name}+frozen_token, paper" for name in ("dst-dense", "dst-kron", "dst-ind")]
+    both = {
+        name: [f"{name}+frozen_token", f"{name}+frozen_token, paper", name]
+        for name in ("dst-dense", "dst-kron", "dst-ind", "dst-dense+gate")
+    }
     assert of_panel == {
-        "x": [*mixings[:2], "dst-kron", mixings[2]], "x2": [mixings[0], "dst-dense+gate+frozen_token, paper"],
-    }  # fmt: skip
-    gated = {"amplification": table.replace({"preset": {"dst-kron": "dst-dense+gate"}})}
-    assert [one.name for one in figures_of("dst")["2"].draw(gated, Look()).data if one.xaxis == "x2"] == [
-        mixings[0], "dst-dense+gate+frozen_token, paper", "dst-dense+gate"
-    ]  # fmt: skip
+        "x": [*both["dst-dense"], *both["dst-kron"], *both["dst-ind"]],
+        "x2": [*both["dst-dense"], *both["dst-dense+gate"]],
+    }, "no other number of heads, no snapshot"
+    other = {"amplification": table[table["preset"] == "dst-full-ind"]}
+    drawn = [one.name for one in figures_of("dst")["2"].draw(other, Look()).data]
+    assert "dst-full-ind" in drawn and all(one.endswith(", paper") for one in drawn if one != "dst-full-ind")
 
     heads = pd.read_parquet(RESULTS / "lfa_tinystories/heads.parquet")
     first = next(iter(draw(figures_of("lfa")["7"], Look()).data))
@@ -238,7 +241,7 @@ def test_curves_are_those_of_the_runs_and_of_the_bundle_only_without_them(tmp_pa
     ]  # fmt: skip
     rows.append({"preset": "llama", "seed": 1, "step": 750, "tokens": 1, "loss": 9.0})
     pd.DataFrame(rows).to_parquet(tmp_path / "curves.parquet")
-    pd.read_parquet(RESULTS / "hdpl_textbooks/bundled.parquet").to_parquet(tmp_path / "bundled.parquet")
+    pd.read_parquet(RESULTS / "hdpl_eighth/bundled.parquet").to_parquet(tmp_path / "bundled.parquet")
     found = draw(figures_of("hdpl")["2"], Look(), tmp_path)
     drawn = {one.name: one for one in found.data}
     assert list(drawn["baseline (llama)"].x) == [0.5, 1] and np.allclose(drawn["baseline (llama)"].y, [5.2, 12.7 / 3])
@@ -402,7 +405,8 @@ def test_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture) -> No
         hdpl.main(["--table", "1", "--out", str(tmp_path), "--table-format", kind])
     csv = pd.read_csv(tmp_path / "hdpl-table-1.csv", keep_default_na=False)
     loss = csv[csv["claim"] == "hdpl-t1-loss-llama"].iloc[0]
-    here = pd.read_parquet(RESULTS / "hdpl_textbooks/comparison.parquet").query("preset == 'llama'")["loss"].item()
+    points = pd.read_parquet(RESULTS / "hdpl_eighth/curve-points.parquet")
+    here = points.query("preset == 'llama' and point == 'last'")["loss"].item()
     assert loss["printed"] == "4.3206 nats/token" and loss["measured"].startswith(f"{here:.4g}")
     for kind in ("md", "html"):
         text = (tmp_path / f"hdpl-table-1.{kind}").read_text()

@@ -94,6 +94,49 @@ def test_lfa() -> None:
     says(SHELF, f"(largest induction score {bare(largest)} of any head, even attention {bare(even)};")
 
 
+def test_dst() -> None:
+    found, cells = table("dst_eighth/claims"), table("dst_eighth/factors")
+    n: Mapping[str, int] = verdicts(found).to_dict()
+    means = table("dst_eighth/presets").set_index(["quantity", "preset"])
+    says(
+        SHELF,
+        f"of {len(found)} rows {n['holds']} hold, {n['opposite']} are opposite, {n['negligible']} is negligible, "
+        f"{n['not resolved']} are not resolved and {n['confounded']} confounded",
+        f"the loss grows by {100 * means.loc[('stream.x_e → 0.head', 'dst-kron'), 'mean']:.0f} % without the context "
+        f"stream and by {100 * means.loc[('stream.x_t → 0.head', 'dst-kron'), 'mean']:.0f} % without the token stream",
+    )
+    about = cells[cells["claim"] == "dst-kron above 0"].groupby("quantity")
+    head, everywhere = (about.get_group(f"gap.zero.{where}") for where in ("head", "everywhere"))
+    assert head["alone"].tolist() == ["opposite"] * 4 and set(head["runs"]) == {"0 of 3"}
+    assert set(everywhere["runs"]) == {"3 of 3"} and everywhere["alone"].eq("holds").sum() == 2
+    verdict = found.set_index(["claim", "quantity"])["direction"]
+    assert verdict["dst-kron above 0", "gap.zero.head"] == "opposite"
+    frozen = "dst-kron+frozen_token"
+    assert verdict[f"{frozen} above 0.5", "peak.16"] == "holds"
+    assert verdict[f"{frozen} below 1.099", "spread.1"] == "opposite"
+    peak = means.loc[("peak.16", frozen)]
+    says(
+        SHELF,
+        f"puts {bare(peak['mean'])} ({bare(peak['ci_low'])} to {bare(peak['ci_high'])}) of its weight on one key",
+        f"as over {math.exp(means.loc[('spread.1', frozen), 'mean']):.0f} equal tokens",
+    )
+    one, other = (
+        [100 * means.loc[("degradation.16", arm)][name] for name in ("mean", "ci_low", "ci_high")]
+        for arm in (frozen, f"{frozen}+normal")
+    )
+    early = [100 * means.loc[("degradation.16", f"{arm}@1000"), "mean"] for arm in (frozen, f"{frozen}+normal")]
+    says(
+        SHELF,
+        "costs {:.0f} % ({:.0f} to {:.0f}) of the loss begun by fan-in and {:.0f} % ({:.0f} to {:.0f}) begun".format(
+            *one, *other
+        ),
+        "after a third of the tokens {:.0f} and {:.0f} %".format(*early),
+        f"{min(early):.0f} to {max(one[0], other[0]):.0f} % of the loss of the frozen-token model",
+    )
+    losses = found[(found["quantity"] == "loss") & (found["seeds"] == "2")]
+    assert losses["direction"].str.startswith("not resolved").all(), "two seeds resolve nothing about losses"
+
+
 def test_pls() -> None:
     found = table("pls_tinystories/claims")
     heads = verdicts(found[found["heads"] == "named"])
