@@ -188,8 +188,8 @@ def test_hdpl() -> None:
     hybrid, both = sizes.loc["hdpl"], order.loc["hdpl < hdpl+o=hdpl+down=hdpl"]
     assert order["direction"].str.startswith("not resolved").all() and hybrid["all_seeds"] == "0 of 3"
     core = (
-        f"the hybrid's loss lies {bare(hybrid['difference'])} nats above the dense model's ({bare(hybrid['ci_low'])} to "
-        f"{bare(hybrid['ci_high'])}), in 3 of 3 seeds the other way round than printed, not resolved"
+        f"the hybrid's loss lies {bare(hybrid['difference'])} nats above the dense model's ({bare(hybrid['ci_low'])} "
+        f"to {bare(hybrid['ci_high'])}), in 3 of 3 seeds the other way round than printed, not resolved"
     )
     says(FRONT, core)
     says(
