@@ -70,7 +70,8 @@ ORDERS = (
 def judged(quantities: pd.DataFrame) -> pd.DataFrame:
     """A row per order whose two arms are there, with its verdict (`comparison.verdicts`); Holm over all of them."""
     there = set(quantities["preset"])
-    rows, instead = [], {}
+    rows: list[dict[str, object]] = []
+    instead: dict[int, str] = {}
     for one in ORDERS:
         if not {one.more, one.less} <= there:
             continue
