@@ -7,7 +7,7 @@ A model copies when, over its training seeds, the 95 % interval lies above the l
 
 Where seeds leave no interval, the mean itself has to lie above the limit; what was not measured is not above anything.
 A claim about heads of a model that does not copy is no evidence for or against anything; it gets that as its verdict.
-Parameters and losses need no competence.
+Parameters, losses and what they cost need no competence.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from streamscope.probes.undefined import note
 COPYING, INDUCTION = "copying", "induction.max"
 READ = {COPYING: "copying", INDUCTION: "not gated, induction"}
 """What is read of a comparison, the first that it has -> its name in a sentence."""
-ALWAYS = ("loss", "parameters", "copying", "induction", "prompts")
+ALWAYS = ("loss", "cost", "parameters", "copying", "induction", "prompts")
 """First words of the quantities that need no competence."""
 UNITS = {**dict.fromkeys(("mean", "ci_low", "ci_high", "limit"), "the unit of the row"), "n": "training seeds"}
 

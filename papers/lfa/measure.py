@@ -18,7 +18,7 @@ from streamscope.papers.comparison.rows import NAN, Progress, Rows, why_of
 from streamscope.papers.lfa.rows import COMPETING, COREFERENCE, DOMAINS, Settings
 from streamscope.papers.lfa.suppress import curves, suppress
 from streamscope.probes.coreference import Coreference
-from streamscope.probes.coreference.measure import mean_stability
+from streamscope.probes.coreference.measure import mean_stability, pair_stability
 from streamscope.probes.coreference.measure import summary as measured
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import summary as by_position
@@ -144,6 +144,7 @@ def _coreference(
         if domain == "keys":  # needs no distractor: every prompt with an antecedent
             heads["attention"] = summary["attention"].reindex(heads["head"]).to_numpy()
             _ranks(rows, summary, n)
+            _pairs(rows, table[table["category"] == "competing-nouns"])
         _stability(rows, table[table["category"] == "competing-nouns"], domain, COREFERENCE)
         _stability(rows, measure(model, probe, suites[COMPETING]), domain, COMPETING)
     return pd.concat(rules, ignore_index=True)
@@ -173,6 +174,17 @@ def _stability(rows: Rows, table: pd.DataFrame, domain: str, suite: str) -> None
             f"stability.{domain}.{one['reading']}.{suite}", "stability", "share of heads", one["mean"], sd=one["sd"],
             interval=(one["ci_low"], one["ci_high"]), n=int(one["pairs"]), detail=detail, why=why_of(one["undefined"]),
         )  # fmt: skip
+
+
+def _pairs(rows: Rows, table: pd.DataFrame) -> None:
+    """Heads that keep to the target of a pair, mean over all, and Eq. 6 by pair of nouns (App. G), over its texts."""
+    each = pair_stability(table)
+    each = each.assign(nouns=each["pair"].str.extract(r"^coreference-(.+)-\d+$", expand=False))
+    rows.add("stability.keys.stable", "stability", "heads", each["stable"].mean(), n=len(each))
+    for nouns, one in each.groupby("nouns"):
+        mean, n = float(one["jaccard"].mean()), int(one["jaccard"].notna().sum())
+        why = "" if n else "no head hits the target in any text"
+        rows.add(f"stability.keys.pair.{nouns}", "stability", "share of heads", mean, n=n, why=why)
 
 
 def _preference(rows: Rows, heads: pd.DataFrame, model: Any, aligned: Aligned) -> None:

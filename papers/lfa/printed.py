@@ -16,6 +16,11 @@ COUNTS = (
 SPS = 0.002
 """The smallest effect of interest in SPS: the paper calls a change of .00215 shallow, its largest is .0133 (§5.2)."""
 
+PEAKS = 0.05
+"""The smallest difference of interest in Sarle's coefficient: an even spread has 5/9, a normal one 1/3."""
+NOUNS = ("key-box", "hammer-basket", "brush-bag")
+"""The pairs of competing nouns of the suite; the first is the paper's (§3.1), of its other two it prints no nouns."""
+
 PRINTED: tuple[Printed, ...] = (
     Printed("std-t", "parameters", "22.2M", TABLE2, "Std-T dns dns 22.2M 1.8114"),
     Printed("d-cas", "parameters", "21.2M", TABLE2, "D-Cas dns dns 21.2M 1.8399"),
@@ -25,6 +30,9 @@ PRINTED: tuple[Printed, ...] = (
     Printed("d-cas", "loss", "1.8399", TABLE2, "D-Cas dns dns 21.2M 1.8399"),
     Printed("lfa", "loss", "1.9063", TABLE2, "LFA ind dns 18.5M 1.9063"),
     Printed("cfm", "loss", "2.1019", TABLE2, "CFM ind ind 13.4M 2.1019"),
+    Printed("d-cas", "cost", "1.6%", "§5.4", "frozen positional stream alone (D-Cas) costs 1.6% vs. Std-T"),
+    Printed("lfa", "cost", "5%", "§5.4, §7", "achieving modularity for 5% total cost"),
+    Printed("lfa", "cost.d-cas", "3.6%", "App. H", "Channel factorization cost: LFA vs. D-Cas = 3.6%"),
     Printed("lfa", "pds.over", "7", TABLE4, "LFA 7 5 0.276 0.061"),
     Printed("lfa", "pds.over.late", "5", TABLE4, "LFA 7 5 0.276 0.061"),
     Printed("lfa", "pds.max.L5", "0.276", TABLE4, "LFA 7 5 0.276 0.061"),
@@ -52,6 +60,15 @@ PRINTED: tuple[Printed, ...] = (
     Printed("lfa", "stability.keys.jaccard.coreference", "0.42", "App. G", "0.50, 0.27, and 0.50 (mean 0.42)"),
     Printed("std-t", "stability.keys.jaccard.coreference", "0.19", "App. G", "0.25, 0.20, and 0.125 (mean 0.19)"),
     Printed("cfm", "stability.keys.jaccard.coreference", "0.11", "App. G", "0.0, 0.33, and 0.0 (mean 0.11)"),
+    *(
+        Printed(preset, f"stability.keys.pair.{nouns}", text, "App. G", quote)
+        for preset, texts, quote in (
+            ("lfa", ("0.50", "0.27", "0.50"), "0.50, 0.27, and 0.50 (mean 0.42)"),
+            ("std-t", ("0.25", "0.20", "0.125"), "0.25, 0.20, and 0.125 (mean 0.19)"),
+            ("cfm", ("0.0", "0.33", "0.0"), "0.0, 0.33, and 0.0 (mean 0.11)"),
+        )
+        for nouns, text in zip(NOUNS, texts, strict=True)
+    ),
     Printed("lfa", "sps", "0.0058", "§5.2", "SPS decreases from 0.0058 to 0.0008"),
     Printed("cfm", "sps", "0.0201", "§5.2", "SPS drops from 0.0201 to 0.0068"),
     Printed("lfa", "suppress.over.sps.d", "-0.158", TABLE5, "LFA L5 7 -0.158 0.028"),
@@ -101,12 +118,32 @@ ORDERS: tuple[Order, ...] = (
     Order("coreference.keys.best", "lfa", "d-cas", "App. B.4"),
     Order("pds.max.L5", "d-cas", "std-t", "App. B.4"),
     Order("coreference.keys.minus_recency", "lfa", "std-t", "abstract"),
+    Order("attention.best", "lfa", "std-t", "§3.1"),
+    Order("coreference.top5_layers", "std-t", "lfa", "§4.1"),
+    Order("pds.bimodality", "lfa", "std-t", "Fig. 4, App. C", PEAKS),
+    Order("pds.bimodality", "lfa", "cfm", "Fig. 4, App. C", PEAKS),
 )
 """Of D-Cas the paper prints no heads, and speaks of them: "no specialization" (§7), "independent channels create
 distinct functional modules", "symbolic routing benefits from channelization", "inductive patterns from frozen token
 streams"."""
 
 BOUNDS: tuple[Bound, ...] = (
+    Bound("pds.over.middle-rest", "cfm", "above", "0", "Fig. 1, Fig. 7", "CFM’s mid-layer concentration"),
+    Bound("pds.over.L1", "std-t", "above", "0", TABLE5, "Std-T L1, L4 3 -0.298"),
+    Bound("pds.over.L2", "cfm", "above", "0", TABLE5, "CFM L2 5 -0.672"),
+    Bound("stability.keys.stable", "lfa", "above", "3", "App. G, §4.2", "corresponding to 3–6 stable heads per pair"),
+    Bound("stability.keys.stable", "cfm", "below", "1", "App. G, §4.2", "with 0–1 stable heads"),
+    Bound("suppress.over.sps", "std-t", "below", "0", "Table 5, §5.2", "Std-T L1, L4 3 -0.298", SPS),
+    Bound("suppress.over.sps", "cfm", "below", "0", "Table 5, §5.2", "SPS drops from 0.0201 to 0.0068", SPS),
+    Bound(
+        "suppress.over.sps.above_random",
+        "lfa",
+        "below",
+        "0",
+        "§5.2",
+        "late fusion localizes positional influence into surgically targetable heads",
+        SPS,
+    ),
     Bound("pds.max.L5", "lfa", "above", "0.075", "Table 4, §5.1", COUNTS),
     Bound("pds.max.L5", "std-t", "below", "0.075", "Table 4, §5.1", COUNTS),
     Bound("pds.max.L5", "cfm", "below", "0.075", "Table 4, §5.1", COUNTS),

@@ -20,12 +20,13 @@ from streamscope.papers.comparison.report import print_claims, reopen
 from streamscope.papers.comparison.runs import typed
 from streamscope.papers.lfa.claims import claims
 from streamscope.papers.lfa.competence import competence, unable
+from streamscope.papers.lfa.derived import DERIVED, derived
 from streamscope.papers.lfa.figure import figure
 from streamscope.papers.lfa.options import Options
 from streamscope.papers.lfa.page import MAIN, LfaReport
 from streamscope.papers.lfa.rows import Settings
 from streamscope.papers.lfa.runs import CONTROL, LATER, TABLES, Arms, in_arms, measure_all, open_runs
-from streamscope.papers.lfa.seeds import DERIVED, architectures, comparisons, renamed, with_reference
+from streamscope.papers.lfa.seeds import architectures, comparisons, renamed
 from streamscope.probes.command import INTERVAL, progress_bar, show
 from streamscope.probes.undefined import legend, note, reasons
 
@@ -38,7 +39,7 @@ def report_of(options: Options) -> tuple[LfaReport, Any]:
 
     runs, measured, settings, documents, about = _reread(options) if options.tables else _measure(options)
     arms = Arms(runs)
-    quantities = with_reference(measured["quantities"], measured["heads"])
+    quantities = derived(measured["quantities"], measured["heads"], arms)
     judged, able = claims(quantities, arms), competence(quantities)
     means = architectures(quantities)
     cannot = ["" if r.family == "suites" else unable(r.quantity, (r.preset,), able) for r in means.itertuples()]
@@ -77,7 +78,7 @@ def _reread(options: Options) -> "Source":
     runs, tables, about = reopen(options.tables, "papers.lfa")
     if missing := [name for name in ("runs", *TABLES[1:]) if name not in (*tables, *LATER)]:
         raise InputError(f"--tables {options.tables} lacks {missing[0]}.parquet; restore it")
-    tables["quantities"] = renamed(tables["runs"][~tables["runs"]["quantity"].isin(DERIVED)], tables["heads"])
+    tables["quantities"] = renamed(tables["runs"][~tables["runs"]["quantity"].str.fullmatch(DERIVED)], tables["heads"])
     settings = Settings(**{**about["settings"], "k": tuple(about["settings"]["k"])})
     return in_arms(runs), {name: tables[name] for name in TABLES if name in tables}, settings, about["data"], about
 

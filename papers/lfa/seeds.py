@@ -23,10 +23,6 @@ PAIRED, WELCH = "paired by seed", "Welch"
 EXPLORED = "exploratory: not corrected, described and not tested"
 
 
-DERIVED = ("pds.reference", "pds.over.reference")
-"""Quantities that `with_reference` makes of those of all runs."""
-
-
 def renamed(quantities: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
     """Quantities by today's names: before the domain stood in every name, it was the candidates where none stood.
 

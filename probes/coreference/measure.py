@@ -301,5 +301,14 @@ def mean_stability(rows: pd.DataFrame) -> pd.DataFrame:
     return stability(seen, _estimates(seen)["stability"]).short("mean")
 
 
+def pair_stability(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row per minimal pair of the rows of `read`, as `by_pair` makes it; `InputError` without complete pairs."""
+    seen = seen_of(rows)
+    if "stability" not in seen.blocks:
+        raise InputError("stability compares the two orders of a minimal pair, but the table has no complete pair")
+    pairs: pd.DataFrame = seen.extra
+    return pairs
+
+
 def _estimates(seen: Seen) -> dict[str, Estimates]:
     return estimate_all(seen.blocks, seen.contrasts)

@@ -1,0 +1,83 @@
+"""Numbers of LFA that follow from the heads and the losses of runs that were measured, whenever that was.
+
+    pds.over.L0, …           heads over .075 in a layer (Table 5 names L1, L2, L4 and L5)
+    pds.over.middle-rest     heads over .075 in the layers that are neither early nor late, less all others (Fig. 1)
+    pds.bimodality           Sarle's coefficient of PDS over heads (Fig. 4)
+    coreference.top5_layers  layers in which the five heads with most attention to the antecedent are (§4.1)
+    cost, cost.d-cas         loss over that of the control, or of D-Cas, of the same seed, − 1 (§5.4)
+
+and those of `papers.lfa.seeds.with_reference`.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from streamscope.papers.comparison.rows import Rows
+from streamscope.papers.lfa.runs import CONTROL, Arms
+from streamscope.papers.lfa.seeds import NAN, with_reference
+
+D_CAS, LFA = "d-cas", "lfa"
+DERIVED = (
+    r"pds\.(over\.)?reference|pds\.over\.(L\d+|middle-rest)|pds\.bimodality|coreference\.top5_layers|cost(\.d-cas)?"
+)
+"""Names of the quantities that are made here, a pattern."""
+FEW = "fewer than four heads, or PDS without spread"
+
+
+def derived(quantities: pd.DataFrame, heads: pd.DataFrame, arms: Arms | None = None) -> pd.DataFrame:
+    """`quantities` with all that follows from them and from the table of heads."""
+    table = with_reference(quantities, heads)
+    parts = [table, *_of_heads(heads), *_costs(quantities, arms or Arms())]
+    return pd.concat([part[list(table.columns)] for part in parts], ignore_index=True)
+
+
+def bimodality(x: np.ndarray) -> float:
+    """Sarle's coefficient b = (g² + 1) / (k + 3(n−1)² / ((n−2)(n−3))), g and k the sample skewness and excess kurtosis.
+
+    5/9 of an even spread, more with two peaks, and of one peak with a long tail as well, so it is for comparing; NaN
+    of fewer than four values and without spread (Pfister et al. 2013).
+    """
+    n = len(x)
+    if n < 4 or np.ptp(x) == 0:
+        return NAN
+    z = (x - x.mean()) / x.std()
+    m3, m4 = float((z**3).mean()), float((z**4).mean())
+    g = m3 * np.sqrt(n * (n - 1)) / (n - 2)
+    k = (n - 1) / ((n - 2) * (n - 3)) * ((n + 1) * m4 - 3 * (n - 1))
+    return float((g**2 + 1) / (k + 3 * (n - 1) ** 2 / ((n - 2) * (n - 3))))
+
+
+def _of_heads(heads: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """What the table of heads of every run says besides what was measured."""
+    if not {"layer", "over", "attention"} <= set(heads):
+        return
+    for (preset, seed), one in heads.groupby(["preset", "seed"], sort=False):
+        rows, last = Rows(), int(one["layer"].max())
+        over = one.groupby("layer")["over"].sum()
+        for layer, count in over.items():
+            rows.add(f"pds.over.L{layer}", "position by layer", "heads", int(count))
+        middle = int(over[(over.index > 1) & (over.index < last - 1)].sum())
+        rows.add("pds.over.middle-rest", "position", "heads", 2 * middle - int(over.sum()))
+        b = bimodality(one["pds"].to_numpy(float))
+        rows.add("pds.bimodality", "position", "Sarle's coefficient", b, why="" if b == b else FEW)
+        top = one.sort_values("attention", ascending=False, kind="stable").head(5)
+        names = " ".join(map(str, top["head"])) if "head" in top else ""
+        rows.add("coreference.top5_layers", "coreference", "layers", top["layer"].nunique(), detail=names)
+        yield pd.DataFrame(rows.rows).assign(preset=preset, seed=seed)
+
+
+def _costs(quantities: pd.DataFrame, arms: Arms) -> Iterator[pd.DataFrame]:
+    """What an architecture costs, as a share of the loss of the arm of std-t that differs least, of the same seed."""
+    loss = quantities[quantities["quantity"] == "loss"].set_index(["preset", "seed"])["value"].to_dict()
+    for (preset, seed), value in loss.items():
+        if preset.split("+")[0] == CONTROL:
+            continue
+        rows, control = Rows(), arms.pair(CONTROL, preset)[0]
+        beside = {"cost": control, **({"cost.d-cas": D_CAS} if preset == LFA else {})}
+        for quantity, other in beside.items():
+            share = value / loss.get((other, seed), NAN) - 1
+            rows.add(quantity, "cost", "share of the loss", share, detail=f"beside {other}",
+                     why="" if share == share else f"no run of {other}")  # fmt: skip
+        yield pd.DataFrame(rows.rows).assign(preset=preset, seed=seed)
