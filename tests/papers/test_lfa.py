@@ -546,7 +546,7 @@ def test_the_committed_tables_judged_again_give_the_committed_page(tmp_path: Pat
     chance = pd.read_parquet(COMMITTED / "runs.parquet").query("quantity == 'coreference.candidates.chance'")["value"]
     assert (chance.round(3) == 0.466).all()
     means = pd.read_parquet(COMMITTED / "architectures.parquet").query("n > 0")
-    assert set(means.loc[means["cannot"] == "", "family"]) == {"size", "loss", "copying", "suites"}
+    assert set(means.loc[means["cannot"] == "", "family"]) == {"size", "loss", "cost", "copying", "suites"}
 
 
 @pytest.mark.slow
