@@ -26,7 +26,7 @@ from streamscope.papers.comparison.report import (
     write_page,
 )
 from streamscope.papers.comparison.runs import Run
-from streamscope.papers.krom import alike, signs, variants
+from streamscope.papers.krom import alike, signs, sweep, variants
 from streamscope.papers.krom.conclusion import CONTROL, Found, conclusion, cosines, of_losses
 from streamscope.papers.krom.figure import figure
 from streamscope.papers.krom.mixing import ARM, FACTOR_UNITS, RUN_UNITS
@@ -102,6 +102,9 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
         tables["signs"] = (signs.signs(found.factors), signs.UNITS)
         tables["signs-modules"] = (signs.by_module(found.factors), signs.MODULE_UNITS)
         tables["signs-claims"] = (signs.claims(found.factors), signs.CLAIM_UNITS)
+    if len(numbers := sweep.quantities(found.mixing, found.factors, found.losses)):
+        tables["sweep"] = (sweep.sweep(numbers), sweep.UNITS)
+        tables["sweep-claims"] = (sweep.claims(found.mixing, numbers), sweep.CLAIM_UNITS)
     if len(every := variants.streams(found.mixing, found.topologies)):
         tables["alike"] = (alike.alike(every), alike.UNITS)
         tables["alike-claims"] = (alike.claims(every), alike.CLAIM_UNITS)
@@ -140,7 +143,8 @@ def page(found: Found, files: Sequence[str]) -> str:
     recipe = f"## What differs from the blog's recipe\n\n{RECIPE}\n\n{other or '- Nothing.'}\n\n{IN_ITS_OWN_CODE}"
     parts = [
         *head, _conclusion(found), recipe, _losses(found), _mixing(found), signs.section(found.factors),
-        alike.section(every), variants.section(found.topologies, every), commands(report),
+        alike.section(every), sweep.section(found.mixing, found.factors, found.losses),
+        variants.section(found.topologies, every), commands(report),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
