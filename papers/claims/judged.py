@@ -47,6 +47,7 @@ FOUND: dict[str, tuple[Word, Word]] = {
 """Verdict of `probes.phenomena` -> the word of the claim that there is one, and of its denial."""
 UNDEFINED: tuple[tuple[str, Word], ...] = (
     ("none to suppress", "phenomenon absent"),
+    ("no head hits", "phenomenon absent"),
     ("one seed", "not resolved"),
     ("one pair of seeds", "not resolved"),
     ("fewer than three seeds", "not resolved"),

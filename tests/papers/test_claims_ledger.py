@@ -421,6 +421,7 @@ def test_a_claim_has_the_number_the_dose_and_the_verdict_of_its_row(tmp_path: Pa
         ("the model cannot do the task: winograd", "cannot do the task"),
         ("no such head: entity heads of a", "phenomenon absent"),
         ("undefined: 0 of 36 heads have PDS over 0.075, none to suppress", "phenomenon absent"),
+        ("undefined: no head hits the target in any pair", "phenomenon absent"),
         ("undefined: one seed of a", "not resolved"),
         ("undefined by construction: always 0", "undefined by construction"),
         ("no claim: printed twice", "contradicts itself"),
