@@ -19,7 +19,9 @@ def order_row(claim: Order, quantities: pd.DataFrame, arms: Arms | None = None) 
     """One row for a claim that one architecture has more of something than another: their arms that differ least."""
     paper = [printed(p, claim.quantity) for p in (claim.more, claim.less)]
     expected = paper[0].value - paper[1].value if paper[0] and paper[1] else NAN
-    more, less = (arms or Arms()).pair(claim.more, claim.less)
+    more, less = (claim.more, claim.less)
+    if claim.quantity not in EXACT:  # what is counted is counted of the models that the paper describes
+        more, less = (arms or Arms()).pair(more, less)
     row = {
         "claim": f"{more} > {less}", "more": more, "less": less, "quantity": claim.quantity, "where": claim.where,
         "paper": expected, "printed": f"{paper[0].text} against {paper[1].text}" if paper[0] and paper[1] else "",

@@ -89,7 +89,7 @@ def _each(table: pd.DataFrame, arms: Sequence[str]) -> Iterator[tuple[str, str, 
 def architectures(quantities: pd.DataFrame) -> pd.DataFrame:
     """One row per quantity and preset: n seeds, mean, sd, 95 % t interval, beside what the paper prints.
 
-    Intervals of shares are cut at 0 and 1.
+    Intervals of shares are cut at 0 and 1, but for differences, as costs are.
     """
 
     rows, arms = [], in_order((*PRESETS, *quantities["preset"]))
@@ -99,7 +99,7 @@ def architectures(quantities: pd.DataFrame) -> pd.DataFrame:
             paper = printed(preset, quantity)
             if len(values):
                 row = estimate(values)
-                if unit.startswith("share") and ".minus_" not in quantity:  # NaN stays NaN
+                if unit.startswith("share") and ".minus_" not in quantity and family != "cost":  # NaN stays NaN
                     row |= {"ci_low": np.maximum(row["ci_low"], 0.0), "ci_high": np.minimum(row["ci_high"], 1.0)}
             elif paper is None and preset not in set(quantities["preset"]):
                 continue

@@ -110,6 +110,15 @@ def test_parameters_are_exact() -> None:
     assert row["direction"] == "holds: counted, not trained" and np.isnan(row["p"])
 
 
+def test_what_is_counted_is_of_the_preset_itself_and_a_cost_may_be_a_gain() -> None:
+    values = {("std-t", "parameters"): [9.0], ("std-t+rope+cln", "parameters"): [5.0], ("d-cas", "parameters"): [5.0]}
+    row = claims(planted(values)).iloc[0]
+    assert (row["claim"], row["difference"]) == ("std-t > d-cas", 4.0)
+    gain = planted({("d-cas", "cost"): [-0.02, -0.021, -0.022]}).assign(unit="share of the loss", family="cost")
+    found = architectures(gain).set_index("preset").loc["d-cas"]
+    assert found["ci_low"] < found["mean"] < found["ci_high"] < 0
+
+
 def test_one_family_one_correction() -> None:
     values = {("std-t", "loss"): [1.0, 1.1, 1.2], ("lfa", "loss"): [1.5, 1.61, 1.69], ("cfm", "loss"): [1.9, 2.0, 2.3],
               ("lfa", "sps"): [0.1, 0.2, 0.3], ("std-t", "sps"): [0.1, 0.3, 0.2]}  # fmt: skip
