@@ -60,38 +60,67 @@ def test_lfa() -> None:
     assert set(holds["quantity"]) == {"loss"} and sum(n.values()) == len(found)
     assert set(n) == {"the model cannot do the task", "holds", "confounded", "withdrawn", "undefined",
                       "counted, not trained"}  # fmt: skip
-    says(
-        FRONT,
-        f"of {len(found)} claims {n['holds']} hold ({COUNT[len(holds)]} differences of loss), {cannot} are not judged, "
-        f"because no model there is shown to copy, and {n['confounded']} are confounded.",
-    )
     said = f"of {len(found)} claims {n['holds']} hold (lfa's loss above d-cas', cfm's above lfa's), {cannot} are about "
     said += (
         f"where heads look in models of which none is shown to copy, {n['confounded']} are confounded (std-t has other "
     )
     said += f"positions and another norm), {n['withdrawn']} withdrawn (stability was measured among candidates), "
     said += f"{n['undefined']} undefined, {n['counted, not trained']} are parameter counts |"
+    loss = holds.set_index("claim")
+    first, second = loss.loc["lfa > d-cas"], loss.loc["cfm > lfa"]
+    runs = table("lfa_tinystories/runs").groupby("quantity")["value"]
+    largest, even = runs.max()["induction.max"], runs.mean()["induction.even"]
+    assert (table("lfa_tinystories/competence")["cannot"] != "").all()
     says(
         SHELF,
         said,
-        f"Of the paper's {len(found)} claims {n['holds']} hold: ",
-        f"{cannot} are about where heads look, and are not judged: no model here is shown to copy",
-        f"{n['confounded']} compare losses with `std-t`",
-        f"{n['withdrawn']} about stability are withdrawn",
-        f"{n['undefined']} are undefined, {n['counted, not trained']} are parameter counts.",
+        f"of its {len(found)} claims {n['holds']} hold, `lfa` {bare(first['difference'])} above `d-cas` (95 % interval "
+        f"over pairs of seeds {bare(first['ci_low'])} to {bare(first['ci_high'])}) and `cfm` {bare(second['difference'])} above "
+        f"`lfa` ({bare(second['ci_low'])} to {bare(second['ci_high'])}); {cannot} are about where heads look, and are not "
+        f"judged, because no model there is shown to copy (largest induction score {bare(largest)} of any head, even "
+        f"attention {bare(even)}), {n['confounded']} are confounded, {n['withdrawn']} withdrawn (stability was measured "
+        f"among the candidates), {n['undefined']} undefined, {n['counted, not trained']} are parameter counts.",
     )
-    loss = holds.set_index("claim")
-    first, second = loss.loc["lfa > d-cas"], loss.loc["cfm > lfa"]
-    says(
-        SHELF,
-        f"the loss of `lfa` lies {bare(first['difference'])} nats per token above that of `d-cas` (95 % interval over "
-        f"pairs of seeds {bare(first['ci_low'])} to {bare(first['ci_high'])}) and that of `cfm` "
-        f"{bare(second['difference'])} above `lfa` ({bare(second['ci_low'])} to {bare(second['ci_high'])})",
-    )
-    assert (table("lfa_tinystories/competence")["cannot"] != "").all()
-    runs = table("lfa_tinystories/runs").groupby("quantity")["value"]
-    largest, even = runs.max()["induction.max"], runs.mean()["induction.even"]
-    says(SHELF, f"(largest induction score {bare(largest)} of any head, even attention {bare(even)};")
+
+
+def test_lfa_with_its_control() -> None:
+    found, means = table("lfa_eighth/claims"), table("lfa_eighth/architectures").set_index(["quantity", "preset"])
+    against = table("lfa_eighth/comparisons").set_index(["quantity", "preset"])
+    loss = found[found["quantity"] == "loss"].set_index("claim")
+
+    def share(preset: str) -> str:
+        mean, low, high = (f"{100 * means.loc[('cost', preset), name]:.1f}".replace("-", "−")
+                           for name in ("mean", "ci_low", "ci_high"))  # fmt: skip
+        return f"{mean} % of the loss ({low} to {high}; printed {means.loc[('cost', preset), 'printed']}".replace(
+            "%", " %"
+        )
+
+    assert {part for claim in loss.index for part in claim.split(" > ") if "std-t" in part} == {"std-t+rope+cln"}
+    says(SHELF, *(f"`{preset}` costs {share(preset)})".replace("  %", " %") if preset == "d-cas" else
+                  f"`{preset}` {share(preset)})".replace("  %", " %") for preset in ("d-cas", "lfa")))  # fmt: skip
+    says(FRONT, f"`lfa` costs {share('lfa')}) and `d-cas` {share('d-cas')})".replace("  %", " %"))
+    for claim, row in loss.iterrows():
+        more, less = str(claim).split(" > ")
+        low, high = bare(row["ci_low"]), bare(row["ci_high"])
+        says(
+            SHELF,
+            f"`{more}` above `{less}` {bare(row['difference'])} ({low} to {high}), {row['direction'].split(' at ')[0]}",
+        )
+    for arm, words in (("std-t+rope", "RoPE"), ("std-t+cln", "CLN")):
+        row = against.loc[("loss", arm)]
+        assert row["control"] == "std-t" and row["verdict"].startswith("exploratory")
+        change, low, high = (bare(row[name], sign=True) for name in ("difference", "ci_low", "ci_high"))
+        says(SHELF, f"{words} alone changes the loss of `std-t` by {change} ({low} to {high})")
+    n: Mapping[str, int] = verdicts(found).to_dict()
+    counted = int((found["direction"] == "holds: counted, not trained").sum())
+    held = int((found["direction"] == "holds").sum())
+    assert counted == 3 and set(found[found["direction"] == "holds"]["quantity"]) == {"loss"}
+    cannot = n["the model cannot do the task"]
+    says(SHELF, f"of {len(found)} claims {held} hold beside three counts of parameters", f"of {len(found)} claims {held} hold "
+         f"and three counts of parameters are as printed; {cannot} are about where heads look, and are not judged",
+         f"{cannot} are about where heads look in models of which none is shown to copy, {n['undefined']} are undefined",
+         f"a std-t with RoPE loses {bare(-against.loc[('loss', 'std-t+rope'), 'difference'])} nats less")  # fmt: skip
+    assert (table("lfa_eighth/competence")["cannot"] != "").all()
 
 
 def test_dst() -> None:
