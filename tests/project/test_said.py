@@ -70,13 +70,17 @@ def test_lfa() -> None:
     first, second = loss.loc["lfa > d-cas"], loss.loc["cfm > lfa"]
     runs = table("lfa_tinystories/runs").groupby("quantity")["value"]
     largest, even = runs.max()["induction.max"], runs.mean()["induction.even"]
+    ends = [
+        f"{bare(one['difference'])} {{}} ({{}}{bare(one['ci_low'])} to {bare(one['ci_high'])})"
+        for one in (first, second)
+    ]
     assert (table("lfa_tinystories/competence")["cannot"] != "").all()
     says(
         SHELF,
         said,
-        f"of its {len(found)} claims {n['holds']} hold, `lfa` {bare(first['difference'])} above `d-cas` (95 % interval "
-        f"over pairs of seeds {bare(first['ci_low'])} to {bare(first['ci_high'])}) and `cfm` {bare(second['difference'])} above "
-        f"`lfa` ({bare(second['ci_low'])} to {bare(second['ci_high'])}); {cannot} are about where heads look, and are not "
+        f"of its {len(found)} claims {n['holds']} hold, `lfa` "
+        + ends[0].format("above `d-cas`", "95 % interval over pairs of seeds ")
+        + f" and `cfm` {ends[1].format('above `lfa`', '')}; {cannot} are about where heads look, and are not "
         f"judged, because no model there is shown to copy (largest induction score {bare(largest)} of any head, even "
         f"attention {bare(even)}), {n['confounded']} are confounded, {n['withdrawn']} withdrawn (stability was measured "
         f"among the candidates), {n['undefined']} undefined, {n['counted, not trained']} are parameter counts.",
@@ -89,16 +93,13 @@ def test_lfa_with_its_control() -> None:
     loss = found[found["quantity"] == "loss"].set_index("claim")
 
     def share(preset: str) -> str:
-        mean, low, high = (f"{100 * means.loc[('cost', preset), name]:.1f}".replace("-", "−")
-                           for name in ("mean", "ci_low", "ci_high"))  # fmt: skip
-        return f"{mean} % of the loss ({low} to {high}; printed {means.loc[('cost', preset), 'printed']}".replace(
-            "%", " %"
-        )
+        one = means.loc[("cost", preset)]
+        mean, low, high = (f"{100 * one[name]:.1f}".replace("-", "−") for name in ("mean", "ci_low", "ci_high"))
+        return f"{mean} % of the loss ({low} to {high}; printed {one['printed'].replace('%', ' %')})"
 
     assert {part for claim in loss.index for part in claim.split(" > ") if "std-t" in part} == {"std-t+rope+cln"}
-    says(SHELF, *(f"`{preset}` costs {share(preset)})".replace("  %", " %") if preset == "d-cas" else
-                  f"`{preset}` {share(preset)})".replace("  %", " %") for preset in ("d-cas", "lfa")))  # fmt: skip
-    says(FRONT, f"`lfa` costs {share('lfa')}) and `d-cas` {share('d-cas')})".replace("  %", " %"))
+    says(SHELF, f"`d-cas` costs {share('d-cas')}, `lfa` {share('lfa')}")
+    says(FRONT, f"`lfa` costs {share('lfa')} and `d-cas` {share('d-cas')}")
     for claim, row in loss.iterrows():
         more, less = str(claim).split(" > ")
         low, high = bare(row["ci_low"]), bare(row["ci_high"])
@@ -112,14 +113,16 @@ def test_lfa_with_its_control() -> None:
         change, low, high = (bare(row[name], sign=True) for name in ("difference", "ci_low", "ci_high"))
         says(SHELF, f"{words} alone changes the loss of `std-t` by {change} ({low} to {high})")
     n: Mapping[str, int] = verdicts(found).to_dict()
-    counted = int((found["direction"] == "holds: counted, not trained").sum())
-    held = int((found["direction"] == "holds").sum())
-    assert counted == 3 and set(found[found["direction"] == "holds"]["quantity"]) == {"loss"}
-    cannot = n["the model cannot do the task"]
-    says(SHELF, f"of {len(found)} claims {held} hold beside three counts of parameters", f"of {len(found)} claims {held} hold "
-         f"and three counts of parameters are as printed; {cannot} are about where heads look, and are not judged",
-         f"{cannot} are about where heads look in models of which none is shown to copy, {n['undefined']} are undefined",
-         f"a std-t with RoPE loses {bare(-against.loc[('loss', 'std-t+rope'), 'difference'])} nats less")  # fmt: skip
+    held = found[found["direction"] == "holds"]
+    assert (found["direction"] == "holds: counted, not trained").sum() == 3 and set(held["quantity"]) == {"loss"}
+    whole, cannot = f"of {len(found)} claims {len(held)} hold", n["the model cannot do the task"]
+    says(
+        SHELF,
+        f"{whole} beside three counts of parameters",
+        f"{whole} and three counts of parameters are as printed; {cannot} are about where heads look, and are not judged",
+        f"{cannot} are about where heads look in models of which none is shown to copy, {n['undefined']} are undefined",
+        f"a std-t with RoPE loses {bare(-against.loc[('loss', 'std-t+rope'), 'difference'])} nats less",
+    )
     assert (table("lfa_eighth/competence")["cannot"] != "").all()
 
 
