@@ -82,8 +82,8 @@ def test_lfa() -> None:
         + ends[0].format("above `d-cas`", "95 % interval over pairs of seeds ")
         + f" and `cfm` {ends[1].format('above `lfa`', '')}; {cannot} are about where heads look, and are not "
         f"judged, because no model there is shown to copy (largest induction score {bare(largest)} of any head, even "
-        f"attention {bare(even)}), {n['confounded']} are confounded, {n['withdrawn']} withdrawn (stability was measured "
-        f"among the candidates), {n['undefined']} undefined, {n['counted, not trained']} are parameter counts.",
+        f"attention {bare(even)}), {n['confounded']} are confounded, {n['withdrawn']} withdrawn (stability was "
+        f"measured among the candidates), {n['undefined']} undefined, {n['counted, not trained']} are parameter counts.",
     )
 
 
