@@ -57,7 +57,7 @@ def _of_heads(heads: pd.DataFrame) -> Iterator[pd.DataFrame]:
         rows, last = Rows(), int(one["layer"].max())
         over = one.groupby("layer")["over"].sum()
         for layer, count in over.items():
-            rows.add(f"pds.over.L{layer}", "position by layer", "heads", int(count))
+            rows.add(f"pds.over.L{layer}", "heads by layer", "heads", int(count))
         middle = int(over[(over.index > 1) & (over.index < last - 1)].sum())
         rows.add("pds.over.middle-rest", "position", "heads", 2 * middle - int(over.sum()))
         b = bimodality(one["pds"].to_numpy(float))

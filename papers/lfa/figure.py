@@ -10,6 +10,8 @@ from plotly.subplots import make_subplots
 from streamscope.papers.lfa.runs import in_order
 
 COLOURS = {"std-t": "#7a7a7a", "d-cas": "#3b6ea5", "lfa": "#c8553d", "cfm": "#e0a030"}
+DASHES = ("solid", "dot", "dash", "dashdot")
+"""Of an arm, with RoPE, with CLN, with both."""
 PANELS = (
     ("loss", "validation loss, nats/token"),
     ("pds by layer", "largest PDS in each layer"),
@@ -36,7 +38,7 @@ def figure(quantities: pd.DataFrame, architectures: pd.DataFrame, mixed: Sequenc
     have = set(quantities["quantity"])
     fifth = PANELS[4] if PANELS[4][0] in have else INSTEAD
     panels = [*PANELS[:4], fifth, (last, f"Cohen's d of SPS, {last.split('.')[1] if last else 'heads'} suppressed")]
-    canvas = make_subplots(2, 3, subplot_titles=[title for _, title in panels], vertical_spacing=0.14)
+    canvas = make_subplots(2, 3, subplot_titles=[title for _, title in panels], vertical_spacing=0.17)
     for i, (quantity, _) in enumerate(panels):
         at = {"row": i // 3 + 1, "col": i % 3 + 1}
         if quantity == "pds by layer":
@@ -50,7 +52,7 @@ def figure(quantities: pd.DataFrame, architectures: pd.DataFrame, mixed: Sequenc
     beside = f"<br><sup>Not of the architecture alone: {'; '.join(mixed)}</sup>" if mixed else ""
     canvas.update_layout(
         template="simple_white", width=1250, height=760, title=TITLE + beside,
-        legend={"orientation": "h", "y": -0.08}, margin={"l": 60, "r": 20, "t": 90, "b": 60},
+        legend={"orientation": "h", "y": -0.14}, margin={"l": 60, "r": 20, "t": 90, "b": 60},
     )  # fmt: skip
     return canvas
 
@@ -88,7 +90,9 @@ def _points(canvas: Any, quantities: pd.DataFrame, table: pd.DataFrame, quantity
                            hovertext=f"paper, {one['where']}",
                            marker={"color": "black", "size": 10, "symbol": "diamond-open"}), **at,
             )  # fmt: skip
-    canvas.update_xaxes(categoryorder="array", categoryarray=in_order(mine.index), **at)
+    arms = in_order(mine.index)
+    lines = [arm.replace("+", "<br>+") for arm in arms]
+    canvas.update_xaxes(categoryorder="array", categoryarray=arms, tickvals=arms, ticktext=lines, tickangle=0, **at)
 
 
 def _layers(canvas: Any, table: pd.DataFrame, at: dict[str, int]) -> None:
@@ -99,7 +103,7 @@ def _layers(canvas: Any, table: pd.DataFrame, at: dict[str, int]) -> None:
         one = mine[mine["preset"] == preset]
         layers = one["quantity"].str.rsplit(".", n=1).str[-1]
         bar = {"array": (one["ci_high"] - one["mean"]).fillna(0.0), "width": 3, "thickness": 1}
-        look = {"color": COLOURS[preset.split("+")[0]], "dash": "dot" if "+" in preset else "solid"}
+        look = {"color": COLOURS[preset.split("+")[0]], "dash": DASHES[preset.count("+") + preset.endswith("+cln")]}
         line = go.Scatter(x=layers, y=one["mean"], error_y=bar, name=preset, mode="lines+markers", line=look)
         canvas.add_trace(line, **at)
         paper = one["paper"].notna()

@@ -83,7 +83,8 @@ def test_lfa() -> None:
         + f" and `cfm` {ends[1].format('above `lfa`', '')}; {cannot} are about where heads look, and are not "
         f"judged, because no model there is shown to copy (largest induction score {bare(largest)} of any head, even "
         f"attention {bare(even)}), {n['confounded']} are confounded, {n['withdrawn']} withdrawn (stability was "
-        f"measured among the candidates), {n['undefined']} undefined, {n['counted, not trained']} are parameter counts.",
+        f"measured among the candidates), {n['undefined']} undefined, "
+        f"{n['counted, not trained']} are parameter counts.",
     )
 
 
@@ -119,7 +120,7 @@ def test_lfa_with_its_control() -> None:
     says(
         SHELF,
         f"{whole} beside three counts of parameters",
-        f"{whole} and three counts of parameters are as printed; {cannot} are about where heads look, and are not judged",
+        f"{whole} and three counts of parameters are as printed; {cannot} are about where heads look, and are not",
         f"{cannot} are about where heads look in models of which none is shown to copy, {n['undefined']} are undefined",
         f"a std-t with RoPE loses {bare(-against.loc[('loss', 'std-t+rope'), 'difference'])} nats less",
     )
