@@ -396,6 +396,8 @@ def test_what_follows_from_heads_and_losses() -> None:
     assert mine["cost"] == pytest.approx(0.05) and mine["cost.d-cas"] == pytest.approx(1.1)
     assert np.isnan(found["lfa", 1]["cost"]) and found["lfa", 1]["cost.d-cas"] == pytest.approx(0.25)
     assert found["d-cas", 0]["cost"] == pytest.approx(-0.5) and "cost" not in found["std-t", 0]
+    table = derived(planted(losses), heads)
+    assert not (table["family"] == "position by layer").any()  # the figure draws that family as one curve
     named = {name for *_, name in found.index} - {"loss"}
     assert all(re.fullmatch(DERIVED, name) for name in named), named
 
