@@ -23,6 +23,7 @@ from streamscope.interventions.ablation_effects.diagonality import OWN
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
 from streamscope.papers.comparison.seeds import NAN, estimate, seeds_of
 from streamscope.papers.comparison.verdicts import CANNOT, NEGLIGIBLE
+from streamscope.papers.pls.derived import LARGEST
 from streamscope.papers.pls.printed import Ratio
 from streamscope.papers.pls.runs import PRESETS
 from streamscope.probes.undefined import note
@@ -132,6 +133,8 @@ def _in_log_odds(quantity: str) -> bool:
 def _tasks(quantity: str, measured: list[str]) -> list[str]:
     """The tasks that a quantity is about: its own, or all with groups of their own where it compares tasks."""
     _, task, *_ = *quantity.split("."), ""
+    if quantity == LARGEST:
+        return measured
     if quantity.split(".")[0].removesuffix("_odds") in ("own", "smear", "diagonality"):
         return [name for name in measured if name in OWN]
     return [task] if task in measured else []

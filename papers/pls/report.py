@@ -12,6 +12,7 @@ from streamscope.papers.comparison.report import Report, each_model, reopen, sta
 from streamscope.papers.comparison.runs import Run, typed
 from streamscope.papers.pls.competence import competence, of_effects, unable, unfit
 from streamscope.papers.pls.depth import with_second_peak
+from streamscope.papers.pls.derived import with_derived
 from streamscope.papers.pls.measure import Measured, Settings, measure_run
 from streamscope.papers.pls.options import Options
 from streamscope.papers.pls.runs import CONTROL
@@ -52,7 +53,7 @@ def measure(options: Options, runs: list[Run]) -> PlsReport:
 def judged(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The tables with what follows from the quantities of the runs: means, differences, competence, verdicts."""
 
-    quantities = with_second_peak(tables["runs"], tables["depth"])
+    quantities = with_derived(with_second_peak(tables["runs"], tables["depth"]), tables["losses"])
     baselines = tables["baselines"] if "baselines" in tables else of_effects(tables["effects"])
     able = competence(baselines)
     means = presets(quantities)

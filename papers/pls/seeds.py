@@ -146,7 +146,13 @@ def claims(
         else:
             assert isinstance(claim, Bound)
             row = {**bound_row(claim, quantities), "kind": "limit"}
-        heads = "found" if ".found" in claim.quantity else "all" if claim.quantity.startswith("depth") else "named"
+        heads = (
+            "found"
+            if ".found" in claim.quantity
+            else "all"
+            if claim.quantity.startswith(("depth", "loss"))
+            else "named"
+        )
         unit = FACTOR if row["kind"] == "factor" else units.get(claim.quantity, "")
         rows.append({"heads": heads, "alike": "", **row, "unit": unit})
     table = with_verdicts(rows, {i: why for i, claim in enumerate(of) if (why := unfit(claim))})

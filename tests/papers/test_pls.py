@@ -22,8 +22,9 @@ from streamscope.papers.comparison.printed import Bound, Order
 from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.comparison.seeds import paired
 from streamscope.papers.pls import main
-from streamscope.papers.pls.competence import competence, unfit
+from streamscope.papers.pls.competence import competence, unable, unfit
 from streamscope.papers.pls.depth import measure_depth, ranges, second_peak, with_second_peak
+from streamscope.papers.pls.derived import with_derived
 from streamscope.papers.pls.measure import Measured, Settings, _routing, measure_run
 from streamscope.papers.pls.printed import CLAIMS, FOUND, PRINTED, Ratio, factor, found, printed
 from streamscope.papers.pls.report import again
@@ -296,6 +297,26 @@ def test_a_second_peak_stands_above_the_valley(shares: list[float], expected: fl
     row = both.set_index("quantity").loc["depth.second_peak"]
     assert row["value"] == pytest.approx(expected) and row["unit"] == "share of tokens"
     assert with_second_peak(both, table) is both
+
+
+def test_the_largest_effect_and_the_loss_follow_from_what_was_measured() -> None:
+    own = "effect.capitalization.entity"
+    effects = {
+        ("pls", own): [-0.10, -0.02], ("pls", "effect.gender.anchor"): [-0.03, 0.05],
+        ("pls", "effect.winograd.entity"): [0.04, 0.01], ("c2", own): [-0.1],
+    }  # fmt: skip
+    losses = pd.DataFrame({"preset": ["pls", "pls", "c2"], "seed": [0, 1, 0], "loss": [2.0, 2.1, 2.2]})
+    found = with_derived(planted(effects), losses)
+    value = found.set_index(["preset", "seed", "quantity"])["value"].sort_index()
+    assert value["pls", 0, "largest.capitalization"] == pytest.approx(0.06)
+    assert value["pls", 1, "largest.capitalization"] == pytest.approx(-0.03)
+    assert np.isnan(value["c2", 0, "largest.capitalization"]) and value["c2", 0, "loss"] == 2.2
+    again = with_derived(found, losses)
+    assert len(again) == len(found)
+    able = pd.DataFrame(
+        {"preset": ["pls"] * 3, "task": ["capitalization", "gender", "winograd"], "cannot": ["", "x", ""]}
+    )
+    assert unable("largest.capitalization", ("pls",), able.assign(cannot_log_odds="")) == "gender: x"
 
 
 def test_bimodality_is_judged_in_both_directions() -> None:
