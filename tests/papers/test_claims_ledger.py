@@ -334,7 +334,7 @@ def test_what_the_papers_print_by_our_modules_is_in_the_ledger() -> None:
 
 def as_said(file: str, claim: str, quantity: str) -> tuple[str, str, str]:
     """A judged claim without what another comparison of the paper may have else: its folder, the model that a limit is
-    held against, the recipe and preset of KROM's runs, which std-t stands for it."""
+    held against, the recipe and preset of KROM's runs, and which of its arms stands for std-t."""
     claim = re.sub(r"(kromcanon|kromhc) (-?\d+), (fp32|bf16), \w+, [\d,]+ steps", r"\2", claim)
     claim = re.sub(r"std-t\+[a-z+]+", "std-t", claim)
     return file.split("_")[0], re.sub(r"^.* (above|below) ", r"\1 ", claim), quantity
