@@ -1,0 +1,264 @@
+"""Is what sharpened attention costs over-confidence, or are other tokens predicted? (DST §5.1)
+
+    python -m papers.dst.calibration runs/dst-kron-frozen-* --out results/dst_calibration
+    python -m papers.dst.calibration runs/dst-kron-frozen-* --alpha 8 16 --documents 50
+    python -m papers.dst.calibration --tables results/dst_calibration --out results/dst_calibration
+
+The paper: degradation "represents a change in calibration rather than computational collapse", and stems "from
+over-confidence in predictions rather than failure to identify relevant tokens". One number mends over-confidence:
+logits divided by a temperature. Per run, over validation documents, with all heads' scores times α:
+
+    sharp.α        L(α) − L(1), nats per token
+    recovered.α    the share of it that a temperature gives back: 1 − (L*(α) − L*(1)) / (L(α) − L(1)), L* the loss at
+                   the temperature that is best on the other half of the documents; so at α = 1 as well
+    hotter.α       that temperature over the one at α = 1, mean over the halves; over 1: over-confident
+    kept.α         share of tokens of which the most probable word is right, over that share at α = 1
+
+Units are training seeds. Above one half, over-confidence is more of the cost than all else; .9 of the right words kept
+is no collapse: both limits are ours.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from streamscope.models.bounds import Bounds
+from streamscope.models.cli import command, parse
+from streamscope.models.errors import InputError
+from streamscope.papers.comparison.options import RunsOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from streamscope.papers.comparison.runs import Run
+
+TEMPERATURES, STEPS = (0.5, 4.0), 61
+"""The lowest and the highest temperature that is tried, and how many, in equal ratios."""
+PLACE = "§5.1"
+HALF, KEPT = "0.5", "0.9"
+UNIT = {"sharp": "nats/token", "recovered": "share", "hotter": "factor", "kept": "share"}
+LEAST = 0.01
+"""Nats per token that sharpening has to cost, so that there is something of which to recover a share."""
+NOTHING = f"sharpening costs less than {LEAST:g} nats"
+UNITS = {
+    **dict.fromkeys(("mean", "ci_low", "ci_high"), "the unit of the row"), "n": "training seeds",
+    "value": "the unit of the row",
+}  # fmt: skip
+CLAIM_UNITS = dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), "the unit of the quantity")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(RunsOptions):
+    """Arguments of `python -m papers.dst.calibration`."""
+
+    alpha: tuple[float, ...] = (8.0, 16.0)
+    """Factors on the scores, above 1."""
+    documents: Annotated[int, Bounds(low=4, high=1_000_000)] = 100
+    """Validation documents to measure on."""
+
+
+def temperatures() -> "np.ndarray":
+    """The temperatures that are tried, 1 among them."""
+    import numpy as np
+
+    return np.geomspace(*TEMPERATURES, STEPS)
+
+
+def sums(model: Any, batches: Iterable[Any], n: int, edits: Mapping[str, Any]) -> "tuple[np.ndarray, np.ndarray]":
+    """Loss [temperatures, documents] in nats and right words [documents], summed over a document's tokens."""
+    import numpy as np
+    import torch
+
+    from streamscope.models.hooks import edit
+    from streamscope.models.text.shards import NO_TARGET
+
+    loss, right = np.zeros((STEPS, n)), np.zeros(n)
+    with torch.no_grad(), edit(model, edits):
+        for index, tokens, targets in batches:
+            logits = model(tokens.to(model.cfg.device)).float().cpu()
+            real, at = targets != NO_TARGET, targets.clamp_min(0)[..., None]
+            mine = logits.gather(-1, at)[..., 0]
+            right[index] = ((logits.argmax(-1) == targets) & real).sum(1).numpy()
+            for i, t in enumerate(temperatures()):
+                nats = torch.logsumexp(logits / t, -1) - mine / t
+                loss[i, index] = torch.where(real, nats, 0.0).double().sum(1).numpy()
+    return loss, right
+
+
+def tempered(loss: "np.ndarray", tokens: "np.ndarray") -> tuple[float, float]:
+    """(loss per token at the temperature that is best on the other half, that temperature): means over the halves.
+
+    `loss` [temperatures, documents] and `tokens` [documents] are sums; halves are the even and the odd documents. The
+    mean of the temperatures is geometric.
+    """
+    import numpy as np
+
+    even = np.arange(len(tokens)) % 2 == 0
+    total, chosen = 0.0, []
+    for half in (even, ~even):
+        best = int(loss[:, ~half].sum(1).argmin())
+        total += float(loss[best, half].sum())
+        chosen.append(float(temperatures()[best]))
+    return total / float(tokens.sum()), float(np.sqrt(chosen[0] * chosen[1]))
+
+
+def measure_run(model: Any, shards: Any, alphas: Sequence[float], documents: int) -> "pd.DataFrame":
+    """The quantities of one run, a row each: quantity, unit, value, undefined."""
+    import numpy as np
+    import pandas as pd
+
+    from streamscope.interventions.edits.amplification import amplified
+    from streamscope.models.text.shards import NO_TARGET, document_batches
+    from streamscope.papers.comparison.rows import NAN
+    from streamscope.probes.undefined import note
+
+    batches = list(document_batches(shards, model.config.n_ctx, 16, documents))
+    n = min(documents, shards.n_documents)
+    tokens = np.zeros(n)
+    for index, _, targets in batches:
+        tokens[index] = (targets != NO_TARGET).sum(1).numpy()
+    one = int(np.abs(np.log(temperatures())).argmin())
+    found = {alpha: sums(model, batches, n, {} if alpha == 1 else amplified(model, alpha)) for alpha in (1.0, *alphas)}
+    plain, at_best, right = {}, {}, {}
+    for alpha, (loss, hits) in found.items():
+        plain[alpha], at_best[alpha] = float(loss[one].sum() / tokens.sum()), tempered(loss, tokens)
+        right[alpha] = float(hits.sum())
+    rows = []
+    for alpha in alphas:
+        sharp = plain[alpha] - plain[1.0]
+        share = 1 - (at_best[alpha][0] - at_best[1.0][0]) / sharp if sharp >= LEAST else NAN
+        values = {
+            "sharp": sharp, "recovered": share, "hotter": at_best[alpha][1] / at_best[1.0][1],
+            "kept": right[alpha] / right[1.0] if right[1.0] else NAN,
+        }  # fmt: skip
+        for name, value in values.items():
+            why = "" if value == value else NOTHING if name == "recovered" else "no word is right at α = 1"
+            undefined = note({"value": why}) if why else ""
+            rows.append({"quantity": f"{name}.{alpha:g}", "unit": UNIT[name], "value": value, "undefined": undefined})
+    return pd.DataFrame(rows)
+
+
+def measured(runs: "Sequence[Run]", alphas: Sequence[float], documents: int) -> "pd.DataFrame":
+    """One row per run and quantity, as `papers.comparison.seeds` reads them."""
+    import pandas as pd
+
+    from streamscope.papers.comparison.report import each_model
+
+    parts = []
+    for run, model, shards, progress in each_model(runs, "cpu"):
+        for _ in progress("α")([None]):
+            parts.append(measure_run(model, shards, alphas, documents).assign(preset=run.arm, seed=run.seed))
+    table = pd.concat(parts, ignore_index=True)
+    return table[["preset", "seed", "quantity", "unit", "value", "undefined"]]
+
+
+def summary(found: "pd.DataFrame") -> "pd.DataFrame":
+    """One row per arm and quantity: mean over seeds with its 95 % interval."""
+    import pandas as pd
+
+    from streamscope.papers.comparison.seeds import NAN, estimate, nothing, seeds_of
+    from streamscope.probes.undefined import note
+
+    rows = []
+    for (arm, quantity), one in found.groupby(["preset", "quantity"], sort=False):
+        values, _ = seeds_of(found, str(quantity), str(arm))
+        ends = ("mean", "ci_low", "ci_high")
+        lost = {**dict.fromkeys(ends, NAN), "n": 0, "why": dict.fromkeys(ends, nothing(found, str(quantity), str(arm)))}
+        mean: dict[str, Any] = estimate(values) if len(values) else lost
+        row = {"preset": arm, "quantity": quantity, "unit": one["unit"].iloc[0], **{k: mean[k] for k in (*ends, "n")}}
+        rows.append({**row, "undefined": note({k: why for k, why in mean["why"].items() if k in row})})
+    return pd.DataFrame(rows)
+
+
+def claims(found: "pd.DataFrame") -> "pd.DataFrame":
+    """What §5.1 says, of every arm at every α; one correction over all rows."""
+    from streamscope.papers.comparison.printed import Bound
+    from streamscope.papers.comparison.verdicts import bound_row, with_verdicts
+
+    least = {"recovered": 0.05, "kept": 0.01}
+    rows = [
+        bound_row(Bound(quantity, arm, "above", limit, PLACE, "", least[name]), found)
+        for name, limit in (("recovered", HALF), ("kept", KEPT))
+        for quantity in dict.fromkeys(q for q in found["quantity"] if q.startswith(name))
+        for arm in dict.fromkeys(found["preset"])
+    ]
+    return with_verdicts(rows)
+
+
+def page(runs: "Sequence[Run]", table: "pd.DataFrame", judged: "pd.DataFrame", about: Mapping[str, Any]) -> Any:
+    """Files -> README.md."""
+    from streamscope.papers.comparison.markdown import interval, number
+    from streamscope.papers.comparison.markdown import table as markdown
+    from streamscope.papers.comparison.report import LEAD, Report, commands, dose, files_line, made_by, rule
+    from streamscope.papers.comparison.verdicts import summary as counted
+    from streamscope.papers.dst.printed import CARD
+
+    how = (__doc__ or "").split("\n\n", 2)[-1].strip()
+    rows = [
+        [r.preset, f"`{r.quantity}`", r.unit, number(r.mean), interval(r.ci_low, r.ci_high), r.n]
+        for r in table.itertuples()
+    ]
+    said = [
+        [r.claim, f"`{r.quantity}`", r.where, number(r.difference), interval(r.ci_low, r.ci_high), number(r.p, "p"),
+         number(r.p_holm, "p"), f"{r.smallest:g}", r.direction, r.alone]
+        for r in judged.itertuples()
+    ]  # fmt: skip
+    heads = (
+        "claim",
+        "of",
+        "where",
+        "measured beyond",
+        "95 % over seeds",
+        "p",
+        "p (Holm)",
+        "smallest",
+        "verdict",
+        "alone",
+    )
+
+    def text(files: Sequence[str]) -> str:
+        parts = [
+            "# Sharpened attention: over-confidence or other words", LEAD.format(CARD),
+            f"{dose(runs)}.\n\n{made_by(about)}\n{files_line(files)}", how,
+            "## Over seeds", markdown(("arm", "quantity", "unit", "mean", "95 % over seeds", "seeds"), rows),
+            "## Claims", rule("seeds", "0"), markdown(heads, said), counted(judged),
+            commands(Report(runs=list(runs), tables={}, about=about)),
+        ]  # fmt: skip
+        return "\n\n".join(parts) + "\n"
+
+    return text
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, measure, judge, print, write."""
+    options = parse(Options, argv, __doc__)
+    if not options.alpha or min(options.alpha) <= 1:
+        raise InputError(f"--alpha {' '.join(f'{a:g}' for a in options.alpha)}: what is sharpened is above 1")
+    options.check("papers.dst.calibration runs/dst-kron-frozen-0")
+
+    from streamscope.models.provenance import provenance
+    from streamscope.papers.comparison.report import reopen, write_page
+    from streamscope.papers.comparison.runs import typed
+    from streamscope.papers.dst.report import in_arms, open_runs
+    from streamscope.probes.command import show
+
+    if options.tables is not None:
+        again, tables, about = reopen(options.tables, "papers.dst.calibration")
+        runs, found = in_arms(again), tables["runs"]
+    else:
+        runs = open_runs(options.runs)
+        about = {**provenance("cpu"), "argv": typed("papers.dst.calibration", options, runs)}
+        found = measured(runs, options.alpha, options.documents)
+    table, judged = summary(found), claims(found)
+    show(table, "what sharpened attention costs, and what a temperature gives back", digits=3)
+    columns = ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction")
+    show(judged, "the paper's claims", columns, 4)
+    if options.out is not None:
+        tables = {"runs": found, "arms": table, "claims": judged}
+        units = {"runs": UNITS, "arms": UNITS, "claims": CLAIM_UNITS}
+        write_page(page(runs, table, judged, about), tables, units, about, options.out, runs=runs)
+
+
+if __name__ == "__main__":
+    command(main)
