@@ -186,7 +186,7 @@ def claims(found: "pd.DataFrame") -> "pd.DataFrame":
     return with_verdicts(rows)
 
 
-def page(runs: "Sequence[Run]", table: "pd.DataFrame", judged: "pd.DataFrame", about: Mapping[str, Any]) -> Any:
+def page(runs: "Sequence[Run]", table: "pd.DataFrame", judged: "pd.DataFrame", about: dict[str, Any]) -> Any:
     """Files -> README.md."""
     from streamscope.papers.comparison.markdown import interval, number
     from streamscope.papers.comparison.markdown import table as markdown
