@@ -172,15 +172,16 @@ def summary(found: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def claims(found: "pd.DataFrame") -> "pd.DataFrame":
-    """What §5.1 says, of every arm at every α; one correction over all rows."""
+    """What §5.1 says, of every arm at the largest α, of which it speaks; one correction over all rows."""
     from streamscope.papers.comparison.printed import Bound
     from streamscope.papers.comparison.verdicts import bound_row, with_verdicts
 
+    largest = max(found["quantity"].str.partition(".")[2], key=float)
     least = {"recovered": 0.05, "kept": 0.01}
     rows = [
         bound_row(Bound(quantity, arm, "above", limit, PLACE, "", least[name]), found)
         for name, limit in (("recovered", HALF), ("kept", KEPT))
-        for quantity in dict.fromkeys(q for q in found["quantity"] if q.startswith(name))
+        for quantity in [f"{name}.{largest}"]
         for arm in dict.fromkeys(found["preset"])
     ]
     return with_verdicts(rows)
