@@ -95,9 +95,13 @@ def test_the_temperature_is_chosen_on_the_other_half() -> None:
 
 
 def test_the_claims_of_planted_runs() -> None:
-    values = {("a", "recovered.16"): [0.80, 0.81, 0.79], ("b", "recovered.16"): [0.01, 0.0, 0.02], ("b", "recovered.8"): [0.9, 0.91, 0.92],
-              ("a", "kept.16"): [0.97, 0.975, 0.98], ("b", "kept.16"): [0.7, 0.72, 0.71]}  # fmt: skip
+    values = {
+        ("a", "recovered.16"): [0.80, 0.81, 0.79], ("b", "recovered.16"): [0.01, 0.0, 0.02],
+        ("a", "kept.16"): [0.97, 0.975, 0.98], ("b", "kept.16"): [0.7, 0.72, 0.71],
+        ("b", "recovered.8"): [0.9, 0.91, 0.92],
+    }  # fmt: skip
     found = claims(planted(values)).set_index(["claim", "quantity"])["direction"]
+    assert len(found) == 4
     assert found["a above 0.5", "recovered.16"] == "holds" and found["b above 0.5", "recovered.16"] == "opposite"
     assert found["a above 0.9", "kept.16"] == "holds" and found["b above 0.9", "kept.16"] == "opposite"
 

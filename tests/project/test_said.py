@@ -170,6 +170,25 @@ def test_dst() -> None:
     assert losses["direction"].str.startswith("not resolved").all(), "two seeds resolve nothing about losses"
 
 
+def test_what_sharpened_attention_costs() -> None:
+    found = table("dst_calibration/claims").set_index(["quantity", "claim"])["direction"]
+    arms = table("dst_calibration/arms").set_index(["quantity", "preset"])
+    back, kept = found.loc["recovered.16"], found.loc["kept.16"]
+    assert set(back) == {"opposite"} and len(back) == 6 and kept.str.startswith("not resolved").all()
+    share, words = arms.loc["recovered.16", "mean"] * 100, arms.loc["kept.16", "mean"] * 100
+    one = arms.loc[("recovered.16", "dst-kron+frozen_token")]
+    mean, low, high = (bare(100 * one[name], 1) for name in ("mean", "ci_low", "ci_high"))
+    says(
+        SHELF,
+        f"gives back at most {bare(share.max(), 1)} % of the cost (mean of an arm), opposite in {len(back)} of "
+        f"{len(back)} arms",
+        f"of the words that were right {words.min():.0f} to {words.max():.0f} % stay",
+        f"gives back {mean} % of it in the Kronecker model ({low} to {high}; {bare(share.min(), 1)} to "
+        f"{bare(share.max(), 1)} % in the {COUNT[len(back)]} arms), opposite in all {COUNT[len(back)]}",
+    )
+    says(FRONT, f"a temperature gives back {mean} % of it ({low} to {high})")
+
+
 def test_pls() -> None:
     found = table("pls_tinystories/claims")
     heads = verdicts(found[found["heads"] == "named"])
