@@ -120,6 +120,7 @@ ORDERS: tuple[Order, ...] = (
     Order("coreference.keys.minus_recency", "lfa", "std-t", "abstract"),
     Order("attention.best", "lfa", "std-t", "§3.1"),
     Order("coreference.top5_layers", "std-t", "lfa", "§4.1"),
+    Order("coreference.top5_in_L3-L4", "lfa", "std-t", "§4.3"),
     Order("pds.bimodality", "lfa", "std-t", "Fig. 4, App. C", PEAKS),
     Order("pds.bimodality", "lfa", "cfm", "Fig. 4, App. C", PEAKS),
 )
