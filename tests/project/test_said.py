@@ -120,9 +120,9 @@ def test_lfa_with_its_control() -> None:
     says(
         SHELF,
         f"{whole} beside three counts of parameters",
-        f"{whole} and three counts of parameters are in the printed order; {cannot} are about where heads look, and are not",
+        f"{whole} and three counts of parameters are in the printed order; {cannot} are about where heads look, and",
         f"{cannot} are about where heads look in models of which none is shown to copy, {n['undefined']} are undefined",
-        f"a std-t with RoPE loses {bare(-against.loc[('loss', 'std-t+rope'), 'difference'])} nats less",
+        f"with RoPE it loses {bare(-against.loc[('loss', 'std-t+rope'), 'difference'])} nats less",
     )
     assert (table("lfa_eighth/competence")["cannot"] != "").all()
 
@@ -164,7 +164,7 @@ def test_dst() -> None:
             *one, *other
         ),
         "after a third of the tokens {:.0f} and {:.0f} %".format(*early),
-        f"{min(early):.0f} to {max(one[0], other[0]):.0f} % of the loss of the frozen-token model",
+        f"{min(early):.0f} to {max(one[0], other[0]):.0f} % of the loss of the frozen-token Kronecker model",
     )
     losses = found[(found["quantity"] == "loss") & (found["seeds"] == "2")]
     assert losses["direction"].str.startswith("not resolved").all(), "two seeds resolve nothing about losses"
@@ -194,7 +194,7 @@ def test_what_sharpened_attention_costs() -> None:
         f"{len(back)} arms",
         f"as many words are right as {words.min():.0f} to {words.max():.0f} % of those before",
         f"gives back {mean} % of it in the Kronecker model ({low} to {high}; {bare(share.min(), 1)} to "
-        f"{bare(share.max(), 1)} % in the {COUNT[len(back)]} arms), opposite in all {COUNT[len(back)]}",
+        f"{bare(share.max(), 1)} % in the {COUNT[len(back)]} arms, one dose), opposite in all {COUNT[len(back)]}",
     )
     assert share.max() <= 1.04  # "no single temperature gives back more than 1 %"
     says(FRONT, "no single temperature gives back more than 1 %")
@@ -481,8 +481,8 @@ def test_the_bundled_pair_of_pls() -> None:
     odds = table("pls_bundled/competence").set_index(["task", "preset"])["log_odds"]
     says(
         SHELF,
-        "of 17 claims about heads that attention finds none has its heads, for in every entity and anchor role one found "
-        "head is not above shuffled roles",
+        "of 17 claims about heads that attention finds none has its heads, for in every entity and anchor role one "
+        "found head is not above shuffled roles",
         f"{cannot} of the others need telling he from she, which neither does",
         f"both capitalize names (log-odds {odds['capitalization', 'pls']:+.1f} and "
         f"{odds['capitalization', 'c2']:+.1f} nats)",
