@@ -94,8 +94,8 @@ def test_another_recipe_another_topology_and_missing_biases_have_no_claims() -> 
 def test_biases_that_differ_are_not_alike(loss: list[float], said: str) -> None:
     """−8 has .05 more than −2, or .012 within an interval that holds the smallest effect of interest, .01."""
     mixing, factors = runs()
-    mixing.loc[mixing["b_res"] == -8.0, "loss"] = np.array(loss) + [0.0, 0.01, 0.02]
-    mixing.loc[mixing["b_res"] == -2.0, "loss"] = np.array([3.0, 3.01, 3.02]) - [0.0, 0.001, -0.001]
+    mixing.loc[mixing["b_res"] == -8.0, "loss"] = np.add(loss, [0.0, 0.01, 0.02])
+    mixing.loc[mixing["b_res"] == -2.0, "loss"] = np.subtract([3.0, 3.01, 3.02], [0.0, 0.001, -0.001])
     judged = sweep.claims(mixing, sweep.quantities(mixing, factors, losses()))
     row = judged[judged["quantity"] == "loss"].iloc[0]
     assert " = " in row["claim"] and row["direction"].startswith(said), row["direction"]

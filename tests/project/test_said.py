@@ -489,6 +489,55 @@ def test_the_bundled_pair_of_pls() -> None:
     )
 
 
+def test_the_sweep_of_krom() -> None:
+    order = table("krom_eighth/order").set_index("claim")
+    first, second = order.loc["kromcanon < canon"], order.loc["canon < gpt2"]
+    assert (first["direction"], second["direction"]) == ("holds", "opposite")
+    below = f"{bare(first['difference'])} below canon's ({bare(first['ci_low'])} to {bare(first['ci_high'])})"
+    above = f"{bare(-second['difference'])} above gpt2's ({bare(-second['ci_high'])} to {bare(-second['ci_low'])})"
+    says(SHELF, f"kromcanon's loss lies {below}", f"canon's lies {above}, opposite")
+    says(FRONT, f"kromcanon's loss lies {below}", f"canon's {above}, opposite at this dose")
+    said = table("krom_eighth/sweep-claims")
+    bf16 = said[said["claim"].str.contains("bf16") & said["quantity"].isin(["mixed", "in use"])]
+    assert (bf16["direction"] == "holds").all() and len(bf16) == 2
+    alike = said[said["quantity"] == "loss"].iloc[0]
+    assert alike["direction"].startswith("holds: within ±0.01")
+    ends = [bare(alike[name]) for name in ("difference", "ci_low", "ci_high")]
+    means = table("krom_eighth/sweep").assign(arm=lambda t: t["preset"].str.split(", adamw").str[0])
+    means = means.set_index(["quantity", "arm"])
+
+    def at(quantity: str, arm: str, sign: int = 1) -> str:
+        one = means.loc[(quantity, arm)]
+        low, high = sorted(sign * one[name] for name in ("ci_low", "ci_high"))
+        return f"{bare(sign * one['mean'])}{{}} ({bare(low)} to {bare(high)})"
+
+    says(
+        SHELF,
+        f"({ends[0]}, {ends[1]} to {ends[2]}), as the blog says",
+        f"−8 ends at {at('in use', 'kromcanon -8, fp32').format(' in use')} and −2 at "
+        f"{at('in use', 'kromcanon -2, fp32').format('')}",
+        f"static swap is {at('mixed', 'kromcanon -2, fp32', -1).format(' less than decay alone gives')}",
+        f"({bare(means.loc[('in use', 'kromcanon -8, bf16'), 'mean'], 4)} in use; two claims hold)",
+    )
+    more = said[said["quantity"].eq("in use") & said["claim"].str.contains(" > ")].iloc[0]
+    assert more["direction"].startswith("not resolved") and more["alone"] == "holds"
+    streams = table("krom_eighth/alike-claims").set_index(["claim", "quantity"])
+    jump = next(row for (claim, q), row in streams.iterrows() if " > " in claim and q == "cosine")
+    left = next(row for (claim, q), row in streams.iterrows() if "-2" in claim and "above" in claim and q == "excess")
+    assert jump["direction"] == "holds" and left["direction"].startswith("negligible")
+    says(
+        SHELF,
+        f"is {bare(jump['difference'])} higher from −2 than from −8 "
+        f"({bare(jump['ci_low'])} to {bare(jump['ci_high'])})",
+        f"{bare(left['difference'])} ({bare(left['ci_low'])} to {bare(left['ci_high'])}), negligible",
+    )
+    signs = table("krom_eighth/signs").query("preset == 'kromcanon' and b_res == -2 and storage == 'fp32'").iloc[0]
+    says(SHELF, f"Of {signs['modules']} modules that can act {signs['consistent']} keep the sign of α over three seeds "
+                f"from −2, {signs['modules'] * signs['dealt']:.1f} by chance")  # fmt: skip
+    largest = table("krom_eighth/signs-claims").query("quantity == 'largest'")
+    assert largest[largest["claim"].str.startswith("kromcanon -2")]["direction"].str.contains("in 0 of 3 seeds").all()
+
+
 def test_the_bundled_starts_of_krom() -> None:
     mixing = table("krom_bundled/mixing").set_index(["b_res", "storage"])
     best = table("krom_bundled/factors").groupby(["b_res", "storage"])["swap_best"].max()
