@@ -105,6 +105,7 @@ def _cases(canvas: Any, cases: pd.DataFrame, task: str, groups: list[str]) -> No
 
     rows = cases[(cases["measure"] == "probability") & (cases["task"] == task)]
     rng = np.random.default_rng(0)
+    name = "unit" if "unit" in rows else "id"  # of earlier tables
     for i, group in enumerate(groups):
         for j, preset in enumerate(PRESETS):
             one = rows[(rows["group"] == group) & (rows["preset"] == preset)]
@@ -112,7 +113,7 @@ def _cases(canvas: Any, cases: pd.DataFrame, task: str, groups: list[str]) -> No
             canvas.add_scatter(
                 x=x, y=100 * one["delta"], mode="markers", name=preset, showlegend=False, row=2, col=1,
                 marker={"color": COLOURS[preset], "size": 4, "opacity": 0.5},
-                hovertext=[f"{case}, seed {seed}" for case, seed in zip(one["id"], one["seed"], strict=True)],
+                hovertext=[f"{case}, seed {seed}" for case, seed in zip(one[name], one["seed"], strict=True)],
             )  # fmt: skip
     canvas.add_hline(0, line_dash="dash", line_width=1, row=2, col=1)
     canvas.update_xaxes(tickvals=list(range(len(groups))), ticktext=groups, row=2, col=1)

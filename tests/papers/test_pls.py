@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from plotly.subplots import make_subplots
 from scipy import stats
 
 from streamscope.interventions.hydra.decomposition import decompose, kept
@@ -25,6 +26,7 @@ from streamscope.papers.pls import main
 from streamscope.papers.pls.competence import competence, unable, unfit
 from streamscope.papers.pls.depth import measure_depth, ranges, second_peak, with_second_peak
 from streamscope.papers.pls.derived import with_derived
+from streamscope.papers.pls.figure import _cases
 from streamscope.papers.pls.measure import Measured, Settings, _routing, measure_run
 from streamscope.papers.pls.printed import CLAIMS, FOUND, PRINTED, Ratio, factor, found, printed
 from streamscope.papers.pls.report import again
@@ -297,6 +299,19 @@ def test_a_second_peak_stands_above_the_valley(shares: list[float], expected: fl
     row = both.set_index("quantity").loc["depth.second_peak"]
     assert row["value"] == pytest.approx(expected) and row["unit"] == "share of tokens"
     assert with_second_peak(both, table) is both
+
+
+def test_the_cases_of_a_task_that_both_can_do_are_drawn() -> None:
+    """With the columns that measuring gives, and with those of earlier tables."""
+    cases = pd.DataFrame({
+        "preset": ["pls", "c2"], "seed": 0, "unit": ["one", "two"], "task": "capitalization", "group": "entity",
+        "measure": "probability", "delta": [-0.1, 0.2],
+    })  # fmt: skip
+    for table in (cases, cases.rename(columns={"unit": "id"})):
+        canvas = make_subplots(2, 3)
+        _cases(canvas, table, "capitalization", ["entity"])
+        assert [list(one["y"]) for one in canvas.data] == [[-10.0], [20.0]]
+        assert [one["hovertext"] for one in canvas.data] == [("one, seed 0",), ("two, seed 0",)]
 
 
 def test_the_largest_effect_and_the_loss_follow_from_what_was_measured() -> None:
