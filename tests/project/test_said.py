@@ -212,13 +212,11 @@ def test_pls() -> None:
     of_heads = (
         f"f {cannot + open_} claims about heads {cannot} are of tasks that the models cannot do and {open_} are not"
     )
-    says(FRONT, of_heads)
     says(SHELF, of_heads, f"so {cannot} of {cannot + open_} have no verdict and {open_} are not resolved")
     means = table("pls_tinystories/presets").set_index(["quantity", "preset"])
     early, late = (
         [round(100 * means.loc[(f"depth.{q}", p), "mean"]) for p in ("pls", "c2")] for q in ("early", "late")
     )
-    says(FRONT, f"({early[0]} % against {early[1]} % of tokens early)")
     says(SHELF, f"({early[0]} % against {early[1]} % of tokens early; that {late[0]} % against {late[1]} % settle late")
     depth = found[found["quantity"].str.startswith("depth.")].set_index(["quantity", "claim"])
     first = depth.loc[("depth.early", "pls > c2")]
@@ -246,6 +244,45 @@ def test_pls() -> None:
         f"(log-odds {bare(odds[0])} and {bare(odds[1])} nats)",
         f"{bare(100 * share[0], 2)} % and {bare(100 * share[1], 2)} % of the probability",
     )
+
+
+def test_pls_that_capitalizes() -> None:
+    found = table("pls_eighth/claims").set_index(["quantity", "claim"])
+    named = found[found["heads"] != "found"]
+    n: Mapping[str, int] = verdicts(named).to_dict()
+    means = table("pls_eighth/presets").set_index(["quantity", "preset"])
+    able = table("pls_eighth/competence").set_index(["task", "preset"])
+    both = [able.loc[("capitalization", preset)] for preset in ("pls", "c2")]
+    assert all(one["cannot"] == "" for one in both) and verdicts(found[found["heads"] == "found"])["no such head"] == 17
+    whole = {(q, p): 100 * means.loc[(f"depth.{q}", p), "mean"] for q in ("early", "late") for p in ("pls", "c2")}
+    early, late, peak = (
+        found.loc[key] for key in (("depth.early", "pls > c2"), ("depth.late", "c2 > pls"),
+                                   ("depth.second_peak", "pls above 0"))
+    )  # fmt: skip
+    assert {one["direction"] for one in (early, late, peak)} == {"holds"}
+    control = means.loc[("depth.second_peak", "c2")]
+    assert found.loc[("depth.second_peak", "c2 below 0"), "direction"].startswith("not resolved")
+    heads, loss = found.loc[("effect.capitalization.entity", "pls below 0")], found.loc[("loss", "c2 > pls")]
+    assert heads["direction"].startswith("negligible") and loss["direction"].startswith("not resolved")
+    ends = [bare(100 * peak[name], 1) for name in ("difference", "ci_low", "ci_high")]
+    low, high = sorted(-100 * heads[name] for name in ("ci_low", "ci_high"))
+    says(
+        SHELF,
+        f"log-odds {both[0]['log_odds']:+.1f} and {both[1]['log_odds']:+.1f} nats, P(answer) "
+        f"{100 * both[0]['probability']:.1f} % and {100 * both[1]['probability']:.1f} %",
+        f"{whole['early', 'pls']:.0f} % of tokens at layers 0–1 against {whole['early', 'c2']:.0f} % (difference "
+        f"{bare(early['ci_low'])} to {bare(early['ci_high'])}), {whole['late', 'pls']:.0f} % at the last against "
+        f"{whole['late', 'c2']:.0f} % ({bare(late['ci_low'])} to {bare(late['ci_high'])})",
+        f"{ends[0]} points ({ends[1]} to {ends[2]}); all three hold",
+        f"has one of {100 * control['mean']:.1f} points "
+        f"({100 * control['ci_low']:.1f} to {100 * control['ci_high']:.1f})",
+        f"changes by {bare(abs(100 * heads['difference']), 2)} points ({bare(low, 2)} to {bare(high, 2)}), negligible",
+        f"{n['the model cannot do the task']} of 18 other claims",
+        f"{bare(loss['difference'])} lower with supervision ({bare(loss['ci_low'])} to {bare(loss['ci_high'])}), not",
+    )
+    says(FRONT, f"({whole['early', 'pls']:.0f} % against {whole['early', 'c2']:.0f} % of tokens early)",
+         f"gives them ({ends[0]} points), and the control has one too ({100 * control['mean']:.1f})",
+         f"{n['the model cannot do the task']} claims are of tasks that they cannot do")  # fmt: skip
 
 
 def test_hdpl() -> None:
