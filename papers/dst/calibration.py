@@ -52,7 +52,7 @@ CLAIM_UNITS = dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), "th
 class Options(RunsOptions):
     """Arguments of `python -m papers.dst.calibration`."""
 
-    alpha: tuple[float, ...] = (8.0, 16.0)
+    alpha: tuple[Annotated[float, Bounds(above=1)], ...] = (8.0, 16.0)
     """Factors on the scores, above 1."""
     documents: Annotated[int, Bounds(low=4, high=1_000_000)] = 100
     """Validation documents to measure on."""
