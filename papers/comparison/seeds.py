@@ -12,7 +12,7 @@ from scipy import stats
 
 from streamscope.probes.stats.estimators import mean
 from streamscope.probes.stats.t_tests import clustered_t, constant
-from streamscope.probes.undefined import reasons
+from streamscope.probes.undefined import note, reasons
 
 NAN = float("nan")
 FLAT = "seeds without spread"
@@ -54,6 +54,22 @@ def estimate(values: np.ndarray) -> dict[str, Any]:
     if constant(values):
         return {**row, "sd": 0.0, "why": dict.fromkeys(("ci_low", "ci_high"), FLAT)}
     return {**row, "ci_low": found.ci_low, "ci_high": found.ci_high, "why": {}}
+
+
+def over_seeds(quantities: pd.DataFrame) -> pd.DataFrame:
+    """One row per preset and quantity of the table: unit, mean over seeds with its 95 % interval, n, undefined."""
+    rows, ends = [], ("mean", "ci_low", "ci_high")
+    for (preset, quantity), one in quantities.groupby(["preset", "quantity"], sort=False):
+        values, _ = seeds_of(quantities, str(quantity), str(preset))
+        if len(values):
+            found = estimate(values)
+        else:
+            none = dict.fromkeys(ends, nothing(quantities, str(quantity), str(preset)))
+            found = {"n": 0, **dict.fromkeys(ends, NAN), "why": none}
+        why = {name: text for name, text in found["why"].items() if name in ends}
+        row = {"preset": preset, "quantity": quantity, "unit": one["unit"].iloc[0]}
+        rows.append({**row, **{name: found[name] for name in (*ends, "n")}, "undefined": note(why)})
+    return pd.DataFrame(rows)
 
 
 def spread(values: np.ndarray) -> dict[str, Any]:

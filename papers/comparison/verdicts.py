@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.papers.comparison.markdown import interval, number
+from streamscope.papers.comparison.markdown import table as markdown
 from streamscope.papers.comparison.printed import Bound, smallest
 from streamscope.papers.comparison.seeds import FLAT, NAN, estimate, nothing, seeds_of
 from streamscope.probes.stats.means import with_holm
@@ -177,6 +179,18 @@ def _kind(text: str) -> str:
     if text.endswith(COUNTED):
         return COUNTED
     return re.sub(r"( at n=|: ).*", "", text)
+
+
+def judged_rows(table: pd.DataFrame) -> str:
+    """The Markdown table of claims with their verdicts."""
+    rows = [
+        [r.claim, r.quantity, r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
+         number(r.p, "p"), number(r.p_holm, "p"), f"{r.smallest:g}", r.direction, r.alone, r.size]
+        for r in table.itertuples()
+    ]  # fmt: skip
+    heads = ("claim", "of", "printed", "where", "measured", "95 % over seeds", "p", "p (Holm)", "smallest", "verdict",
+             "alone", "size")  # fmt: skip
+    return markdown(heads, rows)
 
 
 def summary(table: pd.DataFrame, family: pd.DataFrame | None = None) -> str:

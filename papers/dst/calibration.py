@@ -9,9 +9,9 @@ over-confidence in predictions rather than failure to identify relevant tokens".
 logits divided by a temperature. Per run, over validation documents, with all heads' scores times α:
 
     sharp.α        L(α) − L(1), nats per token
-    recovered.α    the share of it that a temperature gives back: 1 − (L*(α) − L*(1)) / (L(α) − L(1)), L* the loss at
-                   the temperature that is best on the other half of the documents; so at α = 1 as well
-    hotter.α       that temperature over the one at α = 1, mean over the halves; over 1: over-confident
+    recovered.α    the share of it that a hotter output gives back: 1 − (L*(α) − L*(1)) / (L(α) − L(1)), L* the loss at
+                   the temperature that is best on the other half of the documents; at α none that is cooler than at 1
+    hotter.α       the best temperature of all over the one at α = 1, mean over the halves; over 1: over-confident
     kept.α         share of tokens of which the most probable word is right, over that share at α = 1
 
 Units are training seeds. Above one half, over-confidence is more of the cost than all else; .9 of the right words kept
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.models.bounds import Bounds
 from streamscope.models.cli import command, parse
-from streamscope.models.errors import InputError
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -86,21 +85,21 @@ def sums(model: Any, batches: Iterable[Any], n: int, edits: Mapping[str, Any]) -
     return loss, right
 
 
-def tempered(loss: "np.ndarray", tokens: "np.ndarray") -> tuple[float, float]:
-    """(loss per token at the temperature that is best on the other half, that temperature): means over the halves.
+def tempered(loss: "np.ndarray", tokens: "np.ndarray", least: Sequence[int] = (0, 0)) -> tuple[float, list[int]]:
+    """(loss per token at the temperatures that are best on the other half, which these are of `temperatures`).
 
-    `loss` [temperatures, documents] and `tokens` [documents] are sums; halves are the even and the odd documents. The
-    mean of the temperatures is geometric.
+    `loss` [temperatures, documents] and `tokens` [documents] are sums; halves are the even and the odd documents. No
+    temperature before that of `least`, one for each half, is chosen.
     """
     import numpy as np
 
     even = np.arange(len(tokens)) % 2 == 0
     total, chosen = 0.0, []
-    for half in (even, ~even):
-        best = int(loss[:, ~half].sum(1).argmin())
+    for half, first in zip((even, ~even), least, strict=True):
+        best = first + int(loss[first:, ~half].sum(1).argmin())
         total += float(loss[best, half].sum())
-        chosen.append(float(temperatures()[best]))
-    return total / float(tokens.sum()), float(np.sqrt(chosen[0] * chosen[1]))
+        chosen.append(best)
+    return total / float(tokens.sum()), chosen
 
 
 def measure_run(model: Any, shards: Any, alphas: Sequence[float], documents: int) -> "pd.DataFrame":
@@ -120,18 +119,20 @@ def measure_run(model: Any, shards: Any, alphas: Sequence[float], documents: int
         tokens[index] = (targets != NO_TARGET).sum(1).numpy()
     one = int(np.abs(np.log(temperatures())).argmin())
     found = {alpha: sums(model, batches, n, {} if alpha == 1 else amplified(model, alpha)) for alpha in (1.0, *alphas)}
-    plain, at_best, right = {}, {}, {}
-    for alpha, (loss, hits) in found.items():
-        plain[alpha], at_best[alpha] = float(loss[one].sum() / tokens.sum()), tempered(loss, tokens)
-        right[alpha] = float(hits.sum())
+    plain = {alpha: float(loss[one].sum() / tokens.sum()) for alpha, (loss, _) in found.items()}
+    right = {alpha: float(hits.sum()) for alpha, (_, hits) in found.items()}
+    base, own = tempered(found[1.0][0], tokens)
     rows = []
     for alpha in alphas:
         sharp = plain[alpha] - plain[1.0]
-        share = 1 - (at_best[alpha][0] - at_best[1.0][0]) / sharp if sharp >= LEAST else NAN
+        warm, _ = tempered(found[alpha][0], tokens, own)
+        _, free = tempered(found[alpha][0], tokens)
         values = {
-            "sharp": sharp, "recovered": share, "hotter": at_best[alpha][1] / at_best[1.0][1],
+            "sharp": sharp,
+            "recovered": 1 - (warm - base) / sharp if sharp >= LEAST else NAN,
+            "hotter": float(np.exp(np.mean(np.log(temperatures()[free]) - np.log(temperatures()[own])))),
             "kept": right[alpha] / right[1.0] if right[1.0] else NAN,
-        }  # fmt: skip
+        }
         for name, value in values.items():
             why = "" if value == value else NOTHING if name == "recovered" else "no word is right at α = 1"
             undefined = note({"value": why}) if why else ""
@@ -151,24 +152,6 @@ def measured(runs: "Sequence[Run]", alphas: Sequence[float], documents: int) -> 
             parts.append(measure_run(model, shards, alphas, documents).assign(preset=run.arm, seed=run.seed))
     table = pd.concat(parts, ignore_index=True)
     return table[["preset", "seed", "quantity", "unit", "value", "undefined"]]
-
-
-def summary(found: "pd.DataFrame") -> "pd.DataFrame":
-    """One row per arm and quantity: mean over seeds with its 95 % interval."""
-    import pandas as pd
-
-    from streamscope.papers.comparison.seeds import NAN, estimate, nothing, seeds_of
-    from streamscope.probes.undefined import note
-
-    rows = []
-    for (arm, quantity), one in found.groupby(["preset", "quantity"], sort=False):
-        values, _ = seeds_of(found, str(quantity), str(arm))
-        ends = ("mean", "ci_low", "ci_high")
-        lost = {**dict.fromkeys(ends, NAN), "n": 0, "why": dict.fromkeys(ends, nothing(found, str(quantity), str(arm)))}
-        mean: dict[str, Any] = estimate(values) if len(values) else lost
-        row = {"preset": arm, "quantity": quantity, "unit": one["unit"].iloc[0], **{k: mean[k] for k in (*ends, "n")}}
-        rows.append({**row, "undefined": note({k: why for k, why in mean["why"].items() if k in row})})
-    return pd.DataFrame(rows)
 
 
 def claims(found: "pd.DataFrame") -> "pd.DataFrame":
@@ -192,6 +175,7 @@ def page(runs: "Sequence[Run]", table: "pd.DataFrame", judged: "pd.DataFrame", a
     from streamscope.papers.comparison.markdown import interval, number
     from streamscope.papers.comparison.markdown import table as markdown
     from streamscope.papers.comparison.report import LEAD, Report, commands, dose, files_line, made_by, rule
+    from streamscope.papers.comparison.verdicts import judged_rows
     from streamscope.papers.comparison.verdicts import summary as counted
     from streamscope.papers.dst.printed import CARD
 
@@ -200,30 +184,13 @@ def page(runs: "Sequence[Run]", table: "pd.DataFrame", judged: "pd.DataFrame", a
         [r.preset, f"`{r.quantity}`", r.unit, number(r.mean), interval(r.ci_low, r.ci_high), r.n]
         for r in table.itertuples()
     ]
-    said = [
-        [r.claim, f"`{r.quantity}`", r.where, number(r.difference), interval(r.ci_low, r.ci_high), number(r.p, "p"),
-         number(r.p_holm, "p"), f"{r.smallest:g}", r.direction, r.alone]
-        for r in judged.itertuples()
-    ]  # fmt: skip
-    heads = (
-        "claim",
-        "of",
-        "where",
-        "measured beyond",
-        "95 % over seeds",
-        "p",
-        "p (Holm)",
-        "smallest",
-        "verdict",
-        "alone",
-    )
 
     def text(files: Sequence[str]) -> str:
         parts = [
             "# Sharpened attention: over-confidence or other words", LEAD.format(CARD),
             f"{dose(runs)}.\n\n{made_by(about)}\n{files_line(files)}", how,
             "## Over seeds", markdown(("arm", "quantity", "unit", "mean", "95 % over seeds", "seeds"), rows),
-            "## Claims", rule("seeds", "0"), markdown(heads, said), counted(judged),
+            "## Claims", rule("seeds", "0"), judged_rows(judged), counted(judged),
             commands(Report(runs=list(runs), tables={}, about=about)),
         ]  # fmt: skip
         return "\n\n".join(parts) + "\n"
@@ -234,13 +201,12 @@ def page(runs: "Sequence[Run]", table: "pd.DataFrame", judged: "pd.DataFrame", a
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, judge, print, write."""
     options = parse(Options, argv, __doc__)
-    if not options.alpha or min(options.alpha) <= 1:
-        raise InputError(f"--alpha {' '.join(f'{a:g}' for a in options.alpha)}: what is sharpened is above 1")
     options.check("papers.dst.calibration runs/dst-kron-frozen-0")
 
     from streamscope.models.provenance import provenance
     from streamscope.papers.comparison.report import reopen, write_page
     from streamscope.papers.comparison.runs import typed
+    from streamscope.papers.comparison.seeds import over_seeds
     from streamscope.papers.dst.report import in_arms, open_runs
     from streamscope.probes.command import show
 
@@ -251,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         runs = open_runs(options.runs)
         about = {**provenance("cpu"), "argv": typed("papers.dst.calibration", options, runs)}
         found = measured(runs, options.alpha, options.documents)
-    table, judged = summary(found), claims(found)
+    table, judged = over_seeds(found), claims(found)
     show(table, "what sharpened attention costs, and what a temperature gives back", digits=3)
     columns = ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction")
     show(judged, "the paper's claims", columns, 4)

@@ -18,7 +18,7 @@ from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
 from streamscope.papers.comparison.report import rule
 from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of, spread
-from streamscope.papers.comparison.verdicts import bound_row, pairs_row, summary, with_verdicts
+from streamscope.papers.comparison.verdicts import bound_row, judged_rows, pairs_row, summary, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM, NO_BIAS
 from streamscope.papers.krom.printed import ABOVE, JUMP, STREAM_COSINE
@@ -179,14 +179,7 @@ def section(mixing: pd.DataFrame) -> str:
                "left by seed", "left (95 %)")  # fmt: skip
     parts = ["## Directions between streams", HOW, table(columns, cells)]
     if len(found := claims(mixing)):
-        rows = [
-            [r.claim, r.quantity, r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
-             number(r.p, "p"), number(r.p_holm, "p"), f"{r.smallest:g}", r.direction, r.alone, r.size]
-            for r in found.itertuples()
-        ]  # fmt: skip
-        judged = ("claim", "of", "printed", "where", "measured", "95 % over seeds", "p", "p (Holm)", "smallest",
-                  "verdict", "alone", "size")  # fmt: skip
-        parts += [rule("seeds", "0"), table(judged, rows), summary(found)]
+        parts += [rule("seeds", "0"), judged_rows(found), summary(found)]
     return "\n\n".join(parts)
 
 

@@ -26,6 +26,7 @@ from streamscope.papers.comparison.report import (
     write_page,
 )
 from streamscope.papers.comparison.runs import Run
+from streamscope.papers.comparison.seeds import over_seeds
 from streamscope.papers.krom import alike, signs, sweep, variants
 from streamscope.papers.krom.conclusion import CONTROL, Found, conclusion, cosines, of_losses
 from streamscope.papers.krom.figure import figure
@@ -103,7 +104,7 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
         tables["signs-modules"] = (signs.by_module(found.factors), signs.MODULE_UNITS)
         tables["signs-claims"] = (signs.claims(found.factors), signs.CLAIM_UNITS)
     if len(numbers := sweep.quantities(found.mixing, found.factors, found.losses)):
-        tables["sweep"] = (sweep.sweep(numbers), sweep.UNITS)
+        tables["sweep"] = (over_seeds(numbers), sweep.UNITS)
         tables["sweep-claims"] = (sweep.claims(found.mixing, numbers), sweep.CLAIM_UNITS)
     if len(every := variants.streams(found.mixing, found.topologies)):
         tables["alike"] = (alike.alike(every), alike.UNITS)

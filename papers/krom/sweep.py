@@ -22,11 +22,10 @@ import numpy as np
 import pandas as pd
 
 from streamscope.models.training.config import Training
-from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
 from streamscope.papers.comparison.report import rule
-from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of
-from streamscope.papers.comparison.verdicts import bound_row, pairs_row, summary, with_verdicts
+from streamscope.papers.comparison.seeds import NAN, paired
+from streamscope.papers.comparison.verdicts import bound_row, judged_rows, pairs_row, summary, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM
 from streamscope.probes.undefined import note
@@ -97,20 +96,6 @@ def quantities(mixing: pd.DataFrame, factors: pd.DataFrame, losses: pd.DataFrame
         gain = np.minimum(more, by["gpt2"] - by["canon"] - more)
         parts.append(pd.DataFrame([_row(GAIN, seed, "gain", value) for seed, value in gain.items()]))
     return pd.concat([part for part in parts if len(part)], ignore_index=True) if any(map(len, parts)) else found
-
-
-def sweep(found: pd.DataFrame) -> pd.DataFrame:
-    """One row per arm and quantity of `quantities`: mean over seeds with its interval."""
-    rows = []
-    for (arm, quantity), one in found.groupby(["preset", "quantity"], sort=False):
-        row = {"preset": arm, "quantity": quantity, "unit": one["unit"].iloc[0]}
-        values, _ = seeds_of(found, str(quantity), str(arm))
-        if not len(values):
-            continue
-        mean = estimate(values)
-        row |= {name: mean[name] for name in ("mean", "ci_low", "ci_high", "n")}
-        rows.append({**row, "undefined": note({k: why for k, why in mean["why"].items() if k in row})})
-    return pd.DataFrame(rows)
 
 
 def claims(mixing: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
@@ -210,11 +195,4 @@ def section(mixing: pd.DataFrame, factors: pd.DataFrame, losses: pd.DataFrame) -
     judged = claims(mixing, quantities(mixing, factors, losses))
     if judged.empty:
         return ""
-    rows = [
-        [r.claim, r.quantity, r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
-         number(r.p, "p"), number(r.p_holm, "p"), f"{r.smallest:g}", r.direction, r.alone, r.size]
-        for r in judged.itertuples()
-    ]  # fmt: skip
-    heads = ("claim", "of", "printed", "where", "measured beyond", "95 % over seeds", "p", "p (Holm)", "smallest",
-             "verdict", "alone", "size")  # fmt: skip
-    return "\n\n".join(["## The sweep of biases", HOW, rule("seeds", "0"), table(heads, rows), summary(judged)])
+    return "\n\n".join(["## The sweep of biases", HOW, rule("seeds", "0"), judged_rows(judged), summary(judged)])

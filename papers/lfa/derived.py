@@ -51,8 +51,6 @@ def bimodality(x: np.ndarray) -> float:
 
 def _of_heads(heads: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """What the table of heads of every run says besides what was measured."""
-    if not {"layer", "over", "attention"} <= set(heads):
-        return
     for (preset, seed), one in heads.groupby(["preset", "seed"], sort=False):
         rows, last = Rows(), int(one["layer"].max())
         over = one.groupby("layer")["over"].sum()
@@ -63,8 +61,9 @@ def _of_heads(heads: pd.DataFrame) -> Iterator[pd.DataFrame]:
         b = bimodality(one["pds"].to_numpy(float))
         rows.add("pds.bimodality", "position", "Sarle's coefficient", b, why="" if b == b else FEW)
         top = one.sort_values("attention", ascending=False, kind="stable").head(5)
-        names = " ".join(map(str, top["head"])) if "head" in top else ""
-        rows.add("coreference.top5_layers", "coreference", "layers", top["layer"].nunique(), detail=names)
+        rows.add(
+            "coreference.top5_layers", "coreference", "layers", top["layer"].nunique(), detail=" ".join(top["head"])
+        )
         yield pd.DataFrame(rows.rows).assign(preset=preset, seed=seed)
 
 

@@ -75,13 +75,16 @@ def test_logits_that_are_too_large_are_given_back_wholly_and_lost_words_are_not(
     def planted_edits(model: Any, alpha: float) -> dict[str, Any]:
         if alpha == 8:
             return scaled(2.0)
+        if alpha == 4:
+            return scaled(0.5)
         return {FINAL: lambda x, hook: torch.roll(x, 1, 1)}  # every word is that of the token before
 
     monkeypatch.setattr("streamscope.interventions.edits.amplification.amplified", planted_edits)
-    found = measure_run(net, shards, (8.0, 16.0), 12).set_index("quantity")["value"]
+    found = measure_run(net, shards, (4.0, 8.0, 16.0), 12).set_index("quantity")["value"]
     assert found["sharp.8"] > calibration.LEAST and found["kept.8"] == 1
     assert found["recovered.8"] == pytest.approx(1, abs=0.05) and found["hotter.8"] == pytest.approx(2, rel=0.08)
     assert found["kept.16"] < 1
+    assert found["hotter.4"] == pytest.approx(0.5, rel=0.08) and not found["recovered.4"] > 0.05  # cooler mends nothing
 
 
 def test_the_temperature_is_chosen_on_the_other_half() -> None:
@@ -90,8 +93,9 @@ def test_the_temperature_is_chosen_on_the_other_half() -> None:
     loss[5, [0, 2]], loss[7, [1, 3]] = 1.0, 2.0  # of even documents the best is 5, of odd ones 7
     loss[7, [0, 2]], loss[5, [1, 3]] = 4.0, 6.0
     mean, chosen = tempered(loss, tokens)
-    assert mean == pytest.approx((2 * 4.0 + 2 * 6.0) / 12)
-    assert chosen == pytest.approx(np.sqrt(temperatures()[5] * temperatures()[7]))
+    assert mean == pytest.approx((2 * 4.0 + 2 * 6.0) / 12) and chosen == [7, 5]
+    mean, chosen = tempered(loss, tokens, (6, 8))  # nothing that is cooler: the odd documents are left with 9
+    assert mean == pytest.approx((2 * 4.0 + 2 * 9.0) / 12) and chosen == [7, 8]
 
 
 def test_the_claims_of_planted_runs() -> None:
@@ -115,5 +119,5 @@ def test_the_command_writes_a_page_and_judges_again(runs: list[Path], tmp_path: 
     assert "over-confidence" in (again / "README.md").read_text() and (again / "trained.json").is_file()
     rows = pd.read_parquet(first / "runs.parquet")
     assert set(rows["quantity"]) == {f"{name}.4" for name in calibration.UNIT} and set(rows["seed"]) == {0, 1}
-    with pytest.raises((InputError, SystemExit)):
+    with pytest.raises(InputError, match="alpha"):
         main([*map(str, runs), "--alpha", "1"])

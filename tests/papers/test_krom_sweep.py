@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from streamscope.models.training.config import Training
+from streamscope.papers.comparison.seeds import over_seeds
 from streamscope.papers.krom import sweep
 
 t = Training()
@@ -53,7 +54,7 @@ def test_the_quantities_of_planted_runs() -> None:
     assert whole["cosine.range", 2] == pytest.approx(0.996 - 0.992)
     assert whole["cosine.bend", 0] == pytest.approx((0.990 - 0.90) - (0.995 - 0.990))
     assert whole["gain", 1] == pytest.approx(3.58 - 3.5)  # what KromHC adds is less than how much more Canon does
-    means = sweep.sweep(found.reset_index()).set_index(["quantity", "preset"])
+    means = over_seeds(found.reset_index()).set_index(["quantity", "preset"])
     assert means.loc[("cosine", "kromcanon 0, fp32, adamw, 100 steps"), "mean"] == pytest.approx(np.mean(COSINES[0.0]))
 
 

@@ -277,7 +277,7 @@ def test_pls_that_capitalizes() -> None:
         f"has one of {100 * control['mean']:.1f} points "
         f"({100 * control['ci_low']:.1f} to {100 * control['ci_high']:.1f})",
         f"changes by {bare(abs(100 * heads['difference']), 2)} points ({bare(low, 2)} to {bare(high, 2)}), negligible",
-        f"{n['the model cannot do the task']} of 18 other claims",
+        f"{n['the model cannot do the task']} of {(named['heads'] == 'named').sum()} claims about the paper's heads",
         f"{bare(loss['difference'])} lower with supervision ({bare(loss['ci_low'])} to {bare(loss['ci_high'])}), not",
     )
     says(FRONT, f"({whole['early', 'pls']:.0f} % against {whole['early', 'c2']:.0f} % of tokens early)",
