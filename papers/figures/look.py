@@ -100,7 +100,7 @@ def dressed(canvas: Any, look: Look, height: float) -> Any:
         template=template, width=look.pixels, height=height * look.pixels * (FLAT if look.width == "page" else 1),
         font={"family": "Times New Roman, Nimbus Roman, serif", "size": 9}, margin={"l": 42, "r": 8, "t": 22, "b": 30},
         legend={"orientation": "h", "y": 0.01, "yref": "container", "yanchor": "bottom", "x": 0, "font": {"size": 8},
-                "tracegroupgap": 0},
+                "tracegroupgap": 0, "maxheight": 1},
         barmode="group", bargap=0.25,
     )  # fmt: skip
     return canvas
