@@ -193,8 +193,8 @@ def test_what_sharpened_attention_costs() -> None:
         SHELF,
         f"gives back more than {most} % of the cost (mean of a cell), opposite in {len(back)} of {len(back)} cells",
         f"as many words are right as {words.min():.0f} to {words.max():.0f} % of those before",
-        f"gives back {mean} % of it in the Kronecker model ({low} to {high}; {least} to {most} % in the {cells} cells of "
-        f"six arms), opposite in all {cells}",
+        f"gives back {mean} % of it in the Kronecker model ({low} to {high}; {least} to {most} % in the {cells} cells "
+        f"of six arms), opposite in all {cells}",
         f"the best of all is {bare(hotter.min(), 2)} to {hotter.max():.2f} times that at α = 1",
     )
     assert share.max() <= 1
