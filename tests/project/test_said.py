@@ -113,6 +113,8 @@ def test_lfa_with_its_control() -> None:
         assert row["control"] == "std-t" and row["verdict"].startswith("exploratory")
         change, low, high = (bare(row[name], sign=True) for name in ("difference", "ci_low", "ci_high"))
         says(SHELF, f"{words} alone changes the loss of `std-t` by {change} ({low} to {high})")
+    size = means.loc["parameters", "mean"]
+    says(SHELF, f"holds, with {100 * size['cfm'] / size['lfa']:.0f} % of its parameters.")
     n: Mapping[str, int] = verdicts(found).to_dict()
     held = found[found["direction"] == "holds"]
     assert (found["direction"] == "holds: counted, not trained").sum() == 3 and set(held["quantity"]) == {"loss"}
