@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.models.bounds import Bounds
 from streamscope.models.cli import command, parse
+from streamscope.papers.comparison.numbers import Page, made
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -40,11 +41,6 @@ UNIT = {"sharp": "nats/token", "recovered": "share", "hotter": "factor", "kept":
 LEAST = 0.01
 """Nats per token that sharpening has to cost, so that there is something of which to recover a share."""
 NOTHING = f"sharpening costs less than {LEAST:g} nats"
-UNITS = {
-    **dict.fromkeys(("mean", "ci_low", "ci_high"), "the unit of the row"), "n": "training seeds",
-    "value": "the unit of the row",
-}  # fmt: skip
-CLAIM_UNITS = dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), "the unit of the quantity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,61 +166,24 @@ def claims(found: "pd.DataFrame") -> "pd.DataFrame":
     return with_verdicts(rows)
 
 
-def page(runs: "Sequence[Run]", table: "pd.DataFrame", judged: "pd.DataFrame", about: dict[str, Any]) -> Any:
-    """Files -> README.md."""
-    from streamscope.papers.comparison.markdown import interval, number
-    from streamscope.papers.comparison.markdown import table as markdown
-    from streamscope.papers.comparison.report import LEAD, Report, commands, dose, files_line, made_by, rule
-    from streamscope.papers.comparison.verdicts import judged_rows
-    from streamscope.papers.comparison.verdicts import summary as counted
-    from streamscope.papers.dst.printed import CARD
-
-    how = (__doc__ or "").split("\n\n", 2)[-1].strip()
-    rows = [
-        [r.preset, f"`{r.quantity}`", r.unit, number(r.mean), interval(r.ci_low, r.ci_high), r.n]
-        for r in table.itertuples()
-    ]
-
-    def text(files: Sequence[str]) -> str:
-        parts = [
-            "# Sharpened attention: over-confidence or other words", LEAD.format(CARD),
-            f"{dose(runs)}.\n\n{made_by(about)}\n{files_line(files)}", how,
-            "## Over seeds", markdown(("arm", "quantity", "unit", "mean", "95 % over seeds", "seeds"), rows),
-            "## Claims", rule("seeds", "0"), judged_rows(judged), counted(judged),
-            commands(Report(runs=list(runs), tables={}, about=about)),
-        ]  # fmt: skip
-        return "\n\n".join(parts) + "\n"
-
-    return text
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, judge, print, write."""
     options = parse(Options, argv, __doc__)
     options.check("papers.dst.calibration runs/dst-kron-frozen-0")
 
-    from streamscope.models.provenance import provenance
-    from streamscope.papers.comparison.report import reopen, write_page
-    from streamscope.papers.comparison.runs import typed
-    from streamscope.papers.comparison.seeds import over_seeds
+    from streamscope.papers.comparison.report import LEAD
+    from streamscope.papers.dst.printed import CARD
     from streamscope.papers.dst.report import in_arms, open_runs
-    from streamscope.probes.command import show
 
-    if options.tables is not None:
-        again, tables, about = reopen(options.tables, "papers.dst.calibration")
-        runs, found = in_arms(again), tables["runs"]
-    else:
+    def measure() -> "tuple[list[Run], pd.DataFrame]":
         runs = open_runs(options.runs)
-        about = {**provenance("cpu"), "argv": typed("papers.dst.calibration", options, runs)}
-        found = measured(runs, options.alpha, options.documents)
-    table, judged = over_seeds(found), claims(found)
-    show(table, "what sharpened attention costs, and what a temperature gives back", digits=3)
-    columns = ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction")
-    show(judged, "the paper's claims", columns, 4)
-    if options.out is not None:
-        tables = {"runs": found, "arms": table, "claims": judged}
-        units = {"runs": UNITS, "arms": UNITS, "claims": CLAIM_UNITS}
-        write_page(page(runs, table, judged, about), tables, units, about, options.out, runs=runs)
+        return runs, measured(runs, options.alpha, options.documents)
+
+    page = Page(
+        "papers.dst.calibration", "Sharpened attention: over-confidence or other words", LEAD.format(CARD),
+        __doc__ or "", "what sharpened attention costs, and what a temperature gives back",
+    )  # fmt: skip
+    made(page, options, measure, claims, in_arms)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.models.bounds import Bounds
 from streamscope.models.cli import command, parse
+from streamscope.papers.comparison.numbers import Page, made
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -40,14 +41,15 @@ UNIT = {
 }  # fmt: skip
 STEEP = 0.001
 """The smallest slope of interest, in cosine per layer: ours."""
-NO_ARM = "None of the arms is one that the blog's sentences are about: bias −2 or 0 in fp32, −8 in bf16."
 FEW = "fewer than three modules can act"
 SAME = "every module has the same value"
-UNITS = {
-    **dict.fromkeys(("mean", "ci_low", "ci_high"), "the unit of the row"), "n": "training seeds",
-    "value": "the unit of the row",
-}  # fmt: skip
-CLAIM_UNITS = dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), "the unit of the quantity")
+PAGE = Page(
+    "papers.krom.streams", "Streams and modules of runs whose streams mix, and of those whose streams do not",
+    "KROM, the blog on Canon layers and KromHC multi-stream residuals (teilomillet/kromcanon), measured on models "
+    "trained here. This page is generated; every number is in the tables beside it.", __doc__ or "",
+    "streams and modules, over seeds",
+    "None of the arms is one that the blog's sentences are about: bias −2 or 0 in fp32, −8 in bf16.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,64 +222,16 @@ def claims(found: "pd.DataFrame") -> "pd.DataFrame":
     return with_verdicts(rows) if rows else pd.DataFrame()
 
 
-def page(runs: "Sequence[Run]", table: "pd.DataFrame", judged: "pd.DataFrame", about: dict[str, Any]) -> Any:
-    """Files -> README.md."""
-    from streamscope.papers.comparison.markdown import interval, number
-    from streamscope.papers.comparison.markdown import table as markdown
-    from streamscope.papers.comparison.report import Report, commands, dose, files_line, made_by, rule
-    from streamscope.papers.comparison.verdicts import judged_rows
-    from streamscope.papers.comparison.verdicts import summary as counted
-
-    how = (__doc__ or "").split("\n\n", 2)[-1].strip()
-    rows = [
-        [r.preset, f"`{r.quantity}`", r.unit, number(r.mean), interval(r.ci_low, r.ci_high), r.n]
-        for r in table.itertuples()
-    ]
-
-    said = [rule("seeds", "0"), judged_rows(judged), counted(judged)] if len(judged) else [NO_ARM]
-
-    def text(files: Sequence[str]) -> str:
-        parts = [
-            "# Streams and modules of runs whose streams mix, and of those whose streams do not",
-            "KROM, the blog on Canon layers and KromHC multi-stream residuals (teilomillet/kromcanon), measured on "
-            "models trained here. This page is generated; every number is in the tables beside it.",
-            f"{dose(runs)}.\n\n{made_by(about)}\n{files_line(files)}", how,
-            "## Over seeds", markdown(("arm", "quantity", "unit", "mean", "95 % over seeds", "seeds"), rows),
-            "## Claims", *said,
-            commands(Report(runs=list(runs), tables={}, about=about)),
-        ]  # fmt: skip
-        return "\n\n".join(parts) + "\n"
-
-    return text
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, judge, print, write."""
     options = parse(Options, argv, __doc__)
     options.check("papers.krom.streams runs/kromcanon-b2-0")
 
-    from streamscope.models.provenance import provenance
-    from streamscope.papers.comparison.report import reopen, write_page
-    from streamscope.papers.comparison.runs import typed
-    from streamscope.papers.comparison.seeds import over_seeds
-    from streamscope.probes.command import show
-
-    if options.tables is not None:
-        runs, tables, about = reopen(options.tables, "papers.krom.streams")
-        found = tables["runs"]
-    else:
+    def measure() -> "tuple[list[Run], pd.DataFrame]":
         runs = with_streams(options.runs)
-        about = {**provenance("cpu"), "argv": typed("papers.krom.streams", options, runs)}
-        found = measured(runs, options.steps, options.documents)
-    table, judged = over_seeds(found), claims(found)
-    show(table, "streams and modules, over seeds", digits=3)
-    if len(judged):
-        show(judged, "the blog's claims",
-             ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction"), 4)  # fmt: skip
-    if options.out is not None:
-        tables = {"runs": found, "arms": table, "claims": judged}
-        units = {"runs": UNITS, "arms": UNITS, "claims": CLAIM_UNITS}
-        write_page(page(runs, table, judged, about), tables, units, about, options.out, runs=runs)
+        return runs, measured(runs, options.steps, options.documents)
+
+    made(PAGE, options, measure, claims)
 
 
 if __name__ == "__main__":
