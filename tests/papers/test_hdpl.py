@@ -12,10 +12,10 @@ from streamscope.models.train import main as train
 from streamscope.papers.comparison.runs import opened
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.shown import draw, figures_of
-from streamscope.papers.hdpl import main
+from streamscope.papers.hdpl import main, overfit
 from streamscope.papers.hdpl.page import page
 from streamscope.papers.hdpl.report import PRESETS, again, in_arms
-from tests.papers.pages import as_bundled, committed
+from tests.papers.pages import as_bundled, committed, planted
 from tests.tiny import arguments
 
 RESULTS = Path(__file__).parents[2] / "results" / "hdpl_textbooks"
@@ -142,3 +142,33 @@ def test_bad_sets_of_runs(runs: list[Path], corpus, tmp_path: Path) -> None:
         main([str(runs[0]), str(tmp_path / "short")])
     with pytest.raises(InputError, match="llama"):
         main([str(runs[1])])
+
+
+def test_planted_losses_are_overfitted_by_what_was_planted() -> None:
+    rows = [{"kind": "eval", "step": s, "loss": x} for s, x in ((10, 3.0), (20, 2.5), (100, 2.9))]
+    rows += [{"kind": "train", "step": s, "loss": 9.0, "ce": x} for s, x in ((80, 2.0), (95, 1.0), (100, 1.2))]
+    found = overfit.numbers(rows)
+    plain = {"overfit": 0.4, "gap": 2.9 - 1.1, "train": 1.1, "lowest": 2.5}
+    assert found == {name: pytest.approx(x) for name, x in plain.items()}, "the KL is no part of it"
+    assert overfit.numbers([*rows[:3], {"kind": "train", "step": 100, "loss": 1.5}])["train"] == 1.5
+
+
+def test_who_overfits_more_is_judged_over_seeds() -> None:
+    dense, hybrid = [0.40, 0.42, 0.41], [0.20, 0.21, 0.22]
+    values = {
+        ("llama", "overfit"): dense,
+        ("hdpl", "overfit"): hybrid,
+        ("llama", "gap"): hybrid,
+        ("hdpl", "gap"): dense,
+    }
+    found = overfit.claims(planted(values)).set_index("quantity")["direction"].to_dict()
+    assert found == {"overfit": "holds", "gap": "opposite"}
+    assert overfit.claims(planted({("llama", "overfit"): dense})).empty
+
+
+def test_the_page_of_overfitting_is_written_and_judged_again(runs: list[Path], tmp_path: Path) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
+    overfit.main([*map(str, runs), "--out", str(first)])
+    overfit.main(["--tables", str(first), "--out", str(again)])
+    pd.testing.assert_frame_equal(*(pd.read_parquet(folder / "runs.parquet") for folder in (first, again)))
+    assert "fewer parameters" in (again / "README.md").read_text() and (again / "trained.json").is_file()

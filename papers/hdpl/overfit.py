@@ -1,0 +1,100 @@
+"""Does the hybrid overfit less than its dense twin? Models that read little text many times (HDPL §4.1).
+
+    python -m models.grid papers/hdpl/overfit.toml --out runs/overfit
+    python -m papers.hdpl.overfit runs/overfit/* --out results/hdpl_overfit
+    python -m papers.hdpl.overfit --tables results/hdpl_overfit --out results/hdpl_overfit
+
+The paper: a bottleneck filters "noise that a full-rank matrix might otherwise overfit", in trainings that read a text
+once, where nothing is overfitted. Per run, cross-entropies in nats per token, of what was trained (a run of hdpl adds
+its KL term to that):
+
+    overfit   loss on validation text at the end, less the lowest of the run
+    gap       loss on validation text at the end, less the mean of the last tenth of the training steps
+    train     that mean
+    lowest    the lowest loss on validation text
+
+Units are training seeds, both models of a seed on the same text in the same order. The hybrid has fewer parameters and
+may fit the training text less: `train` says whether it does, and a smaller gap with a higher `train` is no filter of
+noise alone.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamscope.models.cli import command, parse
+from streamscope.papers.comparison.numbers import Page, made
+from streamscope.papers.comparison.options import RunsOptions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from streamscope.papers.comparison.runs import Run
+
+WHERE = "§4.1"
+UNIT, QUANTITIES = "nats/token", ("overfit", "gap", "train", "lowest")
+LAST = 0.1
+"""The share of the steps, the last ones, whose training losses are averaged."""
+PAGE = Page(
+    "papers.hdpl.overfit", "The hybrid and its dense twin where text is read many times",
+    "HDPL, hybrid dual-path linear layers, measured on models trained here. This page is generated; every number is in "
+    "the tables beside it.", __doc__ or "", "overfitting, over seeds",
+    "There is no claim without both models.",
+)  # fmt: skip
+
+
+def numbers(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The quantities of a run, from the rows of its metrics.jsonl."""
+    valid = [row["loss"] for row in rows if row["kind"] == "eval"]
+    trained = [row for row in rows if row["kind"] == "train"]
+    end = max(row["step"] for row in trained)
+    late = [row.get("ce", row["loss"]) for row in trained if row["step"] > end * (1 - LAST)]
+    train = sum(late) / len(late)
+    return {"overfit": valid[-1] - min(valid), "gap": valid[-1] - train, "train": train, "lowest": min(valid)}
+
+
+def measured(runs: "Sequence[Run]") -> "pd.DataFrame":
+    """One row per run and quantity, as `papers.comparison.seeds` reads them."""
+    import pandas as pd
+
+    from streamscope.models.training.run import read_metrics
+
+    rows = [
+        (run.arm, run.seed, name, UNIT, value, "")
+        for run in runs
+        for name, value in numbers(read_metrics(run.folder)).items()
+    ]
+    return pd.DataFrame(rows, columns=["preset", "seed", "quantity", "unit", "value", "undefined"])
+
+
+def claims(found: "pd.DataFrame") -> "pd.DataFrame":
+    """That the dense model overfits more, in both readings; one correction over both."""
+    import pandas as pd
+
+    from streamscope.papers.comparison.printed import SMALLEST
+    from streamscope.papers.comparison.seeds import NAN, paired
+    from streamscope.papers.comparison.verdicts import pairs_row, with_verdicts
+
+    if not {"llama", "hdpl"} <= set(found["preset"]):
+        return pd.DataFrame()
+    shared = {"claim": "llama > hdpl", "where": WHERE, "paper": NAN, "printed": "", "smallest": SMALLEST[UNIT]}
+    return with_verdicts(
+        [pairs_row({**shared, "quantity": name}, paired(found, name, "llama", "hdpl")) for name in ("overfit", "gap")]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, read, judge, print, write."""
+    options = parse(RunsOptions, argv, __doc__)
+    options.check("papers.hdpl.overfit runs/overfit/llama-s0 runs/overfit/hdpl-s0")
+
+    from streamscope.papers.hdpl.report import in_arms, open_runs
+
+    def measure() -> "tuple[list[Run], pd.DataFrame]":
+        runs = open_runs(options.runs)
+        return runs, measured(runs)
+
+    made(PAGE, options, measure, claims, in_arms)
+
+
+if __name__ == "__main__":
+    command(main)
