@@ -21,6 +21,8 @@ OF_WEIGHTS = {
     "abliterate": "what is projected are weights",
 }
 """Instruments that read or change weights, and what they say."""
+PARTS = {"picture": {"heads": ("L5.*",)}, "mixing": {"where": ("L1.*", "everywhere")}}
+"""What some measure here: of mixing, modules that can act by construction, for under an edit nothing is known by it."""
 OF_FILES = {"cluster", "predict_effects", "profile"}
 CODE = """
 def halve(x, hook):
@@ -41,7 +43,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> str:
     [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in INSTRUMENTS if n not in OF_FILES],
 )
 def test_an_edit_is_measured_as_the_weights_that_do_the_same(name: str, spec: str, tmp_path: Path) -> None:
-    how = INSTRUMENTS[name](**INSTRUMENTS[name].quick, **({"heads": ("L5.*",)} if name == "picture" else {}))
+    how = INSTRUMENTS[name](**{**INSTRUMENTS[name].quick, **PARTS.get(name, {})})
     small = [one.small() for one in how.takes]
     job = Job(how.runs[0], None, how, small, "cpu", (spec,))
     if name in OF_WEIGHTS:
