@@ -25,8 +25,8 @@ from streamscope.probes.result import Result
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 INSTRUMENTS = discover()
-REFUSED = {"abliterate", "amplify", "extract", "hydra", "latents", "mixing_monitor", "needed_context", "patch", "phenomena", "routing",
-           "streams", "cluster", "profile", "predict_effects"}  # fmt: skip
+REFUSED = {"abliterate", "amplify", "extract", "hydra", "latents", "mixing_monitor", "patch", "phenomena", "routing",
+           "needed_context", "streams", "cluster", "profile", "predict_effects"}  # fmt: skip
 """What needs parts of ours, or a run; the others measure."""
 
 
