@@ -23,7 +23,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.own_code import digest
 from streamscope.probes.contract import Opened, Progress, Seen
 from streamscope.probes.observations import NUMBERS, Contrast, Estimates, Measure, Observations
-from streamscope.probes.result import Column, LongTable, Result, Table, counts, described, key, quantity
+from streamscope.probes.result import Column, LongTable, Result, Table, counts, described, key
 
 DEPTH = Measure(name="k*", unit="layers", resolution=1e-9)
 DISTANCE = Measure(name="distance to the centre", unit="sds of the features", resolution=1e-6)
@@ -65,7 +65,7 @@ def observe(how: Profile, model: object, data: Opened, progress: Progress) -> Se
             one for i, cluster in enumerate(table["cluster"]) for one in (
                 Contrast(quantity="distance", weights={i: 1.0}, labels={"cluster": cluster}, null=None),
                 Contrast(quantity="farther", weights={i: 1.0, len(table) + i: -1.0}, labels={"cluster": cluster},
-                         missing="no other cluster" if (table["cluster"].drop(i) < 0).all() else ""),
+                         null=None, missing="no other cluster" if (table["cluster"].drop(i) < 0).all() else ""),
             )
         ]},
         {"clusters": about, "model": f"{found.about['preset']} ({found.about['run']})",
@@ -242,8 +242,8 @@ DISTANCES = (
     _number("tokens", "tokens", "tokens", "of the cluster", ",.0f", True),
     *described("distance", "distance", "sds of the features", "mean distance to the centre", format=".2f",
                source="PLS C.5"),
-    *quantity("farther", "farther", "sds of the features", "distance − that of the tokens in the other clusters",
-              format="+.2f", sd="documents", source="PLS C.5"),
+    *described("farther", "farther", "sds of the features", "distance − that of the tokens in the other clusters",
+               format="+.2f", source="PLS C.5"),
     *counts("documents", "documents"),
 )  # fmt: skip
 KINDS: tuple[Column, ...] = (
