@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.features.cluster import Cluster as Cluster
     from streamscope.features.extract import Extract as Extract
+    from streamscope.features.needed_context import NeededContext as NeededContext
     from streamscope.features.predict_effects import PredictEffects as PredictEffects
     from streamscope.features.profile import Profile as Profile
 

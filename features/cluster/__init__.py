@@ -4,14 +4,16 @@
     python -m features.cluster --features features.parquet --out modes.parquet
     python -m features.cluster --features topk.parquet --raw topk-raw.parquet     beside clusters of raw activations
     python -m features.cluster --features features.parquet --method kmeans        ten clusters of all columns (§4.1)
+    python -m features.cluster --features topk.parquet --parts 8 --against-samples 10       beside other parameters
     python -m features.cluster --features a.parquet b.parquet                     tokens of two corpora, together
     python -m features.cluster --features other.parquet --fitted modes.parquet    labels for new tokens, nothing fitted
 
 One row per cluster: size, distinct vectors, processing depth k*. Beside it `summary`; `depth`, shares of tokens by k*,
 in clusters and in none; `labels`, one row per token: cluster, −1 for noise, probability, k*, a UMAP position for
-display; with --raw `agreement`, how far the clusters are those of raw activations under the same pipeline; with
---stability `stability`, how far they come back from other seeds and from a part of the documents. OUT.safetensors
-holds what --fitted reads.
+display; with --raw `agreement`, how far the clusters are those of raw activations under the same pipeline, and
+`same_token`, how often one token lies in different ones; with --stability `stability`, how far they come back from
+other seeds and from a part of the documents; with --parts `parts`, how many clusters parts of the documents have by
+themselves, beside another way (`features.cluster.parts`). OUT.safetensors holds what --fitted reads.
 
 Labels of several tables have a column `file`, the place of the token's table among them; documents are numbered on.
 Columns that are zero by construction, and those with one value in all rows, are left out and counted. What the pipeline
@@ -58,6 +60,14 @@ class Cluster(Instrument):
     """Of the bootstrap over documents, for the agreement with raw activations."""
     stability: Whole = 0
     """Fits on other seeds (kmeans) and on random 80 % of the documents."""
+    parts: Whole = 0
+    """Disjoint parts of the documents that are clustered by themselves: the number of clusters gets an interval."""
+    against: Path | None = None
+    """Other features of the same tokens, clustered alike in the same --parts."""
+    against_size: Annotated[int, Bounds(low=2)] | None = None
+    """Another --min-cluster-size, in the same --parts."""
+    against_samples: Count | None = None
+    """Another --min-samples, in the same --parts."""
     fitted: Path | None = None
     """Clusters that were written before: the tokens get their labels, and nothing is fitted."""
 
@@ -71,8 +81,10 @@ class Cluster(Instrument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.fitted is not None and (self.raw or self.stability):
-            raise InputError("--fitted fits nothing that --raw or --stability could be compared with; leave them out")
+        if self.fitted is not None and (self.raw or self.stability or self.parts):
+            raise InputError("--fitted fits nothing that --raw, --stability or --parts could be of; leave them out")
+        if self.parts == 1 or (not self.parts and (self.against or self.against_size or self.against_samples)):
+            raise InputError("--parts: two at least, also for --against, --against-size and --against-samples")
 
 
 main = main_of(Cluster, __doc__)

@@ -22,6 +22,7 @@ from streamscope.features.cluster.agreement import (
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, Raw, read_features, read_raw
 from streamscope.models.errors import InputError
+from streamscope.probes.observations import Measure, Observations
 from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS
 from streamscope.probes.undefined import mark
 
@@ -98,6 +99,39 @@ def agreement_table(
     table = mark(table, ["value", "control"], table["n"] < 2, "fewer than two tokens in clusters of both")
     few = table["documents"] < BOOTSTRAP_CLUSTERS
     return mark(table, ["value_low", "value_high"], few, f"fewer than {BOOTSTRAP_CLUSTERS} documents")
+
+
+def apart(ours: np.ndarray, raw: np.ndarray, ids: np.ndarray, documents: np.ndarray) -> Observations | None:
+    """Does the same token lie in different clusters? Labels [n] of features and of raw activations, token ids [n].
+
+    Of the tokens in clusters of both that occur in another document there as well: the share of the other documents'
+    tokens of the same id that lie in another cluster. Cells: features, raw, and features dealt to the tokens at random;
+    units: documents. None where there is no such token.
+    """
+    both = np.flatnonzero((ours >= 0) & (raw >= 0))
+    dealt = np.random.default_rng(0).permutation(ours[both])
+    token, of = (np.unique(one[both], return_inverse=True)[1] for one in (ids, documents))
+    others = _alike(token) - _alike(token, of)
+    if not (there := others > 0).any():
+        return None
+    names, unit = np.unique(documents[both][there], return_inverse=True)
+    total = []
+    for labels in (ours[both], raw[both], dealt):
+        same = _alike(token, labels) - _alike(token, labels, of)
+        share = 1 - same[there] / others[there]
+        total.append(np.bincount(unit, share, minlength=len(names)))
+    return Observations(
+        measure=Measure(name="apart", unit="share of tokens", resolution=1e-9),
+        cells=pd.DataFrame({"clusters_of": ["features", "raw", "dealt"]}),
+        units=pd.DataFrame({"unit": [str(d) for d in names], "cluster": names}),
+        total=np.stack(total), size=np.bincount(unit, minlength=len(names)).astype(float),
+    )  # fmt: skip
+
+
+def _alike(*labels: np.ndarray) -> np.ndarray:
+    """[n] how many rows have the same labels, each row itself among them."""
+    _, of, n = np.unique(np.stack(labels, 1), axis=0, return_inverse=True, return_counts=True)
+    return n[of.ravel()]
 
 
 def stability_table(

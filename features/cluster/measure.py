@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from streamscope.features.cluster import Cluster
-from streamscope.features.cluster.checks import agreement_table, raw_rows_of, stability_table
+from streamscope.features.cluster.checks import agreement_table, apart, raw_rows_of, stability_table
 from streamscope.features.cluster.description import RANGES, cluster_table, depth_ranges, depth_spread
 from streamscope.features.cluster.modes import PCA, ComputationalModes
+from streamscope.features.cluster.parts import other_way, parts_table
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
@@ -20,8 +21,8 @@ from streamscope.models.disk import parse
 from streamscope.models.errors import InputError
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.contract import Opened, Progress, Seen
-from streamscope.probes.observations import NUMBERS, Contrast, Estimates, Measure, Observations
-from streamscope.probes.result import Column, LongTable, Table, counts, described, key
+from streamscope.probes.observations import NUMBERS, Contrast, Estimates, Measure, Observations, estimate
+from streamscope.probes.result import Column, LongTable, Table, counts, described, key, quantity
 
 SHARE = Measure(name="share of tokens", unit="share of the tokens", resolution=1e-9)
 LARGEST = 15
@@ -62,9 +63,16 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> Se
         theirs = clusterer(how).fit(raw, progress=progress).labels_
         table = agreement_table(modes.labels_, theirs, documents, resamples=how.resamples, seed=how.seed)
         made["agreement"] = Table.noted(table, AGREEMENT, "agreement with clusters of raw activations")
+        ids = found.table["token_id"].to_numpy()
+        if (block := apart(modes.labels_, theirs, ids, documents)) is not None:
+            made["same_token"] = same_token(block)
     if how.stability:
         table = stability_table(modes, x, documents, how.stability, progress=progress)
         made["stability"] = Table.noted(table, STABILITY, "agreement with other fits")
+    if how.parts:
+        other = other_way(how, found)
+        ways = [(clusterer(how), x)] + ([] if other is None else [(clusterer(other[0]), varying(other[1])[0])])
+        made["parts"] = parts_table(ways, documents, how.parts, how.seed, progress)
     about = {
         "clusters": {"method": modes.method, "parameters": modes.get_params(), "columns": list(x.columns),
                      "checkpoint": found.about["checkpoint"], "options": found.about["options"],
@@ -255,6 +263,18 @@ def clusters_of(found: pd.DataFrame, labels: pd.DataFrame, title: str) -> Table:
     return Table(found.assign(largest=place, held=held, dealt=dealt), columns, {}, title, "n", LARGEST)
 
 
+def same_token(block: Observations) -> Table:
+    """One row: how often tokens of one id lie in different clusters, of features and of raw activations."""
+    told: list[Contrast] = [
+        Contrast(quantity=name, weights={i: 1.0}, labels={"of": "tokens"}, null=None)
+        for i, name in enumerate(block.cells["clusters_of"])
+    ]
+    told.append(Contrast(quantity="more", weights={0: 1.0, 1: -1.0}, labels={"of": "tokens"}))
+    frame, missing = estimate(block, told).wide(["of"], describe=NUMBERS[2:4])
+    frame = frame.drop(columns="of").assign(tokens=int(block.sizes[0].sum()))
+    return Table(frame, SAME, missing, "tokens of one id in different clusters; of other documents")
+
+
 def summary_of(
     counted: tuple[pd.DataFrame, pd.DataFrame, int, ComputationalModes, Mapping[str, int]],
     covered: pd.DataFrame,
@@ -347,6 +367,17 @@ AGREEMENT = (
     _count("documents", "documents", "documents", "that they are from"),
     _count("clusters", "clusters", "clusters", "of the features"),
     _count("raw_clusters", "raw", "clusters", "of the raw activations"),
+)  # fmt: skip
+OTHER = "share of the other documents' tokens of the same id"
+SAME = (
+    *described("features", "features", OTHER, "that lie in another cluster", format=".3f", source="PLS §2.3"),
+    *described("raw", "raw", OTHER, "the same of clusters of the raw activations", format=".3f"),
+    *described("dealt", "dealt", OTHER, "the same of the clusters of features, dealt to the tokens at random",
+               format=".3f"),
+    *quantity("more", "features − raw", OTHER, "how much more often in another cluster", format="+.3f",
+              sd="documents"),
+    _count("tokens", "tokens", "tokens", "in clusters of both, with such others"),
+    *counts("documents", "documents"),
 )  # fmt: skip
 STABILITY = (
     key("kind", "other", "another seed, or a random part of the documents"),

@@ -7,7 +7,8 @@
     python -m features.profile --features features.parquet --labels mine.parquet --figure map.html     your own
 
 One row per cluster: size, depth, tokens, predictions, kinds of tokens, heads; on disk also means of head activations,
-probabilities by layer and core features. Beside it `kinds`, which kinds of tokens a cluster holds more or less often;
+probabilities by layer and core features. Beside it `distances`, how far tokens are from the centre of their cluster,
+and whether farther than those of the others; `kinds`, which kinds of tokens a cluster holds more or less often;
 `samples`, tokens nearest to its centre, and diverse ones by farthest point, in their texts; `tokens`, all of them. On
 the map (where clusters have coordinates) the pointer shows each token in its text. Texts come from the feature table
 itself; of several tables profiles and samples say which one tokens are from.

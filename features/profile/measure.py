@@ -14,16 +14,19 @@ from streamscope.features.profile import Profile
 from streamscope.features.profile.contexts import Contexts
 from streamscope.features.profile.own_labels import named, read_labels
 from streamscope.features.profile.profiles import profiles, samples
+from streamscope.features.profile.samples import Scale, from_centre
 from streamscope.features.profile.token_kinds import NAMES
 from streamscope.features.schema import Feature
+from streamscope.features.store import Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
 from streamscope.models.errors import InputError
 from streamscope.models.own_code import digest
 from streamscope.probes.contract import Opened, Progress, Seen
 from streamscope.probes.observations import NUMBERS, Contrast, Estimates, Measure, Observations
-from streamscope.probes.result import Column, LongTable, Result, Table, described, key
+from streamscope.probes.result import Column, LongTable, Result, Table, counts, described, key
 
 DEPTH = Measure(name="k*", unit="layers", resolution=1e-9)
+DISTANCE = Measure(name="distance to the centre", unit="sds of the features", resolution=1e-6)
 P = 0.05
 """Kinds of tokens with a corrected p above this are not named."""
 HEADS = 4
@@ -49,14 +52,21 @@ def observe(how: Profile, model: object, data: Opened, progress: Progress) -> Se
     files = [str(path) for path in opened.files[1:] and opened.files]
     table, kinds = profiles(found, labels, files)
     some = samples(found, labels, files, representative=how.representative, diverse=how.diverse)
+    far = distances(found, labels, table["cluster"])
     block = depth(labels, table["cluster"])
     title = f"{found.about['preset']}: {len(labels):,} tokens in {(table['cluster'] >= 0).sum()} clusters"
     title += "" if own is None else f"; {own.title}"
     return Seen(
-        {"depth": block},
+        {"depth": block, "distance": far},
         {"depth": [
             Contrast(quantity="depth_mean", weights={i: 1.0}, labels=cell, null=None)
             for i, cell in enumerate(block.cells.to_dict("records"))
+        ], "distance": [
+            one for i, cluster in enumerate(table["cluster"]) for one in (
+                Contrast(quantity="distance", weights={i: 1.0}, labels={"cluster": cluster}, null=None),
+                Contrast(quantity="farther", weights={i: 1.0, len(table) + i: -1.0}, labels={"cluster": cluster},
+                         null=None, missing="no other cluster" if (table["cluster"].drop(i) < 0).all() else ""),
+            )
         ]},
         {"clusters": about, "model": f"{found.about['preset']} ({found.about['run']})",
          "title": title},
@@ -70,12 +80,15 @@ def tables(how: Profile, seen: Seen, estimates: Mapping[str, Estimates]) -> dict
     title, known = seen.about["title"], {one.name: one for one in features}
     wide, missing = estimates["depth"].wide(["cluster"], describe=NUMBERS[1:4])
     wide = wide.drop(columns=["n", "clusters"])
+    far, lost = estimates["distance"].wide(["cluster"], describe=NUMBERS[2:4])
+    far.insert(1, "tokens", table["n"].to_numpy())
     table = table.merge(wide, on="cluster", validate="1:1").assign(**words(table, kinds))
     if names is not None:
-        table, kinds, some, tokens = (named(one, names) for one in (table, kinds, some, tokens))
+        table, kinds, some, tokens, far = (named(one, names) for one in (table, kinds, some, tokens, far))
     columns = (*_there(PROFILES, table), *means(table, known))
     return {
         "profiles": Table(table, columns, missing, title, "n", 15),
+        "distances": Table(far, _there(DISTANCES, far), lost, f"{title}; distances to the centre", "tokens", 15),
         "kinds": Table(kinds, _there(KINDS, kinds), {}, "kinds of tokens, in a cluster and elsewhere", "log_odds"),
         "samples": LongTable.of([some], _there(SAMPLES, some), "tokens that stand for the clusters", most=23),
         "tokens": LongTable.of([tokens], _there(TOKENS, tokens), title),
@@ -103,6 +116,30 @@ def depth(labels: pd.DataFrame, clusters: pd.Series) -> Observations:
     np.add.at(size, at, 1)
     return Observations(
         measure=DEPTH, cells=pd.DataFrame({"cluster": clusters.to_numpy()}),
+        units=pd.DataFrame({"unit": [str(d) for d in documents], "cluster": documents}),
+        total=np.where(size > 0, total, np.nan), size=np.maximum(size, 1),
+    )  # fmt: skip
+
+
+def distances(found: Features, labels: pd.DataFrame, clusters: pd.Series) -> Observations:
+    """Σ distance to the centre of the token's cluster over the tokens of a document: in each cluster, then in all
+    clusters but that one, noise left out."""
+    cluster, x = labels["cluster"].to_numpy(), found.X
+    scale, far = Scale.of(x), np.zeros(len(labels))
+    for one in clusters:
+        inside = np.flatnonzero(cluster == one)
+        far[inside] = from_centre(scale.standardised(x[inside]))
+    documents, of = np.unique(labels["document"].to_numpy(), return_inverse=True)
+    at = (pd.Index(clusters).get_indexer(cluster), of)
+    total, size = np.zeros((2, len(clusters), len(documents)))
+    np.add.at(total, at, far)
+    np.add.at(size, at, 1)
+    held = (clusters >= 0).to_numpy()
+    others = [held & (np.arange(len(clusters)) != i) for i in range(len(clusters))]
+    total, size = (np.concatenate([one, np.stack([one[some].sum(0) for some in others])]) for one in (total, size))
+    cells = pd.DataFrame({"cluster": [*clusters, *clusters], "others": np.repeat([False, True], len(clusters))})
+    return Observations(
+        measure=DISTANCE, cells=cells,
         units=pd.DataFrame({"unit": [str(d) for d in documents], "cluster": documents}),
         total=np.where(size > 0, total, np.nan), size=np.maximum(size, 1),
     )  # fmt: skip
@@ -198,6 +235,16 @@ PROFILES: tuple[Column, ...] = (
     _number("top_predictions", "predictions", "share of the cluster", "the most frequent ones", "", True),
     _number("more_or_fewer", "kinds", "share (share elsewhere)", f"kinds of tokens with p, Holm, < {P:g}", "", True),
     _number("heads", "heads", "mean largest attention weight (over all tokens)", "those that differ most", "", True),
+)  # fmt: skip
+DISTANCES = (
+    CLUSTER,
+    LABEL,
+    _number("tokens", "tokens", "tokens", "of the cluster", ",.0f", True),
+    *described("distance", "distance", "sds of the features", "mean distance to the centre", format=".2f",
+               source="PLS C.5"),
+    *described("farther", "farther", "sds of the features", "distance − that of the tokens in the other clusters",
+               format="+.2f", source="PLS C.5"),
+    *counts("documents", "documents"),
 )  # fmt: skip
 KINDS: tuple[Column, ...] = (
     CLUSTER,

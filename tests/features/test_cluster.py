@@ -91,6 +91,27 @@ def test_kmeans_and_all_options(tmp_path: Path) -> None:
     assert "no components" in result.table("summary").missing[0, "variance"]
 
 
+def test_parts_beside_other_features_and_parameters(tmp_path: Path) -> None:
+    """Sixty documents of three kinds of tokens; without the columns that tell two kinds apart there are two."""
+    table = planted(1800).assign(document=np.arange(1800) % 60)
+    path = planted_file(tmp_path / "f.parquet", table=table)
+    merged = table.copy()
+    merged.loc[table["k_star"] == 2, NAMES] = merged.loc[table["k_star"] == 1, NAMES].to_numpy()[:300]
+    other = planted_file(tmp_path / "g.parquet", table=merged)
+    frame = clustered(path, parts=4, against=other).table("parts").frame.set_index("of")
+    assert frame.loc["clusters", ["own", "against", "difference"]].tolist() == [3, 2, 1]
+    frame = clustered(path, parts=4, against_samples=5).table("parts").frame.set_index("of")
+    assert frame.loc["clusters", ["own", "against"]].tolist() == [3, 3]
+    assert "against" not in clustered(path, parts=4).table("parts").frame
+    strange = planted_file(tmp_path / "h.parquet", table=table, checkpoint="other")
+    fewer = planted_file(tmp_path / "i.parquet", table=table.iloc[:-1])
+    for given, message in ((strange, "of another checkpoint"), (fewer, "other tokens")):
+        with pytest.raises(InputError, match=message):
+            clustered(path, parts=4, against=given)
+    with pytest.raises(InputError, match="two at least"):
+        Cluster(against_size=20)
+
+
 def test_tables_of_two_corpora_are_clustered_together(tmp_path: Path) -> None:
     tables = [planted(), planted().assign(token_id=lambda t: t["token_id"] + 1000)]
     names = [("a", "b")[i] for i in range(2)]
@@ -131,7 +152,7 @@ def test_new_tokens_get_the_labels_of_their_kind(tmp_path: Path) -> None:
         np.testing.assert_array_equal(result.arrays[name], array)
     again = clustered(tmp_path / "f.parquet", fitted=out).table("labels").frame
     assert (again["cluster"] == first.table("labels").frame["cluster"]).all()
-    for bad in ({"stability": 1}, {"raw": (out,)}):
+    for bad in ({"stability": 1}, {"raw": (out,)}, {"parts": 2}):
         with pytest.raises(InputError, match="--fitted fits nothing"):
             Cluster(fitted=out, **bad)
 

@@ -3,11 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
+from sklearn.metrics import adjusted_rand_score
 
-from streamscope.features.cluster.checks import agreement_table, stability_table
+from streamscope.features.cluster.checks import agreement_table, apart, stability_table
 from streamscope.features.cluster.description import cluster_table, depth_ranges, depth_spread
-from streamscope.features.cluster.measure import depths, each
+from streamscope.features.cluster.measure import depths, each, same_token
 from streamscope.features.cluster.modes import ComputationalModes
+from streamscope.features.cluster.parts import parts_table
+from streamscope.models.errors import InputError
 from streamscope.probes.observations import estimate
 from tests.features.test_cluster import NAMES, planted
 
@@ -72,3 +76,74 @@ def test_tables_against_counting() -> None:
     spread = depth_spread(labels)
     held = table["n"] @ table["k_star_sd"] / table["n"].sum()
     assert spread["sd"] == pytest.approx(held) and spread["dealt"] == pytest.approx(2, abs=0.15)
+
+
+def blobs(documents: int, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    """Thirty tokens a document about twelve places in two columns; a third column says which half of the six a place is
+    in: without it places come in six pairs."""
+    rng = np.random.default_rng(seed)
+    place = rng.integers(12, size=30 * documents)
+    x = pd.DataFrame({"a": 50.0 * (place % 6), "b": 90.0 * (place % 2), "c": 200.0 * (place // 6)})
+    return x + rng.normal(size=x.shape), np.repeat(np.arange(documents), 30)
+
+
+def test_parts_find_what_was_planted() -> None:
+    """Twelve places, of which the other features tell six apart; each comes back without a fifth of the documents."""
+    x, documents = blobs(48)
+    ways = [(ComputationalModes(components=None), some) for some in (x, x[["a", "b"]])]
+    table = parts_table(ways, documents, 4, 0, iter)
+    frame = table.frame.set_index("of")
+    assert frame.loc["clusters", ["own", "against", "difference"]].tolist() == [12, 6, 6]
+    assert frame.loc["ari_clustered", ["own", "against"]].tolist() == [1, 1] and (frame["n"] == 4).all()
+    assert frame.loc["coverage", "own"] > 0.9
+    assert table.missing[0, "difference_low"].startswith("the same in every")
+    assert "difference" not in parts_table(ways[:1], documents, 4, 0, iter).frame
+    with pytest.raises(InputError, match="at least five a part"):
+        parts_table(ways, documents, 10, 0, iter)
+
+
+def test_parts_are_those_of_plain_fits() -> None:
+    """The same parts, cut by hand; scikit-learn's index, Student's interval over the parts."""
+    rng = np.random.default_rng(1)
+    x, documents = blobs(30, seed=2)
+    x += 30 * rng.normal(size=x.shape)
+    ways = [(ComputationalModes(components=None, min_samples=n), x) for n in (1, 8)]
+    frame = parts_table(ways, documents, 3, 5, iter).frame.set_index("of")
+    again = np.random.default_rng(5)
+    dealt, left = again.permutation(np.arange(30) % 3), again.random(30)
+    rows = []
+    for part in range(3):
+        own = [d for d in range(30) if dealt[d] == part]
+        out = sorted(own, key=lambda d: left[d])[:2]
+        inside, kept = np.isin(documents, own), np.isin(documents, [d for d in own if d not in out])
+        for modes, _ in ways:
+            a, b = (ComputationalModes(**modes.get_params()).fit(x[some]).labels_ for some in (inside, kept))
+            rows.append((a.max() + 1, (a >= 0).mean(), adjusted_rand_score(a[kept[inside]], b)))
+    values = np.array(rows).reshape(3, 2, 3)
+    assert len({tuple(one) for one in values[:, 0]}) > 1
+    for i, name in enumerate(("clusters", "coverage", "ari")):
+        moved = values[:, 0, i] - values[:, 1, i]
+        assert frame.loc[name, "own"] == pytest.approx(values[:, 0, i].mean())
+        assert frame.loc[name, "difference"] == pytest.approx(moved.mean())
+        half = stats.t.ppf(0.975, 2) * moved.std(ddof=1) / np.sqrt(3)
+        assert frame.loc[name, "difference_high"] == pytest.approx(moved.mean() + half)
+
+
+def test_one_token_in_different_clusters_against_pairs() -> None:
+    """Raw clusters are the token ids, so that no token of one id is elsewhere; those of features by every pair."""
+    rng = np.random.default_rng(0)
+    ids, documents, ours = rng.integers(6, size=120), rng.integers(5, size=120), rng.integers(-1, 3, 120)
+    ids[:3], ours[:3] = [90, 91, 92], 0  # in one document only
+    block = apart(ours, ids, ids, documents)
+    assert apart(ours, ids, np.arange(120), documents) is None
+    found = []
+    for i in range(120):
+        others = [j for j in range(120) if ids[j] == ids[i] and documents[j] != documents[i] and ours[j] >= 0]
+        if ours[i] >= 0 and others:
+            found.append(np.mean([ours[j] != ours[i] for j in others]))
+    assert block is not None and len(found) < (ours >= 0).sum() and block.sizes[0].sum() == len(found)
+    value = block.total.sum(1) / block.sizes.sum(1)
+    assert value[:2].tolist() == pytest.approx([np.mean(found), 0])
+    frame = same_token(block).frame.iloc[0]
+    assert frame["features"] == pytest.approx(np.mean(found)) and frame["more"] == pytest.approx(np.mean(found))
+    assert frame["tokens"] == len(found) and abs(frame["dealt"] - np.mean(found)) < 0.1

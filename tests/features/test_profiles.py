@@ -118,6 +118,26 @@ def test_samples_are_central_and_spread() -> None:
     assert (standardised[:, 2] == 0).all()
 
 
+def test_distances_are_those_of_plain_loops(tmp_path: Path) -> None:
+    """Of every cluster and of the tokens in the others, noise left out; one that is spread out is farther."""
+    path, clusters = planted(tmp_path)
+    result = Profile(clusters=clusters, umap=False).measure(None, FeatureTables(features=(path,)))
+    table = result.table("distances").frame.set_index("cluster")
+    found, labels = read_features(path), Result.load(clusters).table("labels").frame
+    x = found.X.astype(float)
+    z = (x - x.mean(0)) / np.where(x.std(0) > 0, x.std(0), 1)
+    far = {}
+    for cluster in (-1, 0, 1):
+        rows = [z[i] for i in range(len(z)) if labels["cluster"][i] == cluster]
+        centre = np.mean(rows, 0)
+        far[cluster] = [math.dist(row, centre) for row in rows]
+        assert table.loc[cluster, "distance"] == pytest.approx(np.mean(far[cluster]), rel=1e-5)
+    assert table.loc[0, "farther"] == pytest.approx(np.mean(far[0]) - np.mean(far[1]), abs=1e-4)
+    assert table.loc[1, "farther"] == pytest.approx(-table.loc[0, "farther"])
+    assert table.loc[-1, "farther"] == pytest.approx(np.mean(far[-1]) - np.mean(far[0] + far[1]), abs=1e-4)
+    assert table.loc[0, "farther_low"] < table.loc[0, "farther"] < table.loc[0, "farther_high"]
+
+
 # ---- files -------------------------------------------------------------------------------------
 
 NAMES = [c.name for c in columns(2, 2, Extract())]

@@ -78,6 +78,7 @@ COMMANDS = {
     "cluster-kmeans": "features.cluster --features {features-raw/out.parquet} --raw {features-raw/out-raw.parquet} "
     "--method kmeans --no-umap --stability 1 --resamples 200",
     "profile": "features.profile --features {features/out.parquet} --clusters {cluster/out.parquet}",
+    "needed_context": "features.needed_context pls --max-tokens 1000 --depths 0 1-5 6",
     "predict_effects": "features.predict_effects --features {features/out.parquet} "
     "--effects {token_effects/out.parquet} --resamples 200 --shuffles 2",
     "token_effects": "interventions.token_effects lfa --heads L5.* --max-tokens 1000",

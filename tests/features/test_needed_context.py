@@ -1,0 +1,121 @@
+"""What predictions need: a model that reads one token, a head that looks a known way back, and plain loops."""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from streamscope.features.needed_context import NeededContext, main
+from streamscope.features.needed_context.measure import bins_of
+from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
+from streamscope.models.text.corpus import open_corpus
+from streamscope.models.text.shards import pack
+from streamscope.probes.contract import Tokens
+from streamscope.probes.result import Result
+from tests.tiny import untrained
+
+LEAST = 8
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained PLS, whose layers disagree more than those of a trained one."""
+    return untrained("pls", tiny_run, tmp_path_factory.mktemp("runs") / "pls")
+
+
+def data(corpus: tuple[Path, Path]) -> Tokens:
+    return Tokens(data=str(corpus[1]), stride=0, max_tokens=300)
+
+
+def documents(model: Any, corpus: tuple[Path, Path]) -> list[list[int]]:
+    """The first 300 positions, and the next token of each."""
+    shards, left, found = pack(open_corpus(str(corpus[1])), model.tokenizer), 300, list[list[int]]()
+    for d in range(shards.n_documents):
+        ids = shards.document(d)[: min(model.config.n_ctx, max(left, 0)) + 1].tolist()
+        found, left = [*found, ids], left - (len(ids) - 1)
+    return found
+
+
+def said(model: Any, ids: list[int]) -> list[int]:
+    """What every layer predicts behind the last of the tokens."""
+    with torch.no_grad():
+        state, found = model.embed_tokens(torch.tensor([ids])), []
+        for layer in range(model.config.n_layers):
+            state = model.segment(state, layer, layer + 1)
+            found.append(int((model.layer_norm(layer)(model.readout(state))[0, -1] @ model.head.T).argmax()))
+    return found
+
+
+def test_a_model_that_reads_one_token_keeps_all(run: Path, corpus: tuple[Path, Path]) -> None:
+    """Attention writes nothing: the last token alone has it say the same, at any depth, and no group differs."""
+    model = load(run)
+    with torch.no_grad():
+        for block in model.blocks:
+            for weights in block.attn.o.parameters():
+                weights.zero_()
+    result = NeededContext(windows=(1, 3), least=LEAST).measure(model, data(corpus))
+    table, pairs = result.table().frame, result.table("pairs").frame
+    assert (table["kept"] == 1).all() and (table["beyond"].abs() < 1e-12).all()
+    assert (pairs[["kept", "beyond"]].abs() < 1e-12).all().all()
+    assert result.table().missing[0, "kept_low"].startswith("the same in every")
+
+
+def test_numbers_are_those_of_plain_loops(run: Path, corpus: tuple[Path, Path]) -> None:
+    model, windows, depths = load(run), (1, 4, LEAST), ("0", "1-2", "0-2")
+    result = NeededContext(windows=windows, depths=depths, least=LEAST).measure(model, data(corpus))
+    table = result.table().frame.set_index(["depths", "window"])
+    rows = []
+    for ids in documents(model, corpus):
+        for q in range(LEAST, len(ids) - 1):
+            whole = said(model, ids[: q + 1])
+            same = [layer == whole[-1] for layer in whole]
+            last = max([k + 1 for k, hit in enumerate(same) if not hit], default=0)
+            k_star = len(same) if last == len(same) - 1 else last
+            logits = model(torch.tensor([ids[: q + 1]]))[0, -1].detach()
+            kept = [said(model, [ids[0], *ids[q + 1 - w : q + 1]])[-1] == whole[-1] for w in windows]
+            rows.append((k_star, float(logits.softmax(-1).max()), kept))
+    k_star = np.array([row[0] for row in rows])
+    bins = bins_of(np.array([row[1] for row in rows], np.float32))
+    groups = {"0": k_star == 0, "1-2": (k_star >= 1) & (k_star <= 2), "0-2": k_star <= 2}
+    assert 0 < groups["0"].sum() < len(rows)
+    for (name, inside), (i, window) in product(groups.items(), enumerate(windows)):
+        kept = np.array([row[2][i] for row in rows], float)
+        over = kept - np.array([kept[bins == b].mean() for b in bins])
+        row = table.loc[(name, window)]
+        assert row["tokens"] == inside.sum()
+        assert row["kept"] == pytest.approx(kept[inside].mean())
+        assert row["beyond"] == pytest.approx(over[inside].mean(), abs=2e-3)  # ties at the edges of bins
+    pairs = result.table("pairs").frame.set_index(["depths", "other", "window"])
+    assert len(pairs) == 9
+    for (one, other, window), row in pairs.iterrows():
+        for name in ("kept", "beyond"):
+            assert row[name] == pytest.approx(table.loc[(one, window), name] - table.loc[(other, window), name])
+
+
+def test_bins_hold_as_many_and_equal_ones_together() -> None:
+    rng = np.random.default_rng(0)
+    assert np.bincount(bins_of(rng.random(1000))).tolist() == [100] * 10
+    assert bins_of(np.full(5, 0.5)).tolist() == [0] * 5
+
+
+def test_the_command_and_bad_input(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "needed.parquet"
+    more = ["--windows", "1", "4", "--least", str(LEAST)]
+    main([str(run), "--data", str(corpus[1]), "--out", str(out), "--device", "cpu", *more])
+    result = Result.load(out)
+    assert set(result.table().frame["depths"]) <= {"early", "middle", "late"}
+    for figure in result.figures:
+        assert figure.draw(result) is not None
+    for how, message in (
+        ({"windows": (16,), "least": 8}, "at most --least 8"),
+        ({"windows": ()}, "at least one of --windows"),
+        ({"least": 512}, "less than the context"),
+        ({"depths": ("2-1",), "least": LEAST, "windows": (1,)}, "give K or K-K"),
+        ({"depths": ("early",), "least": LEAST, "windows": (1,)}, "give K or K-K"),
+    ):
+        with pytest.raises(InputError, match=message):
+            NeededContext(**how).measure(load(run), data(corpus))
