@@ -26,7 +26,8 @@ from streamscope.probes.result import Result
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 INSTRUMENTS = discover()
 REFUSED = {"abliterate", "amplify", "extract", "hydra", "latents", "mixing_monitor", "patch", "phenomena", "routing",
-           "streams", "cluster", "profile", "predict_effects", "contraction", "dual_path", "mixing", "needed_context"}  # fmt: skip
+           "streams", "cluster", "profile", "predict_effects", "contraction", "dual_path", "mixing",
+           "needed_context"}  # fmt: skip
 """What needs parts of ours, or a run; the others measure."""
 
 
