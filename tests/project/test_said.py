@@ -19,6 +19,7 @@ from streamscope.papers.claims import HERE
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.comparison.runs import opened
 from streamscope.papers.comparison.verdicts import verdicts
+from streamscope.papers.dst.printed import TABLE5, straightness
 from tests.conftest import ROOT
 
 RESULTS = ROOT / "results"
@@ -170,6 +171,25 @@ def test_dst() -> None:
     )
     losses = found[(found["quantity"] == "loss") & (found["seeds"] == "2")]
     assert losses["direction"].str.startswith("not resolved").all(), "two seeds resolve nothing about losses"
+
+
+def test_how_straight_the_loss_of_sharpened_attention_is() -> None:
+    frozen, claims = "dst-kron+frozen_token", table("dst_eighth/claims").set_index("quantity")["direction"]
+    means = table("dst_eighth/presets").set_index(["quantity", "preset"])
+    ends = {
+        axis: [bare(means.loc[(f"straight.{axis}", frozen)][name]) for name in ("mean", "ci_low", "ci_high")]
+        for axis in ("linear", "log2")
+    }
+    says(
+        SHELF,
+        "(r² {}, {} to {}; of Table 5's own losses {})".format(*ends["linear"], bare(straightness(TABLE5[frozen]))),
+        "Over log2 α it is ({}, {} to {}), which holds".format(*ends["log2"]),
+    )
+    assert (claims["straight.linear"], claims["straight.log2"]) == ("opposite", "holds")
+    cells = table("dst_eighth/factors").groupby("quantity")["alone"].agg(list)
+    assert cells["straight.linear"] == ["opposite"] * 4 and cells["straight.log2"] == ["holds"] * 4
+    others = means.loc["straight.log2"].loc[[f"dst-{one}+frozen_token" for one in ("dense", "ind", "full-ind")]]
+    assert (others["mean"] > 0.95).all() and set(others["n"]) == {2}
 
 
 def test_where_the_token_stream_costs_more() -> None:
