@@ -517,17 +517,53 @@ def test_claims_about_one_model() -> None:
     rows = judged(HERE, RESULTS)
     mine = rows[rows["result"].str.contains("bundled_claims/")]
     n = mine["verdict"].value_counts()
-    assert n.sum() == len(mine) and set(mine.loc[mine["verdict"] == "holds", "id"]) == {"pls-s54-features-predict"}
+    assert n.sum() == len(mine) and set(mine.loc[mine["verdict"] == "holds", "id"]) == {
+        "pls-s54-features-predict", "dst-s26-gates-reveal"
+    }  # fmt: skip
     assert "negligible" not in set(n.index)
     said = (
-        f"of {len(mine)} rows {COUNT[n['holds']]} holds (features of `pls` predict which tokens lean on its first "
-        f"entity head), {COUNT[n['opposite']]} is opposite (HDPL's latents are no bottleneck by the paper's own "
-        f"bound), {n['not resolved']} are not resolved, {n['other value']} "
+        f"of {len(mine)} rows {COUNT[n['holds']]} hold (features of `pls` predict which tokens lean on its first "
+        f"entity head; gates of `pls` say at which tokens a head is at work), {COUNT[n['opposite']]} is opposite "
+        f"(HDPL's latents are no bottleneck by the paper's own bound), {n['not resolved']} are not resolved, {n['other value']} "
         f"have another value, {n['phenomenon absent']} are absent, {n['cannot do the task']} are of tasks that the "
         "models"
     )
     says(SHELF, said)
     says(SHELF, f"Every claim of the papers, some {100 * round(len(rows) / 100)}, stands in a ledger")
+
+
+def test_what_gates_and_streams_of_one_model_say() -> None:
+    page = (RESULTS / "bundled_claims" / "README.md").read_text(encoding="utf-8")
+    gates = table("bundled_claims/token_effects-gates").set_index("edit")
+    every, heads = gates.loc["all heads"], gates.drop(index="all heads")
+    told = heads["beyond_p_holm"] < 0.05
+    assert (heads.loc[told, "beyond"] > 0).all()
+    low, high = bare(every["own_low"]), bare(every["own_high"])
+    ends = f"({bare(every['beyond_low'])} to {bare(every['beyond_high'])})"
+    says(
+        page,
+        f"changes by {bare(every['own'])} nats more ({low} to {high}, mean of {len(heads)} heads, "
+        f"{every['n']} documents)",
+        f"by {bare(every['beyond'])} more {ends} than by the gate",
+        f"told from 0 in {told.sum()} of {len(heads)} after correction, on the other side in none",
+    )
+    at = {run: table(f"bundled_claims/linear-{run}").set_index("hook") for run in ("lfa", "std-t", "std-t-rope")}
+    share = {run: 100 * frame["accuracy"] for run, frame in at.items()}
+    last, own = at["lfa"].loc["blocks.5.hook_context_post"], share["lfa"]
+    mixed, rope = (
+        (share[run]["blocks.0.hook_resid_post"], share[run]["blocks.5.hook_resid_post"]) for run in at if run != "lfa"
+    )
+    says(
+        page,
+        f"the commonest eighth is {100 * last['majority']:.1f} %",
+        f"in {100 * last['accuracy']:.1f} % of {last['n']:,} cases ({100 * last['accuracy_low']:.1f} to "
+        f"{100 * last['accuracy_high']:.1f}) in the last layer and "
+        f"{own['blocks.0.hook_context_post']:.1f} % in the first",
+        f"From its token stream it tells {own['blocks.5.hook_token_post']:.1f} %",
+        f"it tells {share['std-t']['blocks.0.hook_resid_pre']:.1f} % before layer 0, "
+        f"{share['std-t']['blocks.1.hook_resid_post']:.1f} % behind layer 1 and {mixed[1]:.1f} % in the last",
+        f"{rope[0]:.1f} % behind layer 0 and {rope[1]:.1f} % in the last",
+    )
 
 
 def test_the_bundled_pair_of_pls() -> None:
