@@ -525,8 +525,8 @@ def test_claims_about_one_model() -> None:
         f"of {len(mine)} rows {COUNT[n['holds']]} hold (features of `pls` predict which tokens lean on its first "
         f"entity head; gates of `pls` say at which tokens a head is at work), {COUNT[n['opposite']]} is opposite "
         f"(HDPL's latents are no bottleneck by the paper's own bound), {n['not resolved']} are not resolved, "
-        f"{n['other value']} have another value, {n['phenomenon absent']} are absent, {n['cannot do the task']} are of tasks "
-        "that the models"
+        f"{n['other value']} have another value, {n['phenomenon absent']} are absent, "
+        f"{n['cannot do the task']} are of tasks that the models"
     )
     says(SHELF, said)
     says(SHELF, f"Every claim of the papers, some {100 * round(len(rows) / 100)}, stands in a ledger")
