@@ -159,7 +159,7 @@ def _claims(report: DstReport) -> str:
         "that under x_e → 0, `gap.random` that under random words minus that under x_t → 0: the text says above 0, "
         "Table 4 below. The claims about streams are judged at both places, all rows in one family. "
         "16 % and 27 % are taken as rounded, 15.5 % to 27.5 %. "
-        f"{_straight()}*Confounded* is a claim about one model where the "
+        f"{_straight(report)}*Confounded* is a claim about one model where the "
         "paper's is in another mode, and one whose verdict is not the same in every cell of initialization and tokens, "
         "or that was not measured in several; it is no test and has no p."
     )
@@ -168,8 +168,10 @@ def _claims(report: DstReport) -> str:
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
 
 
-def _straight() -> str:
-    """What straight.… is, and what it is of the losses that the paper prints itself."""
+def _straight(report: DstReport) -> str:
+    """What straight.… is, and what it is of the losses that the paper prints itself, where a claim is about it."""
+    if not report.tables["claims"]["quantity"].str.startswith("straight.").any():
+        return ""
     own = {name: f"{name}{FROZEN}" for name in (TABLE4_PRESET, IND)}
     said = ", ".join(
         f"{name} {' and '.join(f'{straightness(TABLE5[arm], axis=axis):.2f}' for axis in STRAIGHT)}"
