@@ -26,6 +26,7 @@ from streamscope.probes.result import Column, LongTable, Table, counts, describe
 AT_ONCE = 128
 """Documents whose effects are in memory at a time; a row group of the file."""
 GATE, ALL_HEADS = "attn.hook_gate", "all heads"
+NO_GATE = "no gate that moves within a document"
 DELTAS = {"delta_loss": "edited − unedited, of the target", "delta_log_p": "edited − unedited, of ŷ"}
 
 
@@ -55,7 +56,7 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
         seen.contrasts[name] = [
             Contrast(quantity=name, weights={i: 1.0}, labels=at, null=null) for i, at in enumerate(labels)
         ]
-    if halves and halves.size.any():
+    if halves:
         seen.blocks["gate"], seen.contrasts["gate"] = halves.observed(units)
     cut, out = sum(one.length - 1 > opened.n_ctx for one in chosen), opened.shards.n_documents - len(chosen)
     where = f"{len(chosen)} documents, {cut} of them cut at {opened.n_ctx} tokens, {out} left out"
@@ -86,16 +87,18 @@ class Halves:
 
     @classmethod
     def of(cls, model: Any, groups: Sequence[Group], documents: int) -> "Halves | None":
-        """None for a model without gates, with one head in a layer, and for edits of several heads alone."""
+        """None for one head in a layer, and for edits of several heads alone."""
         alone = [i for i, group in enumerate(groups) if len(group.heads) == 1]
-        if not alone or model.config.n_heads < 2 or not any(name.endswith(GATE) for name in model.hook_dict):
+        if not alone or model.config.n_heads < 2:
             return None
         shape = (len(alone), 2, 2, documents)
         heads = tuple(groups[i].heads[0] for i in alone)
         return cls(heads, tuple(alone), np.zeros(shape), np.zeros(shape), model.config.n_heads)
 
     def add(self, at: int, model: Any, one: Document, size: np.ndarray) -> None:
-        """Document `at`, whose removals change the loss by `size` [edits, T]."""
+        """Document `at`, whose removals change the loss by `size` [edits, T]; a model without gates has no halves."""
+        if not any(name.endswith(GATE) for name in model.hook_dict):
+            return
         with torch.no_grad():
             ids = torch.tensor([one.ids[:-1]], device=model.cfg.device)
             _, cache = model.run_with_cache(ids, names_filter=lambda name: name.endswith(GATE))
@@ -114,7 +117,9 @@ class Halves:
             [(name, gate, half) for name in names for gate in ("own", "beside") for half in ("above", "below")],
             columns=["edit", "gate", "half"],
         )
-        kept = self.size.any((0, 1, 2))  # a document of one token has no halves
+        kept, why = self.size.any((0, 1, 2)), ""  # a document of one token has no halves
+        if not kept.any():
+            kept, why = ~kept, NO_GATE
         size, total = (x[..., kept].reshape(len(cells), -1) for x in (self.size, self.total))
         block = Observations(
             measure=Measure(name="gate", unit="nats/token", resolution=SMALLEST["loss"]), cells=cells,
@@ -125,8 +130,8 @@ class Halves:
             own = {4 * i + j: sign / len(rows) for i in rows for j, sign in ((0, 1.0), (1, -1.0))}
             beside = {at + 2: -weight for at, weight in own.items()}
             contrasts += [
-                Contrast(quantity="own", weights=own, labels={"edit": name}),
-                Contrast(quantity="beyond", weights={**own, **beside}, labels={"edit": name}),
+                Contrast(quantity="own", weights=own, labels={"edit": name}, missing=why),
+                Contrast(quantity="beyond", weights={**own, **beside}, labels={"edit": name}, missing=why),
             ]
         return block, contrasts
 
@@ -226,7 +231,7 @@ def tables(how: TokenEffects, seen: Seen, estimates: Mapping[str, Estimates]) ->
         "token_effects": seen.extra,
         "edits": Table(frame, EDITS, missing, seen.about["title"], by="abs_delta_loss"),
     }
-    if "gate" in estimates:
+    if "gate" in seen.blocks and seen.blocks["gate"].sizes.any():
         frame, missing = estimates["gate"].wide(["edit"])
         found["gates"] = Table(frame, GATES, missing, "|Δ loss| where the gate is open beside where it is closed")
     return found

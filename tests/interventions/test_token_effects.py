@@ -133,6 +133,17 @@ def test_a_gate_that_says_where_its_head_matters_and_one_that_does_not() -> None
     assert Halves.of(net, groups[1:2], 3) is None
 
 
+def test_a_model_without_gates_is_a_control_of_one_with_gates(tmp_path: Path) -> None:
+    """It says why it has no value, and the gated model alone has the table of gates."""
+    for run, control, gated in (("pls", "lfa", True), ("lfa", "pls", False)):
+        out = tmp_path / f"{run}.parquet"
+        main([f"stories/{run}", "--control", f"stories/{control}", "--max-tokens", "300", "--heads", "L5.H0",
+              "--out", str(out)])  # fmt: skip
+        assert out.with_name(f"{run}-gates.parquet").exists() == gated
+        beside = pd.read_parquet(out.with_name(f"{run}-gate-control.parquet"))
+        assert beside["undefined"].str.contains("no gate that moves within a document").all()
+
+
 def test_gates_by_hand_from_the_rows() -> None:
     """The table of a gated model against its rows and a forward pass of each document."""
     model = streamscope.models.build("pls", scale="tiny", seed=3, init_std=0.3)
