@@ -304,7 +304,7 @@ class Sets(Data):
         return open_sets(self, model)
 
 
-LabelTask = Literal["antecedent", "gender", "number"]
+LabelTask = Literal["antecedent", "gender", "number", "position"]
 Grouping = Literal["story", "antecedent"]
 
 
@@ -313,7 +313,8 @@ class Labels(Data):
     """Labelled positions in stories, to learn the label from an activation."""
 
     task: LabelTask = "antecedent"
-    """At the pronoun: which candidate it means. At the antecedent: its gender, its number."""
+    """At the pronoun: which candidate it means. At the antecedent: its gender, its number. At any word: which part of
+    the context it stands in."""
     groups: Grouping = "story"
     """What is never in training and test at once; with antecedent no word is, and there is no control task."""
     stories: Count = 400

@@ -19,7 +19,7 @@ from streamscope.probes.attention import align_once
 from streamscope.probes.contract import Data, Documents, Labels, Prompts, Sets, Tasks, Text, Tokens, title_of
 from streamscope.probes.prompts import align, load_suite
 from streamscope.probes.prompts.alignment import check_tokenizer
-from streamscope.probes.prompts.labelled import Example, story_examples
+from streamscope.probes.prompts.labelled import Example, position_examples, story_examples
 from streamscope.probes.prompts.sets import Rows, contrast, encode
 from streamscope.probes.prompts.suite import Suite, population, unit_of, units
 from streamscope.probes.prompts.tasks import Task, load_tasks
@@ -557,6 +557,9 @@ class OpenLabels(Splittable):
 
 def open_labels(spec: Labels, model: Any) -> OpenLabels:
     """The labelled positions of the built-in stories."""
-    examples = story_examples(spec.task, spec.stories, groups=spec.groups)
-    title = f"{spec.task} in {spec.stories} stories, groups: {spec.groups}"
-    return OpenLabels(examples, title, check_tokenizer(model))
+    title, tokenizer = f"{spec.task} in {spec.stories} stories, groups: {spec.groups}", check_tokenizer(model)
+    if spec.task == "position":
+        examples = position_examples(tokenizer, spec.stories, model.cfg.n_ctx, groups=spec.groups)
+    else:
+        examples = story_examples(spec.task, spec.stories, groups=spec.groups)
+    return OpenLabels(examples, title, tokenizer)

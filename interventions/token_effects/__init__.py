@@ -8,7 +8,9 @@ One row per position with a next token in its document, in the order of the data
 unedited `loss` of the target and `log_p` of the model's own prediction ŷ, and per edit
 `delta_loss_L5H4` = ln p(target) unedited − edited, `delta_log_p_L5H4` = ln p(ŷ) edited − unedited, all in nats.
 The outputs z of the heads are multiplied by --scale, 0 removes them (LFA App. D; PLS §5.1). OUT-edits.parquet has the
-means of every edit, with 95 % intervals over documents. Memory does not grow with the number of tokens.
+means of every edit, with 95 % intervals over documents. Of a gated model OUT-gates.parquet says whether a head's gate
+tells where its removal matters: |Δ loss| at tokens above the median of its gate in the document minus that below, and
+how much more than by the gate of the head beside it (DST §2.6). Memory does not grow with the number of tokens.
 """
 
 from typing import ClassVar

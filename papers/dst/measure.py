@@ -7,6 +7,7 @@
     amplified.<α>            loss of the measured documents at α, over seeds alone (Table 5)
     peak.<α>, peak.L3.<α>    largest weight of a query, mean over queries and heads; of the heads of Fig. 4's layer
     spread.<α>               entropy of attention, nats, mean over queries and heads (of n equal weights: ln n)
+    straight.<axis>          r² of the least-squares line through loss(x): linear, x = α; log2, x = log2 α (Fig. 2)
     unchanged.<α>            share of queries whose first key is that of α = 1, in the layers behind the first
     without.<definition>.<where>         the loss itself without a stream, nats per token (Table 4)
     cost                     loss over that of dst-dense of the same seed and mode, − 1 (Tables 1 and 8)
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -45,9 +47,11 @@ from streamscope.papers.dst.printed import (
     LAYER,
     PLACES,
     SINGLE,
+    STRAIGHT,
     TABLE1,
     TABLE4_PRESET,
     TABLE8,
+    straightness,
 )
 from streamscope.probes.contract import Documents
 from streamscope.probes.documents import OpenDocuments
@@ -155,6 +159,23 @@ def amplified(table: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
         if (key := (r.preset, r.seed, r.alpha)) in layer.index:
             rows.add(f"peak.L{LAYER}.{r.alpha:g}", "peak", "attention", float(layer[key]), n=int(r.n))
         parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
+    return pd.concat(parts, ignore_index=True)
+
+
+def straight(table: pd.DataFrame) -> pd.DataFrame:
+    """The quantities straight.<axis> of every run, from the table of `_amplify`.
+
+    Undefined for fewer than three α, which any line meets, and for a loss that does not move.
+    """
+    parts = []
+    for (arm, seed), one in table.groupby(["preset", "seed"], sort=False):
+        rows, own = Rows(), one.sort_values("alpha")
+        alphas, losses = own["alpha"].to_numpy(float), own["loss"].to_numpy(float)
+        why = "fewer than three α" if len(own) < 3 else "the loss does not move" if np.ptp(losses) == 0 else ""
+        for axis in STRAIGHT:
+            value = NAN if why else straightness(losses, alphas, axis)
+            rows.add(f"straight.{axis}", "amplified", "share of variance", value, n=len(own), why=why)
+        parts.append(pd.DataFrame(rows.rows).assign(preset=arm, seed=seed))
     return pd.concat(parts, ignore_index=True)
 
 

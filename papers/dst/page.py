@@ -30,12 +30,16 @@ from streamscope.papers.dst.printed import (
     CONTRADICTIONS,
     CONTROL,
     FROZEN,
+    IND,
     PAPER_ALPHAS,
     PLACES,
+    STRAIGHT,
+    STRAIGHT_FROM,
     TABLE4,
     TABLE4_PRESET,
     TABLE5,
     area,
+    straightness,
 )
 from streamscope.papers.dst.units import UNITS
 from streamscope.probes.command import INTERVAL
@@ -154,13 +158,30 @@ def _claims(report: DstReport) -> str:
         "all there is. Changes of the loss are shares of it; `gap.zero` is that under x_t → 0 minus "
         "that under x_e → 0, `gap.random` that under random words minus that under x_t → 0: the text says above 0, "
         "Table 4 below. The claims about streams are judged at both places, all rows in one family. "
-        "16 % and 27 % are taken as rounded, 15.5 % to 27.5 %. *Confounded* is a claim about one model where the "
+        "16 % and 27 % are taken as rounded, 15.5 % to 27.5 %. "
+        f"{_straight(report)}*Confounded* is a claim about one model where the "
         "paper's is in another mode, and one whose verdict is not the same in every cell of initialization and tokens, "
         "or that was not measured in several; it is no test and has no p."
     )
     columns = ("claim", "quantity", "printed", "source", "measured", "95 % over seeds", "runs", "p Holm", "smallest",
                "direction", "alone", "size")  # fmt: skip
     return f"## Claims of the paper\n\n{text}\n\n{table(columns, rows)}"
+
+
+def _straight(report: DstReport) -> str:
+    """What straight.… is, and what it is of the losses that the paper prints itself, where a claim is about it."""
+    if not report.tables["claims"]["quantity"].str.startswith("straight.").any():
+        return ""
+    own = {name: f"{name}{FROZEN}" for name in (TABLE4_PRESET, IND)}
+    said = ", ".join(
+        f"{name} {' and '.join(f'{straightness(TABLE5[arm], axis=axis):.2f}' for axis in STRAIGHT)}"
+        for name, arm in own.items()
+    )
+    return (
+        "`straight.linear` and `straight.log2` are r² of the line through the loss over α and over log2 α; the paper "
+        f"says of neither that it is meant, and the limit of {STRAIGHT_FROM} is ours: a curve straight over one axis "
+        f"has {straightness(np.log2(PAPER_ALPHAS)):.2f} over the other. Of Table 5's losses they are {said}. "
+    )
 
 
 def _factors(report: DstReport) -> str:
@@ -202,7 +223,7 @@ def _factors(report: DstReport) -> str:
 def _by_cell(quantity: str) -> bool:
     """Whether a quantity is shown by initialization and tokens: what Table 4 prints, and what claims are about."""
     stream = quantity.removeprefix("stream.").rpartition(".")[0]
-    return stream in TABLE4 or quantity.startswith("gap.") or quantity in ("degradation.16", "peak.16")
+    return stream in TABLE4 or quantity.startswith(("gap.", "straight.")) or quantity in ("degradation.16", "peak.16")
 
 
 def _cell(one: Any, alone: str) -> str:

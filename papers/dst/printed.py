@@ -70,6 +70,11 @@ CONCENTRATE = "patterns begin to concentrate on specific positions"
 FOCUSED = "attention becomes highly focused"
 FEW = "attention typically spreads across 2-3 tokens per position"
 """As ln 2 and ln 3 nats of entropy."""
+NEAR_LINEAR = "Kronecker mixing maintains near-linear growth in loss"
+STRAIGHT = ("linear", "log2")
+"""Axes over which a curve may be straight; the paper says of neither that it is meant."""
+STRAIGHT_FROM = "0.95"
+"""r² of a nearly straight curve, ours. A curve straight over one of the axes has .87 over the other."""
 LAYER = 3
 """Of Fig. 4."""
 PLACES = ("everywhere", "head")
@@ -78,13 +83,18 @@ BLIND = "gap.random.everywhere"
 """Compares two models that see no text: x_t → 0 and random words for it, everywhere."""
 
 
-def bounds(presets: Sequence[str], dual: Iterable[str]) -> list[Bound]:
-    """The claims about one model, of every preset; those of streams, at either place, of the presets that have two.
+def bounds(presets: Sequence[str], dual: Iterable[str], alphas: Iterable[float] = PAPER_ALPHAS) -> list[Bound]:
+    """The claims about one model, of every preset; those of streams, at either place, of the presets that have two;
+    that a curve is straight only over the paper's α, and of its model.
 
     Of a model in another mode than the paper's they are confounded, and show the other mode beside (`factors.MODES`).
     16 % and 27 % are printed without decimals: the paper's own largest is 27.3 %.
     """
     found = []
+    if (kron := f"{TABLE4_PRESET}{FROZEN}") in presets and tuple(sorted(alphas)) == PAPER_ALPHAS:
+        found += [
+            Bound(f"straight.{axis}", kron, "above", STRAIGHT_FROM, "§4.2, Fig. 2", NEAR_LINEAR) for axis in STRAIGHT
+        ]
     if FULL_IND in presets:
         found.append(Bound("cost.ffn", FULL_IND, "above", "0", "§3.2", FFN))
     for preset in dual:
@@ -155,6 +165,11 @@ def printed(preset: str, quantity: str, where: str = "") -> float:
     if quantity == "degradation.16" and preset in TABLE5:
         return TABLE5[preset][-1] / TABLE5[preset][0] - 1
     return AREAS.get(preset, float("nan")) if quantity.startswith("area.") else float("nan")
+
+
+def straightness(losses: Iterable[float], alphas: Iterable[float] = PAPER_ALPHAS, axis: str = "linear") -> float:
+    """r² of the line through losses over α on an axis of `interventions.amplify.areas`."""
+    return float(np.corrcoef(AXES[axis](np.asarray(list(alphas))), np.asarray(list(losses)))[0, 1] ** 2)
 
 
 def degradation(losses: Sequence[float]) -> list[float]:

@@ -29,6 +29,7 @@ from streamscope.papers.dst.measure import (
     costs,
     initialization,
     measure_run,
+    straight,
     stripped,
     whole_loss,
 )
@@ -87,7 +88,8 @@ def measure(options: Options, alphas: Sequence[float], runs: list[Run]) -> DstRe
 def judged(tables: dict[str, pd.DataFrame], runs: list[Run], alphas: Sequence[float]) -> dict[str, pd.DataFrame]:
     """The tables with what follows from the quantities of the runs: means over seeds, verdicts; and how runs began."""
 
-    parts = [tables["runs"], costs(tables["runs"]), amplified(tables["amplification"], tables["heads"])]
+    curve = tables["amplification"]
+    parts = [tables["runs"], costs(tables["runs"]), amplified(curve, tables["heads"]), straight(curve)]
     parts += [stripped(tables["streams"])] if "streams" in tables else []  # a model of one stream has none
     quantities = pd.concat(parts, ignore_index=True)
     found = {**tables, "presets": seeds.presets(quantities), **seeds.judged(quantities, alphas, Cells(runs))}

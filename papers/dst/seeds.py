@@ -42,7 +42,7 @@ def judged(
     names = list(dict.fromkeys(quantities["preset"]))
     dual = [p for p in names if ((quantities["preset"] == p) & (quantities["family"] == "streams")).any()]
     cells = cells or Cells()
-    about = bounds(cells.models(names), cells.models(dual))
+    about = bounds(cells.models(names), cells.models(dual), alphas)
     by_cell = factors(quantities, about, cells)
     rows: list[dict[str, Any]] = []
     instead: dict[int, str] = {}

@@ -19,7 +19,7 @@ from streamscope.probes.undefined import note, reasons
 
 Matrices = Mapping[str, Mapping[int, np.ndarray]]
 """Projection -> layer -> W [H to, H from]."""
-GROWING = ("max", "off")
+GROWING = ("max", "off", "uneven")
 
 
 def observe(how: Routing, model: Any, data: Opened, progress: Any = iter) -> Seen:
@@ -112,6 +112,13 @@ def hub_scores(W: np.ndarray) -> np.ndarray:
         return (off.sum(-1) + off.sum(-2)) / np.where(total > 0, total, np.nan)
 
 
+def unevenness(W: np.ndarray) -> float:
+    """Gini coefficient Σ_a Σ_b |x_a − x_b| / (2 n Σ x) of the n cells x = |W_ij|, i ≠ j; NaN where all are 0."""
+    x = np.sort(np.abs(W)[~np.eye(len(W), dtype=bool)])
+    ranks = 2 * np.arange(1, len(x) + 1) - len(x) - 1
+    return float(ranks @ x / (len(x) * x.sum())) if x.sum() > 0 else float("nan")
+
+
 def hubs(found: Matrices) -> pd.DataFrame:
     """A row per projection, layer, head i: `into` Σ_j |W_ij|, `out_of` Σ_j |W_ji| (j ≠ i), `score`, `even` = 1/H."""
     rows = []
@@ -140,6 +147,7 @@ def layers(found: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame
             row: dict[str, Any] = {"projection": part, "layer": layer, "max": a.max(), "mean": a.mean()}
             row |= {"diagonal": a[eye].mean(), "off": a[~eye].mean() if len(W) > 1 else nan, "norm": norm}
             row |= {"off_norm": float(np.linalg.norm(off)), "off_share": nan, "negative": float((W < 0).mean())}
+            row["uneven"] = unevenness(W)
             row |= {"hub": "", "hub_score": nan, "hub_chance": nan, "hub_p": nan}
             why: dict[str, str] = {"off": "one head"} if len(W) < 2 else {}
             if norm:
@@ -148,7 +156,7 @@ def layers(found: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame
                 why["off_share"] = "W is zero"
             score = hub_scores(W)
             if np.isnan(score).any():
-                why |= dict.fromkeys(("hub_score", "hub_chance", "hub_p"), _no_routing(W))
+                why |= dict.fromkeys(("uneven", "hub_score", "hub_chance", "hub_p"), _no_routing(W))
             else:
                 row |= {"hub": f"H{int(score.argmax())}", "hub_score": score.max()}
                 if len(W) < 3 or np.ptp(a[~eye]) == 0:
@@ -178,9 +186,9 @@ def _no_routing(W: np.ndarray) -> str:
 
 
 def growth(table: pd.DataFrame) -> pd.DataFrame:
-    """Slope over layers of `max` and `off`: least squares, x̂ ± t_{L−2} SE, p of no slope; first and last layer.
+    """Slope over layers of `max`, `off` and `uneven`: least squares, x̂ ± t_{L−2} SE, p of no slope; both ends.
 
-    `table`: what `layers` returned; units are those of W per layer. Undefined for fewer than three layers.
+    `table`: what `layers` returned; units are those of the column per layer. Undefined for fewer than three layers.
     """
     rows = []
     for part, one in table.groupby("projection", sort=False):
@@ -193,7 +201,7 @@ def growth(table: pd.DataFrame) -> pd.DataFrame:
             if len(y) < 3:
                 why = dict.fromkeys(("slope", "ci_low", "ci_high", "p"), "fewer than three layers")
                 if not len(y):
-                    why |= dict.fromkeys(("first", "last"), "one head")
+                    why |= dict.fromkeys(("first", "last"), "one head, or nothing is routed between heads")
             else:
                 fit, why = stats.linregress(x, y), {}
                 row["slope"] = fit.slope
@@ -208,6 +216,7 @@ def growth(table: pd.DataFrame) -> pd.DataFrame:
 
 
 WEIGHT, SHARE = "|W|", "share of routing between heads"
+GINI, EITHER = "Gini coefficient", "|W|; of uneven: Gini coefficient"
 PROJECTION = key("projection", "projection", "which Kronecker projection")
 LAYER = Column(name="layer", title="layer", unit="layer", format="d", doc="counted from 0")
 
@@ -229,6 +238,7 @@ LAYERS = (
     _number("off_norm", "norm, off", WEIGHT, "‖W − diag W‖_F", ".3f", False),
     _number("off_share", "share, off", "share of ‖W‖²", "off_norm² / norm²", ".3f"),
     _number("negative", "negative", "share of cells", "cells below 0", ".3f", False),
+    _number("uneven", "uneven", GINI, "of |W_ij|, i ≠ j; .414 where W is normal", ".3f"),
     key("hub", "hub", "the head with the largest hub score"),
     _number("hub_score", "its score", SHARE, "the largest hub score", ".3f"),
     _number("hub_chance", "by chance", SHARE, "mean of the largest hub score over shuffles", ".3f"),
@@ -245,14 +255,14 @@ HEADS = (
 )
 GROWTH = (
     PROJECTION,
-    key("of", "of", "the largest, or the mean weight off the diagonal"),
+    key("of", "of", "the largest, the mean weight off the diagonal, or how unevenly those are spread"),
     _number("layers", "layers", "layers", "how many", "d", False),
-    _number("first", "first layer", WEIGHT, "in the first layer", ".3f"),
-    _number("last", "last layer", WEIGHT, "in the last layer", ".3f"),
-    Column(name="slope", title="slope", unit="|W| per layer", format="+.4f", interval=("ci_low", "ci_high"),
+    _number("first", "first layer", EITHER, "in the first layer", ".3f"),
+    _number("last", "last layer", EITHER, "in the last layer", ".3f"),
+    Column(name="slope", title="slope", unit=f"{EITHER}, per layer", format="+.4f", interval=("ci_low", "ci_high"),
            doc="least squares over layers"),
-    _number("ci_low", "slope, lower", "|W| per layer", "lower end of the 95 % interval", "+.4f", False),
-    _number("ci_high", "slope, upper", "|W| per layer", "upper end of the 95 % interval", "+.4f", False),
+    _number("ci_low", "slope, lower", f"{EITHER}, per layer", "lower end of the 95 % interval", "+.4f", False),
+    _number("ci_high", "slope, upper", f"{EITHER}, per layer", "upper end of the 95 % interval", "+.4f", False),
     _number("p", "p", "probability", "p of no slope", "p"),
 )  # fmt: skip
 HUBS = (

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,14 +15,18 @@ import torch
 import streamscope.models
 from streamscope.interventions.edits import add_direction, scale_heads
 from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.selection import Group
 from streamscope.interventions.token_effects import TokenEffects, main
+from streamscope.interventions.token_effects.measure import Halves
 from streamscope.interventions.token_effects.sweep import token_effects
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.models.hooks import edit
+from streamscope.models.hooks import capture, edit
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.contract import Tokens
+from streamscope.probes.documents import Document
+from streamscope.probes.observations import estimate
 from streamscope.probes.tables import read_about
 from tests.interventions import copiers
 
@@ -95,6 +100,76 @@ def test_equals_one_pass_per_sequence_and_edit(preset: str) -> None:
     assert moved > 1e-3
     alone = token_effects(model, ids[1:2], sweep, budget=1)[0]
     np.testing.assert_allclose(alone.delta_loss, found[1].delta_loss, atol=1e-5)
+
+
+def test_a_gate_that_says_where_its_head_matters_and_one_that_does_not() -> None:
+    """Planted: without head 0 every token loses its gate, without head 1 that of head 0 too, whatever its own says."""
+    rng = np.random.default_rng(0)
+    gates = {0: rng.permutation(np.arange(20) / 20), 1: np.tile([0.0, 1.0], 10)}
+    gates[0][1::2], gates[0][::2] = (
+        np.sort(gates[0])[::2].copy(),
+        np.sort(gates[0])[1::2].copy(),
+    )  # alike by both halves
+    value = torch.tensor(np.stack([gates[0], gates[1]], -1))[None, :, :, None]
+    net = SimpleNamespace(
+        config=SimpleNamespace(n_heads=2), cfg=SimpleNamespace(device="cpu"), hook_dict={"blocks.0.attn.hook_gate": 0},
+        run_with_cache=lambda ids, names_filter: (None, {"blocks.0.attn.hook_gate": value}),
+    )  # fmt: skip
+    groups = [Group("L0H0", (Head(0, 0),)), Group("two", (Head(0, 0), Head(0, 1))), Group("L0H1", (Head(0, 1),))]
+    halves = Halves.of(net, groups, 3)
+    assert halves is not None and halves.edits == (0, 2)
+    for at in range(3):
+        lost = gates[0] * (1 + at / 10)
+        halves.add(at, net, Document(at, list(range(21)), 21), np.stack([lost, lost, lost]))
+    block, contrasts = halves.observed(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
+    frame, _ = estimate(block, contrasts).wide(["edit"])
+    found = frame.set_index("edit")
+    own = (np.sort(gates[0])[10:].mean() - np.sort(gates[0])[:10].mean()) * 1.1
+    other = (gates[0][1::2].mean() - gates[0][::2].mean()) * 1.1
+    assert found.loc["L0H0", "own"] == pytest.approx(own) and found.loc["L0H1", "own"] == pytest.approx(other)
+    assert found.loc["L0H0", "beyond"] == pytest.approx(own - other) == -found.loc["L0H1", "beyond"]
+    assert found.loc["all heads", "own"] == pytest.approx((own + other) / 2)
+    assert found.loc["all heads", "beyond"] == pytest.approx(0, abs=1e-12)
+    assert Halves.of(net, groups[1:2], 3) is None
+
+
+def test_a_model_without_gates_is_a_control_of_one_with_gates(tmp_path: Path) -> None:
+    """It says why it has no value, and the gated model alone has the table of gates."""
+    for run, control, gated in (("pls", "lfa", True), ("lfa", "pls", False)):
+        out = tmp_path / f"{run}.parquet"
+        main([f"stories/{run}", "--control", f"stories/{control}", "--max-tokens", "300", "--heads", "L5.H0",
+              "--out", str(out)])  # fmt: skip
+        assert out.with_name(f"{run}-gates.parquet").exists() == gated
+        beside = pd.read_parquet(out.with_name(f"{run}-gate-control.parquet"))
+        assert beside["undefined"].str.contains("no gate that moves within a document").all()
+
+
+def test_gates_by_hand_from_the_rows() -> None:
+    """The table of a gated model against its rows and a forward pass of each document."""
+    model = streamscope.models.build("pls", scale="tiny", seed=3, init_std=0.3)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "gate" in name:  # they begin at 0, all gates alike
+                weight.normal_(generator=torch.Generator().manual_seed(0))
+    rng = np.random.default_rng(1)
+    ids = [rng.integers(0, 256, size=n).tolist() for n in (12, 9, 2, 17)]
+    groups = [Group(f"L1H{h}", (Head(1, h),)) for h in range(2)]
+    effects = token_effects(model, ids, [scale_heads(group.heads, 0.0) for group in groups])
+    halves = Halves.of(model, groups, len(ids))
+    assert halves is not None
+    for at, (one, found) in enumerate(zip(ids, effects, strict=True)):
+        halves.add(at, model, Document(at, one, len(one)), np.abs(found.delta_loss))
+    block, contrasts = halves.observed(pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")}))
+    frame, _ = estimate(block, contrasts).wide(["edit"])
+    high, low = [], []
+    for one, found in zip(ids, effects, strict=True):
+        with capture(model, ["blocks.1.attn.hook_gate"]) as kept, torch.no_grad():
+            model(torch.tensor([one[:-1]]))
+        gate = kept["blocks.1.attn.hook_gate"][0, :, 0].double().mean(-1).numpy()
+        size = np.abs(found.delta_loss[0])
+        high += size[gate > np.median(gate)].tolist()
+        low += size[gate < np.median(gate)].tolist()
+    assert frame.set_index("edit").loc["L1H0", "own"] == pytest.approx(np.mean(high) - np.mean(low), rel=1e-5)
 
 
 def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Path, capsys, monkeypatch) -> None:

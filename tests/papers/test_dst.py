@@ -32,8 +32,19 @@ from streamscope.papers.comparison.markdown import number
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.dst import main
 from streamscope.papers.dst.factors import MODES, Cells, with_doses
-from streamscope.papers.dst.measure import Settings, amplified, costs, dual, initialization, measure_run
-from streamscope.papers.dst.printed import AREAS, ORDERS, TABLE1, TABLE4, TABLE5, TABLE8, area, bounds, printed
+from streamscope.papers.dst.measure import Settings, amplified, costs, dual, initialization, measure_run, straight
+from streamscope.papers.dst.printed import (
+    AREAS,
+    ORDERS,
+    TABLE1,
+    TABLE4,
+    TABLE5,
+    TABLE8,
+    area,
+    bounds,
+    printed,
+    straightness,
+)
 from streamscope.papers.dst.report import in_arms, open_runs
 from streamscope.papers.dst.seeds import judged
 from tests.conftest import ROOT
@@ -144,8 +155,8 @@ def test_streams_are_judged_at_both_places_and_areas_over_the_papers_alpha() -> 
     assert len(orders) == len(given) < len(ORDERS), "no claim about presets that are not given"
     other = claims(table, (1.0, 2.0))
     assert set(found["quantity"]) - set(other["quantity"]) == {
-        f"area.{k}.linear" for k in ("raw", "excess", "relative")
-    }
+        *(f"area.{k}.linear" for k in ("raw", "excess", "relative")), "straight.linear", "straight.log2"
+    }  # fmt: skip
 
 
 def test_the_largest_weights_are_those_of_the_tables_and_of_fig_4s_layer() -> None:
@@ -168,6 +179,40 @@ def test_the_largest_weights_are_those_of_the_tables_and_of_fig_4s_layer() -> No
     found = claims(table).set_index(["quantity", "claim"])["direction"]
     assert found["peak.16", "dst-kron above 0.5"] == "holds" and found["peak.16", "dst-ind above 0.5"] == "opposite"
     assert found["peak.L3.16", "dst-ind above 0.5"] == "undefined: not measured on dst-ind"
+
+
+def test_a_curve_is_straight_over_the_axis_that_it_was_drawn_on() -> None:
+    """Planted lines over α and over log2 α, and r² as 1 − residual / total of a fit of another function."""
+    alphas = [1.0, 2.0, 4.0, 8.0, 16.0]
+    drawn = {KRON: lambda a: 2 + 0.05 * np.log2(a), "dst-ind": lambda a: 2 + 0.05 * a, "dst-dense": lambda a: 0 * a + 2}
+    curve = pd.DataFrame([
+        {"preset": arm, "seed": s, "alpha": a, "loss": float(f(a)) * (1 + s / 10)}
+        for arm, f in drawn.items() for s in (0, 1, 2) for a in reversed(alphas)
+    ])  # fmt: skip
+    table = straight(curve)
+    values = table.set_index(["preset", "seed", "quantity"])["value"]
+    assert values[KRON, 1, "straight.log2"] == pytest.approx(1) == values["dst-ind", 1, "straight.linear"]
+    x, y = np.array(alphas), np.log2(alphas)
+    residual = y - np.polynomial.Polynomial.fit(x, y, 1)(x)
+    other = 1 - (residual**2).sum() / ((y - y.mean()) ** 2).sum()
+    assert values[KRON, 0, "straight.linear"] == pytest.approx(other) == values["dst-ind", 0, "straight.log2"]
+    assert other < 0.95, "so the limit tells which axis it is"
+    still = table[table["preset"] == "dst-dense"]
+    assert still["value"].isna().all() and set(still["undefined"]) == {
+        "value, sd, ci_low, ci_high: the loss does not move"
+    }
+    two = straight(curve[curve["alpha"] < 4])
+    assert two["value"].isna().all() and set(two["undefined"]) == {"value, sd, ci_low, ci_high: fewer than three α"}
+    assert round(straightness(TABLE5[KRON]), 2) == 0.83 and round(straightness(TABLE5[KRON], axis="log2"), 2) == 0.99
+
+
+def test_only_the_kronecker_model_is_said_to_grow_along_a_line() -> None:
+    lines = {("dst-ind+frozen_token", "straight.linear"): [0.8, 0.81, 0.82]}
+    lines |= {(KRON, "straight.linear"): [0.8, 0.81, 0.82], (KRON, "straight.log2"): [0.98, 0.985, 0.99]}
+    found = claims(planted(lines)).query("quantity.str.startswith('straight')").set_index(["quantity", "claim"])
+    assert found["direction"].to_dict() == {
+        ("straight.linear", f"{KRON} above 0.95"): "opposite", ("straight.log2", f"{KRON} above 0.95"): "holds"
+    }  # fmt: skip
 
 
 def test_a_gap_within_the_smallest_effect_of_interest_is_negligible_however_sure() -> None:

@@ -20,7 +20,7 @@ from streamscope.probes.documents import OpenLabels
 from streamscope.probes.linear import Linear, main
 from streamscope.probes.linear import measure as linear
 from streamscope.probes.observations import estimate
-from streamscope.probes.prompts.labelled import Example, story_examples
+from streamscope.probes.prompts.labelled import Example, position_examples, story_examples
 from streamscope.probes.result import Result, Table
 
 torch.set_num_threads(1)
@@ -211,6 +211,39 @@ def test_story_examples_are_the_ground_truth() -> None:
     assert {e.label for e in by_word} == {"he", "she"}
     assert all(e.group == e.word == e.text[e.start : e.end].lower() for e in by_word)
     assert {e.label for e in story_examples("number", 60)} == {"single", "group"}
+
+
+def test_words_stand_anywhere_and_their_part_of_the_context_is_that_of_their_last_token() -> None:
+    """By `align`, word by word; a text begins amid a story and shares none with another; parts are as frequent."""
+    tokenizer = Tokenizer.train(["the cat sat on the mat " * 60], 265)
+    examples = position_examples(tokenizer, 60, 64)
+    for e in examples:
+        at = tokenizer.align(e.text, e.start, e.end)[-1]
+        assert at < 64 and e.label == str(at // 8) and e.word == e.text[e.start : e.end].lower()
+    texts = list(dict.fromkeys(e.text for e in examples))
+    assert len(texts) == 60 == len({e.group for e in examples}) and len(examples) == 240
+    parts = [part for text in texts for part in text.split("\n\n")[1:-1] if len(part) > 80]
+    assert len(set(parts)) > 0.95 * len(parts) > 50, "no story is in two texts"
+    assert {e.group for e in position_examples(tokenizer, 9, 64, groups="antecedent")} == {
+        e.word for e in position_examples(tokenizer, 9, 64)
+    }
+    assert pd.Series([e.label for e in position_examples(tokenizer, 400, 64)]).value_counts(normalize=True).max() < 0.17
+
+
+def test_a_planted_position_is_read_where_it_is_added_and_not_before() -> None:
+    """Position vectors that name the part: chance in the token's own vector, every part from the sum of the two."""
+    model = build("std-t", "tiny", d_vocab=300)
+    model.tokenizer = Tokenizer.train(["the cat sat on the mat " * 60], 265)
+    with torch.no_grad():
+        model.pos_embed.weight.zero_()
+        for at in range(model.config.n_ctx):
+            model.pos_embed.weight[at, at * 8 // model.config.n_ctx] = 20
+    probe = Linear(hooks=("hook_embed", "blocks.0.hook_resid_pre"))
+    data = Labels(task="position", stories=100).of(model)
+    found = probe.measure(model, data).table().frame.set_index("hook")
+    assert found.loc["blocks.0.hook_resid_pre", "accuracy"] > 0.99 and found.loc["hook_embed", "accuracy"] < 0.2
+    assert found.loc["blocks.0.hook_resid_pre", "selectivity"] > 0.5
+    assert "position in 100 stories" in data.title and found["n"].iloc[0] == 400
 
 
 def test_bad_input() -> None:

@@ -9,7 +9,17 @@ from streamscope.models.make import build
 from streamscope.models.mixing import routing
 from streamscope.probes.observations import estimate
 from streamscope.probes.routing import Routing, main
-from streamscope.probes.routing.measure import cells, growth, hub_scores, hubs, layers, matrices, over_even, seen_of
+from streamscope.probes.routing.measure import (
+    cells,
+    growth,
+    hub_scores,
+    hubs,
+    layers,
+    matrices,
+    over_even,
+    seen_of,
+    unevenness,
+)
 
 
 def planted(*W: np.ndarray, part: str = "v") -> dict:
@@ -77,10 +87,25 @@ def test_norms_by_hand() -> None:
 def test_growth_is_the_slope_over_layers() -> None:
     """Largest weights 1, 1.5, 2, 3.5: the least-squares slope by hand is .8, exact lines have no interval."""
     found = planted(*(np.diag([m, 1.0, 1.0]) for m in (1.0, 1.5, 2.0, 3.5)))
-    top, off = growth(layers(found)).to_dict("records")
+    top, off, _ = growth(layers(found)).to_dict("records")
     assert top["slope"] == pytest.approx(0.8) and (top["first"], top["last"]) == (1.0, 3.5)
     assert top["ci_low"] < 0.8 < top["ci_high"] and 0 < top["p"] < 0.1
     assert np.isnan(off["p"]) and "on a line exactly" in off["undefined"]
+
+
+def test_how_uneven_pairs_of_heads_are() -> None:
+    """Alike: 0; all in one of n pairs: 1 − 1/n; normal weights: √2 − 1; and by the double sum, off the diagonal."""
+    same = np.full((5, 5), -0.3)
+    one = np.diag([9.0] * 5)
+    one[1, 3] = -2
+    assert unevenness(same) == pytest.approx(0) and unevenness(one) == pytest.approx(1 - 1 / 20)
+    W = np.random.default_rng(0).normal(size=(300, 300))
+    assert unevenness(W) == pytest.approx(2**0.5 - 1, abs=0.01)
+    x = np.abs(W[:6, :6][~np.eye(6, dtype=bool)])
+    assert unevenness(W[:6, :6]) == pytest.approx(np.abs(x[:, None] - x).sum() / (2 * len(x) * x.sum()))
+    assert np.isnan(unevenness(np.eye(4)))
+    rows = layers({"attn.v": {layer: (1 + layer) * W[:6, :6] for layer in range(3)}})
+    assert np.ptp(rows["uneven"]) < 1e-12, "the strength of all makes no structure"
 
 
 def test_shuffles_hold_their_level() -> None:

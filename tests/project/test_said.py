@@ -19,6 +19,7 @@ from streamscope.papers.claims import HERE
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.comparison.runs import opened
 from streamscope.papers.comparison.verdicts import verdicts
+from streamscope.papers.dst.printed import TABLE5, straightness
 from tests.conftest import ROOT
 
 RESULTS = ROOT / "results"
@@ -170,6 +171,25 @@ def test_dst() -> None:
     )
     losses = found[(found["quantity"] == "loss") & (found["seeds"] == "2")]
     assert losses["direction"].str.startswith("not resolved").all(), "two seeds resolve nothing about losses"
+
+
+def test_how_straight_the_loss_of_sharpened_attention_is() -> None:
+    frozen, claims = "dst-kron+frozen_token", table("dst_eighth/claims").set_index("quantity")["direction"]
+    means = table("dst_eighth/presets").set_index(["quantity", "preset"])
+    ends = {
+        axis: [bare(means.loc[(f"straight.{axis}", frozen)][name]) for name in ("mean", "ci_low", "ci_high")]
+        for axis in ("linear", "log2")
+    }
+    says(
+        SHELF,
+        "(r² {}, {} to {}; of Table 5's own losses {})".format(*ends["linear"], bare(straightness(TABLE5[frozen]))),
+        "Over log2 α it is ({}, {} to {}), which holds".format(*ends["log2"]),
+    )
+    assert (claims["straight.linear"], claims["straight.log2"]) == ("opposite", "holds")
+    cells = table("dst_eighth/factors").groupby("quantity")["alone"].agg(list)
+    assert cells["straight.linear"] == ["opposite"] * 4 and cells["straight.log2"] == ["holds"] * 4
+    others = means.loc["straight.log2"].loc[[f"dst-{one}+frozen_token" for one in ("dense", "ind", "full-ind")]]
+    assert (others["mean"] > 0.95).all() and set(others["n"]) == {2}
 
 
 def test_where_the_token_stream_costs_more() -> None:
@@ -500,7 +520,7 @@ def test_claims_about_one_model() -> None:
     assert n.sum() == len(mine)
     assert set(mine.loc[mine["verdict"] == "holds", "id"]) == {
         "pls-s54-features-predict", "pls-s23-same-token-different", "pls-s42-two-kinds", "pls-c5-depth-0",
-        "pls-c5-depth-1-2", "pls-c5-depth-6",
+        "pls-c5-depth-1-2", "pls-c5-depth-6", "dst-s26-gates-reveal", "pls-s34-gates-low",
     }  # fmt: skip
     assert set(mine.loc[mine["verdict"] == "opposite", "id"]) == {"hdpl-s41-bottleneck", "pls-c5-catch-all"}
     of_c2 = table("bundled_claims/needed_context-c2-pairs")
@@ -508,8 +528,8 @@ def test_claims_about_one_model() -> None:
     assert "negligible" not in set(n.index)
     said = (
         f"of {len(mine)} rows {COUNT[n['holds']]} hold (features of `pls` predict which tokens lean on its first "
-        f"entity head, one token lies in several clusters of them, and in {COUNT[n['holds'] - 2]} what settles early "
-        f"needs less of the text, in `c2` too), {COUNT[n['opposite']]} are opposite (HDPL's latents are no bottleneck "
+        f"entity head, one token lies in several clusters of them, in two gates of `pls` say at which tokens a head is at work, "
+        f"and in {COUNT[n['holds'] - 4]} what settles early needs less of the text, in `c2` too), {COUNT[n['opposite']]} are opposite (HDPL's latents are no bottleneck "
         "by the paper's own bound, the largest cluster of `pls` is no catch-all), "
         f"{n['not resolved']} are not resolved, {n['other value']} "
         f"have another value, {n['phenomenon absent']} are absent, {n['cannot do the task']} are of tasks that the "
@@ -567,6 +587,40 @@ def test_what_bundled_pls_needs_and_its_clusters() -> None:
         said,
         f"by {told(anchor, 'above', 4, -1).replace(' (', ' more than random pairs do (')}, *not resolved*",
         f"by {bare(loss['change'], 4)} nats ({bare(loss['change_low'], 4)} to +{bare(loss['change_high'], 4)};",
+    )
+
+
+def test_what_gates_and_streams_of_one_model_say() -> None:
+    page = (RESULTS / "bundled_claims" / "README.md").read_text(encoding="utf-8")
+    gates = table("bundled_claims/token_effects-gates").set_index("edit")
+    every, heads = gates.loc["all heads"], gates.drop(index="all heads")
+    told = heads["beyond_p_holm"] < 0.05
+    assert (heads.loc[told, "beyond"] > 0).all()
+    low, high = bare(every["own_low"]), bare(every["own_high"])
+    ends = f"({bare(every['beyond_low'])} to {bare(every['beyond_high'])})"
+    says(
+        page,
+        f"changes by {bare(every['own'])} nats more ({low} to {high}, mean of {len(heads)} heads, "
+        f"{every['n']} documents)",
+        f"by {bare(every['beyond'])} more {ends} than by the gate",
+        f"told from 0 in {told.sum()} of {len(heads)} after correction, on the other side in none",
+    )
+    at = {run: table(f"bundled_claims/linear-{run}").set_index("hook") for run in ("lfa", "std-t", "std-t-rope")}
+    share = {run: 100 * frame["accuracy"] for run, frame in at.items()}
+    last, own = at["lfa"].loc["blocks.5.hook_context_post"], share["lfa"]
+    mixed, rope = (
+        (share[run]["blocks.0.hook_resid_post"], share[run]["blocks.5.hook_resid_post"]) for run in at if run != "lfa"
+    )
+    says(
+        page,
+        f"the commonest eighth is {100 * last['majority']:.1f} %",
+        f"in {100 * last['accuracy']:.1f} % of {last['n']:,} cases ({100 * last['accuracy_low']:.1f} to "
+        f"{100 * last['accuracy_high']:.1f}) in the last layer and "
+        f"{own['blocks.0.hook_context_post']:.1f} % in the first",
+        f"From its token stream it tells {own['blocks.5.hook_token_post']:.1f} %",
+        f"it tells {share['std-t']['blocks.0.hook_resid_pre']:.1f} % before layer 0, "
+        f"{share['std-t']['blocks.1.hook_resid_post']:.1f} % behind layer 1 and {mixed[1]:.1f} % in the last",
+        f"{rope[0]:.1f} % behind layer 0 and {rope[1]:.1f} % in the last",
     )
 
 
