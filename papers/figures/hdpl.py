@@ -18,17 +18,19 @@ NAMES = {"llama": "baseline (llama)", "hdpl": "hybrid (hdpl)", "gpt2": "GPT-2", 
 Tables = Mapping[str, pd.DataFrame]
 
 
-def losses(printed_points: Mapping[str, Mapping[int, str]]) -> Any:
+def losses(printed_points: Mapping[str, Mapping[int, str]], others: bool = True) -> Any:
     """Validation loss over training steps, the mean over seeds and a band of one standard deviation, of every arm;
     beside it the points that are printed, of another text and another tokenizer: {preset: {step: claim of the ledger}}.
 
+    `others` says whether arms of which nothing is printed are drawn as well.
     Tables without curves of runs have those of the bundled models, one seed of each, and the figure says so.
     """
 
     def draw(tables: Tables, look: Look) -> Any:
         bundled = "curves" not in tables
         table = tables["bundled"].assign(preset=lambda rows: rows["model"]) if bundled else tables["curves"]
-        arms = {arm: wide(table, arm).dropna(axis=1) for arm in dict.fromkeys(table["preset"])}
+        drawn = [arm for arm in dict.fromkeys(table["preset"]) if others or arm in printed_points]
+        arms = {arm: wide(table, arm).dropna(axis=1) for arm in drawn}
         names = [*arms, *(one for one in printed_points if one not in arms)]
         height = 0.7 + 0.08 * max(0, len(names) - 4)  # a line of the legend each
         canvas = panels(look, ["here", "as printed"], 2, height, horizontal_spacing=0.16, column_widths=[0.62, 0.38])

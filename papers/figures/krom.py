@@ -12,8 +12,10 @@ from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.printed import printed
 from streamscope.papers.krom.printed import STREAM_COSINE, SWAP
 
-HOME, BUNDLED = "krom_textbooks", "bundled"
+HOME, BUNDLED = "krom_eighth", "bundled"
 Tables = Mapping[str, pd.DataFrame]
+DRAWN = (-8.0, -2.0)
+"""The initial biases whose factors the post draws."""
 
 
 def bars(tables: Tables, look: Look) -> Any:
@@ -34,15 +36,19 @@ def plain(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def recipe(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the arms that differ in the initial bias alone: KromHC, AdamW with decay, stored in fp32."""
-    same = (table["preset"] == "kromhc") & (table["optimizer"] == "adamw") & (table["storage"] == "fp32")
-    return table[same & (table["decay"] > 0)]
+    """The rows of the arms that differ in the initial bias alone: AdamW with decay, stored in fp32.
+
+    Of KromCanon, which the post sweeps, and of KromHC where it has the one bias alone.
+    """
+    same = table[(table["optimizer"] == "adamw") & (table["storage"] == "fp32") & (table["decay"] > 0)]
+    swept = [name for name in ("kromcanon", "kromhc") if same.loc[same["preset"] == name, "b_res"].nunique() > 1]
+    return same[same["preset"].isin(swept[:1])]
 
 
 def cells(table: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds of every factor that can act, by bias, module and factor."""
+    """Means over seeds of every factor that can act, by module and factor, of the two biases that the post draws."""
     table = recipe(table)
-    table = table[table["acts"]]
+    table = table[table["acts"] & table["b_res"].isin(DRAWN)]
     mean = table.groupby(["b_res", "module", "factor"], sort=False)[["swap", "swap_best"]].mean().reset_index()
     return mean.sort_values("b_res", kind="stable")
 
@@ -108,6 +114,8 @@ def cosines(tables: Tables, look: Look) -> Any:
     names = (("stream_cosine", "contrast"), ("shuffled_cosine", "shuffled labels"))
     for i, (column, name) in enumerate(names):
         for j, (preset, rows) in enumerate((("KromHC", table[~canon]), ("KromCanon", table[canon]))):
+            if rows.empty:
+                continue
             look_of = {"color": look.colour(i), "symbol": ("circle", "square")[j], "size": 6}
             canvas.add_scatter(x=rows["b_res"] + 0.5 * i - 0.25, y=rows[column], name=f"{preset}, {name}",
                                mode="markers", marker=look_of)  # fmt: skip
@@ -120,10 +128,9 @@ def cosines(tables: Tables, look: Look) -> Any:
 
 
 def sweep(tables: Tables, look: Look) -> Any:
-    """Swap probability by the initial bias: at the start, where decay alone would take it, and trained; the post
-    prints that of the start."""
-    canvas, table = single(look, 0.75), plain(tables["arms"])
-    table = table[table["optimizer"] == "adamw"]
+    """Swap probability by the initial bias, stored in fp32: at the start, where decay alone would take it, and trained;
+    the post prints that of the start."""
+    canvas, table = single(look, 0.75), recipe(tables["arms"])
     shown = (("start", "at the start"), ("swap_without_gradient", "by decay alone"), ("swap", "trained"))
     for i, (column, name) in enumerate(shown):
         canvas.add_scatter(x=table["b_res"] + 0.3 * (i - 1), y=table[column], name=name, **look.points(i, size=6))
@@ -153,7 +160,7 @@ CAPTION = {
 }  # fmt: skip
 """What the caption of the curves prints, after its 2,000 steps."""
 FIGURES = (
-    PaperFigure("curves", "Training curves", losses(CAPTION), (f"{HOME}/curves",), (f"{HOME}/bundled",)),
+    PaperFigure("curves", "Training curves", losses(CAPTION, others=False), (f"{HOME}/curves",), (f"{HOME}/bundled",)),
     PaperFigure("bars", "Architecture comparison", bars, (f"{HOME}/comparison",)),
     PaperFigure("gradient", "Gradient of the softmax by initial bias", gradient, ("krom_arithmetic/arithmetic",)),
     PaperFigure("swap", "Swap probability by module, static and with dynamics", swap, (f"{HOME}/factors",)),

@@ -16,7 +16,7 @@ from streamscope.probes.pds import FIXED
 ORDER = ("lfa", "std-t", "d-cas", "cfm")
 """The order of the paper's legends."""
 NAMES = {"lfa": "LFA", "std-t": "Std-T", "d-cas": "D-Cas", "cfm": "CFM"}
-HOME = "lfa_tinystories"
+HOME = "lfa_eighth"
 Tables = Mapping[str, pd.DataFrame]
 
 
@@ -28,9 +28,9 @@ def presets(table: pd.DataFrame) -> list[str]:
 
 def by_layer(tables: Tables, look: Look) -> Any:
     """Fig. 1: the largest PDS of a head in each layer, mean over seeds with 95 % intervals (cut at 0); what is printed
-    in open markers of the same form, the threshold dotted. Architectures stand beside one another at each layer."""
+    in open markers of the same form, the threshold dotted. The paper's architectures stand side by side at a layer."""
     canvas, table = single(look, 0.8), tables["architectures"]
-    rows = table[table["family"] == "position by layer"]
+    rows = table[(table["family"] == "position by layer") & ~table["preset"].str.contains("+", regex=False)]
     shown = presets(rows)
     for i, preset in enumerate(shown):
         one = rows[(rows["preset"] == preset) & rows["mean"].notna()]

@@ -15,7 +15,7 @@ from streamscope.papers.figures.options import OwnTable, PaperFigure
 from streamscope.papers.figures.printed import printed, quoted
 from streamscope.probes.drawing import PALETTE
 
-HOME, MODES = "pls_tinystories", "pls_modes"
+HOME, MODES = "pls_eighth", "pls_modes"
 NAMES = {"pls": "PLS", "c2": "C2"}
 GROUPS = ("entity", "anchor", "semantic")
 Tables = Mapping[str, pd.DataFrame]
@@ -134,10 +134,10 @@ def modularity(tables: Tables, look: Look) -> Any:
     canvas.update_layout(coloraxis={"colorscale": look.signed, "cmid": 0,
                                     "colorbar": {"thickness": 8, "len": 0.45, "y": 0.8, "title": "%"}},
                          margin={"t": 46})  # fmt: skip
-    canvas.update_xaxes(tickangle=0, tickfont={"size": 8}, row=1)
+    canvas.update_xaxes(tickangle=30, tickfont={"size": 7}, row=1)
     canvas.update_yaxes(autorange="reversed", row=1).update_yaxes(showticklabels=False, row=1, col=2)
     canvas.update_yaxes(type="log", dtick=1, matches="y3", row=2)
-    canvas.update_xaxes(title="effect on a case, %", range=[-wide, wide], row=2)
+    canvas.update_xaxes(title="effect, %", range=[-wide, wide], row=2)
     canvas.update_yaxes(title="cases", row=2, col=1)
     return canvas
 

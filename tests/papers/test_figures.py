@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 import torch
+from scipy import stats
 
 from streamscope.models.config import Hdpl, presets
 from streamscope.models.errors import InputError
@@ -92,24 +94,24 @@ def test_values_are_those_of_the_tables() -> None:
     drawn = [one.name for one in figures_of("dst")["2"].draw(other, Look()).data]
     assert "dst-full-ind" in drawn and all(one.endswith(", paper") for one in drawn if one != "dst-full-ind")
 
-    heads = pd.read_parquet(RESULTS / "lfa_tinystories/heads.parquet")
+    heads = pd.read_parquet(RESULTS / "lfa_eighth/heads.parquet")
     first = next(iter(draw(figures_of("lfa")["7"], Look()).data))
     one = heads[(heads["preset"] == "lfa") & (heads["head"] == "L4H2")]["pds"].mean()
     assert np.isclose(first.z[4][2], one)
     shown = sum(len(one.x) for one in draw(figures_of("lfa")["4"], Look()).data)
     assert shown == len(heads[~heads["preset"].str.contains("+", regex=False)])
 
-    depth = pd.read_parquet(RESULTS / "pls_tinystories/depth.parquet")
+    depth = pd.read_parquet(RESULTS / "pls_eighth/depth.parquet")
     pls_bars, pls_ranges, _, c2_bars, c2_ranges, _ = draw(figures_of("pls")["2"], Look()).data
     for bars, ranges, preset in ((pls_bars, pls_ranges, "pls"), (c2_bars, c2_ranges, "c2")):
         mean = depth[depth["preset"] == preset].groupby("depth")["share"].mean()
         assert np.allclose(bars.y, mean) and np.isclose(sum(bars.y), 1, atol=1e-3)
         assert np.allclose(ranges.y, [mean[:2].sum(), mean[2:5].sum(), mean[5:].sum()])
 
-    factors = pd.read_parquet(RESULTS / "krom_textbooks/factors.parquet")
-    arm = (factors["preset"] == "kromhc") & (factors["storage"] == "fp32") & (factors["decay"] > 0)
+    factors = pd.read_parquet(RESULTS / "krom_eighth/factors.parquet")
+    arm = (factors["preset"] == "kromcanon") & (factors["storage"] == "fp32") & (factors["decay"] > 0)
     cell = factors[arm & (factors["b_res"] == -2) & (factors["module"] == "blocks.2.mlp_hc") & (factors["factor"] == 1)]
-    assert set(cell["optimizer"]) == {"adamw"} and len(cell) == 2, "two seeds"
+    assert set(cell["optimizer"]) == {"adamw"} and len(cell) == 3, "three seeds"
     _, heat = draw(figures_of("krom")["heat"], Look()).data
     place = list(heat.y).index("2.mlp_hc")
     assert np.isclose(heat.z[place][1], cell["swap"].mean())
@@ -135,26 +137,27 @@ def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
     assert [list(np.round(one.y, 2)) for one in papers] == [[0.26, 0.48, 0.26], [0.05, 0.53, 0.42]]
     drawn = draw(figures_of("pls")["4"], Look())
     assert drawn.data[0].text[0][0].endswith("(-11.4)") and drawn.data[2].text[1][1].endswith("(-0.3)")
-    cases = pd.read_parquet(RESULTS / "pls_tinystories/cases.parquet")
+    cases = pd.read_parquet(RESULTS / "pls_eighth/cases.parquet")
     cases = cases.query("task == 'winograd' and group == 'entity' and measure == 'probability' and preset == 'c2'")
     assert len(cases) == 150 and np.allclose(np.sort(drawn.data[3].x), np.sort(100 * cases["delta"]))
     assert any("0.63 %" in one.text for one in drawn.layout.annotations)
-    assert "capitalization, winograd" in drawn.layout.title.text, "which tasks the models cannot do"
+    assert "gender, winograd" in drawn.layout.title.text, "which tasks the models cannot do"
     bars = draw(figures_of("lfa")["2"], Look()).data
     found = {one.name: dict(zip(zip(*one.x, strict=True), one.y, strict=True)) for one in bars}
     assert found["suppressed, paper"]["LFA", "paper"] == 0.0008 and found["baseline, paper"]["CFM", "paper"] == 0.0201
-    assert found["suppressed"]["D-Cas", "seed 2"] is None, "heads of the last layer change no attention"
+    assert found["suppressed"]["LFA", "seed 2"] is None, "heads of the last layer change no attention"
     assert ("Std-T", "paper") not in found["baseline"], "nowhere printed"
     (errors,) = [dict(zip(zip(*one.x, strict=True), one.error_y.array, strict=True)) for one in bars
                  if one.error_y.visible]  # fmt: skip
-    table = pd.read_parquet(RESULTS / "lfa_tinystories/suppression.parquet").query(
-        "selection == 'over' and group == 'selected' and measure == 'sps' and part == 'all' and gate == 0 and t == t"
+    table = pd.read_parquet(RESULTS / "lfa_eighth/suppression.parquet").query(
+        "selection == 'over' and group == 'selected' and measure == 'sps' and part == 'all' and gate == 0 and p == p"
     )
-    names = {"lfa": "LFA", "d-cas": "D-Cas"}
-    assert len(table) == 4, "the standard error is also the change over Student's t, which older tables have"
-    for row in table.itertuples():
-        assert np.isclose(errors[names[row.preset], f"seed {row.seed}"], abs(row.difference / row.t))
-    assert all(value is None or value != value for place, value in errors.items() if place[1] in ("paper", "seed 2"))
+    (row,) = table[~table["preset"].str.contains("+", regex=False)].itertuples()
+    assert (row.preset, row.seed) == ("d-cas", 1)
+    t = stats.t.isf(row.p / 2, row.clusters - 1)
+    assert np.isclose(errors["D-Cas", "seed 1"], abs(row.delta / t)), "the change over Student's t"
+    others = [value for place, value in errors.items() if place != ("D-Cas", "seed 1")]
+    assert len(others) > 1 and all(value is None or value != value for value in others)
 
 
 def test_the_bundled_tables_are_of_the_models_that_the_papers_compare() -> None:
@@ -488,7 +491,8 @@ def test_tables_of_either_version_are_drawn(paper: str, number: str, table: str,
     """What a run of today writes has other names than the shipped tables, which are older."""
     one = figures_of(paper)[number]
     assert one.draw is not None
-    tables = {Path(name).name: pd.read_parquet(RESULTS / f"{name}.parquet") for name in one.tables}
+    older = [name.replace("_eighth", "_tinystories") for name in one.tables]
+    tables = {Path(name).name: pd.read_parquet(RESULTS / f"{name}.parquet") for name in older}
     assert set(names) <= set(tables[table])
     renamed = {**tables, table: tables[table].rename(columns=names)}
     assert one.draw(renamed, Look()).to_json() == one.draw(tables, Look()).to_json()
@@ -500,10 +504,11 @@ def test_a_figure_without_a_case_is_named_among_all_and_refused_alone(
     folder = tmp_path / "tables"
     folder.mkdir()
     for name in {Path(table).name for one in figures_of("lfa").values() for table in one.tables}:
-        if (path := RESULTS / "lfa_tinystories" / f"{name}.parquet").is_file():
+        if (path := RESULTS / "lfa_eighth" / f"{name}.parquet").is_file():
             table = pd.read_parquet(path)
             (table[table["selection"] != "over"] if name == "suppression" else table).to_parquet(folder / path.name)
-    numbers = [number for number, one in figures_of("lfa").items() if "lfa_tinystories/suppression" in one.tables]
+    numbers = [number for number, one in figures_of("lfa").items() if "lfa_eighth/suppression" in one.tables]
+    shutil.copy(RESULTS / "lfa_eighth" / "trained.json", folder)
     argv = ["--tables", str(folder), "--format", "html", "--out", str(tmp_path)]
     lfa.main([*argv, "--figure", "all"])
     said = capsys.readouterr().out

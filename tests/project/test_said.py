@@ -528,8 +528,9 @@ def test_claims_about_one_model() -> None:
     assert "negligible" not in set(n.index)
     said = (
         f"of {len(mine)} rows {COUNT[n['holds']]} hold (features of `pls` predict which tokens lean on its first "
-        f"entity head, one token lies in several clusters of them, in two gates of `pls` say at which tokens a head is at work, "
-        f"and in {COUNT[n['holds'] - 4]} what settles early needs less of the text, in `c2` too), {COUNT[n['opposite']]} are opposite (HDPL's latents are no bottleneck "
+        "entity head, one token lies in several clusters of them, in two gates of `pls` say at which tokens a head is "
+        f"at work, and in {COUNT[n['holds'] - 4]} what settles early needs less of the text, in `c2` too), "
+        f"{COUNT[n['opposite']]} are opposite (HDPL's latents are no bottleneck "
         "by the paper's own bound, the largest cluster of `pls` is no catch-all), "
         f"{n['not resolved']} are not resolved, {n['other value']} "
         f"have another value, {n['phenomenon absent']} are absent, {n['cannot do the task']} are of tasks that the "
