@@ -106,7 +106,8 @@ def apart(ours: np.ndarray, raw: np.ndarray, ids: np.ndarray, documents: np.ndar
 
     Of the tokens in clusters of both that occur in another document there as well: the share of the other documents'
     tokens of the same id that lie in another cluster. Cells: features, raw, and features dealt to the tokens at random;
-    units: documents. None where there is no such token.
+    units: the tokens of an id in a document, clustered by both, for the pairs of an id cross documents. None where
+    there is no such token.
     """
     both = np.flatnonzero((ours >= 0) & (raw >= 0))
     dealt = np.random.default_rng(0).permutation(ours[both])
@@ -114,8 +115,9 @@ def apart(ours: np.ndarray, raw: np.ndarray, ids: np.ndarray, documents: np.ndar
     others = _alike(token) - _alike(token, of)
     if not (there := others > 0).any():
         return None
-    names, unit = np.unique(documents[both][there], return_inverse=True)
-    total = []
+    names, unit = np.unique(np.stack([documents[both], ids[both]], 1)[there], axis=0, return_inverse=True)
+    units = pd.DataFrame({"unit": [f"{d}, {i}" for d, i in names], "cluster": [tuple(one) for one in names.tolist()]})
+    unit, total = unit.ravel(), []
     for labels in (ours[both], raw[both], dealt):
         same = _alike(token, labels) - _alike(token, labels, of)
         share = 1 - same[there] / others[there]
@@ -123,7 +125,7 @@ def apart(ours: np.ndarray, raw: np.ndarray, ids: np.ndarray, documents: np.ndar
     return Observations(
         measure=Measure(name="apart", unit="share of tokens", resolution=1e-9),
         cells=pd.DataFrame({"clusters_of": ["features", "raw", "dealt"]}),
-        units=pd.DataFrame({"unit": [str(d) for d in names], "cluster": names}),
+        units=units,
         total=np.stack(total), size=np.bincount(unit, minlength=len(names)).astype(float),
     )  # fmt: skip
 

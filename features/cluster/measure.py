@@ -375,9 +375,9 @@ SAME = (
     *described("dealt", "dealt", OTHER, "the same of the clusters of features, dealt to the tokens at random",
                format=".3f"),
     *quantity("more", "features − raw", OTHER, "how much more often in another cluster", format="+.3f",
-              sd="documents"),
+              sd="documents and ids"),
     _count("tokens", "tokens", "tokens", "in clusters of both, with such others"),
-    *counts("documents", "documents"),
+    *counts("documents × ids", "documents, or ids where these are fewer"),
 )  # fmt: skip
 STABILITY = (
     key("kind", "other", "another seed, or a random part of the documents"),

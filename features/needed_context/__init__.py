@@ -8,9 +8,11 @@ Attention says where a layer looks, not whether what it sees there matters. So t
 under a window of w tokens where the model, shown the document's first token and the last w tokens up to the query and
 nothing else, says what it says of the whole context. Tokens are told apart by k*, the layer from which on their
 prediction stays the same. A token of which the model is sure keeps its prediction under any disturbance, and sure ones
-settle early; therefore `beyond` is the same over what all tokens of as much confidence keep (ten bins of equal size).
-Beside it `pairs`: one group of depths minus another. Windows move a token towards the beginning of its text, in all
-groups alike; tokens before --least are left out, so that all have far more before them than a window holds.
+settle early; therefore `beyond` is the same over what all tokens of about as much confidence keep (ten bins of equal
+size, the group's own tokens among them). Beside it `pairs`: one group of depths minus another. Which word is predicted
+is not held equal; intervals take documents and predicted words as units, two-way, for both are drawn. Windows move a
+token towards the beginning of its text, in all groups alike; tokens before --least are left out, so that all have far
+more before them than a window holds.
 """
 
 from typing import Any, ClassVar

@@ -25,54 +25,79 @@ NAMES = {"kept": "share of tokens", "beyond": "share of tokens"}
 
 
 def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) -> Seen:
-    """Cells: groups of k* × windows; units: documents, tokens that keep their prediction over tokens."""
+    """Cells: groups of k* × windows, and pairs of groups × windows; units: the tokens of a document that are predicted
+    to be followed by one word, clustered by the document and by the word."""
     tokens = rows_of(how, model, data, progress)
-    n_layers = model.config.n_layers
-    groups = groups_of(how, tokens["k_star"].to_numpy(), n_layers)
-    documents, of = np.unique(tokens["document"].to_numpy(), return_inverse=True)
+    groups = groups_of(how, tokens["k_star"].to_numpy(), model.config.n_layers)
+    names, of = np.unique(tokens[["document", "word"]].to_numpy(), axis=0, return_inverse=True)
+    of, documents = of.ravel(), len(np.unique(names[:, 0]))
+    units = pd.DataFrame(
+        {"unit": [f"{d}, {word}" for d, word in names], "cluster": [tuple(one) for one in names.tolist()]}
+    )
     bins = bins_of(tokens["confidence"].to_numpy())
-    cells, size = [], []
-    total: dict[str, list[np.ndarray]] = {name: [] for name in NAMES}
+    measured: dict[str, list[np.ndarray]] = {name: [] for name in NAMES}
     for window in how.windows:
         kept = tokens[f"kept_{window}"].to_numpy(float)
-        expected = (np.bincount(bins, kept) / np.bincount(bins))[bins]
-        for name, inside in groups.items():
-            cells.append({"depths": name, "window": window})
-            n = np.bincount(of[inside], minlength=len(documents))
-            size.append(n)
-            for what, values in (("kept", kept), ("beyond", kept - expected)):
-                sums = np.bincount(of[inside], values[inside], minlength=len(documents))
-                total[what].append(np.where(n > 0, sums, np.nan))
-    units = pd.DataFrame({"unit": [str(d) for d in documents], "cluster": documents})
-    blocks = {
-        name: Observations(
-            measure=Measure(name=name, unit=unit, resolution=1e-9), cells=pd.DataFrame(cells), units=units,
-            total=np.stack(total[name]), size=np.maximum(np.stack(size), 1),
-        )
-        for name, unit in NAMES.items()
-    }  # fmt: skip
-    contrasts: dict[str, list[Contrast]] = {name: each(name, block.cells, null=None) for name, block in blocks.items()}
-    for name, block in list(blocks.items()):
-        blocks[f"{name}-pairs"], contrasts[f"{name}-pairs"] = block, pairs(name, block, list(groups), how.windows)
+        measured["kept"].append(kept)
+        measured["beyond"].append(kept - (np.bincount(bins, kept) / np.bincount(bins))[bins])
+    blocks, contrasts = dict[str, Observations](), dict[str, list[Contrast]]()
+    for name, values in measured.items():
+        for suffix, made in (
+            ("", alone(values, groups, how.windows, of)),
+            ("-pairs", pairs(values, groups, how.windows, of)),
+        ):
+            cells, total, size = (list(part) for part in zip(*made, strict=True)) if made else ([], [], [])
+            if not cells:
+                continue
+            blocks[name + suffix] = Observations(
+                measure=Measure(name=name, unit=NAMES[name], resolution=1e-9), cells=pd.DataFrame(cells), units=units,
+                total=np.where(np.stack(size) > 0, np.stack(total), np.nan), size=np.maximum(np.stack(size), 1),
+            )  # fmt: skip
+            more = {} if suffix else {"null": None}
+            contrasts[name + suffix] = each(name, blocks[name + suffix].cells, **more)
     title = f"{title_of(model)}: predictions that stay with the last tokens alone; {len(tokens):,} tokens of "
-    title += f"{len(documents)} documents, from position {how.least}"
+    title += f"{documents} documents, from position {how.least}"
     counted = {name: int(inside.sum()) for name, inside in groups.items()}
     return Seen(blocks, contrasts, {"title": title}, extra=counted)
 
 
-def pairs(name: str, block: Observations, groups: list[str], windows: tuple[int, ...]) -> list[Contrast]:
-    """Each group minus each that is named after it, under every window; Holm's family are all of them."""
-    found = []
-    for window in windows:
-        for one, other in combinations(groups, 2):
-            weights = {block.cell(depths=one, window=window): 1.0, block.cell(depths=other, window=window): -1.0}
-            labels = {"depths": one, "other": other, "window": window}
-            found.append(Contrast(quantity=name, weights=weights, labels=labels))
+Cells = list[tuple[dict[str, Any], np.ndarray, np.ndarray]]
+
+
+def alone(
+    values: list[np.ndarray], groups: Mapping[str, np.ndarray], windows: tuple[int, ...], of: np.ndarray
+) -> Cells:
+    """(keys, totals, sizes) [units] of every group under every window."""
+    found: Cells = []
+    for window, value in zip(windows, values, strict=True):
+        for name, inside in groups.items():
+            total, n = (np.bincount(of[inside], weight, minlength=of.max() + 1) for weight in (value[inside], None))
+            found.append(({"depths": name, "window": window}, total, n))
+    return found
+
+
+def pairs(
+    values: list[np.ndarray], groups: Mapping[str, np.ndarray], windows: tuple[int, ...], of: np.ndarray
+) -> Cells:
+    """Each group minus each that is named after it, under every window; Holm's family are all of them.
+
+    A unit need not hold tokens of both groups, so that the difference R₁ − R₂ of their means is one cell, whose totals
+    are linearised: N (Σ₁ (y − R₁) / n₁ − Σ₂ (y − R₂) / n₂) + (R₁ − R₂) n, of n tokens of N in the unit. Their sum over
+    N is the difference, and what a unit moves it by is that of the two means.
+    """
+    found: Cells = []
+    for window, y in zip(windows, values, strict=True):
+        for (one, first), (other, second) in combinations(groups.items(), 2):
+            either, means = first | second, [y[inside].mean() for inside in (first, second)]
+            moved = first * (y - means[0]) / first.sum() - second * (y - means[1]) / second.sum()
+            n = np.bincount(of[either], minlength=of.max() + 1)
+            total = either.sum() * np.bincount(of, moved, minlength=len(n)) + (means[0] - means[1]) * n
+            found.append(({"depths": one, "other": other, "window": window}, total, n))
     return found
 
 
 def rows_of(how: NeededContext, model: Any, data: Opened, progress: Progress) -> pd.DataFrame:
-    """One row per token from `least` on: document, k_star, confidence, and kept_W of every window.
+    """One row per token from `least` on: document, k_star, confidence, predicted word, and kept_W of every window.
 
     Raises `InputError` where no document is long enough.
     """
@@ -86,7 +111,7 @@ def rows_of(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
         found, ids = reader.read([one.ids]), np.array(one.ids)
         whole = found.prediction[at]
         row = {"document": one.document, "k_star": found.X[at, place["processing_depth"]].astype(int)}
-        row |= {"confidence": found.X[at, place["confidence"]]}
+        row |= {"confidence": found.X[at, place["confidence"]], "word": whole}
         for window in how.windows:
             last = ids[at[:, None] + np.arange(1 - window, 1)]
             said = predictions(model, np.column_stack([np.full(len(at), ids[0]), last]))
@@ -135,36 +160,42 @@ def bins_of(confidence: np.ndarray) -> np.ndarray:
 
 def tables(how: NeededContext, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A row per group and window; and one per pair of groups."""
-    made = {}
+    made = dict[str, Table]()
     for suffix, keys in (("", ["depths", "window"]), ("-pairs", ["depths", "other", "window"])):
-        parts = [estimates[f"{name}{suffix}"].wide(keys, describe=NUMBERS[1:4]) for name in NAMES]
+        if f"kept{suffix}" not in estimates:  # one group has no other
+            continue
+        parts = [estimates[f"{name}{suffix}"].wide(keys, describe=NUMBERS[2:4]) for name in NAMES]
         frame = pd.concat([part for part, _ in parts], axis=1)
         frame = frame.loc[:, ~frame.columns.duplicated()]
         missing: Reasons = {at: why for _, some in parts for at, why in some.items()}
-        made[suffix] = frame, missing
-    frame, missing = made[""]
-    frame.insert(2, "tokens", frame["depths"].map(seen.extra))
-    title = seen.about["title"]
-    return {
-        "needed_context": Table(frame, GROUPS, missing, title),
-        "pairs": Table(made["-pairs"][0], PAIRS, made["-pairs"][1], f"{title}: one group minus another"),
-    }
+        if not suffix:
+            frame.insert(2, "tokens", frame["depths"].map(seen.extra))
+        columns, title = (
+            (PAIRS, f"{seen.about['title']}: one group minus another") if suffix else (GROUPS, seen.about["title"])
+        )
+        made["pairs" if suffix else "needed_context"] = Table(frame, columns, missing, title)
+    return made
 
 
 DEPTHS = key("depths", "k*", "layers until the prediction is the final one", "layers")
 WINDOW = key("window", "window", "tokens that are left, the query among them", "tokens", "d")
 SHARE = "share of tokens"
-STAY, OVER = "whose prediction stays", "kept − what all tokens of as much confidence keep"
+STAY, OVER = (
+    "whose prediction stays",
+    "kept − what all tokens of about as much confidence keep, the group's own among them",
+)
+BOTH = "documents and predicted words"
+COUNTS = counts("documents × predicted words", "documents, or predicted words where these are fewer")
 GROUPS = (
     DEPTHS, WINDOW,
     Column(name="tokens", title="tokens", unit="tokens", format=",d", doc="of the group"),
-    *described("kept", "kept", SHARE, STAY, format=".3f", sd="documents", source="PLS §4.2, C.5"),
-    *described("beyond", "beyond", SHARE, OVER, format="+.3f", sd="documents"),
-    *counts("documents", "documents"),
+    *described("kept", "kept", SHARE, STAY, format=".3f", source="PLS §4.2, C.5"),
+    *described("beyond", "beyond", SHARE, OVER, format="+.3f"),
+    *COUNTS,
 )  # fmt: skip
 PAIRS = (
     DEPTHS, key("other", "minus k*", "of the tokens that are compared with", "layers"), WINDOW,
-    *quantity("kept", "kept", SHARE, f"difference of tokens {STAY}", format="+.3f", sd="documents"),
-    *quantity("beyond", "beyond", SHARE, f"difference of {OVER}", format="+.3f", sd="documents"),
-    *counts("documents", "documents"),
+    *quantity("kept", "kept", SHARE, f"difference of tokens {STAY}", format="+.3f", sd=BOTH),
+    *quantity("beyond", "beyond", SHARE, f"difference of {OVER}", format="+.3f", sd=BOTH),
+    *COUNTS,
 )  # fmt: skip

@@ -123,7 +123,7 @@ def depth(labels: pd.DataFrame, clusters: pd.Series) -> Observations:
 
 def distances(found: Features, labels: pd.DataFrame, clusters: pd.Series) -> Observations:
     """Σ distance to the centre of the token's cluster over the tokens of a document: in each cluster, then in all
-    clusters but that one, noise left out."""
+    clusters but that one, noise left out; a difference of the two is of the documents that hold tokens of both."""
     cluster, x = labels["cluster"].to_numpy(), found.X
     scale, far = Scale.of(x), np.zeros(len(labels))
     for one in clusters:
@@ -242,8 +242,8 @@ DISTANCES = (
     _number("tokens", "tokens", "tokens", "of the cluster", ",.0f", True),
     *described("distance", "distance", "sds of the features", "mean distance to the centre", format=".2f",
                source="PLS C.5"),
-    *described("farther", "farther", "sds of the features", "distance − that of the tokens in the other clusters",
-               format="+.2f", source="PLS C.5"),
+    *described("farther", "farther", "sds of the features", "distance − that of the tokens in the other clusters, in the "
+               "documents that hold tokens of both", format="+.2f", source="PLS C.5"),
     *counts("documents", "documents"),
 )  # fmt: skip
 KINDS: tuple[Column, ...] = (

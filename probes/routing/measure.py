@@ -238,7 +238,7 @@ LAYERS = (
     _number("off_norm", "norm, off", WEIGHT, "‖W − diag W‖_F", ".3f", False),
     _number("off_share", "share, off", "share of ‖W‖²", "off_norm² / norm²", ".3f"),
     _number("negative", "negative", "share of cells", "cells below 0", ".3f", False),
-    _number("uneven", "uneven", GINI, "of |W_ij|, i ≠ j; .414 where W is normal", ".3f"),
+    _number("uneven", "uneven", GINI, "of |W_ij|, i ≠ j; .414 where W is normal and large", ".3f"),
     key("hub", "hub", "the head with the largest hub score"),
     _number("hub_score", "its score", SHARE, "the largest hub score", ".3f"),
     _number("hub_chance", "by chance", SHARE, "mean of the largest hub score over shuffles", ".3f"),

@@ -5,16 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from streamscope.features.needed_context import NeededContext, main
-from streamscope.features.needed_context.measure import bins_of
+from streamscope.features.needed_context.measure import bins_of, pairs
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.text.corpus import open_corpus
 from streamscope.models.text.shards import pack
 from streamscope.probes.contract import Tokens
+from streamscope.probes.observations import Measure, Observations, each, estimate
 from streamscope.probes.result import Result
 from tests.tiny import untrained
 
@@ -94,6 +96,32 @@ def test_numbers_are_those_of_plain_loops(run: Path, corpus: tuple[Path, Path]) 
     for (one, other, window), row in pairs.iterrows():
         for name in ("kept", "beyond"):
             assert row[name] == pytest.approx(table.loc[(one, window), name] - table.loc[(other, window), name])
+
+
+def test_intervals_of_pairs_hold_what_words_decide() -> None:
+    """Whether a prediction stays is decided by its word alone, and words by chance fall into one group or the other:
+    no true difference. Documents alone would find one in a third of the cases."""
+    wrong, alone = 0, 0
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        document, word = np.repeat(np.arange(30), 20), rng.integers(25, size=600)
+        first = (rng.random(25) < 0.5)[word]
+        y = (rng.random(25) < 0.5)[word].astype(float)
+        if not 0 < first.sum() < 600 or np.ptp(y) == 0:
+            continue
+        names, of = np.unique(np.stack([document, word], 1), axis=0, return_inverse=True)
+        ((_, total, n),) = pairs([y], {"a": first, "b": ~first}, (4,), of.ravel())
+        assert total.sum() / n.sum() == pytest.approx(y[first].mean() - y[~first].mean())
+        p = []
+        for clusters in ([tuple(one) for one in names.tolist()], names[:, 0].tolist()):
+            units = pd.DataFrame({"unit": range(len(names)), "cluster": clusters})
+            one = Observations(
+                measure=Measure(name="kept", unit="share", resolution=1e-9), cells=pd.DataFrame({"of": ["a − b"]}),
+                units=units, total=total[None], size=n[None].astype(float),
+            )  # fmt: skip
+            p.append(estimate(one, each("kept", one.cells)).frame["p"].iloc[0])
+        wrong, alone = wrong + (p[0] < 0.05), alone + (p[1] < 0.05)
+    assert wrong <= 14 < 40 < alone  # at 5 % of 120 that many or more have a probability of .002
 
 
 def test_bins_hold_as_many_and_equal_ones_together() -> None:
