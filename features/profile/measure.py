@@ -242,8 +242,8 @@ DISTANCES = (
     _number("tokens", "tokens", "tokens", "of the cluster", ",.0f", True),
     *described("distance", "distance", "sds of the features", "mean distance to the centre", format=".2f",
                source="PLS C.5"),
-    *described("farther", "farther", "sds of the features", "distance − that of the tokens in the other clusters, in the "
-               "documents that hold tokens of both", format="+.2f", source="PLS C.5"),
+    *described("farther", "farther", "sds of the features", "distance − that in the other clusters, in the documents that "
+               "hold tokens of both", format="+.2f", source="PLS C.5"),
     *counts("documents", "documents"),
 )  # fmt: skip
 KINDS: tuple[Column, ...] = (

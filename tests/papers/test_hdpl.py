@@ -155,14 +155,9 @@ def test_planted_losses_are_overfitted_by_what_was_planted() -> None:
 
 def test_who_overfits_more_is_judged_over_seeds() -> None:
     dense, hybrid = [0.40, 0.42, 0.41], [0.20, 0.21, 0.22]
-    values = {
-        ("llama", "overfit"): dense,
-        ("hdpl", "overfit"): hybrid,
-        ("llama", "gap"): hybrid,
-        ("hdpl", "gap"): dense,
-    }
-    found = overfit.claims(planted(values)).set_index("quantity")["direction"].to_dict()
-    assert found == {"overfit": "holds", "gap": "opposite"}
+    for llama, hdpl, said in ((dense, hybrid, "holds"), (hybrid, dense, "opposite")):
+        found = overfit.claims(planted({("llama", "overfit"): llama, ("hdpl", "overfit"): hdpl}))
+        assert list(found["direction"]) == [said]
     assert overfit.claims(planted({("llama", "overfit"): dense})).empty
 
 
