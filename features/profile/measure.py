@@ -242,7 +242,7 @@ DISTANCES = (
     _number("tokens", "tokens", "tokens", "of the cluster", ",.0f", True),
     *described("distance", "distance", "sds of the features", "mean distance to the centre", format=".2f",
                source="PLS C.5"),
-    *described("farther", "farther", "sds of the features", "distance − that in the other clusters, in the documents that "
+    *described("farther", "farther", "sds of the features", "distance − that in the other clusters, in documents that "
                "hold tokens of both", format="+.2f", source="PLS C.5"),
     *counts("documents", "documents"),
 )  # fmt: skip
