@@ -520,16 +520,16 @@ def test_claims_about_one_model() -> None:
     assert n.sum() == len(mine)
     assert set(mine.loc[mine["verdict"] == "holds", "id"]) == {
         "pls-s54-features-predict", "pls-s23-same-token-different", "pls-s42-two-kinds", "pls-c5-depth-0",
-        "pls-c5-depth-1-2", "pls-c5-depth-6", "dst-s26-gates-reveal", "pls-s34-gates-low",
+        "pls-c5-depth-1-2", "pls-c5-depth-6", "dst-s26-gates-reveal",
     }  # fmt: skip
     assert set(mine.loc[mine["verdict"] == "opposite", "id"]) == {"hdpl-s41-bottleneck", "pls-c5-catch-all"}
     of_c2 = table("bundled_claims/needed_context-c2-pairs")
-    assert (of_c2.loc[of_c2["window"].eq(5) & of_c2["other"].eq("6"), "beyond_low"] > 0).all()
+    assert (of_c2.loc[of_c2["window"].eq(6) & of_c2["other"].eq("6"), "beyond_low"] > 0).all()
     assert "negligible" not in set(n.index)
     said = (
         f"of {len(mine)} rows {COUNT[n['holds']]} hold (features of `pls` predict which tokens lean on its first "
-        "entity head, one token lies in several clusters of them, in two gates of `pls` say at which tokens a head is "
-        f"at work, and in {COUNT[n['holds'] - 4]} what settles early needs less of the text, in `c2` too), "
+        "entity head, one token lies in several clusters of them, gates of `pls` say at which tokens a head is at work, "
+        f"and in {COUNT[n['holds'] - 3]} what settles early needs less of the text, in `c2` too), "
         f"{COUNT[n['opposite']]} are opposite (HDPL's latents are no bottleneck "
         "by the paper's own bound, the largest cluster of `pls` is no catch-all), "
         f"{n['not resolved']} are not resolved, {n['other value']} "
@@ -547,9 +547,9 @@ def test_what_bundled_pls_needs_and_its_clusters() -> None:
         low, high = sorted(sign * row[f"{name}_{end}"] for end in ("low", "high"))
         return f"{bare(sign * row[name], digits)} ({bare(low, digits)} to {bare(high, digits)})"
 
-    by, pairs = (table(f"bundled_claims/needed_context{end}").query("window == 5") for end in ("", "-pairs"))
+    by, pairs = (table(f"bundled_claims/needed_context{end}").query("window == 6") for end in ("", "-pairs"))
     by, pairs = by.set_index("depths"), pairs.set_index(["depths", "other"])
-    control = table("bundled_claims/needed_context-c2-pairs").query("window == 5").set_index(["depths", "other"])
+    control = table("bundled_claims/needed_context-c2-pairs").query("window == 6").set_index(["depths", "other"])
     n, tokens = by["clusters"].iloc[0], by.loc["0-4", "tokens"] + by.loc["6", "tokens"]
     says(
         said,
@@ -567,6 +567,7 @@ def test_what_bundled_pls_needs_and_its_clusters() -> None:
     finer, greedy, ghosts = (
         table(f"bundled_claims/{name}-parts").set_index("of") for name in ("finer", "aggressive", "ghosts")
     )
+    fewer = ghosts.loc["clusters"]
     less = told(finer.loc["coverage"], "difference", sign=-1).replace(" (", " fewer of the tokens (")
     says(
         said,
@@ -579,8 +580,26 @@ def test_what_bundled_pls_needs_and_its_clusters() -> None:
         f"there are {greedy.loc['clusters', 'difference']:.0f} more clusters "
         f"({greedy.loc['clusters', 'difference_low']:.0f} to {greedy.loc['clusters', 'difference_high']:.0f})",
         f"(ARI {told(greedy.loc['ari'], 'difference').replace(' (', ', ')}, *not resolved* after correction",
-        f"(ARI −{bare(ghosts.loc['ari', 'difference'])}, {bare(-ghosts.loc['ari', 'difference_high'])} to "
+        f"there are {fewer['difference']:.0f} fewer clusters ({fewer['difference_low']:.0f} to "
+        f"{fewer['difference_high']:.0f}), which hold {told(ghosts.loc['coverage'], 'difference', sign=-1)} more of the",
+        f"no less for certain (ARI −{bare(ghosts.loc['ari', 'difference'])}, "
+        f"{bare(-ghosts.loc['ari', 'difference_high'])} to "
         f"{bare(-ghosts.loc['ari', 'difference_low'], sign=True)}), *not resolved*",
+        f"in the {far['clusters']} documents that hold one",
+    )
+    from streamscope.probes.routing.measure import unevenness
+
+    rng, uneven = np.random.default_rng(0), table("bundled_claims/routing")["uneven"]
+    drawn = np.array([unevenness(rng.normal(size=(6, 6))) for _ in range(4000)])
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    assert uneven.max() < high
+    slope = table("bundled_claims/claims").query("quantity.str.contains('uneven')").iloc[0]
+    says(
+        said,
+        f"by {bare(-slope['difference'])} a layer ({bare(slope['ci_low'])} to {bare(slope['ci_high'], sign=True)})",
+        f"30 normal weights have {bare(drawn.mean(), 2)} ({bare(low, 2)} to {bare(high, 2)} in 95 % of draws), and of "
+        f"the {COUNT[len(uneven)]} matrices {COUNT[(uneven < low).sum()]} have less, none more ({bare(uneven.min())} to "
+        f"{bare(uneven.max())})",
     )
     anchor = table("bundled_claims/ablation_effects-c2").query("task == 'capitalization' and group == 'anchor'").iloc[0]
     loss = table("bundled_claims/steer_heads-loss").query("scale == 1.5").iloc[0]
