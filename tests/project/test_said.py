@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -20,6 +21,7 @@ from streamscope.papers.claims.judged import judged
 from streamscope.papers.comparison.runs import opened
 from streamscope.papers.comparison.verdicts import verdicts
 from streamscope.papers.dst.printed import TABLE5, straightness
+from streamscope.probes.routing.measure import unevenness
 from tests.conftest import ROOT
 
 RESULTS = ROOT / "results"
@@ -528,8 +530,8 @@ def test_claims_about_one_model() -> None:
     assert "negligible" not in set(n.index)
     said = (
         f"of {len(mine)} rows {COUNT[n['holds']]} hold (features of `pls` predict which tokens lean on its first "
-        "entity head, one token lies in several clusters of them, gates of `pls` say at which tokens a head is at work, "
-        f"and in {COUNT[n['holds'] - 3]} what settles early needs less of the text, in `c2` too), "
+        "entity head, one token lies in several clusters of them, gates of `pls` say at which tokens a head is at "
+        f"work, and in {COUNT[n['holds'] - 3]} what settles early needs less of the text, in `c2` too), "
         f"{COUNT[n['opposite']]} are opposite (HDPL's latents are no bottleneck "
         "by the paper's own bound, the largest cluster of `pls` is no catch-all), "
         f"{n['not resolved']} are not resolved, {n['other value']} "
@@ -581,14 +583,12 @@ def test_what_bundled_pls_needs_and_its_clusters() -> None:
         f"({greedy.loc['clusters', 'difference_low']:.0f} to {greedy.loc['clusters', 'difference_high']:.0f})",
         f"(ARI {told(greedy.loc['ari'], 'difference').replace(' (', ', ')}, *not resolved* after correction",
         f"there are {fewer['difference']:.0f} fewer clusters ({fewer['difference_low']:.0f} to "
-        f"{fewer['difference_high']:.0f}), which hold {told(ghosts.loc['coverage'], 'difference', sign=-1)} more of the",
+        f"{fewer['difference_high']:.0f}), which hold {told(ghosts.loc['coverage'], 'difference', sign=-1)} more ",
         f"no less for certain (ARI −{bare(ghosts.loc['ari', 'difference'])}, "
         f"{bare(-ghosts.loc['ari', 'difference_high'])} to "
         f"{bare(-ghosts.loc['ari', 'difference_low'], sign=True)}), *not resolved*",
         f"in the {far['clusters']} documents that hold one",
     )
-    from streamscope.probes.routing.measure import unevenness
-
     rng, uneven = np.random.default_rng(0), table("bundled_claims/routing")["uneven"]
     drawn = np.array([unevenness(rng.normal(size=(6, 6))) for _ in range(4000)])
     low, high = np.quantile(drawn, (0.025, 0.975))
@@ -598,8 +598,8 @@ def test_what_bundled_pls_needs_and_its_clusters() -> None:
         said,
         f"by {bare(-slope['difference'])} a layer ({bare(slope['ci_low'])} to {bare(slope['ci_high'], sign=True)})",
         f"30 normal weights have {bare(drawn.mean(), 2)} ({bare(low, 2)} to {bare(high, 2)} in 95 % of draws), and of "
-        f"the {COUNT[len(uneven)]} matrices {COUNT[(uneven < low).sum()]} have less, none more ({bare(uneven.min())} to "
-        f"{bare(uneven.max())})",
+        f"the {COUNT[len(uneven)]} matrices {COUNT[(uneven < low).sum()]} have less, none more "
+        f"({bare(uneven.min())} to {bare(uneven.max())})",
     )
     anchor = table("bundled_claims/ablation_effects-c2").query("task == 'capitalization' and group == 'anchor'").iloc[0]
     loss = table("bundled_claims/steer_heads-loss").query("scale == 1.5").iloc[0]
