@@ -55,7 +55,7 @@ class Page:
         def text(files: Sequence[str]) -> str:
             parts = [
                 f"# {self.title}", self.lead,
-                f"{dose(runs)}.\n\n{made_by(about)}\n{files_line(files)}", self.doc.split("\n\n", 2)[-1].strip(),
+                f"{dose(runs)}.\n\n{made_by(about)}\n{files_line(files)}", self.doc.split("\n\n", 2)[-1].strip("\n"),
                 "## Over seeds", markdown(("arm", "quantity", "unit", "mean", "95 % over seeds", "seeds"), rows),
                 "## Claims", *said, commands(Report(runs=list(runs), tables={}, about=about)),
             ]  # fmt: skip

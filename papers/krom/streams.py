@@ -4,6 +4,8 @@
     python -m papers.krom.streams runs/kromcanon-b2-* --steps 500 1000
     python -m papers.krom.streams --tables results/krom_streams --out results/krom_streams
 
+Per run, on validation documents:
+
     stable          Spearman's ρ, over the modules whose mixing can act, of α_res at the two --steps of a run
     kept            share of these modules whose α_res has the same sign at both
     helps           Spearman's ρ, over these modules, of what the dynamic term adds to the swap (in use − static, mean

@@ -285,10 +285,13 @@ def test_the_commands_that_measure_take_their_arguments(monkeypatch: pytest.Monk
 
 
 def test_the_runs_that_commands_read_are_trained_by_a_grid(tmp_path: Path) -> None:
-    """By name: of papers and specimens in runs/zoo, of KROM's biases in runs/biases; or by a command of the remark."""
+    """By name: of papers and specimens in runs/zoo, of papers in runs/eighth, of KROM's biases in runs/biases, of what
+    HDPL overfits in runs/overfit; or by a command of the remark."""
     zoo = [cells_of(read_grid(RESULTS / "specimens" / "zoo.toml")), all_cells(ORDER, "zoo")]
     trained = [f"runs/zoo/{cell.name}" for some in zoo for cell in begin(some, tmp_path)]
     trained += [f"runs/biases/{cell.name}" for cell in cells_of(read_grid(RESULTS / "specimens" / "biases.toml"))]
+    trained += [f"runs/eighth/{cell.name}" for cell in all_cells(ORDER, "eighth")]
+    trained += [f"runs/overfit/{cell.name}" for cell in cells_of(read_grid(ROOT / "papers" / "hdpl" / "overfit.toml"))]
     read_runs = 0
     for claim in CLAIMS:
         if claim.row["instrument"] == "models.train":

@@ -113,3 +113,11 @@ def test_runs_whose_streams_do_not_mix_are_refused(corpus: tuple[Path, Path], tm
     train(arguments(corpus, tmp_path / "frozen", "--steps", "2", "--set", "residual.freeze_res=true", preset="kromhc"))
     with pytest.raises(InputError, match="no streams that Kronecker factors mix"):
         main([str(tmp_path / "frozen")])
+
+
+def test_the_published_verdicts_are_those_of_the_published_runs() -> None:
+    folder = Path(__file__).parents[2] / "results" / "krom_streams"
+    kept = pd.read_parquet(folder / "claims.parquet")
+    again = claims(pd.read_parquet(folder / "runs.parquet"))
+    pd.testing.assert_frame_equal(again, kept[list(again)], check_dtype=False)
+    assert len(kept) == 6

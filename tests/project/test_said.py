@@ -515,6 +515,27 @@ def test_without_that_head() -> None:
 # ---- the ledger --------------------------------------------------------------------------------
 
 
+def test_streams_within_a_run() -> None:
+    arms = table("krom_streams/arms").set_index(["preset", "quantity"])
+    found = table("krom_streams/claims")
+
+    def of(arm: str, quantity: str) -> str:
+        row = next(row for key, row in arms.iterrows() if key[0].startswith(f"kromcanon {arm}") and key[1] == quantity)
+        return f"{bare(row['mean'], 2)} ({bare(row['ci_low'], 2)} to {bare(row['ci_high'], 2)}"
+
+    assert found["direction"].str.startswith("not resolved").all()
+    falls = arms.xs("slope", level="quantity")
+    assert (falls["mean"] > 0).all()
+    says(
+        SHELF,
+        f"{COUNT[len(found)]} claims, none resolved",
+        f"agree by ρ = {of('-2, fp32', 'stable')})",
+        f"more of it added by ρ = {of('-2, fp32', 'helps')}, not resolved after correction)",
+        f"from 0 the streams' spread is {of('0, fp32', 'spread').replace(' (', ' of their size (')})",
+        f"from −8, where nothing mixes, {of('-8, bf16', 'spread')})",
+    )
+
+
 def test_claims_about_one_model() -> None:
     rows = judged(HERE, RESULTS)
     mine = rows[rows["result"].str.contains("bundled_claims/")]
