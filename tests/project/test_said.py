@@ -310,7 +310,8 @@ def test_pls_that_capitalizes() -> None:
 def test_hdpl() -> None:
     sizes = table("hdpl_eighth/comparison").set_index("preset")
     order = table("hdpl_eighth/order").set_index("claim")
-    hybrid, both = sizes.loc["hdpl"], order.loc["hdpl < hdpl+o=hdpl+down=hdpl"]
+    arms = {"o hybrid as well it is": "o=hdpl", "down": "down=hdpl", "both": "o=hdpl+down=hdpl"}
+    hybrid, more = sizes.loc["hdpl"], {name: order.loc[f"hdpl < hdpl+{arm}"] for name, arm in arms.items()}
     assert order["direction"].str.startswith("not resolved").all() and hybrid["all_seeds"] == "0 of 3"
     core = (
         f"the hybrid's loss lies {bare(hybrid['difference'])} nats above the dense model's ({bare(hybrid['ci_low'])} "
@@ -321,10 +322,12 @@ def test_hdpl() -> None:
         SHELF,
         core,
         f"the hybrid has {100 * (1 - hybrid['parameters'] / sizes.loc['llama', 'parameters']):.0f} % fewer parameters",
-        f"with o and down hybrid as well it is {bare(abs(both['difference']))} "
-        f"{'more' if both['difference'] > 0 else 'less'} "
-        f"({bare(both['ci_low'], sign=True)} to {bare(both['ci_high'], sign=True)}), not resolved",
-    )
+        "; with " + ", with ".join(
+            f"{name} {bare(abs(row['difference']))} {'more' if row['difference'] > 0 else 'less'} "
+            f"({bare(row['ci_low'], sign=True)} to {bare(row['ci_high'], sign=True)})"
+            for name, row in more.items()
+        ) + ", none resolved",
+    )  # fmt: skip
     curves = table("hdpl_eighth/curve-claims").set_index("id")["direction"]
     assert curves["hdpl-t1-min-is-final"].startswith("holds")
     assert curves.drop("hdpl-t1-min-is-final").str.startswith("not resolved").tolist() == [True] * 5
