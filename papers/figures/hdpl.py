@@ -15,6 +15,8 @@ from streamscope.papers.figures.printed import printed
 HOME = "hdpl_eighth"
 NAMES = {"llama": "baseline (llama)", "hdpl": "hybrid (hdpl)", "gpt2": "GPT-2", "canon": "Canon",
          "kromhc": "KromHC", "kromcanon": "KromCanon"}  # fmt: skip
+LONG = 20
+"""Letters of a name beside which the legend has no room for another."""
 Tables = Mapping[str, pd.DataFrame]
 
 
@@ -32,7 +34,8 @@ def losses(printed_points: Mapping[str, Mapping[int, str]], others: bool = True)
         drawn = [arm for arm in dict.fromkeys(table["preset"]) if others or arm in printed_points]
         arms = {arm: wide(table, arm).dropna(axis=1) for arm in drawn}
         names = [*arms, *(one for one in printed_points if one not in arms)]
-        height = 0.7 + 0.08 * max(0, len(names) - 4)  # a line of the legend each
+        lines = len(names) if max(len(_name(arm)) for arm in names) > LONG else -(-len(names) // 2)
+        height = 0.58 + 0.08 * lines  # of the legend
         canvas = panels(look, ["here", "as printed"], 2, height, horizontal_spacing=0.16, column_widths=[0.62, 0.38])
         for i, arm in enumerate(names):
             name = _name(arm)
