@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -151,6 +152,13 @@ def test_planted_losses_are_overfitted_by_what_was_planted() -> None:
     plain = {"overfit": 0.4, "gap": 2.9 - 1.1, "train": 1.1, "lowest": 2.5}
     assert found == {name: pytest.approx(x) for name, x in plain.items()}, "the KL is no part of it"
     assert overfit.numbers([*rows[:3], {"kind": "train", "step": 100, "loss": 1.5}])["train"] == 1.5
+
+
+def test_matched_is_where_the_training_loss_is_as_low() -> None:
+    rows = [{"kind": "eval", "step": s, "loss": x} for s, x in ((10, 3.0), (20, 2.5), (30, 2.7), (40, 3.1))]
+    rows += [{"kind": "train", "step": s, "loss": x} for s, x in ((5, 3.0), (15, 2.0), (18, 2.2), (25, 1.0), (35, 0.5))]
+    assert overfit.matched(rows, 2.1) == pytest.approx(0) and overfit.matched(rows, 2.0) == pytest.approx(0.2)
+    assert overfit.matched(rows, 0.7) == pytest.approx(0.6) and np.isnan(overfit.matched(rows, 0.1))
 
 
 def test_who_overfits_more_is_judged_over_seeds() -> None:
