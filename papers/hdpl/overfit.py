@@ -22,6 +22,7 @@ construction, and where the two are matched hdpl has fitted more than its traini
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamscope.models.cli import command, parse
@@ -44,6 +45,11 @@ PAGE = Page(
     "the tables beside it.", __doc__ or "", "overfitting, over seeds",
     "There is no claim without both models.",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(RunsOptions):
+    """Arguments of `python -m papers.hdpl.overfit`."""
 
 
 def numbers(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -105,7 +111,7 @@ def claims(found: "pd.DataFrame") -> "pd.DataFrame":
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, read, judge, print, write."""
-    options = parse(RunsOptions, argv, __doc__)
+    options = parse(Options, argv, __doc__)
     options.check("papers.hdpl.overfit runs/overfit/llama-s0 runs/overfit/hdpl-s0")
 
     from streamscope.papers.hdpl.report import in_arms, open_runs

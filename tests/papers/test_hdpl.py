@@ -175,3 +175,11 @@ def test_the_page_of_overfitting_is_written_and_judged_again(runs: list[Path], t
     overfit.main(["--tables", str(first), "--out", str(again)])
     pd.testing.assert_frame_equal(*(pd.read_parquet(folder / "runs.parquet") for folder in (first, again)))
     assert "fewer parameters" in (again / "README.md").read_text() and (again / "trained.json").is_file()
+
+
+def test_the_published_verdicts_on_overfitting_are_those_of_the_published_runs() -> None:
+    folder = RESULTS.parent / "hdpl_overfit"
+    kept, found = (pd.read_parquet(folder / f"{name}.parquet") for name in ("claims", "runs"))
+    again = overfit.claims(found)
+    pd.testing.assert_frame_equal(again, kept[list(again)], check_dtype=False)
+    assert len(kept) == 2

@@ -518,6 +518,25 @@ def test_without_that_head() -> None:
 # ---- the ledger --------------------------------------------------------------------------------
 
 
+def test_what_overfits() -> None:
+    arms = table("hdpl_overfit/arms").set_index(["preset", "quantity"])
+    verdict = table("hdpl_overfit/claims").set_index("quantity")["direction"]
+    assert verdict["overfit"] == "holds" and verdict["matched"].startswith("not resolved")
+
+    def of(arm: str, quantity: str) -> str:
+        row = arms.loc[(arm, quantity)]
+        return f"{bare(row['mean'])} ({bare(row['ci_low'])} to {bare(row['ci_high'])})"
+
+    fit = [bare(arms.loc[(arm, "train"), "mean"], 2) for arm in ("hdpl", "llama")]
+    says(
+        SHELF,
+        f"validation loss ends {of('llama', 'overfit').replace(' (', ' nats above its lowest (')}, the hybrid's "
+        f"{of('hdpl', 'overfit')}, which holds",
+        f"less in as many steps ({fit[0]} against {fit[1]} nats)",
+        f"fits it as well it lies {of('llama', 'matched').replace(' (', ' above (')}, not resolved beside",
+    )
+
+
 def test_streams_within_a_run() -> None:
     arms = table("krom_streams/arms").set_index(["preset", "quantity"])
     found = table("krom_streams/claims")
