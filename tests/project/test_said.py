@@ -583,6 +583,8 @@ def test_claims_about_one_model() -> None:
     )
     says(SHELF, said)
     says(SHELF, f"Every claim of the papers, some {100 * round(len(rows) / 100)}, stands in a ledger")
+    left = (rows["verdict"] == "not measured yet").sum()
+    says(SHELF, f"{COUNT[left].capitalize()} is not measured yet, and says by what it will be")
 
 
 def test_what_bundled_pls_needs_and_its_clusters() -> None:
