@@ -527,6 +527,11 @@ def test_what_overfits() -> None:
         row = arms.loc[(arm, quantity)]
         return f"{bare(row['mean'])} ({bare(row['ci_low'])} to {bare(row['ci_high'])})"
 
+    run = json.loads((RESULTS / "hdpl_overfit" / "trained.json").read_text(encoding="utf-8"))["runs"][0]
+    train = run["manifest"]["data"]["train"]
+    ((steps, size, length),) = re.findall(r"(\d+):(\d+)x(\d+)", run["config"]["training"]["phases"])
+    assert round(int(steps) * int(size) * int(length) / train["n_tokens"]) == 10
+    says(SHELF, f"where {train['n_documents']} stories are read about ten times")
     fit = [bare(arms.loc[(arm, "train"), "mean"], 2) for arm in ("hdpl", "llama")]
     says(
         SHELF,
@@ -555,6 +560,7 @@ def test_streams_within_a_run() -> None:
         f"more of it added by ρ = {of('-2, fp32', 'helps')}, not resolved after correction)",
         f"from 0 the streams' spread is {of('0, fp32', 'spread').replace(' (', ' of their size (')})",
         f"from −8, where nothing mixes, {of('-8, bf16', 'spread')})",
+        "has a mean slope over depth above 0 in each arm",
     )
 
 
