@@ -44,6 +44,7 @@ UNIT = {
 STEEP = 0.001
 """The smallest slope of interest, in cosine per layer: ours."""
 FEW = "fewer than three modules can act"
+NO_SLOPE = "a layer has no direction, or there is one layer"
 SAME = "every module has the same value"
 PAGE = Page(
     "papers.krom.streams", "Streams and modules of runs whose streams mix, and of those whose streams do not",
@@ -76,11 +77,13 @@ def rho(x: "Sequence[float] | np.ndarray", y: "Sequence[float] | np.ndarray") ->
     return float(stats.spearmanr(x, y).statistic), ""
 
 
-def slope(values: "Sequence[float] | np.ndarray") -> float:
-    """Least-squares slope of values at 0, 1, 2, …"""
+def slope(values: "Sequence[float] | np.ndarray") -> tuple[float, str]:
+    """Least-squares slope of values at 0, 1, 2, …, and why there is none."""
     import numpy as np
 
-    return float(np.polyfit(np.arange(len(values)), values, 1)[0])
+    if len(values) < 2 or np.isnan(values).any():
+        return float("nan"), NO_SLOPE
+    return float(np.polyfit(np.arange(len(values)), values, 1)[0]), ""
 
 
 def alphas(folder: Any) -> "pd.Series":
@@ -149,8 +152,8 @@ def measure_run(
         "stable": rho(before, after.reindex(before.index)),
         "kept": (signs, "" if len(before) else FEW),
         "helps": rho(extra.reindex(gain.index), gain),
-        "slope": (slope(by_layer["stream_cosine"]), ""),
-        "slope.shuffled": (slope(by_layer["shuffled_cosine"]), ""),
+        "slope": slope(by_layer["stream_cosine"]),
+        "slope.shuffled": slope(by_layer["shuffled_cosine"]),
         "spread": (float(spread.set_index("module")["spread"].sort_index().iloc[-1]), ""),
     }
 
@@ -201,8 +204,8 @@ def claims(found: "pd.DataFrame") -> "pd.DataFrame":
     arms = list(dict.fromkeys(found["preset"]))
     rho_least = SMALLEST["Spearman's ρ"]
 
-    def of(*begins: str) -> str:
-        return next((arm for begin in begins for arm in arms if arm.startswith(begin)), "")
+    def of(begin: str) -> str:
+        return next((arm for arm in arms if arm.startswith(begin)), "")
 
     mild, deep, full = of("kromcanon -2, fp32"), of("kromcanon -8, bf16"), of("kromcanon 0, fp32")
     bounds = [

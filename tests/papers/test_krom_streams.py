@@ -15,7 +15,7 @@ from streamscope.models.mixing import connections, idle
 from streamscope.models.text.shards import NO_TARGET, document_batches
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.krom.streams import FEW, SAME, UNIT, alphas, claims, gained, main, rho, slope
+from streamscope.papers.krom.streams import FEW, NO_SLOPE, SAME, UNIT, alphas, claims, gained, main, rho, slope
 from streamscope.probes.contract import Documents
 from streamscope.probes.documents import OpenDocuments
 from tests.papers.pages import planted
@@ -44,10 +44,11 @@ def test_ranks_of_planted_modules() -> None:
 
 
 def test_the_slope_of_a_line_is_its_own() -> None:
-    assert slope([0.9, 0.85, 0.8, 0.75]) == pytest.approx(-0.05)
+    assert slope([0.9, 0.85, 0.8, 0.75]) == (pytest.approx(-0.05), "")
+    assert slope([0.9, np.nan, 0.8])[1] == slope([0.9])[1] == NO_SLOPE
     y = np.array([0.9, 0.7, 0.95, 0.6])
     x = np.arange(4) - 1.5
-    assert slope(y) == pytest.approx((x * y).sum() / (x**2).sum())
+    assert slope(y)[0] == pytest.approx((x * y).sum() / (x**2).sum())
 
 
 def test_what_mixing_gains_is_the_loss_without_it(runs: list[Path]) -> None:
