@@ -10,9 +10,12 @@ unedited `loss` of the target and `log_p` of the model's own prediction ŷ, and 
 The outputs z of the heads are multiplied by --scale, 0 removes them (LFA App. D; PLS §5.1). OUT-edits.parquet has the
 means of every edit, with 95 % intervals over documents. Of a gated model OUT-gates.parquet says whether a head's gate
 tells where its removal matters: |Δ loss| at tokens above the median of its gate in the document minus that below, and
-how much more than by the gate of the head beside it (DST §2.6). Memory does not grow with the number of tokens.
+how much more than by the gate of the head beside it (DST §2.6). With --modes, the labels of `features.cluster`,
+OUT-modes.parquet says the same of modes in which a head's gate is low throughout, beside its other modes (PLS §3.4):
+|Δ loss| in parts of the head's mean. Memory does not grow with the number of tokens, labels apart.
 """
 
+from pathlib import Path
 from typing import ClassVar
 
 from streamscope.models.bounds import AnyNumber, Names
@@ -34,6 +37,8 @@ class TokenEffects(Instrument):
     """Heads together: entity, anchor, semantic (PLS), found, or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
     scale: AnyNumber = 0.0
     """Factor on the heads' outputs."""
+    modes: Path | None = None
+    """Labels of `features.cluster` for tokens of the same model and data: effects where a gate is low in a mode."""
 
     figures: ClassVar = (
         Intervals("delta_loss", "edits", label="edit"), Intervals("delta_log_p", "edits", label="edit"),

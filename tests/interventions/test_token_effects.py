@@ -17,7 +17,7 @@ from streamscope.interventions.edits import add_direction, scale_heads
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.interventions.selection import Group
 from streamscope.interventions.token_effects import TokenEffects, main
-from streamscope.interventions.token_effects.measure import Halves
+from streamscope.interventions.token_effects.gates import Halves, Modes, gates_of
 from streamscope.interventions.token_effects.sweep import token_effects
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
@@ -120,7 +120,7 @@ def test_a_gate_that_says_where_its_head_matters_and_one_that_does_not() -> None
     assert halves is not None and halves.edits == (0, 2)
     for at in range(3):
         lost = gates[0] * (1 + at / 10)
-        halves.add(at, net, Document(at, list(range(21)), 21), np.stack([lost, lost, lost]))
+        halves.add(at, gates_of(net, Document(at, list(range(21)), 21)), np.stack([lost, lost, lost]))
     block, contrasts = halves.observed(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
     frame, _ = estimate(block, contrasts).wide(["edit"])
     found = frame.set_index("edit")
@@ -131,6 +131,78 @@ def test_a_gate_that_says_where_its_head_matters_and_one_that_does_not() -> None
     assert found.loc["all heads", "own"] == pytest.approx((own + other) / 2)
     assert found.loc["all heads", "beyond"] == pytest.approx(0, abs=1e-12)
     assert Halves.of(net, groups[1:2], 3) is None
+
+
+def planted_modes(tmp_path: Path, lost: dict[int, np.ndarray], **changed: object) -> Modes | None:
+    """Of two heads, whose gates are low in modes 0 and 1, with `lost` [12] per head; two tokens have no mode."""
+    mode = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, -1, -1])
+    dealt = np.array([9, 0, 1, 0, 9, 5, 1, 8, 2, 7, 6, 3]) / 1000  # in no other mode all are below the median
+    gates = np.stack([np.where(mode == low, 0.1, 0.9) + dealt for low in (0, 1)], -1)
+    value = torch.tensor(gates)[None, :, :, None]
+    net = SimpleNamespace(
+        config=SimpleNamespace(n_heads=2, n_layers=1), cfg=SimpleNamespace(device="cpu"),
+        hook_dict={"blocks.0.attn.hook_gate": 0},
+        run_with_cache=lambda ids, names_filter: (None, {"blocks.0.attn.hook_gate": value}),
+    )  # fmt: skip
+    documents = [Document(at, list(range(13)), 13) for at in range(3)]
+    rows = pd.DataFrame({
+        "document": np.repeat(range(3), 12), "position": np.tile(range(12), 3), "token_id": np.tile(range(12), 3),
+        "cluster": np.tile(mode, 3),
+    }).assign(**changed)  # fmt: skip
+    rows.to_parquet(tmp_path / "labels.parquet")
+    groups = [Group(f"L0H{h}", (Head(0, h),)) for h in range(2)]
+    modes = Modes.of(net, groups, documents, tmp_path / "labels.parquet")
+    assert modes is not None
+    for at, one in enumerate(documents):
+        modes.add(at, gates_of(net, one), np.stack([lost[h] * (1 + at / 10) for h in range(2)]))
+    return modes
+
+
+def test_a_head_that_does_nothing_in_the_modes_in_which_its_gate_is_low(tmp_path: Path) -> None:
+    """Planted: without head 0 nothing is lost in mode 0, where its gate is low; without head 1 all modes lose alike."""
+    mode = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, -1, -1])
+    lost = {0: np.where(mode == 0, 0.0, 0.05), 1: np.full(12, 0.2)}
+    modes = planted_modes(tmp_path, lost)
+    assert modes is not None and modes.low.tolist() == [[[True, False, False], [False, True, False]]]
+    assert "2 of 2 heads have some, 1.0 of 3 on average; 30 of 36 tokens are in a mode" in modes.title()
+    block, contrasts = modes.observed(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
+    found = estimate(block, contrasts).wide(["edit"])[0].set_index("edit")
+    assert found.loc["L0H0", "low"] == 0 and found.loc["L0H0", "other"] == pytest.approx(10 / 7)
+    assert found.loc["L0H0", "own"] == pytest.approx(-10 / 7)
+    # by the gate of head 1, low in mode 1: 10/7 there, (4 · 10/7) / 7 elsewhere
+    assert found.loc["L0H0", "beyond"] == pytest.approx(-10 / 7 - (10 / 7 - 40 / 49))
+    assert found.loc["L0H1", ["low", "other"]].tolist() == pytest.approx([1, 1])
+    assert found.loc["L0H1", "beyond"] == pytest.approx(0, abs=1e-12)
+    assert found.loc["all heads", "own"] == pytest.approx(-5 / 7)  # a head that costs four times as much counts alike
+
+
+@pytest.mark.parametrize("column, value, said", [
+    ("token_id", 3, "document 0 has other tokens"), ("cluster", -1, "none of the 3 documents has a token in a mode"),
+    ("position", 0, "labels a token twice"),
+])  # fmt: skip
+def test_labels_of_other_tokens(tmp_path: Path, column: str, value: int, said: str) -> None:
+    """Refused, in one line."""
+    with pytest.raises(InputError, match=said):
+        planted_modes(tmp_path, {0: np.ones(12), 1: np.ones(12)}, **{column: value})
+
+
+def test_modes_of_a_model_from_features_to_the_table(tmp_path: Path) -> None:
+    """Features, clusters, effects: what the table says of its heads, and labels of another model refused."""
+    for command in (
+        ["features.extract", "stories/pls", "--max-tokens", "1500", "--out", str(tmp_path / "f.parquet")],
+        ["features.cluster", "--features", str(tmp_path / "f.parquet"), "--no-umap",
+         "--out", str(tmp_path / "m.parquet")],
+    ):  # fmt: skip
+        subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
+    how = ["--max-tokens", "1500", "--heads", "L5.*", "--modes", str(tmp_path / "m-labels.parquet")]
+    main(["stories/pls", *how, "--out", str(tmp_path / "e.parquet")])
+    table = pd.read_parquet(tmp_path / "e-modes.parquet").set_index("edit")
+    assert len(table) == 7
+    assert np.isfinite(table.loc["all heads", ["low", "other", "own", "beyond"]].astype(float)).all()
+    said = table.loc["all heads"]
+    assert said["own"] == pytest.approx(said["low"] - said["other"], abs=0.05)  # over the documents that have both
+    with pytest.raises(InputError, match="another checkpoint"):
+        main(["stories/c2", *how, "--out", str(tmp_path / "c.parquet")])
 
 
 def test_a_model_without_gates_is_a_control_of_one_with_gates(tmp_path: Path) -> None:
@@ -158,7 +230,7 @@ def test_gates_by_hand_from_the_rows() -> None:
     halves = Halves.of(model, groups, len(ids))
     assert halves is not None
     for at, (one, found) in enumerate(zip(ids, effects, strict=True)):
-        halves.add(at, model, Document(at, one, len(one)), np.abs(found.delta_loss))
+        halves.add(at, gates_of(model, Document(at, one, len(one))), np.abs(found.delta_loss))
     block, contrasts = halves.observed(pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")}))
     frame, _ = estimate(block, contrasts).wide(["edit"])
     high, low = [], []
