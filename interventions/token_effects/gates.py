@@ -4,14 +4,13 @@
     Modes     tokens of modes in which the gate is low throughout, and of the other modes    (PLS §3.4)
 
 A gate per channel is meaned over the channels. The other gate is that of the head beside it in its layer (the last
-one's is the first): tokens at which every removal costs more are told from those at which this one does.
+one's is the first): tokens at which every removal costs more are told from those at which this one does. Where a layer
+has one head there is none, and no table.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +28,10 @@ from streamscope.probes.tables import read_about
 
 GATE, ALL_HEADS = "attn.hook_gate", "all heads"
 NO_GATE = "no gate that moves within a document"
-NO_MODE = "no gate is low throughout a mode"
+NO_MODE = "its gate is low throughout no mode"
+PART = "of the head's mean |Δ loss|"
+KINDS = ("low", "other", "own", "beyond")
+OF_MODES = Measure(name="mode", unit=PART, resolution=0.01)
 CONSISTENT = 0.9
 """Share of a mode's tokens at which a gate is below its median of the document, from which on it is low in the mode."""
 LABELS = ("document", "position", "token_id", "cluster")
@@ -48,83 +50,44 @@ def gates_of(model: Any, one: Document) -> dict[int, np.ndarray]:
     }
 
 
-def blank(model: Any, groups: Sequence[Group], documents: int) -> dict[str, Any]:
-    """Fields of a `Split` before its first document; none for one head in a layer, and for edits of several heads."""
-    alone = [i for i, group in enumerate(groups) if len(group.heads) == 1]
-    if not alone or model.config.n_heads < 2:
-        return {}
-    heads, shape = tuple(groups[i].heads[0] for i in alone), (len(alone), 2, 2, documents)
-    return {
-        "heads": heads, "edits": tuple(alone), "total": np.zeros(shape), "size": np.zeros(shape),
-        "n_heads": model.config.n_heads,
-    }  # fmt: skip
+def alone(groups: Sequence[Group]) -> tuple[tuple[Head, ...], tuple[int, ...]]:
+    """The heads that are removed by themselves, and by which of the edits."""
+    at = tuple(i for i, group in enumerate(groups) if len(group.heads) == 1)
+    return tuple(groups[i].heads[0] for i in at), at
 
 
-@dataclass(frozen=True)
-class Split(ABC):
-    """|Δ loss| of the removal of single heads at two kinds of tokens, that a gate tells apart: the head's own gate, or
-    that of the head beside it."""
+class Halves:
+    """|Δ loss| of the removal of single heads at tokens where a gate is above its median of the document, and below."""
 
-    heads: tuple[Head, ...]
-    edits: tuple[int, ...]
-    """Which edits remove these heads alone."""
-    total: np.ndarray
-    """Σ |Δ loss| [heads, own or beside, two kinds, documents]."""
-    size: np.ndarray
-    """Tokens, of the same shape."""
-    n_heads: int
-    KINDS: ClassVar[tuple[str, str]]
+    def __init__(self, model: Any, groups: Sequence[Group], documents: int) -> None:
+        self.heads, self.edits = alone(groups)
+        shape = (len(self.heads), 2, 2, documents)
+        self.total, self.size = np.zeros(shape), np.zeros(shape)  # [heads, own or beside, above or below, documents]
+        self.n_heads = model.config.n_heads
 
     def add(self, at: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
-        """Document `at`, whose removals change the loss by `size` [edits, T]; without `gates` it has no tokens."""
+        """Document `at`, whose removals change the loss by `size` [edits, T]; without `gates` it has no halves."""
         for i, (head, edit) in enumerate(zip(self.heads, self.edits, strict=True)):
             for k, which in enumerate((head.head, (head.head + 1) % self.n_heads) if gates else ()):
-                for j, kind in enumerate(self.kinds(gates[head.layer][:, which], head.layer, which, at)):
-                    self.total[i, k, j, at], self.size[i, k, j, at] = size[edit][kind].sum(), kind.sum()
+                gate = gates[head.layer][:, which]
+                for j, half in enumerate((gate > np.median(gate), gate < np.median(gate))):
+                    self.total[i, k, j, at], self.size[i, k, j, at] = size[edit][half].sum(), half.sum()
 
-    @abstractmethod
-    def kinds(self, gate: np.ndarray, layer: int, head: int, at: int) -> tuple[np.ndarray, np.ndarray]:
-        """Which tokens of document `at` are of the first kind, and of the second, by the gate [T] of a head."""
-
-    @abstractmethod
-    def observed(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
-        """Cells and contrasts, of every head and of all."""
-
-    @abstractmethod
     def title(self) -> str:
         """Of the table."""
-
-    def cells(self, names: Sequence[str]) -> pd.DataFrame:
-        """Those of `total`, in its order."""
-        kinds = [(name, gate, kind) for name in names for gate in ("own", "beside") for kind in self.KINDS]
-        return pd.DataFrame(kinds, columns=["edit", "gate", "kind"])
-
-
-class Halves(Split):
-    """Tokens where a gate is above its median of the document, and where it is below."""
-
-    KINDS: ClassVar = ("above", "below")
-
-    @classmethod
-    def of(cls, model: Any, groups: Sequence[Group], documents: int) -> "Halves | None":
-        """None for one head in a layer, and for edits of several heads alone."""
-        fields = blank(model, groups, documents)
-        return cls(**fields) if fields else None
-
-    def kinds(self, gate: np.ndarray, layer: int, head: int, at: int) -> tuple[np.ndarray, np.ndarray]:
-        return gate > np.median(gate), gate < np.median(gate)
-
-    def title(self) -> str:
         return "|Δ loss| where the gate is open beside where it is closed"
 
     def observed(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
-        """Contrasts: own, by the head's own gate, above minus below; beyond, that minus the same by the gate beside it;
-        of every head and of the mean over heads."""
+        """Cells: heads × gates × halves; units: documents. Contrasts: own, by the head's own gate, above minus below;
+        beyond, that minus the same by the gate beside it; of every head and of the mean over heads."""
         names, n = [head.label for head in self.heads], len(self.heads)
+        cells = pd.DataFrame(
+            [(name, gate, half) for name in names for gate in ("own", "beside") for half in ("above", "below")],
+            columns=["edit", "gate", "half"],
+        )
         kept, why = self.size.any((0, 1, 2)), ""  # a document of one token has no halves
         if not kept.any():
             kept, why = ~kept, NO_GATE
-        cells = self.cells(names)
         size, total = (x[..., kept].reshape(len(cells), -1) for x in (self.size, self.total))
         block = Observations(
             measure=Measure(name="gate", unit="nats/token", resolution=SMALLEST["loss"]), cells=cells,
@@ -141,82 +104,109 @@ class Halves(Split):
         return block, contrasts
 
 
-@dataclass(frozen=True)
-class Modes(Split):
-    """Tokens of the modes in which a gate is low throughout, and tokens of the other modes."""
+class Modes:
+    """|Δ loss| of the removal of single heads in the modes in which a gate is low throughout, and in the other modes.
 
-    cluster: tuple[np.ndarray, ...]
-    """Mode of every position [T] of each document, −1 for none."""
-    low: np.ndarray
-    """Whether the gate of a head is low throughout a mode [layers, heads, modes]."""
-    KINDS: ClassVar = ("low", "other")
+    In parts of each head's mean over tokens in modes, so that of all heads no kind has more of the strong ones. Of a
+    head whose gate is low throughout no mode there is nothing to compare.
 
-    @classmethod
-    def of(cls, model: Any, groups: Sequence[Group], chosen: Sequence[Document], path: Path) -> "Modes | None":
-        """With the modes at `path`, None as `Halves.of`; every document is read once more, for its gates alone.
+    Raises `InputError` for labels of another model or of other tokens, and where no position has a mode.
+    """
 
-        Raises `InputError` for labels of another model or of other tokens, and where no position has a mode.
-        """
-        cluster = read_modes(path, model, chosen)
-        n = 1 + max(int(mode.max(initial=-1)) for mode in cluster)
+    def __init__(self, model: Any, groups: Sequence[Group], chosen: Sequence[Document], path: Path) -> None:
+        self.heads, self.edits = alone(groups)
+        self.cluster = read_modes(path, model, chosen)
+        n = 1 + max(int(mode.max(initial=-1)) for mode in self.cluster)
         if not n:
             raise InputError(f"--modes {path}: none of the {len(chosen)} documents has a token in a mode")
         below, tokens = np.zeros((model.config.n_layers, model.config.n_heads, n)), np.zeros(n)
-        for one, mode in zip(chosen, cluster, strict=True):
+        for one, mode in zip(chosen, self.cluster, strict=True):  # every document once more, for its gates alone
             held = mode >= 0
             tokens += np.bincount(mode[held], minlength=n)
             for layer, gate in gates_of(model, one).items():
                 for head, under in enumerate((gate < np.median(gate, 0)).T):
                     below[layer, head] += np.bincount(mode[held & under], minlength=n)
         low = (below >= CONSISTENT * tokens) & (tokens > 0)
-        fields = blank(model, groups, len(chosen))
-        return cls(**fields, cluster=cluster, low=low) if fields else None
+        beside = [(head.layer, (head.head + 1) % model.config.n_heads) for head in self.heads]
+        self.own = np.array([low[head.layer, head.head] for head in self.heads])  # [heads, modes]
+        self.beside = np.array([low[at] for at in beside])
+        self.found: list[tuple[int, int, int, np.ndarray]] = []  # document, mode, tokens, Σ |Δ loss| [heads]
 
-    def kinds(self, gate: np.ndarray, layer: int, head: int, at: int) -> tuple[np.ndarray, np.ndarray]:
-        mode, low = self.cluster[at], self.low[layer, head]
-        if not low.any():  # of such a head there is nothing to compare
-            return (np.zeros(len(mode), bool),) * 2
-        return (mode >= 0) & low[mode], (mode >= 0) & ~low[mode]
+    def add(self, at: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
+        """Document `at`, whose removals change the loss by `size` [edits, T]; of `gates` all is known before."""
+        for mode in np.unique(self.cluster[at]):
+            if mode >= 0 and gates:
+                inside = self.cluster[at] == mode
+                self.found.append((at, int(mode), int(inside.sum()), size[list(self.edits)][:, inside].sum(1)))
 
     def title(self) -> str:
-        some = sum(bool(self.low[head.layer, head.head].any()) for head in self.heads)
-        modes, n = int(sum(self.low[head.layer, head.head].sum() for head in self.heads)), self.low.shape[-1]
-        held, all_of = sum(int((mode >= 0).sum()) for mode in self.cluster), sum(map(len, self.cluster))
+        """Of the table: how many heads have such modes, and how many tokens are in a mode."""
+        held, tokens = sum(int((mode >= 0).sum()) for mode in self.cluster), sum(map(len, self.cluster))
         return (
-            f"|Δ loss| in modes where the gate is low at {CONSISTENT:.0%} of the tokens beside the others: {some} of "
-            f"{len(self.heads)} heads have some, {modes / len(self.heads):.1f} of {n} on average; {held:,} of "
-            f"{all_of:,} tokens are in a mode"
+            f"|Δ loss| in modes where the gate is low at {CONSISTENT:.0%} of the tokens beside the others: "
+            f"{int(self.own.any(1).sum())} of {len(self.own)} heads have some, {self.own.sum(1).mean():.1f} of "
+            f"{self.own.shape[1]} on average; {held:,} of {tokens:,} tokens are in a mode"
         )
 
     def observed(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
-        """In parts of each head's mean over tokens in modes, so that of all heads no kind has more of the strong ones.
+        """Cells: heads × low, other, own = low − other, beyond = own − the same by the gate beside; units: a document's
+        tokens in one mode, clustered by the document and by the mode, for both are drawn.
 
-        Contrasts: low and other, as they are; own, low minus other by the head's own gate; beyond, that minus the same
-        by the gate beside it; of every head, and of all heads' tokens together.
+        A unit is in low modes or in others, so that cells have what moves an estimate D in linear order, the mean over
+        units of D + Σ_k ± (total_k − mean_k · tokens_k) / (share_k · tokens), k its two or four kinds of tokens.
         """
-        with np.errstate(invalid="ignore", divide="ignore"):  # a head without such a mode has no tokens
-            mean = self.total.sum((2, 3), keepdims=True) / self.size.sum((2, 3), keepdims=True)
-            part = np.where(self.size > 0, self.total / mean, 0.0)
         names = [ALL_HEADS, *(head.label for head in self.heads)]
-        cells = self.cells(names)
-        total, size = (np.concatenate([x.sum(0, keepdims=True), x]).reshape(len(cells), -1) for x in (part, self.size))
-        block = Observations(
-            measure=Measure(name="mode", unit=PART, resolution=0.01), cells=cells, units=units,
-            total=np.where(size > 0, total, np.nan), size=size,
-        )  # fmt: skip
-        contrasts = []
+        cells = pd.DataFrame([(name, kind) for name in names for kind in KINDS], columns=["edit", "kind"])
+        if not self.found:
+            where = units.reset_index(drop=True)
+            total = np.full((len(cells), len(where)), np.nan)
+            block = Observations(measure=OF_MODES, cells=cells, units=where, total=total, size=1.0)
+            return block, [one for i, name in enumerate(names) for one in _contrasts(4 * i, name, NO_GATE, NO_GATE)]
+        at, mode, tokens = (np.array(column) for column in list(zip(*self.found, strict=True))[:3])
+        lost = np.array([one[3] for one in self.found]).T  # [heads, units]
+        part = lost / np.maximum(lost.sum(1, keepdims=True) / tokens.sum(), np.finfo(float).tiny)
+        rows, contrasts = [], []
         for i, name in enumerate(names):
-            labels, at = {"edit": name}, 4 * i
-            why = "" if size[at : at + 2].any() else NO_MODE
-            own = {at: 1.0, at + 1: -1.0}
-            contrasts += [
-                Contrast(quantity="low", weights={at: 1.0}, labels=labels, null=None, missing=why),
-                Contrast(quantity="other", weights={at + 1: 1.0}, labels=labels, null=None, missing=why),
-                Contrast(quantity="own", weights=own, labels=labels, missing=why),
-                Contrast(quantity="beyond", weights={**own, at + 2: -1.0, at + 3: 1.0}, labels=labels,
-                         missing=why or ("" if size[at + 2 : at + 4].any() else NO_MODE)),
-            ]  # fmt: skip
-        return block, contrasts
+            some = slice(None) if not i else slice(i - 1, i)
+            own, beside = (apart(part[some], tokens, flags[some][:, mode]) for flags in (self.own, self.beside))
+            missing = [np.full(len(tokens), np.nan)] * 2
+            low, other = own or missing
+            low_beside, other_beside = beside or missing
+            rows += [low, other, low - other, low - other - (low_beside - other_beside)]
+            why = "" if own else NO_MODE
+            contrasts += _contrasts(4 * i, name, why, why or ("" if beside else NO_MODE))
+        documents, n = units["unit"].to_numpy()[at], len(tokens)
+        where = pd.DataFrame({
+            "unit": [f"{document}, mode {k}" for document, k in zip(documents, mode, strict=True)],
+            "cluster": list(zip(units["cluster"].to_numpy()[at].tolist(), mode.tolist(), strict=True)),
+        })  # fmt: skip
+        size = np.broadcast_to(tokens.astype(float), (len(rows), n))
+        return Observations(measure=OF_MODES, cells=cells, units=where, total=np.array(rows), size=size), contrasts
+
+
+def apart(part: np.ndarray, tokens: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """What moves the mean of `part` [heads, units] per token in low modes and in the others, in linear order [units];
+    None where no head has a mode of both kinds."""
+    told = low.any(1) & ~low.all(1)
+    if not told.any():
+        return None
+    part, low = part[told], low[told]
+    found = []
+    for kind in (low, ~low):
+        total, n = (part * kind).sum(0), (tokens * kind).sum(0)
+        mean = total.sum() / n.sum()
+        found.append(mean * tokens + (total - mean * n) * tokens.sum() / n.sum())
+    return found[0], found[1]
+
+
+def _contrasts(at: int, name: str, why: str, beyond: str) -> list[Contrast]:
+    labels = {"edit": name}
+    return [
+        Contrast(quantity="low", weights={at: 1.0}, labels=labels, null=None, missing=why),
+        Contrast(quantity="other", weights={at + 1: 1.0}, labels=labels, null=None, missing=why),
+        Contrast(quantity="own", weights={at + 2: 1.0}, labels=labels, missing=why),
+        Contrast(quantity="beyond", weights={at + 3: 1.0}, labels=labels, missing=beyond),
+    ]
 
 
 def read_modes(path: Path, model: Any, chosen: Sequence[Document]) -> tuple[np.ndarray, ...]:
@@ -244,7 +234,6 @@ def read_modes(path: Path, model: Any, chosen: Sequence[Document]) -> tuple[np.n
     return tuple(modes)
 
 
-PART = "of the head's mean |Δ loss|"
 GATES = (
     key("edit", "edit", "the head that is removed; all heads: the mean over those that are removed alone"),
     *quantity("own", "by its gate", "nats/token", "|Δ loss| above the median of its own gate − below", sd="documents"),
@@ -256,10 +245,11 @@ MODES = (
     key("edit", "edit", "the head that is removed; all heads: tokens of all that are removed alone"),
     *described("low", "low modes", PART, "|Δ loss| in modes where the gate is low throughout", format=".3f"),
     *described("other", "other modes", PART, "|Δ loss| in all other modes", format=".3f"),
-    *quantity("own", "low − other", PART, "in modes where its own gate is low − in others", sd="documents"),
+    *quantity("own", "low − other", PART, "in modes where its own gate is low − in others",
+              sd="documents, in linear order"),
     *quantity("beyond", "beyond a gate beside", PART, "the same − by the modes of the next head of its layer",
-              sd="documents"),
-    *counts("documents, or windows of them", "documents"),
+              sd="documents, in linear order"),
+    *counts("modes of documents", "documents or modes, the fewer"),
 )  # fmt: skip
 SPLITS = {"gate": ("gates", GATES), "mode": ("modes", MODES)}
 """Block -> table and its columns."""

@@ -12,7 +12,7 @@ from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.observe.answers import ticks
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.token_effects import TokenEffects
-from streamscope.interventions.token_effects.gates import SPLITS, Halves, Modes, Split, gates_of
+from streamscope.interventions.token_effects.gates import SPLITS, Halves, Modes, gates_of
 from streamscope.interventions.token_effects.sweep import Effects, token_effects
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
@@ -35,10 +35,13 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
     if not chosen:
         raise InputError("no document of the data has a token to predict; give another --data")
     sums = np.zeros((4, len(groups), len(chosen)))
-    splits: dict[str, Split | None] = {"gate": Halves.of(model, groups, len(chosen))}
-    if how.modes is not None:
-        splits["mode"] = Modes.of(model, groups, chosen, how.modes)
-    split = {name: one for name, one in splits.items() if one is not None}
+    split: dict[str, Halves | Modes] = {}
+    if model.config.n_heads > 1 and any(len(group.heads) == 1 for group in groups):
+        split["gate"] = Halves(model, groups, len(chosen))
+        if how.modes is not None:
+            split["mode"] = Modes(model, groups, chosen, how.modes)
+    elif how.modes is not None:
+        raise InputError("--modes asks of heads that are removed alone, beside others of their layer; give --heads")
     names = [group.name for group in groups]
     windows = WINDOW if isinstance(opened.shards, WindowedShards) else ()
     rows = LongTable.of(
@@ -110,7 +113,7 @@ def cell_of(group: Group) -> dict[str, Any]:
 
 def _tables(
     model: Any, groups: Sequence[Group], scale: float, chosen: Sequence[Document], sums: np.ndarray,
-    splits: Collection[Split], progress: Progress, windows: bool = False,
+    splits: Collection[Halves | Modes], progress: Progress, windows: bool = False,
 ) -> Iterator[pd.DataFrame]:  # fmt: skip
     """The rows of the documents, some at a time; `sums` [4, edits, documents] gets Σ Δ and Σ |Δ| of each, `splits`
     the same by gate. Of `windows` the rows say which."""

@@ -17,7 +17,7 @@ from streamscope.interventions.edits import add_direction, scale_heads
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.interventions.selection import Group
 from streamscope.interventions.token_effects import TokenEffects, main
-from streamscope.interventions.token_effects.gates import Halves, Modes, gates_of
+from streamscope.interventions.token_effects.gates import Halves, Modes, apart, gates_of
 from streamscope.interventions.token_effects.sweep import token_effects
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
@@ -116,8 +116,8 @@ def test_a_gate_that_says_where_its_head_matters_and_one_that_does_not() -> None
         run_with_cache=lambda ids, names_filter: (None, {"blocks.0.attn.hook_gate": value}),
     )  # fmt: skip
     groups = [Group("L0H0", (Head(0, 0),)), Group("two", (Head(0, 0), Head(0, 1))), Group("L0H1", (Head(0, 1),))]
-    halves = Halves.of(net, groups, 3)
-    assert halves is not None and halves.edits == (0, 2)
+    halves = Halves(net, groups, 3)
+    assert halves.edits == (0, 2)
     for at in range(3):
         lost = gates[0] * (1 + at / 10)
         halves.add(at, gates_of(net, Document(at, list(range(21)), 21)), np.stack([lost, lost, lost]))
@@ -130,10 +130,9 @@ def test_a_gate_that_says_where_its_head_matters_and_one_that_does_not() -> None
     assert found.loc["L0H0", "beyond"] == pytest.approx(own - other) == -found.loc["L0H1", "beyond"]
     assert found.loc["all heads", "own"] == pytest.approx((own + other) / 2)
     assert found.loc["all heads", "beyond"] == pytest.approx(0, abs=1e-12)
-    assert Halves.of(net, groups[1:2], 3) is None
 
 
-def planted_modes(tmp_path: Path, lost: dict[int, np.ndarray], **changed: object) -> Modes | None:
+def planted_modes(tmp_path: Path, lost: dict[int, np.ndarray], **changed: object) -> Modes:
     """Of two heads, whose gates are low in modes 0 and 1, with `lost` [12] per head; two tokens have no mode."""
     mode = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, -1, -1])
     dealt = np.array([9, 0, 1, 0, 9, 5, 1, 8, 2, 7, 6, 3]) / 1000  # in no other mode all are below the median
@@ -151,8 +150,7 @@ def planted_modes(tmp_path: Path, lost: dict[int, np.ndarray], **changed: object
     }).assign(**changed)  # fmt: skip
     rows.to_parquet(tmp_path / "labels.parquet")
     groups = [Group(f"L0H{h}", (Head(0, h),)) for h in range(2)]
-    modes = Modes.of(net, groups, documents, tmp_path / "labels.parquet")
-    assert modes is not None
+    modes = Modes(net, groups, documents, tmp_path / "labels.parquet")
     for at, one in enumerate(documents):
         modes.add(at, gates_of(net, one), np.stack([lost[h] * (1 + at / 10) for h in range(2)]))
     return modes
@@ -163,7 +161,8 @@ def test_a_head_that_does_nothing_in_the_modes_in_which_its_gate_is_low(tmp_path
     mode = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, -1, -1])
     lost = {0: np.where(mode == 0, 0.0, 0.05), 1: np.full(12, 0.2)}
     modes = planted_modes(tmp_path, lost)
-    assert modes is not None and modes.low.tolist() == [[[True, False, False], [False, True, False]]]
+    assert modes.own.tolist() == [[True, False, False], [False, True, False]]
+    assert modes.beside.tolist() == modes.own[::-1].tolist()
     assert "2 of 2 heads have some, 1.0 of 3 on average; 30 of 36 tokens are in a mode" in modes.title()
     block, contrasts = modes.observed(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
     found = estimate(block, contrasts).wide(["edit"])[0].set_index("edit")
@@ -174,6 +173,28 @@ def test_a_head_that_does_nothing_in_the_modes_in_which_its_gate_is_low(tmp_path
     assert found.loc["L0H1", ["low", "other"]].tolist() == pytest.approx([1, 1])
     assert found.loc["L0H1", "beyond"] == pytest.approx(0, abs=1e-12)
     assert found.loc["all heads", "own"] == pytest.approx(-5 / 7)  # a head that costs four times as much counts alike
+
+
+def test_what_a_unit_moves_is_what_leaving_it_out_moves() -> None:
+    """low − other of three heads of whom one has no low mode: the mean, and each unit's part of it, by leaving it out."""
+    rng = np.random.default_rng(0)
+    part, tokens, low = rng.random((3, 9)), rng.integers(1, 5, 9), rng.random((3, 9)) < 0.5
+    part, low[1] = part * tokens, False
+
+    def mean(kept: np.ndarray, kind: np.ndarray) -> float:
+        some = kind[[0, 2]][:, kept]
+        return float((part[[0, 2]][:, kept] * some).sum() / (tokens[kept] * some).sum())
+
+    found = apart(part, tokens, low)
+    assert found is not None and apart(part[1:2], tokens, low[1:2]) is None
+    every = np.arange(9)
+    for moved, kind in zip(found, (low, ~low), strict=True):
+        whole, n = mean(every, kind), tokens * kind[[0, 2]]
+        assert moved.sum() / tokens.sum() == pytest.approx(whole)
+        for u in every:
+            left, out = n.sum(), whole - mean(every[every != u], kind)
+            influence = (moved[u] - whole * tokens[u]) / tokens.sum()
+            assert influence * left / (left - n[:, u].sum()) == pytest.approx(out)
 
 
 @pytest.mark.parametrize("column, value, said", [
@@ -227,8 +248,7 @@ def test_gates_by_hand_from_the_rows() -> None:
     ids = [rng.integers(0, 256, size=n).tolist() for n in (12, 9, 2, 17)]
     groups = [Group(f"L1H{h}", (Head(1, h),)) for h in range(2)]
     effects = token_effects(model, ids, [scale_heads(group.heads, 0.0) for group in groups])
-    halves = Halves.of(model, groups, len(ids))
-    assert halves is not None
+    halves = Halves(model, groups, len(ids))
     for at, (one, found) in enumerate(zip(ids, effects, strict=True)):
         halves.add(at, gates_of(model, Document(at, one, len(one))), np.abs(found.delta_loss))
     block, contrasts = halves.observed(pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")}))
