@@ -176,7 +176,7 @@ def test_a_head_that_does_nothing_in_the_modes_in_which_its_gate_is_low(tmp_path
 
 
 def test_what_a_unit_moves_is_what_leaving_it_out_moves() -> None:
-    """low − other of three heads of whom one has no low mode: the mean, and each unit's part of it, by leaving it out."""
+    """Three heads, one of them without a low mode: the means, and what each unit moves, by leaving it out."""
     rng = np.random.default_rng(0)
     part, tokens, low = rng.random((3, 9)), rng.integers(1, 5, 9), rng.random((3, 9)) < 0.5
     part, low[1] = part * tokens, False

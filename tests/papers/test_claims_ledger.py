@@ -225,7 +225,9 @@ def test_every_table_that_a_command_reads_is_made_by_a_command() -> None:
     for (module, arguments), where in used.items():
         for name in re.findall(r"\S+\.parquet", re.sub(r"--out \S+", "", arguments)):
             reads += 1
-            assert name.replace("-raw.parquet", ".parquet") in made, f"{where}: {module}: nothing here makes {name}"
+            assert re.sub("-(raw|labels).parquet", ".parquet", name) in made, (
+                f"{where}: {module}: nothing here makes {name}"
+            )
         for name in re.findall(r"--data (\S+)", arguments):
             assert name.startswith(("data/", "stories")), f"{where}: {module}: {name} is no text of the project"
     assert reads >= 2

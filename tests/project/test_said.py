@@ -571,26 +571,32 @@ def test_claims_about_one_model() -> None:
     assert n.sum() == len(mine)
     assert set(mine.loc[mine["verdict"] == "holds", "id"]) == {
         "pls-s54-features-predict", "pls-s23-same-token-different", "pls-s42-two-kinds", "pls-c5-depth-0",
-        "pls-c5-depth-1-2", "pls-c5-depth-6", "dst-s26-gates-reveal",
+        "pls-c5-depth-1-2", "pls-c5-depth-6", "dst-s26-gates-reveal", "pls-s34-gates-low-less",
     }  # fmt: skip
-    assert set(mine.loc[mine["verdict"] == "opposite", "id"]) == {"hdpl-s41-bottleneck", "pls-c5-catch-all"}
+    assert set(mine.loc[mine["verdict"] == "opposite", "id"]) == {
+        "hdpl-s41-bottleneck",
+        "pls-c5-catch-all",
+        "pls-s34-gates-low",
+    }
     of_c2 = table("bundled_claims/needed_context-c2-pairs")
     assert (of_c2.loc[of_c2["window"].eq(6) & of_c2["other"].eq("6"), "beyond_low"] > 0).all()
     assert "negligible" not in set(n.index)
     said = (
         f"of {len(mine)} rows {COUNT[n['holds']]} hold (features of `pls` predict which tokens lean on its first "
-        "entity head, one token lies in several clusters of them, gates of `pls` say at which tokens a head is at "
-        f"work, and in {COUNT[n['holds'] - 3]} what settles early needs less of the text, in `c2` too), "
+        "entity head, one token lies in several clusters of them, gates of `pls` say at which tokens and in which "
+        f"clusters a head does less, and in {COUNT[n['holds'] - 4]} what settles early needs less of the text, in `c2` "
+        "too), "
         f"{COUNT[n['opposite']]} are opposite (HDPL's latents are no bottleneck "
-        "by the paper's own bound, the largest cluster of `pls` is no catch-all), "
+        "by the paper's own bound, the largest cluster of `pls` is no catch-all, and where a head's gate is low "
+        "throughout a cluster it is not inactive), "
         f"{n['not resolved']} are not resolved, {n['other value']} "
         f"have another value, {n['phenomenon absent']} are absent, {n['cannot do the task']} are of tasks that the "
         "models"
     )
     says(SHELF, said)
     says(SHELF, f"Every claim of the papers, some {100 * round(len(rows) / 100)}, stands in a ledger")
-    left = (rows["verdict"] == "not measured yet").sum()
-    says(SHELF, f"{COUNT[left].capitalize()} is not measured yet, and says by what it will be")
+    assert "not measured yet" not in set(rows["verdict"])
+    says(SHELF, "None is left unmeasured that could be measured here")
 
 
 def test_what_bundled_pls_needs_and_its_clusters() -> None:
@@ -675,6 +681,19 @@ def test_what_gates_and_streams_of_one_model_say() -> None:
         f"{every['n']} documents)",
         f"by {bare(every['beyond'])} more {ends} than by the gate",
         f"told from 0 in {told.sum()} of {len(heads)} after correction, on the other side in none",
+    )
+    modes = table("bundled_claims/token_effects-modes").set_index("edit")
+    every, heads = modes.loc["all heads"], modes.drop(index="all heads")
+    told = heads["beyond_p_holm"] < 0.05
+    assert (heads.loc[told, "beyond"] < 0).all() and (heads["low"] > 0.1).all() and heads["low"].notna().all()
+    says(
+        page,
+        f"by {bare(every['low'], 2)} ({bare(every['low_low'], 2)} to {bare(every['low_high'], 2)}) of what it does",
+        f"in the others by {every['other']:.2f}",
+        f"of single heads {bare(heads['low'].min(), 2)} to {bare(heads['low'].max(), 2)}",
+        f"by {bare(-every['own'], 2)} ({bare(-every['own_high'], 2)} to {bare(-every['own_low'], 2)})",
+        f"by {bare(-every['beyond'], 2)} more ({bare(-every['beyond_high'], 2)} to {bare(-every['beyond_low'], 2)})",
+        f"told from 0 in {told.sum()} of {len(heads)} after correction, on the other side in none. Documents",
     )
     at = {run: table(f"bundled_claims/linear-{run}").set_index("hook") for run in ("lfa", "std-t", "std-t-rope")}
     share = {run: 100 * frame["accuracy"] for run, frame in at.items()}
