@@ -57,6 +57,9 @@ class Order(NamedTuple):
     less: str
     where: str
     smallest: float | None = None
+    quote: str = ""
+    task: str = ""
+    """The quantity in nats that must lie above 0 in both."""
 
 
 class Bound(NamedTuple):

@@ -130,19 +130,20 @@ def judged(mixing: pd.DataFrame, factors: pd.DataFrame) -> pd.DataFrame:
     return mixing.drop(columns=old).merge(counts.reset_index(), on=[*ARM, "seed"], how="left", validate="1:1")
 
 
-def stream_cosines(run: Run, contrasts: Sequence[tuple[str, str]] = CONTRASTS, draws: int = 20) -> dict[str, float]:
-    """Mean over contrasts, layers and pairs of streams of cos(r_s, r_s'), also for shuffled labels (SPEC §1.6)."""
-
-    model = load(run.folder, device="cpu")
-    tokenizer = check_tokenizer(model)
-    tables = []
+def layer_cosines(model: Any, contrasts: Sequence[tuple[str, str]] = CONTRASTS, draws: int = 20) -> pd.DataFrame:
+    """stream_cosine, the mean over contrasts and pairs of streams of cos(r_s, r_s'), and shuffled_cosine, the same for
+    shuffled labels (SPEC §1.6); one row per layer."""
+    tokenizer, tables = check_tokenizer(model), []
     for names in contrasts:
         rows = [encode(s, tokenizer, model.cfg.n_ctx).tokens for s in contrast(*names)]
         a, b = (stream_states(model, tokens, "mean") for tokens in rows)
-        tables.append(find(a, b, draws=draws).streams)
-    return {
-        name: float(np.mean([table[name].mean() for table in tables])) for name in ("stream_cosine", "shuffled_cosine")
-    }
+        tables.append(find(a, b, draws=draws).streams.set_index("layer")[["stream_cosine", "shuffled_cosine"]])
+    return sum(tables[1:], tables[0]) / len(tables)
+
+
+def stream_cosines(run: Run) -> dict[str, float]:
+    """`layer_cosines` of a run, means over its layers."""
+    return {str(name): float(mean) for name, mean in layer_cosines(load(run.folder, device="cpu")).mean().items()}
 
 
 def topology(run: Run) -> str:

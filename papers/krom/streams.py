@@ -121,31 +121,16 @@ def gained(model: Any, opened: Any, progress: Any) -> "pd.Series":
     return frame.set_index(frame["module"].map(lambda number: names[number]))["delta"]
 
 
-def cosines(model: Any, draws: int = 20) -> "pd.DataFrame":
-    """stream_cosine and shuffled_cosine of every layer, means over the contrasts of `papers.krom.mixing`."""
-    from streamscope.papers.krom.mixing import CONTRASTS
-    from streamscope.probes.directions.measure import find
-    from streamscope.probes.prompts.alignment import check_tokenizer
-    from streamscope.probes.prompts.sets import contrast, encode
-    from streamscope.probes.stream_states import stream_states
-
-    tokenizer, parts = check_tokenizer(model), []
-    for names in CONTRASTS:
-        rows = [encode(s, tokenizer, model.cfg.n_ctx).tokens for s in contrast(*names)]
-        a, b = (stream_states(model, tokens, "mean") for tokens in rows)
-        parts.append(find(a, b, draws=draws).streams.set_index("layer")[["stream_cosine", "shuffled_cosine"]])
-    return sum(parts[1:], parts[0]) / len(parts)
-
-
 def measure_run(
     run: "Run", model: Any, opened: Any, steps: Sequence[int], progress: Any
 ) -> dict[str, tuple[float, str]]:
     """Every quantity of a run, and why it is undefined."""
+    from streamscope.papers.krom.mixing import layer_cosines
     from streamscope.probes.contraction import Contraction
 
     before, after = (alphas(f"{run.folder}@{step}") for step in steps)
     extra, gain = added(run, model), gained(model, opened, progress("H_res → I"))
-    by_layer = cosines(model)
+    by_layer = layer_cosines(model)
     spread = Contraction().measure(model, opened, progress=progress("spread")).table("modules").frame
     signs = float(((before > 0) == (after.reindex(before.index) > 0)).mean()) if len(before) else float("nan")
     return {

@@ -5,63 +5,49 @@ a training seed. What an order is about must be there: where it needs a task, bo
 over their seeds.
 """
 
-from typing import NamedTuple
-
 import pandas as pd
 
+from streamscope.papers.comparison.printed import Order, smallest
 from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of
 from streamscope.papers.comparison.verdicts import CANNOT, pairs_row, with_verdicts
 
 GATED = "attention.gate=gate"
 
 
-class Order(NamedTuple):
-    """A claim that `more` has more of a quantity of the scorecard than `less`."""
-
-    quantity: str
-    more: str
-    less: str
-    where: str
-    quote: str
-    smallest: float
-    """The smallest effect of interest, ours, in the unit of the quantity."""
-    task: str = ""
-    """The quantity in nats that must lie above 0 in both."""
-
-
 COMPENSATE, SPECIALIZED, LOSS, CASES = 0.1, 0.05, 0.001, 0.05
 """LOSS is of one head, which is worth some hundredths of a nat at most: .01, as of whole models, would be all of it."""
 ORDERS = (
     Order(
-        "specialization", "dst-ind", "dst-dense", "DST §5.4",
-        "modest architectural constraints can encourage specialized computational patterns", SPECIALIZED,
+        "specialization", "dst-ind", "dst-dense", "DST §5.4", SPECIALIZED,
+        "modest architectural constraints can encourage specialized computational patterns",
     ),
     Order(
-        "top1.keys", "dst-ind", "dst-dense", "DST §4.5, Fig. 5",
-        "Independent-Dense shows stronger differentiation between heads", CASES, "copying",
+        "top1.keys", "dst-ind", "dst-dense", "DST §4.5, Fig. 5", CASES,
+        "Independent-Dense shows stronger differentiation between heads", "copying",
     ),
     Order(
-        "hydra", "dst-dense", "dst-ind", "DST §4.5, §6.2",
-        "distributed computation provides robustness through redundancy", COMPENSATE, "capitalization",
+        "hydra", "dst-dense", "dst-ind", "DST §4.5, §6.2", COMPENSATE,
+        "distributed computation provides robustness through redundancy", "capitalization",
     ),
     Order(
-        "hydra", "dst-kron", "dst-ind", "DST §4.3, §5.1",
-        "The learned routing weights allow complementary heads to compensate", COMPENSATE, "capitalization",
+        "hydra", "dst-kron", "dst-ind", "DST §4.3, §5.1", COMPENSATE,
+        "The learned routing weights allow complementary heads to compensate", "capitalization",
     ),
     Order(
-        "specialization", "pls", "c2", "PLS §6.1", "creates conditions where specialization emerges naturally",
-        SPECIALIZED,
+        "specialization", "pls", "c2", "PLS §6.1", SPECIALIZED,
+        "creates conditions where specialization emerges naturally",
     ),
     Order(
-        "specialization", f"dst-kron+{GATED}", "dst-kron", "PLS §3.4",
-        "regularizes attention toward discrete, interpretable patterns", SPECIALIZED,
+        "specialization", f"dst-kron+{GATED}", "dst-kron", "PLS §3.4", SPECIALIZED,
+        "regularizes attention toward discrete, interpretable patterns",
     ),
     Order(
-        "heads.mean", "pls", "c2", "PLS §6.2",
-        "the control model's entangled routing may provide robustness through redundancy", LOSS,
+        "heads.mean", "pls", "c2", "PLS §6.2", LOSS,
+        "the control model's entangled routing may provide robustness through redundancy",
     ),
     Order(
-        "hydra", "c2", "pls", "PLS §4.2", "This deferred computation pattern enables the Hydra effect", COMPENSATE,
+        "hydra", "c2", "pls", "PLS §4.2", COMPENSATE,
+        "This deferred computation pattern enables the Hydra effect",
         "capitalization",
     ),
 )  # fmt: skip
@@ -79,7 +65,7 @@ def judged(quantities: pd.DataFrame) -> pd.DataFrame:
             instead[len(rows)] = f"{CANNOT}: {one.task} of {' and of '.join(lack)} is not shown above 0"
         row = {
             "claim": f"{one.more} > {one.less}", "quantity": one.quantity, "where": one.where, "paper": NAN,
-            "printed": one.quote, "smallest": one.smallest,
+            "printed": one.quote, "smallest": smallest(one, quantities),
         }  # fmt: skip
         rows.append(pairs_row(row, paired(quantities, one.quantity, one.more, one.less)))
     return with_verdicts(rows, instead) if rows else pd.DataFrame()
