@@ -110,6 +110,7 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
         tables["alike"] = (alike.alike(every), alike.UNITS)
         tables["alike-claims"] = (alike.claims(every), alike.CLAIM_UNITS)
         tables["variants"] = (variants.claims(every), variants.CLAIM_UNITS)
+        tables["differences"] = (variants.differences(every), variants.CLAIM_UNITS)
     write_page(
         lambda files: page(found, files), {k: v for k, (v, _) in tables.items()},
         {k: u for k, (_, u) in tables.items()}, found.about, folder, figure(found), "svg", html, found.runs,

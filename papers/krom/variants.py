@@ -41,6 +41,7 @@ UNITS = {
     "shuffled_cosine": "as stream_cosine, labels shuffled",
 }
 CLAIM_UNITS = dict.fromkeys(("difference", "ci_low", "ci_high", "smallest", "paper"), "unit of the quantity")
+WORDS = {"holds": "more", "opposite": "less"}
 DISTANCES = ("distance_static", "distance_dynamic", "distance_decay")
 
 
@@ -84,23 +85,44 @@ def pairs(found: pd.DataFrame) -> list[tuple[Any, Any]]:
 
 
 def claims(found: pd.DataFrame) -> pd.DataFrame:
-    """A row per pair and quantity: does the arm have more than its counterpart? One correction over all rows.
+    """A row per quantity of eight streams: does the arm have more than its counterpart? One correction over the rows.
 
     The blog prints of eight streams that the cosine holds "with identical eval loss": a difference that is negligible.
     """
+    rows = _rows(found, claimed=True)
+    return with_verdicts(rows) if rows else pd.DataFrame()
+
+
+def differences(found: pd.DataFrame) -> pd.DataFrame:
+    """The same of every other pair, of which the blog claims nothing: `finding` is more, less, or why neither."""
+    rows = _rows(found, claimed=False)
+    if not rows:
+        return pd.DataFrame()
+    table = with_verdicts(rows)
+    finding = [WORDS.get(word, word) for word in table["direction"]]
+    return table.assign(finding=finding, alone=[WORDS.get(word, word) for word in table["alone"]]).drop(
+        columns=["direction", "paper", "printed", "where", "size"]
+    )
+
+
+def _rows(found: pd.DataFrame, *, claimed: bool) -> list[dict[str, Any]]:
+    """Of the arm that the blog speaks of, or of the others."""
     values = pd.concat([quantities(found), _losses(found)], ignore_index=True)
     rows = []
     for one, two in pairs(found):
+        eight = one.preset.endswith("+n=8") and one.b_res == -2
+        if bool(eight) != claimed:
+            continue
         for quantity in ("loss", "cosine", "excess"):
             claim = Order(quantity, label(one), label(two), "")
-            printed = EIGHT.get(quantity) if one.preset.endswith("+n=8") and one.b_res == -2 else None
+            printed = EIGHT.get(quantity) if eight else None
             row = {
                 "claim": f"{claim.more} > {claim.less}", "quantity": quantity, "where": SURVIVE if printed else "",
                 "paper": printed[1] if printed else NAN, "printed": printed[0] if printed else "",
                 "smallest": SMALLEST["nats/token" if quantity == "loss" else "cosine"],
             }  # fmt: skip
             rows.append(pairs_row(row, paired(values, quantity, claim.more, claim.less)))
-    return with_verdicts(rows) if rows else pd.DataFrame()
+    return rows
 
 
 def _losses(found: pd.DataFrame) -> pd.DataFrame:
@@ -113,6 +135,17 @@ HOW = """HC, mHC and mHC-lite mix by another H_res than a product of 2 × 2 fact
 with the dynamic term on the tokens of the monitor. With `freeze_res` H_res is I, whatever is trained."""
 AGAINST = """Each against the same preset in the same recipe, over the seeds that both have: how much more the arm named
 first has. A difference is *negligible* where its whole interval lies within ± the smallest effect of interest."""
+UNCLAIMED = """Of these arms the blog claims nothing. *More* and *less* are what the arm named first has, where the
+interval lies on that side and p, corrected over the rows of this table (Holm), is at most .05; *alone* says on which
+side an interval lies whose p does not survive that."""
+
+
+NUMBERS = ("difference", "95 % over seeds", "p", "p (Holm)", "smallest")
+
+
+def _numbers(r: Any) -> list[str]:
+    return [number(r.difference), interval(r.ci_low, r.ci_high), number(r.p, "p"), number(r.p_holm, "p"),
+            f"{r.smallest:g}"]  # fmt: skip
 
 
 def section(topologies: pd.DataFrame, found: pd.DataFrame) -> str:
@@ -134,11 +167,11 @@ def section(topologies: pd.DataFrame, found: pd.DataFrame) -> str:
         parts += [HOW, table(columns, cells)]
     if len(judged := claims(found)):
         rows = [
-            [r.claim, r.quantity, r.printed, number(r.difference), interval(r.ci_low, r.ci_high), number(r.p, "p"),
-             number(r.p_holm, "p"), f"{r.smallest:g}", r.direction, r.alone, r.size]
-            for r in judged.itertuples()
-        ]  # fmt: skip
-        heads = ("more", "of", "printed", "difference", "95 % over seeds", "p", "p (Holm)", "smallest", "verdict",
-                 "alone", "size")  # fmt: skip
+            [r.claim, r.quantity, r.printed, *_numbers(r), r.direction, r.alone, r.size] for r in judged.itertuples()
+        ]
+        heads = ("more", "of", "printed", *NUMBERS, "verdict", "alone", "size")
         parts += [AGAINST, rule("pairs of seeds", "0"), table(heads, rows), summary(judged)]
+    if len(told := differences(found)):
+        rows = [[r.claim, r.quantity, *_numbers(r), r.finding, r.alone] for r in told.itertuples()]
+        parts += [UNCLAIMED, table(("more", "of", *NUMBERS, "finding", "alone"), rows)]
     return "\n\n".join(["## Other topologies", *parts]) if parts else ""

@@ -15,7 +15,7 @@ from streamscope.papers.krom import main
 from streamscope.papers.krom.alike import claims as claims_of_directions
 from streamscope.papers.krom.mixing import CONTRASTS
 from streamscope.papers.krom.report import Found, open_runs, read, standard
-from streamscope.papers.krom.variants import FROZEN, NO_FACTORS, claims, pairs, section, streams
+from streamscope.papers.krom.variants import FROZEN, NO_FACTORS, claims, differences, pairs, section, streams
 from streamscope.probes.prompts.sets import contrast, encode
 from streamscope.probes.stream_states import stream_states
 from streamscope.probes.undefined import reasons
@@ -105,8 +105,9 @@ def test_the_page_names_every_arm_and_explains_what_is_missing(runs: dict[str, P
     assert all(f"| {arm}" in text for arm in ARMS) and "## Other topologies" in text
     assert NO_FACTORS in text and FROZEN in text and "nan" not in text.lower().replace("kromcanon", "")
     assert unexplained(tmp_path) == {}
-    judged = pd.read_parquet(tmp_path / "variants.parquet")
-    assert set(judged["direction"]) == {"undefined: one pair of seeds"} and len(judged) == 5 * 3
+    told = pd.read_parquet(tmp_path / "differences.parquet")
+    assert set(told["finding"]) == {"undefined: one pair of seeds"} and len(told) == 5 * 3
+    assert not (tmp_path / "variants.parquet").exists(), "of eight streams the blog speaks from −2 alone"
     main(["--tables", str(tmp_path), "--out", str(tmp_path / "again"), "--no-html"])
     again = (tmp_path / "again" / "README.md").read_text()
     plain = [[line for line in one.splitlines() if not line.startswith("- Judged")] for one in (text, again)]
@@ -146,9 +147,10 @@ def test_an_arm_is_held_against_the_same_recipe() -> None:
     assert loss["direction"] == "negligible: within ±0.01" and loss["printed"] == "identical"
     assert loss["difference"] == pytest.approx((0.001 + 0.002 + 0.0001) / 3)
     assert cosine["difference"] == pytest.approx(-0.01) and cosine["paper"] == pytest.approx(-0.002)
-    (frozen,) = [name for name in found.index.levels[0] if name.startswith("kromhc+freeze_res, fp32")]
-    assert found.loc[(frozen, "loss"), "direction"] == "holds" and found.loc[(frozen, "loss"), "printed"] == ""
-    assert found.loc[(frozen, "loss"), "difference"] == pytest.approx((0.5 + 0.51 + 0.49) / 3)
+    other = differences(table)
+    assert other["claim"].str.startswith("kromhc+freeze_res, fp32").all() and "direction" not in other
+    frozen = other.set_index("quantity").loc["loss"]
+    assert frozen["finding"] == "more" and frozen["difference"] == pytest.approx((0.5 + 0.51 + 0.49) / 3)
     assert "nan" not in section(pd.DataFrame(), table)
 
 
