@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from streamscope.models.checkpoint import run_folder
 from streamscope.models.runs import evaluations
+from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN, estimate
@@ -24,6 +26,8 @@ from streamscope.probes.tables import LEAST_P, probability
 from streamscope.probes.undefined import note
 
 LEAST_SEEDS = 3
+LAST = 0.05
+"""Of the steps, over which the loss of the training text is meaned."""
 FEW = "fewer than three seeds"
 NONE = "no evaluation there in all seeds"
 UNITS = {"step": "optimiser steps", "tokens": "training tokens seen", "loss": "nats per token"}
@@ -38,6 +42,26 @@ def curves(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm
          "loss": float(e["loss"])}
         for run in runs for e in evaluations(run.folder)
     ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def online(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm) -> pd.DataFrame:
+    """The loss of the training text over the last `LAST` of the steps, of batches before they are learned; as `curves`.
+
+    Runs of one seed read the same batches. Where a text is read once it is as new to a model as validation text is, and
+    has the sources of the training text, which validation text need not have. It is what is trained on, and of models
+    with a penalty has that too. Runs without such a log have no row.
+    """
+    rows = []
+    for run in runs:
+        steps = int(run.manifest["steps"])
+        last = [
+            float(row["loss"]) for row in read_metrics(run_folder(run.folder))
+            if row["kind"] == "train" and row["step"] > (1 - LAST) * steps
+        ]  # fmt: skip
+        if last:
+            rows.append({"preset": name(run), "seed": run.seed, "step": steps, "tokens": run.tokens_at(steps),
+                         "loss": float(np.mean(last))})  # fmt: skip
     return pd.DataFrame(rows)
 
 
@@ -130,6 +154,18 @@ def crossing(found: pd.DataFrame, less: str, more: str) -> str:
     return (
         f"{less} has a lower mean loss than {more} at {int(lower.sum())} of {len(lower)} evaluations "
         f"({n} seed{'s' * (n > 1)} of both); {sure}; the mean curves {where}."
+    )
+
+
+def on_training_text(found: pd.DataFrame, less: str, more: str) -> str:
+    """One line: how far `more` lies above `less` on the training text, of `gaps` of `online`; "" without this pair."""
+    own = found[found["claim"] == f"{less} < {more}"] if len(found) else found
+    if own.empty:
+        return ""
+    r = next(own.itertuples())
+    return (
+        f"On the training text of the last {LAST:.0%} of the steps, each batch before it is learned from, {more} lies "
+        f"{r.difference:+.4f} nats above {less} (95 % over {r.n} seeds, uncorrected: {interval(r.ci_low, r.ci_high)})."
     )
 
 

@@ -31,6 +31,9 @@ class Found:
     curves: pd.DataFrame
     """Every evaluation of the runs; of comparisons from before it was kept, empty, as `gaps`."""
     gaps: pd.DataFrame
+    online: pd.DataFrame
+    """The loss of the training text at the end of the runs; empty as `curves`, as `online_gaps`."""
+    online_gaps: pd.DataFrame
     comparison: pd.DataFrame
     order: pd.DataFrame
     factors: pd.DataFrame
@@ -69,7 +72,7 @@ def of_losses(found: Found) -> list[str]:
     pairs = "; ".join(f"{r.claim}: {r.direction.split(' (')[0]}" for r in found.order.itertuples())
     said = [f"The blog's order of losses, pair by pair: {pairs}.", *contradictions(found.order, found.losses)]
     if len(found.gaps):
-        return [*said, *sentences(found.gaps)]
+        return [*said, *sentences(found.gaps, found.online_gaps)]
     if crossing := curves(found.bundled, *BUNDLED):
         said.append(f"{crossing} The blog has {BUNDLED[1]} below {BUNDLED[0]}.")
     return said

@@ -95,6 +95,7 @@ def write(found: Found, folder: Path, html: bool = True) -> None:
         "losses": (found.losses, UNITS), "comparison": (found.comparison, UNITS), "order": (found.order, UNITS),
         "bundled": (found.bundled, BUNDLED_UNITS), "factors": (found.factors, FACTOR_UNITS),
         "curves": (found.curves, CURVE_UNITS), "gaps": (found.gaps, GAP_UNITS),
+        "online": (found.online, CURVE_UNITS), "online-gaps": (found.online_gaps, GAP_UNITS),
         "ways": (found.ways, RUN_UNITS), "mixing": (found.mixing, RUN_UNITS),
         "topologies": (found.topologies, variants.UNITS),
     }  # fmt: skip

@@ -15,8 +15,8 @@ from streamscope.papers.comparison.losses import against, bundled, losses, order
 from streamscope.papers.comparison.report import reopen
 from streamscope.papers.comparison.runs import Run, fields_of, must_agree, opened, same_models
 from streamscope.papers.krom.conclusion import BUNDLED, CONTROL, Found
+from streamscope.papers.krom.curves import at_the_end, of_arms
 from streamscope.papers.krom.curves import compared as compared_curves
-from streamscope.papers.krom.curves import of_arms
 from streamscope.papers.krom.mixing import arm, by_factors, factors, judged, mixing_row, topology, way
 from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.papers.krom.variants import topology_row
@@ -86,7 +86,7 @@ def read(runs: Sequence[Run]) -> Found:
     tables = {
         "losses": losses(plain) if plain else pd.DataFrame(), "factors": together[0], "ways": together[1],
         "mixing": pd.DataFrame(rows), "topologies": pd.DataFrame(topology_row(r) for r in others),
-        "curves": of_arms(runs, steps),
+        "curves": of_arms(runs, steps), "online": at_the_end(runs, steps),
     }  # fmt: skip
     return judge(list(runs), tables, {**provenance("cpu"), "argv": "python -m papers.krom"})
 
@@ -110,6 +110,8 @@ def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any
         losses=rows,
         curves=tables.get("curves", none),
         gaps=compared_curves(tables.get("curves", none)),
+        online=tables.get("online", none),
+        online_gaps=compared_curves(tables.get("online", none)),
         comparison=against(rows, CONTROL, ARCHITECTURES) if compared else none,
         order=order(rows, ORDER) if compared else none,
         factors=factors,

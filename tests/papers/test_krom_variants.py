@@ -1,5 +1,6 @@
 """KROM's comparison with other residual topologies: what is defined for them, what is not and why, eight streams."""
 
+import json
 import math
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +14,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
 from streamscope.papers.krom import main
 from streamscope.papers.krom.alike import claims as claims_of_directions
+from streamscope.papers.krom.curves import sentences
 from streamscope.papers.krom.mixing import CONTRASTS
 from streamscope.papers.krom.report import Found, open_runs, read, standard
 from streamscope.papers.krom.variants import FROZEN, NO_FACTORS, claims, differences, pairs, section, streams
@@ -52,6 +54,20 @@ def test_every_topology_is_an_arm_whose_loss_is_compared(found: Found) -> None:
         assert r.preset == "gpt2" or r.difference == pytest.approx(gaps[r.preset] - gaps["gpt2"])
     sizes = found.losses.set_index("preset")["parameters"]
     assert sizes["kromhc+freeze_res"] < sizes["kromhc"] < sizes["kromhc+mhc_lite"]
+
+
+def test_the_training_text_at_the_end_is_read_from_the_logs(found: Found) -> None:
+    rows = found.online.set_index("preset")
+    assert rows.index.tolist() == ARMS
+    for run in found.runs:
+        steps = run.manifest["steps"]
+        log = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+        last = [row["loss"] for row in log if row["kind"] == "train" and row["step"] > 0.95 * steps]
+        assert rows.loc[run.arm, "loss"] == pytest.approx(np.mean(last))
+    gap = found.online_gaps.set_index("claim").loc["kromhc < gpt2", "difference"]
+    assert gap == pytest.approx(rows.loc["gpt2", "loss"] - rows.loc["kromhc", "loss"])
+    said = sentences(found.gaps, found.online_gaps)
+    assert any(f"gpt2 lies {gap:+.4f} nats above kromhc" in line for line in said)
 
 
 def test_swaps_are_of_kronecker_factors_and_the_others_say_why_they_have_none(found: Found) -> None:
