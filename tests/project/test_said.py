@@ -738,6 +738,34 @@ def test_the_sweep_of_krom() -> None:
     above = f"{bare(-second['difference'])} above gpt2's ({bare(-second['ci_high'])} to {bare(-second['ci_low'])})"
     says(SHELF, f"kromcanon's loss lies {below}", f"canon's lies {above}, opposite")
     says(FRONT, f"kromcanon's loss lies {below}", f"canon's {above}, opposite at this dose")
+    order = order[["difference", "ci_low", "ci_high", "direction"]]
+    hyper, both = order.loc["kromhc < gpt2"], order.loc["kromcanon < kromhc"]
+    assert (hyper["direction"], both["direction"]) == ("holds", "opposite")
+    online = table("krom_eighth/online-gaps").set_index("claim")
+    text, same = online.loc["canon < gpt2"], -online.loc["kromcanon < kromhc", ["difference", "ci_low", "ci_high"]]
+    assert text["ci_low"] > 0 > same["ci_high"] and same["ci_low"] > 0
+    other = table("krom_eighth/differences").query("quantity == 'loss'").copy()
+    other.index = other["claim"].str.extract(r"kromhc\+(\w+)")[0]
+    assert other.loc["hc", "finding"] == "less"
+    assert other.drop(index="hc")["finding"].str.startswith("not resolved").all() and len(other) == 4
+
+    def ends(row: pd.Series, sign: int = 1) -> str:
+        low, high = sorted(sign * row[name] for name in ("ci_low", "ci_high"))
+        return f"{bare(sign * row['difference'])} {{}}({bare(low)} to {bare(high)})"
+
+    def beside(kind: str) -> str:
+        return ends(other.loc[kind]).format("").replace(" (", ", ").rstrip(")")
+
+    says(
+        SHELF,
+        f"kromhc's {ends(hyper).format('below gpt2’s ').replace('’', chr(39))}, as printed",
+        f"kromcanon's {ends(both, -1).format('above kromhc’s ').replace('’', chr(39))}, opposite",
+        f"canon lies {ends(text).format('below gpt2 ')}",
+        f"unconstrained HC ends {ends(other.loc['hc'], -1).format('lower ')}",
+        f"mHC ({beside('mhc')}), mHC-lite ({beside('mhc_lite')}) and streams that never mix "
+        f"({beside('freeze_res')}) are not told from it",
+        f"are not told apart ({bare(same['difference'])}, {bare(same['ci_high'])} to {bare(same['ci_low'])})",
+    )
     said = table("krom_eighth/sweep-claims")
     bf16 = said[said["claim"].str.contains("bf16") & said["quantity"].isin(["mixed", "in use"])]
     assert (bf16["direction"] == "holds").all() and len(bf16) == 2
