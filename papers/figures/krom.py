@@ -20,13 +20,13 @@ DRAWN = (-8.0, -2.0)
 
 def bars(tables: Tables, look: Look) -> Any:
     """Final losses of the four architectures; what the post prints in open markers."""
-    canvas, table = single(look, 0.75), tables["comparison"]
+    canvas, table = single(look, 0.75), plain(tables["comparison"])
     canvas.add_bar(x=table["preset"], y=table["loss"], name="here", marker={"color": look.fill(0)})
     said = table[table["printed"].notna()]
     canvas.add_scatter(
         x=said["preset"], y=said["printed"], name="the post", **look.points(1, paper=True, on_bar=True, size=8)
     )
-    canvas.update_yaxes(title="validation loss, nats per token")
+    canvas.update_yaxes(title="validation loss, nats")
     return canvas
 
 
@@ -109,7 +109,7 @@ def effort(tables: Tables, look: Look) -> Any:
 def cosines(tables: Tables, look: Look) -> Any:
     """Cosine of a contrast's directions between streams by initial bias, a marker per run, beside the same of shuffled
     labels, which hold no contrast; the post's own in open markers."""
-    table, canvas = plain(tables["mixing"]), single(look, 0.75)
+    table, canvas = plain(tables["mixing"]), single(look, 0.95)
     canon = table["preset"] == "kromcanon"
     names = (("stream_cosine", "contrast"), ("shuffled_cosine", "shuffled labels"))
     for i, (column, name) in enumerate(names):
