@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from streamscope.papers.comparison import lengths as lengths_of
 from streamscope.papers.comparison.curves import GAP_UNITS, POINT_UNITS, claim_rows, crossing, point_rows
 from streamscope.papers.comparison.curves import UNITS as CURVE_UNITS
 from streamscope.papers.comparison.losses import BUNDLED_UNITS, UNITS, curves, order_rows, page_rows
@@ -54,12 +55,12 @@ def write(found: Found, folder: Path) -> None:
     """Tables, then README.md; each whole or not at all."""
     tables = {
         "losses": found.losses, "comparison": found.comparison, "order": found.order, "bundled": found.bundled,
-        "kl": found.kl, "curves": found.curves, "gaps": found.gaps, "curve-claims": found.curve_claims,
-        "curve-points": found.curve_points,
+        "kl": found.kl, "lengths": found.lengths, "curves": found.curves, "gaps": found.gaps,
+        "curve-claims": found.curve_claims, "curve-points": found.curve_points,
     }  # fmt: skip
     units = {
         "losses": UNITS, "comparison": UNITS, "order": UNITS, "bundled": BUNDLED_UNITS, "kl": KL_UNITS,
-        "curves": CURVE_UNITS, "gaps": GAP_UNITS, "curve-points": POINT_UNITS,
+        "lengths": lengths_of.UNITS, "curves": CURVE_UNITS, "gaps": GAP_UNITS, "curve-points": POINT_UNITS,
     }  # fmt: skip
     write_page(lambda files: page(found, files), tables, units, found.about, folder, runs=found.runs)
 
@@ -92,6 +93,7 @@ def page(found: Found, files: Sequence[str]) -> str:
         f"{made_by(found.about)}\n{files_line(files)}",
         f"## Losses\n\n{page_rows(found.comparison, found.losses, 'llama', 'paper')}",
         *([f"## The paper's order of losses\n\n{order_rows(found.order, 'paper')}"] if len(found.order) else []),
+        *([lengths_of.section(found.lengths)] if len(found.lengths) else []),
         *([_curves(found)] if len(found.gaps) else []),
         "## The penalty\n\nThe last logged training step; `_first` is the first logged one. `kl_clamped` is the share "
         "of tokens and projections whose KL lies above the clamp, where it has no gradient.\n\n"

@@ -12,12 +12,14 @@ from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.provenance import provenance
 from streamscope.models.training.run import read_metrics
+from streamscope.papers.comparison import lengths
 from streamscope.papers.comparison.curves import curves, gaps
 from streamscope.papers.comparison.curves import judged as judged_curves
 from streamscope.papers.comparison.losses import Below, Printed, against, bundled, losses, order
 from streamscope.papers.comparison.report import reopen
 from streamscope.papers.comparison.runs import Run, all_agree, fields_of, no_doubles, opened, with_variants
 from streamscope.papers.hdpl.convergence import printed_points, readings
+from streamscope.probes.command import progress_bar
 
 PRESETS = ("llama", "hdpl")
 VARIED = ("attention.o", "mlp.down")
@@ -53,6 +55,8 @@ class Found:
     gaps: pd.DataFrame
     curve_claims: pd.DataFrame
     curve_points: pd.DataFrame
+    lengths: pd.DataFrame
+    """Losses in windows of most steps and in longer ones; empty where all had the whole context."""
     bundled: pd.DataFrame
     """Loss curves of the bundled models."""
 
@@ -72,7 +76,13 @@ def in_arms(runs: Sequence[Run]) -> list[Run]:
 
 def read(runs: list[Run]) -> Found:
     """The tables of all runs."""
-    tables = {"losses": losses(runs), "kl": kl(runs), "curves": curves(runs)}
+    tables = {"losses": losses(runs), "kl": kl(runs)}
+    if lengths.short(runs):
+        found = lengths.lengths(runs, progress_bar("lengths"))
+        tables |= {"lengths": found, "curves": lengths.curves(runs, progress_bar("curves"))}
+        tables["losses"] = tables["losses"].assign(loss=found["loss"], tokens=found["tokens"])
+    else:
+        tables["curves"] = curves(runs)
     return judge(runs, tables, {**provenance("cpu"), "argv": "python -m papers.hdpl"})
 
 
@@ -100,6 +110,7 @@ def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any
         gaps=gaps(steps, [(one.less, one.more) for one in ORDER if {one.less, one.more} <= arms]),
         curve_claims=judged_curves(said) if said else none,
         curve_points=printed_points(steps, runs) if said else none,
+        lengths=tables.get("lengths", none),
         bundled=bundled(PRESETS),
     )
 

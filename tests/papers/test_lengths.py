@@ -1,0 +1,87 @@
+"""Losses in windows of the length that most steps had, beside a plain sum, and the page that takes them."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from streamscope.models.checkpoint import load
+from streamscope.models.train import main as train
+from streamscope.models.training.data import evaluation_shards
+from streamscope.papers.comparison.lengths import by_position, curves, lengths, section, short, usual
+from streamscope.papers.comparison.losses import losses
+from streamscope.papers.comparison.runs import Run, opened
+from streamscope.papers.hdpl import main
+from streamscope.papers.hdpl.report import PRESETS
+from tests.tiny import arguments
+
+PHASES = "8:4x16,2:2x32"
+
+
+@pytest.fixture(scope="module")
+def runs(corpus, tmp_path_factory) -> list[Run]:
+    """llama and hdpl, most of whose ten steps had windows of half the context."""
+    folder = tmp_path_factory.mktemp("lengths")
+    for name in PRESETS:
+        words = arguments(corpus, folder / name, "--set", "n_ctx=32", preset=name)
+        for option in ("--steps", "--batch-size"):  # phases have their own
+            del words[words.index(option) : words.index(option) + 2]
+        train([*words, "--phases", PHASES, "--snapshots", "log:4", "--warmup", "2"])
+    return [opened(str(folder / name), PRESETS) for name in PRESETS]
+
+
+def test_the_usual_length_is_that_of_most_steps(runs: list[Run]) -> None:
+    assert [usual(run) for run in runs] == [(16, 0.8)] * 2 and short(runs)
+
+
+def test_losses_by_position_are_those_of_a_plain_sum(runs: list[Run]) -> None:
+    """Of every window of the validation text, cut by hand, one at a time."""
+    run = runs[1]
+    model = load(run.folder, device="cpu")
+    shards = evaluation_shards(run.folder, model.tokenizer, None)
+    for length in (16, 32):
+        documents = [np.asarray(shards.document(i), dtype=np.int64) for i in range(shards.n_documents)]
+        stream = torch.from_numpy(np.concatenate(documents))
+        total, tokens = by_position(model, run, length)
+        hand, n = torch.zeros(length, dtype=torch.double), torch.zeros(length, dtype=torch.double)
+        for first in range(0, len(stream) - length, length):
+            ids = stream[first : first + length + 1]
+            with torch.no_grad():
+                log_p = model(ids[None, :-1])[0].double().log_softmax(-1)
+            for q, target in enumerate(ids[1:].tolist()):
+                hand[q] -= log_p[q, target]
+                n[q] += 1
+        assert torch.equal(tokens, n)
+        torch.testing.assert_close(total, hand, rtol=1e-5, atol=1e-5)
+
+
+def test_the_rows_are_means_of_positions(runs: list[Run]) -> None:
+    found = lengths(runs)
+    logged = losses(runs).set_index("preset")
+    for run, row in zip(runs, found.to_dict("records"), strict=True):
+        total, tokens = by_position(load(run.folder, device="cpu"), run, 32)
+        assert row["window"] == 16 and row["share"] == 0.8
+        assert row["whole"] == pytest.approx(logged.loc[run.preset, "loss"], abs=1e-5)
+        assert row["within"] == pytest.approx(float(total[:16].sum() / tokens[:16].sum()))
+        assert row["beyond"] == pytest.approx(float(total[16:].sum() / tokens[16:].sum()))
+    assert "| llama | 16 | 80.0% |" in section(found) and section(pd.DataFrame()) == ""
+
+
+def test_a_point_of_a_curve_is_a_snapshot(runs: list[Run]) -> None:
+    found = curves(runs)
+    assert runs[0].warmup > 0 and set(found["step"]) == {one for one in (1, 2, 4, 8, 10) if one >= runs[0].warmup}
+    last = found[found["step"] == 10].set_index("preset")["loss"]
+    whole = lengths(runs).set_index("preset")["loss"]
+    assert last.to_dict() == pytest.approx(whole.to_dict(), abs=0.01)  # snapshots are rounded, and of the first tokens
+
+
+def test_the_page_of_hdpl_takes_them(runs: list[Run], tmp_path: Path) -> None:
+    main([*(str(run.folder) for run in runs), "--out", str(tmp_path)])
+    found, page = pd.read_parquet(tmp_path / "lengths.parquet"), (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert pd.read_parquet(tmp_path / "losses.parquet")["loss"].tolist() == found["loss"].tolist()
+    assert "## Lengths" in page and "were hardly trained" in page
+    again = tmp_path / "again"
+    main(["--tables", str(tmp_path), "--out", str(again)])
+    pd.testing.assert_frame_equal(pd.read_parquet(again / "lengths.parquet"), found)
