@@ -114,10 +114,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     options.check("papers.hdpl.overfit runs/overfit/llama-s0 runs/overfit/hdpl-s0")
 
+    from streamscope.models.errors import InputError
+    from streamscope.papers.comparison.lengths import short
     from streamscope.papers.hdpl.report import in_arms, open_runs
 
     def measure() -> "tuple[list[Run], pd.DataFrame]":
         runs = open_runs(options.runs)
+        if short(runs):
+            raise InputError(
+                "most steps of these runs had windows shorter than the context, in which they were validated; what "
+                "rises there may be of positions that nothing trained. Train with n_ctx of that length"
+            )
         return runs, measured(runs)
 
     made(PAGE, options, measure, claims, in_arms)

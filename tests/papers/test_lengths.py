@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from streamscope.models.checkpoint import load
+from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.comparison.lengths import by_position, curves, lengths, section, short, usual
 from streamscope.papers.comparison.losses import losses
 from streamscope.papers.comparison.runs import Run, opened
-from streamscope.papers.hdpl import main
+from streamscope.papers.hdpl import main, overfit
 from streamscope.papers.hdpl.report import PRESETS
 from tests.tiny import arguments
 
@@ -67,6 +68,12 @@ def test_the_rows_are_means_of_positions(runs: list[Run]) -> None:
         assert row["within"] == pytest.approx(float(total[:16].sum() / tokens[:16].sum()))
         assert row["beyond"] == pytest.approx(float(total[16:].sum() / tokens[16:].sum()))
     assert "| llama | 16 | 80.0% |" in section(found) and section(pd.DataFrame()) == ""
+
+
+def test_overfitting_is_not_read_from_positions_that_nothing_trained(runs: list[Run], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="shorter than the context"):
+        overfit.main([*(str(run.folder) for run in runs), "--out", str(tmp_path / "page")])
+    assert not list((tmp_path / "page").glob("*"))
 
 
 def test_a_point_of_a_curve_is_a_snapshot(runs: list[Run]) -> None:
