@@ -312,25 +312,30 @@ def test_hdpl() -> None:
     order = table("hdpl_eighth/order").set_index("claim")
     arms = {"o hybrid as well it is": "o=hdpl", "down": "down=hdpl", "both": "o=hdpl+down=hdpl"}
     hybrid, more = sizes.loc["hdpl"], {name: order.loc[f"hdpl < hdpl+{arm}"] for name, arm in arms.items()}
-    assert order["direction"].str.startswith("not resolved").all() and hybrid["all_seeds"] == "0 of 3"
+    assert order.loc["hdpl < llama", "direction"] == "opposite" and hybrid["all_seeds"] == "0 of 3"
+    assert (order.drop(index="hdpl < llama")["direction"] == "holds").all()
+    lengths = table("hdpl_eighth/lengths").groupby("preset").mean(numeric_only=True)
+    assert (lengths["window"] == 64).all()
     core = (
         f"the hybrid's loss lies {bare(hybrid['difference'])} nats above the dense model's ({bare(hybrid['ci_low'])} "
-        f"to {bare(hybrid['ci_high'])}), in 3 of 3 seeds the other way round than printed, not resolved"
+        f"to {bare(hybrid['ci_high'])}) in windows of 64 tokens, as 97 % of the steps had them, opposite at this dose"
     )
+    far = {name: lengths.loc["hdpl", name] - lengths.loc["llama", name] for name in ("whole", "beyond")}
     says(FRONT, core)
     says(
         SHELF,
         core,
         f"the hybrid has {100 * (1 - hybrid['parameters'] / sizes.loc['llama', 'parameters']):.0f} % fewer parameters",
         "; with " + ", with ".join(
-            f"{name} {bare(abs(row['difference']))} {'more' if row['difference'] > 0 else 'less'} "
-            f"({bare(row['ci_low'], sign=True)} to {bare(row['ci_high'], sign=True)})"
+            f"{name} {bare(row['difference'])} more ({bare(row['ci_low'])} to {bare(row['ci_high'])})"
             for name, row in more.items()
-        ) + ", none resolved",
+        ) + ", which hold",
+        f"in windows of 128 it was {bare(far['whole'])}, for at the positions beyond 64 the hybrid lies "
+        f"{bare(far['beyond'])} above",
     )  # fmt: skip
     curves = table("hdpl_eighth/curve-claims").set_index("id")["direction"]
-    assert curves["hdpl-t1-min-is-final"].startswith("holds")
-    assert curves.drop("hdpl-t1-min-is-final").str.startswith("not resolved").tolist() == [True] * 5
+    assert curves["hdpl-t1-min-is-final"].startswith("holds") and curves["hdpl-f2-standard-curve"] == "opposite"
+    assert curves.drop(["hdpl-t1-min-is-final", "hdpl-f2-standard-curve"]).str.startswith("not resolved").sum() == 4
     kl = table("hdpl_eighth/kl").query("preset == 'hdpl'")
     assert (kl[["kl_clamped_first", "kl_clamped"]] == 1).all(axis=None), "at both ends of the log"
 
