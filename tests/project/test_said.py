@@ -333,6 +333,15 @@ def test_hdpl() -> None:
         f"in windows of 128 it was {bare(far['whole'])}, for at the positions beyond 64 the hybrid lies "
         f"{bare(far['beyond'])} above",
     )  # fmt: skip
+    long, steps = table("hdpl_zoo/order").iloc[0], set(table("hdpl_zoo/losses")["steps"])
+    assert long["direction"] == "not resolved at n=2 seeds" and long["size"] == "smaller than printed"
+    ends = [bare(-long[name]) for name in ("difference", "ci_high", "ci_low")]
+    says(
+        SHELF,
+        f"for {steps.pop():,} steps (the paper: 20,000), two seeds",
+        f"lies {ends[0]} above the dense model's ({ends[1]} to {ends[2]}), not resolved, and smaller than the .037",
+        f"it lies {ends[0]} above ({ends[1]} to {ends[2]}), not resolved, with",
+    )
     curves = table("hdpl_eighth/curve-claims").set_index("id")["direction"]
     assert curves["hdpl-t1-min-is-final"].startswith("holds") and curves["hdpl-f2-standard-curve"] == "opposite"
     assert curves.drop(["hdpl-t1-min-is-final", "hdpl-f2-standard-curve"]).str.startswith("not resolved").sum() == 4
