@@ -349,6 +349,18 @@ def test_hdpl() -> None:
     assert (kl[["kl_clamped_first", "kl_clamped"]] == 1).all(axis=None), "at both ends of the log"
 
 
+def test_the_windows_of_losses() -> None:
+    """Of every page whose name says so: 64 tokens in most steps, 128 in the last 3 %, with a context of 128."""
+    for folder in ("dst", "hdpl", "krom", "lfa", "pls", "scorecard"):
+        runs = json.loads((RESULTS / f"{folder}_eighth" / "trained.json").read_text(encoding="utf-8"))["runs"]
+        for run in runs:
+            phases = re.findall(r"(\d+):\d+x(\d+)", run["config"]["training"]["phases"])
+            steps = {length: sum(int(n) for n, x in phases if x == length) for length in ("64", "128")}
+            assert run["config"]["model"]["n_ctx"] == 128 and phases[-1][1] == "128"
+            assert round(100 * steps["128"] / sum(steps.values())) == 3
+    says(SHELF, "had windows of 64 tokens, and the last 3 % of 128")
+
+
 def test_krom() -> None:
     found = table("krom_textbooks/alike")
     runs = found["excess_by_seed"].str.split(", ").explode().str.split(": ").str[1].astype(float)
