@@ -342,6 +342,8 @@ def test_hdpl() -> None:
         f"lies {ends[0]} above the dense model's ({ends[1]} to {ends[2]}), not resolved, and smaller than the .037",
         f"it lies {ends[0]} above ({ends[1]} to {ends[2]}), not resolved, with",
     )
+    link = f"after 22,800 steps [{ends[0]} above](results/hdpl_zoo/README.md) ({ends[1]} to {ends[2]}), not resolved"
+    says(FRONT, link)
     curves = table("hdpl_eighth/curve-claims").set_index("id")["direction"]
     assert curves["hdpl-t1-min-is-final"].startswith("holds") and curves["hdpl-f2-standard-curve"] == "opposite"
     assert curves.drop(["hdpl-t1-min-is-final", "hdpl-f2-standard-curve"]).str.startswith("not resolved").sum() == 4
