@@ -49,14 +49,14 @@ def online(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm
     """The loss of the training text over the last `LAST` of the steps, of batches before they are learned; as `curves`.
 
     Runs of one seed read the same batches. Where a text is read once it is as new to a model as validation text is, and
-    has the sources of the training text, which validation text need not have. It is what is trained on, and of models
-    with a penalty has that too. Runs without such a log have no row.
+    has the sources of the training text, which validation text need not have. Penalties are not in it. Runs without
+    such a log have no row.
     """
     rows = []
     for run in runs:
         steps = int(run.manifest["steps"])
         last = [
-            float(row["loss"]) for row in read_metrics(run_folder(run.folder))
+            float(row.get("ce", row["loss"])) for row in read_metrics(run_folder(run.folder))
             if row["kind"] == "train" and row["step"] > (1 - LAST) * steps
         ]  # fmt: skip
         if last:

@@ -17,7 +17,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from streamscope.models.checkpoint import load, snapshots
+from streamscope.models.checkpoint import load, run_folder, snapshots
+from streamscope.models.errors import InputError
 from streamscope.models.training.config import phases_of
 from streamscope.models.training.data import evaluation_shards, windows
 from streamscope.papers.comparison.markdown import table
@@ -68,10 +69,15 @@ def by_position(model: Any, run: Run, length: int, most: int | None = None) -> t
 
 def lengths(runs: Sequence[Run], progress: Callable[..., Any] = lambda runs: runs) -> pd.DataFrame:
     """One row per run: `window` and `share` of `usual`; `loss` and `tokens` in such windows; in windows of the whole
-    context the loss of all positions (`whole`), of those `within` that length and of those `beyond`."""
+    context the loss of all positions (`whole`), of those `within` that length and of those `beyond`.
+
+    Raises `InputError` for a run most of whose steps had windows of the whole context: none of its positions is beyond.
+    """
     rows = []
     for run in progress(list(runs)):
         model, (length, share) = load(run.folder, device="cpu"), usual(run)
+        if length == run.config["model"]["n_ctx"]:
+            raise InputError(f"most steps of {run.folder} had windows of its whole context; there is nothing beyond")
         total, tokens = by_position(model, run, length)
         every, n = by_position(model, run, int(run.config["model"]["n_ctx"]))
         rows.append({
@@ -85,14 +91,15 @@ def lengths(runs: Sequence[Run], progress: Callable[..., Any] = lambda runs: run
 
 def curves(runs: Sequence[Run], progress: Callable[..., Any] = lambda runs: runs) -> pd.DataFrame:
     """`comparison.curves.curves` in windows of the usual length, of the first `OF_A_POINT` validation tokens: a row per
-    snapshot behind warm-up."""
+    snapshot behind warm-up. Raises `InputError` for a run without any."""
     rows = []
     for run in progress(list(runs)):
-        length, _ = usual(run)
-        for step in sorted(int(one["step"]) for one in snapshots(run.folder)):
-            if step < run.warmup:
-                continue
-            total, tokens = by_position(load(Path(f"{run.folder}@{step}"), device="cpu"), run, length, OF_A_POINT)
+        (length, _), folder, last = usual(run), run_folder(run.folder), int(run.manifest["steps"])
+        steps = [int(one["step"]) for one in snapshots(folder) if run.warmup <= one["step"] <= last]
+        if not steps:
+            raise InputError(f"{folder} has no snapshot behind warm-up, for its curve; train with --snapshots log:1000")
+        for step in steps:
+            total, tokens = by_position(load(Path(f"{folder}@{step}"), device="cpu"), run, length, OF_A_POINT)
             rows.append({"preset": run.arm, "seed": run.seed, "step": step, "tokens": run.tokens_at(step),
                          "loss": float(total.sum() / tokens.sum())})  # fmt: skip
     return pd.DataFrame(rows)
@@ -114,6 +121,7 @@ def section(found: pd.DataFrame) -> str:
 
 
 NAMES = ("loss", "whole", "within", "beyond")
-HOW = """Nats per token, means over seeds. Most steps had windows shorter than the context, which only the last ones
+HOW = f"""Nats per token, means over seeds. Most steps had windows shorter than the context, which only the last ones
 filled: what is beyond is of positions that were hardly trained. Losses and curves on this page are of windows as most
-steps had them; those logged in training are of the whole context."""
+steps had them, points of curves on the first {OF_A_POINT:,} validation tokens; those logged in training are of the
+whole context."""

@@ -1,5 +1,6 @@
 """Losses in windows of the length that most steps had, beside a plain sum, and the page that takes them."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,19 @@ def test_a_point_of_a_curve_is_a_snapshot(runs: list[Run]) -> None:
     last = found[found["step"] == 10].set_index("preset")["loss"]
     whole = lengths(runs).set_index("preset")["loss"]
     assert last.to_dict() == pytest.approx(whole.to_dict(), abs=0.01)  # snapshots are rounded, and of the first tokens
+
+
+def test_a_run_without_snapshots_and_one_without_short_windows(corpus, runs: list[Run], tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(runs[0].folder, bare)
+    shutil.rmtree(bare / "snapshots")
+    with pytest.raises(InputError, match="no snapshot behind warm-up"):
+        curves([opened(str(bare), PRESETS)])
+    train(arguments(corpus, tmp_path / "whole", preset="llama"))
+    whole = opened(str(tmp_path / "whole"), PRESETS)
+    assert not short([whole])
+    with pytest.raises(InputError, match="nothing beyond"):
+        lengths([whole])
 
 
 def test_the_page_of_hdpl_takes_them(runs: list[Run], tmp_path: Path) -> None:
