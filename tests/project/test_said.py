@@ -364,7 +364,8 @@ def test_the_windows_of_losses() -> None:
             steps = {length: sum(int(n) for n, x in phases if x == length) for length in ("64", "128")}
             assert run["config"]["model"]["n_ctx"] == 128 and phases[-1][1] == "128"
             assert round(100 * steps["128"] / sum(steps.values())) == 3
-    says(SHELF, "had windows of 64 tokens, and the last 3 % of 128")
+            assert run["config"]["training"]["lr_floor"] == (0 if folder == "hdpl" else 0.1)
+    says(SHELF, "had windows of 64 tokens, and the last 3 % of 128", "their rate ends at 0")
 
 
 def test_krom() -> None:
