@@ -84,22 +84,33 @@ class Decoder(nn.Module):
         self.unembed = None if config.readout.tied else Embedding(config.d_vocab, d, config.init.embed)
 
     def init_weights(self, seed: int) -> None:
-        """Every module with an `init_weights(std, generator)` sets its own weights, in the model's order.
+        """Draw all weights from one generator: children first, then the module itself, in the model's order.
 
         Projections by their own rule or by `init.weights`, tables by `init`; norms 1 and 0; gates, Canon layers, HDPL
         projections and hyper-connections by their spec. With `init.head` copy an untied head starts as the embedding.
+
+        A module sets its own parameters in `init_weights(std, generator)`, and may set those of its children again.
+        Raises `InputError` for a parameter that no `init_weights` set.
         """
         generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.fill_(torch.nan)
 
         def visit(module: nn.Module) -> None:
             for child in module.children():
+                visit(child)
                 own = getattr(child, "init_weights", None)
                 if callable(own):
                     own(self.config.init_std, generator)
-                else:
-                    visit(child)
 
         visit(self)
+        unset = [name for name, parameter in self.named_parameters() if bool(parameter.isnan().any())]
+        if unset:
+            raise InputError(
+                f"{unset[0]} has no initial value{f' (nor have {len(unset) - 1} others)' if unset[1:] else ''}: "
+                "its module needs a method init_weights(std, generator) that sets it"
+            )
         if self.unembed is not None and self.config.init.head == "copy":
             with torch.no_grad():
                 self.unembed.weight.copy_(self.embed.weight)

@@ -22,6 +22,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
 from streamscope.models.mixing import has_mixing, idle, measure, still
+from streamscope.models.readout import IGNORE
 from streamscope.models.text.mixture import MixedWindows
 from streamscope.models.text.shards import Windows, epoch_order
 from streamscope.models.training.checkpoints import Kept, load_checkpoint, none_yet, save_checkpoint
@@ -173,7 +174,7 @@ class Trainer:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=on)
 
     def update(self) -> dict[str, Tensor | float]:
-        """One optimiser step; returns the losses of the step (means over its micro-batches), on the device.
+        """One optimiser step; returns the losses of the step (means over all its targets), on the device.
 
         Nothing here waits for a GPU but the check for finite values at the steps that log or save.
         """
@@ -183,14 +184,19 @@ class Trainer:
         lr = set_lr(self.optimizer, lr_factor(self.step, self.steps, t.warmup or 0, t.lr_floor))
         sums: dict[str, Tensor] = {}
         windows = self.phases[self.phase(self.step)].windows
-        batches = self.feed or map(windows.batch, self.micro_batches(self.step))
-        for i, (tokens, targets) in enumerate(itertools.islice(map(self._move, batches), t.accumulate)):
+        batches = list(itertools.islice(self.feed or map(windows.batch, self.micro_batches(self.step)), t.accumulate))
+        for i, (batch, (of_targets, of_places)) in enumerate(zip(batches, self._shares(batches), strict=True)):
+            tokens, targets = self._move(batch)
             with self.ranks.syncing(i == t.accumulate - 1):
                 with self.autocast():
                     loss, parts = self.loss(tokens, targets)
-                (loss / t.accumulate).backward()
-            for name, value in {"loss": loss, **parts}.items():
-                sums[name] = sums.get(name, 0.0) + value.detach() / t.accumulate
+                loss = loss * of_targets
+                if "kl" in parts and of_places != of_targets:
+                    loss = loss + parts["kl"] * (of_places - of_targets)
+                loss.backward()
+            scaled = {k: v.detach() * (of_places if k.startswith("kl") else of_targets) for k, v in parts.items()}
+            for name, value in {"loss": loss.detach(), **scaled}.items():
+                sums[name] = sums.get(name, 0.0) + value
         sums, norm = self.ranks.mean(sums), self.ranks.clip(t.clip or math.inf)
         if not self._finite(sums["loss"], norm):
             raise Stopped(self._nan_message(float(sums["loss"]), float(norm)))
@@ -198,6 +204,17 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         return {**sums, "grad_norm": norm, "lr": lr}
+
+    def _shares(self, batches: list[tuple[Tensor, Tensor]]) -> list[tuple[float, float]]:
+        """(share of the step's targets, share of its positions) of each micro-batch, times the number of processes.
+
+        So a sum over micro-batches, averaged over processes as gradients are, is a mean over the targets of the step;
+        of HDPL's KL, which padding has as well, a mean over its positions.
+        """
+        counts = [(float((targets != IGNORE).sum()), float(targets.numel())) for _, targets in batches]
+        of_targets, of_places = self.ranks.sum(*(sum(each) for each in zip(*counts, strict=True)))
+        size = self.ranks.size
+        return [(size * n / max(of_targets, 1.0), size * places / of_places) for n, places in counts]
 
     def _finite(self, loss: Tensor, norm: Tensor) -> bool:
         """Checked before the weights change: every step on a CPU, at the log steps on a GPU (a sync)."""
@@ -242,7 +259,7 @@ class Trainer:
         stop = min(len(self.valid), self.training.eval_batches * self.batch)
         for start in self.ranks.share(range(0, stop, chunk)):
             batch = self.valid.batch(range(start, min(start + chunk, stop)))
-            tokens_seen += int((batch[1] != -100).sum())  # before it moves: no wait for the device
+            tokens_seen += int((batch[1] != IGNORE).sum())  # before it moves: no wait for the device
             tokens, targets = self._move(batch)
             with self.autocast():
                 sums.append(self.model.token_losses(tokens, targets).sum())

@@ -187,3 +187,55 @@ def test_configurations_without_rules_mean_what_they_meant(name: str) -> None:
             assert torch.equal(p, torch.empty(p.shape).normal_(0, std, generator=generator)), parameter
         elif parameter.endswith("attn.gate.weight"):
             torch.empty(p.shape).normal_(0, 1.0, generator=generator)  # a draw with σ 0
+
+
+class Inner(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(3))
+
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        torch.nn.init.normal_(self.weight, std=std, generator=generator)
+
+
+class Outer(torch.nn.Module):
+    """A part with weights and an `init_weights` of its own, and a child that has both."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner, self.scale = inner, torch.nn.Parameter(torch.ones(2))
+
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        torch.nn.init.constant_(self.scale, 2.0)
+
+
+def with_part(part: torch.nn.Module) -> StreamTransformer:
+    model = build("std-t", "tiny")
+    model.blocks[1].part = part
+    model.init_weights(3)
+    return model
+
+
+def test_a_part_with_weights_of_its_own_leaves_none_of_its_children_unset() -> None:
+    part = Outer(Inner())
+    torch.nn.init.constant_(part.inner.weight, 2.7e18)  # what memory may hold
+    found = with_part(part).blocks[1].part
+    assert float(found.inner.weight.abs().max()) < 0.2 and torch.equal(found.scale, torch.full((2,), 2.0))
+    again = with_part(Outer(Inner())).blocks[1].part
+    assert torch.equal(found.inner.weight, again.inner.weight)
+
+
+def test_a_part_sets_its_children_last() -> None:
+    class Closed(Outer):
+        def init_weights(self, std: float, generator: torch.Generator) -> None:
+            super().init_weights(std, generator)
+            torch.nn.init.zeros_(self.inner.weight)
+
+    assert not with_part(Closed(Inner())).blocks[1].part.inner.weight.any()
+
+
+def test_a_weight_that_nothing_sets_is_named() -> None:
+    with pytest.raises(InputError, match=r"blocks\.1\.part\.inner\.weight has no initial value \(nor have 1 others\)"):
+        with_part(Outer(torch.nn.Linear(2, 3)))
+    with pytest.raises(InputError, match=r"blocks\.1\.part\.inner\.weight has no initial value: .*init_weights"):
+        with_part(Outer(torch.nn.Linear(2, 3, bias=False)))

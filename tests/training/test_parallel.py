@@ -37,7 +37,7 @@ def runs(corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     documents = ["--packing", "document"]
     main(argv("plain"))
-    main(argv("documents", *documents, "--accumulate", "4", preset="llama"))
+    main(argv("documents", *documents, preset="llama"))
     jobs = [
         ("plain", argv("plain-2"), None),
         ("documents", argv("documents-2", *documents, "--accumulate", "2", preset="llama"), None),

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from streamscope.models.make import build
 from streamscope.models.text.shards import epoch_order
+from streamscope.models.training.loop import Trainer
 from streamscope.models.training.optim import lr_factor
+from streamscope.models.training.parallel import Ranks
 from tests.training.test_loop import trainer
 
 
@@ -155,3 +158,84 @@ def test_gradients_do_not_pile_up_over_steps(corpus, tmp_path: Path) -> None:
     t.update()
     assert all(p.grad is None for p in t.model.parameters())
     assert t.step == 1
+
+
+class Uneven:
+    """Windows of 3 to 31 targets each, which random documents and the prompts of a fine-tuning have."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def batch(self, indices: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = []
+        for i in indices:
+            generator = torch.Generator().manual_seed(int(i))
+            tokens = torch.randint(1, 300, (33,), generator=generator)
+            n = int(torch.randint(3, 32, (), generator=generator))
+            rows.append((tokens[:-1], torch.where(torch.arange(32) < n, tokens[1:], -100)))
+        inputs, targets = zip(*rows, strict=True)
+        return torch.stack(inputs), torch.stack(targets)
+
+
+class Half(Ranks):
+    """One of two processes, which knows what the other would say."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+        self.totals: list[float] = []
+
+    def mine(self, order: Any) -> Any:
+        return order[self.rank * 4 : self.rank * 4 + 4]
+
+    def sum(self, *values: float) -> list[float]:
+        return self.totals if len(values) == 2 else list(values)
+
+
+def uneven(corpus, out: Path, monkeypatch: Any, preset: str = "lfa", **changes: Any) -> Any:
+    """A trainer on `Uneven` whose weights are all random and whose HDPL latents have no noise."""
+    monkeypatch.setattr("streamscope.models.layers.hdpl.noise", torch.zeros_like)
+    t = trainer(corpus, out, clip=0.0, **changes)
+    model = build(preset, "tiny", d_vocab=300, dropout=0.0, **{"attention.dropout": 0.0})
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.05 * torch.randn(p.shape, generator=generator))
+    return Trainer(model, t.training, Uneven(), Uneven(), t.run, "cpu")
+
+
+@pytest.mark.parametrize("preset", ["lfa", "pls", "hdpl"])
+def test_documents_of_any_length_count_by_their_tokens(corpus, tmp_path: Path, monkeypatch: Any, preset: str) -> None:
+    """Loss, parts of the loss, gradients and their norm do not depend on how a batch is cut into micro-batches."""
+    whole, truth = gradients(uneven(corpus, tmp_path / "1", monkeypatch, preset))
+    tokens, targets = Uneven().batch(epoch_order(64, 0, 0)[:8])
+    model = uneven(corpus, tmp_path / "0", monkeypatch, preset).model
+    losses = torch.nn.functional.cross_entropy(model.eval()(tokens).flatten(0, 1), targets.flatten(), reduction="none")
+    expected = float(losses.detach().sum() / (targets != -100).sum())
+    assert float(whole["ce"]) == pytest.approx(expected, rel=1e-5)
+    for accumulate in (2, 4, 8):
+        values, found = gradients(
+            uneven(corpus, tmp_path / str(accumulate), monkeypatch, preset, accumulate=accumulate)
+        )
+        assert values.keys() == whole.keys()
+        for name, value in whole.items():
+            assert float(values[name]) == pytest.approx(float(value), rel=1e-5), f"{name}, {accumulate} micro-batches"
+        for name, grad in truth.items():
+            torch.testing.assert_close(found[name], grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("preset", ["lfa", "hdpl"])
+def test_processes_count_by_their_tokens(corpus, tmp_path: Path, monkeypatch: Any, preset: str) -> None:
+    """The average of two processes' gradients, which is what they exchange, is the gradient of the whole batch."""
+    _, truth = gradients(uneven(corpus, tmp_path / "1", monkeypatch, preset))
+    targets = Uneven().batch(epoch_order(64, 0, 0)[:8])[1]
+    found = []
+    for rank in (0, 1):
+        t = uneven(corpus, tmp_path / f"rank{rank}", monkeypatch, preset, accumulate=2)
+        half = Half(rank)
+        half.size, half.totals, half._trained = 2, [float((targets != -100).sum()), float(targets.numel())], t.model
+        half.mean = lambda values: values  # type: ignore[method-assign]
+        t.ranks = half
+        found.append(gradients(t)[1])
+    for name, grad in truth.items():
+        torch.testing.assert_close((found[0][name] + found[1][name]) / 2, grad, rtol=1e-4, atol=1e-6, msg=name)
