@@ -14,7 +14,8 @@ A source is one of
 - `stories`, `stories:SEED` or `stories:SEED:N`, the built-in procedural stories (a folder that
   happens to be called stories is `./stories`), which are those of version 3, also called `stories3`: what the
   bundled models were trained on. `stories4:SEED:N:STAGE` are those of version 4, STAGE from 0 (half of the
-  text repeats itself) to 1 (a tenth of it, the default);
+  text repeats itself) to 1 (a tenth of it, the default). `echo:SEED:N` is text of which only repetition is regular
+  (`models.text.echo`);
 - a mixture of these, `A*WEIGHT + B*WEIGHT`, each part with its share of the tokens that are trained on:
   `stories4*.5 + tinystories.txt*.5`. `max_documents`, `text_field` and `split_at` hold for every part.
 
@@ -237,8 +238,24 @@ class Stories4Corpus(StoriesCorpus):
         return {"stories": f"stories-v{stories4.VERSION}-{self.seed}-{self.n}-{self.stage:g}"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class EchoCorpus(StoriesCorpus):
+    """Words without sense that come again (`models.text.echo`)."""
+
+    def _texts(self) -> Iterator[str]:
+        from streamscope.models.text import echo
+
+        return echo.documents(self.seed, self.n)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        from streamscope.models.text import echo
+
+        return {"stories": f"echo-v{echo.VERSION}-{self.seed}-{self.n}"}
+
+
 STORIES: dict[str, type[StoriesCorpus]] = {
-    "stories": StoriesCorpus, "stories3": StoriesCorpus, "stories4": Stories4Corpus,
+    "stories": StoriesCorpus, "stories3": StoriesCorpus, "stories4": Stories4Corpus, "echo": EchoCorpus,
 }  # fmt: skip
 
 

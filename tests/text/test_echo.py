@@ -1,0 +1,43 @@
+"""Echo text: what repeats, how far back, and that nothing else is regular."""
+
+import collections
+import re
+
+import numpy as np
+import pytest
+
+from streamscope.models.text import echo
+from streamscope.models.text.corpus import open_corpus
+
+DOCUMENTS = [text.split() for text in echo.documents(3, 400)]
+
+
+def copied(words: list[str]) -> list[int]:
+    """Places whose word and the word before stand next to each other at least once within the 60 words before."""
+    pairs = [(words[i - 1], words[i]) for i in range(1, len(words))]
+    return [i + 1 for i, pair in enumerate(pairs) if pair in pairs[max(0, i - 60) : i]]
+
+
+def test_sizes_and_words() -> None:
+    sizes = [len(words) for words in DOCUMENTS]
+    assert min(sizes) >= 60 and max(sizes) <= 140 and np.mean(sizes) == pytest.approx(100, abs=4)
+    counts = collections.Counter(word for words in DOCUMENTS for word in set(words))
+    fragments = sum(n for word, n in counts.items() if word not in echo.WORDS)
+    assert 0.05 < fragments / counts.total() < 0.2, "one in ten, some of them words by chance"
+    assert len(counts) > 3500 and counts.most_common(1)[0][1] < 120, "no word stands out but the ten marks"
+
+
+def test_most_words_can_be_copied_and_at_every_distance() -> None:
+    share = np.mean([len(copied(words)) / len(words) for words in DOCUMENTS])
+    assert 0.5 < share < 0.9
+    lists = [words for words in DOCUMENTS if any(words == (words[:n] * 70)[: len(words)] for n in range(1, 61))]
+    assert len(lists) == pytest.approx(200, abs=40), "half are lists said again"
+    periods = [next(n for n in range(1, 61) if words == (words[:n] * 70)[: len(words)]) for words in lists]
+    assert np.median(periods) == pytest.approx((2 * 60) ** 0.5, abs=4), "log-uniform from 2 to 60"
+
+
+def test_a_source_of_training_text() -> None:
+    corpus = open_corpus("echo:3:5")
+    assert [text.split() for text in corpus.documents()] == DOCUMENTS[:5]
+    assert corpus.fingerprint() != open_corpus("echo:4:5").fingerprint() != open_corpus("stories:4:5").fingerprint()
+    assert all(re.fullmatch(r"[A-Za-z']+", word) for word in echo.WORDS) and len(set(echo.WORDS)) == len(echo.WORDS)
