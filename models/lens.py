@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,14 +93,112 @@ FLAT = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
 LAYER = re.compile(r"(blocks\.)\d+\.")
 
 
+def _slice(chosen: Any) -> Slice:
+    """TransformerLens' slice; an int drops the axis."""
+    return chosen if isinstance(chosen, Slice) else Slice(chosen)
+
+
 class NotCached(InputError, KeyError):
     """A name that a cache does not hold; a `KeyError` as well, which TransformerLens' own functions wait for."""
 
     __str__ = Exception.__str__  # KeyError's would quote the sentence
 
 
-class Cache(ActivationCache):
-    """TransformerLens' cache, with the norms of our blocks."""
+class NormedCache(ActivationCache):
+    """TransformerLens' cache, with our norms: their weights count, and their statistics may be per head.
+
+    What each part of a stack adds to a token's logit, or to the difference of two, is γ ⊙ (x − mean) / s · u, u the
+    token's column of W_U (`logit_attrs`). Parts that add up to the last residual state add up to the logit minus
+    `model.logit_bias` of the token, which the final norm's bias alone gives it:
+    `cache.logit_attrs(cache.decompose_resid(), token).sum(0) + model.logit_bias[token]`.
+    """
+
+    def apply_slice_to_batch_dim(self, batch_slice: Any) -> "NormedCache":
+        """As in TransformerLens; the part is a cache of this kind."""
+        part = super().apply_slice_to_batch_dim(batch_slice)
+        return type(self)(part.cache_dict, self.model, has_batch_dim=part.has_batch_dim)
+
+    def apply_ln_to_stack(
+        self, residual_stack: Tensor, layer: int | None = None, mlp_input: bool = False, pos_slice: Any = None,
+        batch_slice: Any = None, has_batch_dim: bool = True, recompute_ln: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Every part x of a stack through the norm before `layer` (None: the final one): γ ⊙ (x − mean) / s.
+
+        s is the statistic of the whole stream, from the cache, so parts that add up to the stream add up to the norm's
+        output without its bias β. TransformerLens leaves γ out here because it folds γ into the weights; W_U and W_Q
+        are as trained in our models. With `recompute_ln` each part gets the whole final norm, with its own statistics.
+        """
+        if has_batch_dim:
+            residual_stack = _slice(batch_slice).apply(residual_stack, dim=1)
+        final = layer in (None, -1, self.model.cfg.n_layers)
+        if recompute_ln and final:
+            return self.model.ln_final(residual_stack)
+        scale = self._scale(layer, mlp_input, pos_slice, batch_slice)
+        groups, centred, weight, _ = self._norm(layer, mlp_input)
+        x = residual_stack.unflatten(-1, (groups, -1))
+        x = x - x.mean(-1, keepdim=True) if centred else x
+        return (x / scale).flatten(-2) * weight
+
+    def _norm(self, layer: int | None, mlp_input: bool) -> tuple[int, bool, Tensor, Tensor | None]:
+        """(groups that have their own statistics, whether the mean is taken off, γ, β) of the norm before a layer."""
+        norm = self._norm_module(layer, mlp_input)
+        return norm.groups, norm.centred, norm.weight, norm.bias
+
+    def _norm_module(self, layer: int | None, mlp_input: bool) -> Any:
+        if layer in (None, -1, self.model.cfg.n_layers):
+            return self.model.ln_final
+        return getattr(self.model.blocks[layer], "ln2" if mlp_input else "ln1")
+
+    def _scale(self, layer: int | None, mlp_input: bool, pos_slice: Any, batch_slice: Any = None) -> Tensor:
+        """s of the norm before a layer, [*batch and position, groups, 1]."""
+        if layer in (None, -1, self.model.cfg.n_layers):
+            name = "ln_final.hook_scale"
+        else:
+            name = f"blocks.{layer}.ln{2 if mlp_input else 1}.hook_scale"
+        scale = self[name]
+        groups = self._norm(layer, mlp_input)[0]
+        scale = scale if groups > 1 else scale.unsqueeze(-2)
+        scale = _slice(pos_slice).apply(scale, dim=-3)
+        return _slice(batch_slice).apply(scale) if self.has_batch_dim else scale
+
+    def _stack_neuron_results_apply_ln_projected(
+        self, layer: int, pos_slice: Any, neuron_slice: Any, project_2d: Tensor, mlp_input: bool = False
+    ) -> Tensor:
+        """Neurons through the norm, as in `apply_ln_to_stack`, times `project_2d` [D, n]: [neurons, …, n].
+
+        A neuron writes a w, so its share is Σ_g a / s_g (γ ⊙ (w − mean))_g · p_g over the groups g of the norm; the
+        product of all neurons with the whole width is never formed.
+        """
+        scale = self._scale(layer, mlp_input, pos_slice)[..., 0]  # [..., G]
+        groups, centred, weight, _ = self._norm(layer, mlp_input)
+        rows = [scale.new_zeros(0, *scale.shape[:-1], project_2d.shape[-1])]
+        for at in range(layer):
+            block = self.model.blocks[at]
+            w = neuron_slice.apply(block.mlp.W_out, dim=0).unflatten(-1, (groups, -1))
+            w = w - w.mean(-1, keepdim=True) if centred else w
+            w = w * weight.unflatten(-1, (groups, -1)) * getattr(block, "residual_contribution_scale", 1.0)
+            along = torch.einsum("mgd,gdn->mgn", w, project_2d.unflatten(0, (groups, -1)))
+            a = neuron_slice.apply(pos_slice.apply(self["post", at, "mlp"], dim=-2), dim=-1)
+            rows.append(torch.einsum("...m,...g,mgn->...mn", a, 1 / scale, along).movedim(-2, 0))
+        return torch.cat(rows)
+
+    def accumulated_resid(
+        self, layer: int | None = None, incl_mid: bool = False, apply_ln: bool = False, pos_slice: Any = None,
+        mlp_input: bool = False, return_labels: bool = False,
+    ) -> Any:  # fmt: skip
+        """As in TransformerLens: the residual states up to a layer; with `apply_ln` through the norm before it, with β.
+
+        Through the final norm each state has its own statistics; before a middle layer all have that layer's.
+        """
+        stack, labels = super().accumulated_resid(layer, incl_mid, apply_ln, pos_slice, mlp_input, return_labels=True)
+        if apply_ln and layer not in (None, -1, self.model.cfg.n_layers):
+            bias = self._norm(layer, mlp_input)[3]
+            stack = stack if bias is None else stack + bias
+        return (stack, labels) if return_labels else stack
+
+
+class Cache(NormedCache):
+    """The cache of one of our models: short names, and one line for what its architecture does not define."""
 
     def __repr__(self) -> str:
         """The hooks without their layers, and how many activations there are."""
@@ -116,15 +215,19 @@ class Cache(ActivationCache):
         except KeyError as missing:
             raise NotCached(str(unknown("activation", str(missing.args[0]), list(self.keys())))) from None
 
-    def apply_ln_to_stack(self, residual_stack: Tensor, layer: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-        """As in TransformerLens; the blocks' statistics may be per head, which it cannot divide by."""
-        config = self.model.config
-        inside = layer not in (None, -1, config.n_layers)
-        if inside and type(config.norm) is not type(config.readout.norm):
-            raise InputError(f"apply_ln knows the final norm only: the blocks have {config.norm.kind} norms")
-        if inside and isinstance(config.residual, Hyper):
-            raise InputError("apply_ln knows the final norm only: the blocks norm what hook_pre reads of the streams")
-        return super().apply_ln_to_stack(residual_stack, layer, *args, **kwargs)
+    def _scale(self, layer: int | None, mlp_input: bool, pos_slice: Any, batch_slice: Any = None) -> Tensor:
+        """As there; raises `InputError` where the norm of a middle layer does not read the sum of what came before."""
+        residual = self.model.config.residual
+        if layer not in (None, -1, self.model.cfg.n_layers):
+            if isinstance(residual, Hyper):
+                raise InputError(
+                    "apply_ln knows the final norm only: the blocks norm what hook_pre reads of the streams"
+                )
+            if mlp_input and getattr(residual, "order", "") == "parallel":
+                raise InputError(
+                    "the branches of this model are parallel: its FFN reads what attention reads; leave mlp_input out"
+                )
+        return super()._scale(layer, mlp_input, pos_slice, batch_slice)
 
     def logit_lens(self, **kwargs: Any) -> Any:
         """Raises `InputError`: TransformerLens' own reads bridges only."""
@@ -142,6 +245,22 @@ class Cache(ActivationCache):
         """As in TransformerLens, head by head; not with n streams."""
         self.model.adds_up()
         return super().get_full_resid_decomposition(*args, **kwargs)
+
+    def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens: what each head adds; with n streams not as shares of the residual stream."""
+        self._check_shares(super().stack_head_results, args, kwargs)
+        return super().stack_head_results(*args, **kwargs)
+
+    def stack_neuron_results(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens: what each neuron adds; with n streams not as shares of the residual stream."""
+        self._check_shares(super().stack_neuron_results, args, kwargs)
+        return super().stack_neuron_results(*args, **kwargs)
+
+    def _check_shares(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise `InputError` where a remainder or a norm needs updates that add up to the stream."""
+        given = signature(method).bind(*args, **kwargs).arguments
+        if given.get("apply_ln") or given.get("incl_remainder"):
+            self.model.adds_up()
 
 
 class LensMixin(WeightsMixin):

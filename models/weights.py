@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import FactoredMatrix
+from transformer_lens.model_bridge.composition_scores import CompositionScores
+from transformer_lens.utilities.matrix import composition_scores
 
-from streamscope.models.config import Hyper, ModelConfig
-from streamscope.models.errors import InputError, Undefined
+from streamscope.models.config import FrozenToken, Hyper, ModelConfig
+from streamscope.models.errors import InputError, Undefined, unknown
 
 
 class WeightsMixin:
@@ -34,6 +36,15 @@ class WeightsMixin:
     def b_U(self) -> Float[Tensor, " V"]:
         """Zeros: no head here has a bias."""
         return self.W_U.new_zeros(self.config.d_vocab)
+
+    @property
+    def logit_bias(self) -> Float[Tensor, " V"]:
+        """β W_U + b_U, β the final norm's bias: the share of the logits that no part of the residual stream writes.
+
+        It is b_U in TransformerLens once it has folded the norm into the head. Zeros after an RMSNorm.
+        """
+        bias = self.ln_final.bias  # type: ignore[attr-defined]
+        return self.b_U if bias is None else bias @ self.W_U + self.b_U
 
     @property
     def W_pos(self) -> Float[Tensor, "C D"]:
@@ -152,6 +163,45 @@ class WeightsMixin:
     def _no_canon(self, what: str, instead: str) -> None:
         if "b" in self.config.canon_widths():
             raise Undefined(f"{what} is not defined: Canon-B mixes positions after the projections; read {instead}")
+
+    def all_composition_scores(self, mode: str) -> CompositionScores:
+        """How much each head's output weights meet what each later head reads: ‖A B‖ / (‖A‖ ‖B‖), [L, H, L, H].
+
+        A is OV of the earlier head, B is QK (mode "Q"), QK^T ("K") or OV ("V") of the later one; Frobenius norms, 0
+        where the second head is not in a later layer (Elhage et al. 2021, A Mathematical Framework). Every map that
+        reads the stream counts with its norm, that is with γ and, where the norm takes the mean off, without it: as in
+        TransformerLens after `fold_ln`. Raises `InputError` where QK or OV is not defined, where something besides a
+        norm stands between the stream and the heads, and for values that read what no head writes.
+        """
+        if mode not in ("Q", "K", "V"):
+            raise unknown("mode", str(mode), ["Q", "K", "V"])
+        residual = self.config.residual
+        self.adds_up()
+        if "a" in self.config.canon_widths():
+            raise Undefined("no composition scores: Canon-A mixes positions between the norm and the heads")
+        if mode == "V" and isinstance(residual, FrozenToken) and residual.values == "token":
+            raise Undefined("no V-composition: the values read the frozen token stream, which no head writes")
+        left = FactoredMatrix(self._reading("v", self.OV.A), self.OV.B)
+        if mode == "V":
+            right = left
+        else:
+            right = FactoredMatrix(self._reading("q", self.QK.A), self._reading("k", self.QK.B.mT).mT)
+        scores = composition_scores(left, right.T if mode == "K" else right, broadcast_dims=True)
+        layers = torch.arange(self.config.n_layers, device=scores.device)
+        later = layers[:, None, None, None] < layers[:, None]
+        return CompositionScores(scores.where(later, 0.0), layers.tolist(), self.all_head_labels)
+
+    def _reading(self, name: str, weights: Float[Tensor, "L H D K"]) -> Float[Tensor, "L H D K"]:
+        """Weights of queries, keys or values behind their norm: (x − mean) γ W as a map of x."""
+        path = self.config.residual.value_path if name == "v" else "shared"
+        if path == "raw":
+            return weights
+        found = []
+        for block, w in zip(self.blocks, weights, strict=True):  # type: ignore[call-overload]
+            norm = block.ln1_v if path == "own" else block.ln1
+            w = (norm.weight[:, None] * w).unflatten(-2, (norm.groups, -1))
+            found.append((w - w.mean(-2, keepdim=True) if norm.centred else w).flatten(-3, -2))
+        return torch.stack(found)
 
     @property
     def all_head_labels(self) -> list[str]:

@@ -53,6 +53,21 @@ def some(names: Iterable[Any], fast: Collection[Any] = PARTS) -> list[Any]:
     return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+def randomise(model: Any, std: float = 0.3, seed: int = 0) -> Any:
+    """The same model after N(0, std) was added to every parameter.
+
+    Norm weights then are not 1 and biases, gates and what mixes streams not 0, so that a test sees who leaves them out.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.empty(parameter.shape, dtype=torch.float64).normal_(std=std, generator=generator)
+            parameter += noise.to(parameter)
+    return model
+
+
 def corpus_text(documents: int, seed: int) -> str:
     """Documents of random words, 20 to 60 each."""
     rng = random.Random(seed)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformer_lens import ActivationCache
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -24,6 +25,7 @@ from transformers.utils import logging
 
 from streamscope.models.errors import InputError, Undefined
 from streamscope.models.huggingface.convert import source_folder, source_name
+from streamscope.models.lens import NormedCache
 from streamscope.models.text.tokenizer import PAIRS, Tokenizer
 from streamscope.models.transformer import StreamTransformer
 
@@ -53,6 +55,26 @@ class Shape:
         raise _not_ours(self.name, name)
 
 
+class BridgedCache(NormedCache):
+    """The cache of a bridge, whose norms may be folded into other weights, or store γ − 1 (Gemma)."""
+
+    def _norm(self, layer: int | None, mlp_input: bool) -> tuple[int, bool, Tensor, Tensor | None]:
+        norm = self._norm_module(layer, mlp_input)
+        weight = getattr(norm, "weight", None)
+        if weight is None:
+            weight = self.model.W_U.new_ones(self.model.cfg.d_model)
+        elif norm.uses_weight_offset:
+            weight = weight + 1
+        return 1, not norm.uses_rms_norm, weight, None if norm.uses_rms_norm else getattr(norm, "bias", None)
+
+    def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As in TransformerLens, with the norm's weight and what the model multiplies its logits by (Granite, Cohere).
+
+        Raises `InputError` for logits that are no linear function of what the head reads.
+        """
+        return super().logit_attrs(*args, **kwargs) * self.model.logit_scale
+
+
 class Bridged(TransformerBridge):
     """A bridge with what instruments ask of a model besides its hooks."""
 
@@ -70,9 +92,36 @@ class Bridged(TransformerBridge):
         return Shape(self.family, c.n_layers, c.n_heads, c.d_model, c.d_head, c.d_vocab, c.n_ctx)
 
     @property
+    def logit_scale(self) -> float:
+        """What the model multiplies its logits by after the head, 1 in most families.
+
+        Raises `InputError` where it does something else to them, as Gemma 2, which caps them.
+        """
+        zero, one, large = self.adapter.apply_output_logits_transform(torch.tensor([0.0, 1.0, 1e6])).tolist()
+        if zero != 0 or abs(large - 1e6 * one) > one:
+            raise InputError(
+                f"{self.family} caps its logits, so they are no linear function of what its head reads, which "
+                "instruments and attribution need: take a model without final_logit_softcapping"
+            )
+        return one
+
+    @property
+    def logit_bias(self) -> Tensor:
+        """[V]: the share of the logits that no part of the residual stream writes, as in our models."""
+        bias = BridgedCache({}, self)._norm(None, False)[3]
+        return ((0.0 if bias is None else bias @ self.W_U) + self.b_U) * self.logit_scale
+
+    def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens; the cache knows the norms' weights."""
+        out, cache = super().run_with_cache(*args, **kwargs)
+        if isinstance(cache, ActivationCache):
+            cache = BridgedCache(cache.cache_dict, self, has_batch_dim=cache.has_batch_dim)
+        return out, cache
+
+    @property
     def head(self) -> Tensor:
-        """[V, D + 1]: the unembedding and its bias, for `streams`."""
-        return torch.cat([self.W_U.T, self.b_U[:, None]], 1)
+        """[V, D + 1]: the unembedding and its bias, times `logit_scale`, for `streams`."""
+        return torch.cat([self.W_U.T, self.b_U[:, None]], 1) * self.logit_scale
 
     def streams(self, x: Tensor) -> Tensor:
         """What the head reads [B, T, D] with a 1 behind it, so that logits are `streams(x) @ head.T`."""

@@ -49,7 +49,8 @@ def lens_of(model: Any, tokenizer: Any = None) -> Lens:
         x = x.to(device)[None]
         if hasattr(model, "layer_norm"):
             return F.linear(model.layer_norm(layer)(x), model.head)[0]
-        return model.unembed(model.ln_final(x))[0]
+        # some families scale or cap what the head gives
+        return model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x)))[0]
 
     def pieces(ids: Any) -> list[str]:
         if hasattr(tokenizer, "pieces"):

@@ -100,12 +100,23 @@ def test_passes_and_caches_are_those_of_a_bridge(ours: tuple[Any, Any]) -> None:
         mine, labels = getattr(cache, name)(**options, return_labels=True)
         expected, names = getattr(theirs, name)(**options, return_labels=True)
         assert labels == names
+        if options.get("apply_ln") and name != "accumulated_resid":  # which TransformerLens folds into the head
+            expected = expected * model.ln_final.weight
         torch.testing.assert_close(mine, expected, **close, msg=name)
-    right, wrong = torch.tensor([3, 8]), torch.tensor([5, 6])
-    stacks = [one.logit_attrs(one.decompose_resid(), right, wrong) for one in (cache, theirs)]
-    torch.testing.assert_close(*stacks, **close)
+    bridge.enable_compatibility_mode(
+        disable_warnings=True, center_writing_weights=False, center_unembed=False, fold_value_biases=False
+    )
+    _, folded = bridge.run_with_cache(TOKENS)
+    torch.testing.assert_close(model.logit_bias, bridge.b_U, **close)
+    for right, wrong in [(torch.tensor([3, 8]), None), (torch.tensor([3, 8]), torch.tensor([5, 6]))]:
+        stacks = [one.logit_attrs(one.decompose_resid(), right, wrong) for one in (cache, folded)]
+        torch.testing.assert_close(*stacks, **close)
+    for mode in "QKV":
+        mine, expected = (one.all_composition_scores(mode) for one in ours)
+        assert mine.head_labels == expected.head_labels
+        torch.testing.assert_close(mine.scores, expected.scores, **close, msg=mode)
     lens = cache.accumulated_resid(apply_ln=True) @ model.W_U + model.b_U
-    torch.testing.assert_close(lens[:, :, -1], theirs.logit_lens().values, **close)
+    torch.testing.assert_close(lens[:, :, -1], folded.logit_lens().values, **close)
     with pytest.raises(InputError, match=r"reads bridges only.*layer_logits"):
         cache.logit_lens()
 

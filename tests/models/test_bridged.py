@@ -21,7 +21,9 @@ from streamscope.models.huggingface.convert import convert
 from streamscope.models.text import END_OF_TEXT
 from streamscope.models.text.shards import NO_TARGET, document_batches
 from streamscope.probes.contract import Documents, discover
+from streamscope.probes.logit_lens.measure import lens_of
 from streamscope.probes.result import Result
+from tests.tiny import randomise
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 INSTRUMENTS = discover()
@@ -152,6 +154,72 @@ def test_a_bridge_that_somebody_booted_is_measured_as_it_is(theirs: tuple[Bridge
     assert type(booted) is TransformerBridge and booted.tokenizer is fast
     with pytest.raises(InputError, match=r"^a GPTJForCausalLM of transformers has none of the hooks .* 'hf:FOLDER'"):
         how.measure(module, data)
+
+
+SIZES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "max_position_embeddings": 32}  # fmt: skip
+GATED = {**SIZES, "intermediate_size": 64, "num_key_value_heads": 2}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Granite": {**GATED, "logits_scaling": 4.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.5},
+    "Cohere": {**GATED, "logit_scale": 0.25},
+    "Gemma": {**GATED, "head_dim": 8},
+    "OPT": {**SIZES, "ffn_dim": 64, "word_embed_proj_dim": 32},
+    "Gemma2": {**GATED, "head_dim": 8, "final_logit_softcapping": 3.0},
+}  # fmt: skip
+
+
+def random_one(family: str, folder: Path) -> tuple[Bridged, Any]:
+    """(the bridge, the library's module) of a family, every weight random."""
+    import transformers
+
+    config = getattr(transformers, f"{family}Config")(**FAMILIES[family])
+    module = randomise(getattr(transformers, f"{family}ForCausalLM")(config).eval())
+    module.save_pretrained(folder)
+    return bridge(str(folder)), module
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "Gemma2"])
+def test_parts_and_heads_give_the_librarys_logits(family: str, tmp_path: Path) -> None:
+    """With the norm's weight, however the family stores it, and with what it multiplies its logits by."""
+    model, module = random_one(family, tmp_path)
+    tokens = torch.arange(12).reshape(2, 6)
+    expected = module(tokens).logits
+    close = dict(rtol=1e-4, atol=1e-4)
+    with capture(model, [model.final]) as found:
+        model(tokens)
+    torch.testing.assert_close(model.streams(found[model.final]) @ model.head.T, expected, **close)
+    _, cache = model.run_with_cache(tokens)
+    for part in (cache, cache.apply_slice_to_batch_dim([1])):
+        rows = expected if part is cache else expected[[1]]
+        attributed = part.logit_attrs(part.decompose_resid(), 7).sum(0) + model.logit_bias[7]
+        torch.testing.assert_close(attributed, rows[..., 7], **close)
+        attributed = part.logit_attrs(part.decompose_resid(), 7, 9).sum(0) + model.logit_bias[7] - model.logit_bias[9]
+        torch.testing.assert_close(attributed, rows[..., 7] - rows[..., 9], **close)
+    full = cache.logit_attrs(cache.stack_head_results(incl_remainder=True), 7).sum(0) + model.logit_bias[7]
+    torch.testing.assert_close(full, expected[..., 7], **close)
+    u = model.W_U[:, 7] * model.logit_scale
+    neurons = cache.stack_neuron_results(2, apply_ln=True, incl_remainder=True, project_output_onto=u).sum(0)
+    torch.testing.assert_close(neurons + model.logit_bias[7], expected[..., 7], **close)
+    some = cache.stack_neuron_results(2, apply_ln=True, project_output_onto=u)
+    torch.testing.assert_close(some, cache.stack_neuron_results(2, apply_ln=True) @ u, **close)
+    lens = lens_of(model).logits(1, cache["resid_post", 1][0])
+    torch.testing.assert_close(lens, expected[0], **close)
+    states = cache.accumulated_resid(apply_ln=True)[-1] @ model.W_U * model.logit_scale
+    torch.testing.assert_close(states, expected - model.b_U * model.logit_scale, **close)
+
+
+@torch.no_grad()
+def test_capped_logits_are_refused_where_they_would_be_wrong(tmp_path: Path) -> None:
+    """Gemma 2: the logit lens has the cap; what reads logits as a linear map says that they are none."""
+    model, module = random_one("Gemma2", tmp_path)
+    tokens = torch.arange(12).reshape(2, 6)
+    _, cache = model.run_with_cache(tokens)
+    lens = lens_of(model).logits(1, cache["resid_post", 1][0])
+    torch.testing.assert_close(lens, module(tokens).logits[0], rtol=1e-4, atol=1e-4)
+    for call in (lambda: model.head, lambda: cache.logit_attrs(cache.accumulated_resid(), 7), lambda: model.logit_bias):
+        with pytest.raises(InputError, match=r"^gemma2 caps its logits, .* take a model without final_logit_softcapp"):
+            call()
 
 
 def test_what_is_no_model_is_told(tmp_path: Path) -> None:

@@ -108,3 +108,53 @@ def test_accumulated_bias() -> None:
         model.accumulated_bias(2, mlp_input=True)
     with pytest.raises(InputError, match="hyper-connections"):
         build("kromhc", "tiny").accumulated_bias(1)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "grouped", "dst-kron", "lfa", "identity"])
+@pytest.mark.parametrize("mode", ["Q", "K", "V"])
+def test_composition_scores_by_hand(name: str, mode: str) -> None:
+    """‖A B‖ / (‖A‖ ‖B‖) of every pair, the norm of the later layer as the matrix that it is but for its scale."""
+    model = make(name)
+    if mode == "V" and name in ("lfa", "identity"):
+        with pytest.raises(Undefined, match="the values read the frozen token stream, which no head writes"):
+            model.all_composition_scores(mode)
+        return
+
+    def through(norm: Any) -> Tensor:
+        """[D, D], x -> γ ⊙ (x − mean), the mean over each of the norm's groups."""
+        d = model.config.d_model // norm.groups
+        centre = torch.eye(d).double() - (1 / d if norm.centred else 0)
+        return torch.block_diag(*[centre] * norm.groups) @ norm.weight.diag()
+
+    def values(block: Any) -> Tensor:
+        return through(getattr(block, "ln1_v", block.ln1)) if model.config.residual.value_path != "raw" else eye
+
+    eye, found = torch.eye(model.config.d_model).double(), model.all_composition_scores(mode)
+    blocks = [(through(block.ln1), values(block), block.attn) for block in model.blocks]
+    assert found.shape == (2, 4, 2, 4) and (found.scores[1] == 0).all() and (found.scores[0, :, 0] == 0).all()
+    for h1 in range(4):
+        for h2 in range(4):
+            (_, v, first), (read, v2, second) = blocks
+            A = v @ first.W_V[h1] @ first.W_O[h1]
+            QK = read @ second.W_Q[h2] @ second.W_K[h2].T @ read.T
+            B = {"Q": QK, "K": QK.T, "V": v2 @ second.W_V[h2] @ second.W_O[h2]}[mode]
+            expected = (A @ B).norm() / A.norm() / B.norm()
+            torch.testing.assert_close(found[0, h1, 1, h2], expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "says"),
+    [
+        ("pls", {}, "OV is not defined: a gate"),
+        ("hdpl", {}, "an HDPL projection 32 -> 32 is not linear"),
+        ("kromhc", {}, "updates do not add up to the residual stream of hyper-connections"),
+        ("canon", {}, "Canon-A mixes positions between the norm and the heads"),
+        ("gpt2", {"canon": "canon", "canon.places": "B"}, "OV is not defined: Canon-B"),
+        ("std-t", {"attention.qk_norm": "rms"}, "QK is not defined"),
+    ],
+)
+def test_composition_scores_that_are_not_defined(name: str, overrides: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        build(name, "tiny", **overrides).all_composition_scores("Q")
+    with pytest.raises(InputError, match="mode"):
+        build("gpt2", "tiny").all_composition_scores("O")

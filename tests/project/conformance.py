@@ -33,6 +33,7 @@ from streamscope.models.make import build
 from streamscope.models.text.stories import documents
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
+from tests.tiny import randomise
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "conformance.json"
 TOOLS = ("transformer-lens", "nnsight", "transformers")
@@ -56,7 +57,11 @@ class Case:
     @cached_property
     def model(self) -> StreamTransformer:
         """The model."""
-        return build(self.preset, "tiny", tokenizer=self.tokenizer, d_vocab=300, init_std=0.2).double()
+        return self.made()
+
+    def made(self) -> StreamTransformer:
+        """Every parameter random, norms and biases too, so that a check sees who leaves them out."""
+        return randomise(build(self.preset, "tiny", tokenizer=self.tokenizer, d_vocab=300, init_std=0.2).double())
 
     @cached_property
     def tokens(self) -> Tensor:
@@ -77,7 +82,7 @@ class Case:
             def _batch(self, invokes: list[Any], fn: Any) -> Any:
                 return (torch.cat([args[0] for args, _ in invokes]),), {}
 
-        return Batched(build(self.preset, "tiny", tokenizer=self.tokenizer, d_vocab=300, init_std=0.2).double())
+        return Batched(self.made())
 
     @cached_property
     def exported(self) -> Any:
@@ -283,8 +288,11 @@ def _(case: Case) -> None:
 
 @check(LENS, "cache.accumulated_resid(layer=1, apply_ln=True)")
 def _(case: Case) -> None:
-    stack = case.cache.accumulated_resid(layer=1, apply_ln=True)
-    same(stack[-1], case.cache["blocks.1.ln1.hook_normalized"])
+    read: list[Tensor] = []
+    handle = case.torch_hook("blocks.1.ln1", lambda x: read.append(x))
+    case.model(case.tokens)
+    handle.remove()
+    same(case.cache.accumulated_resid(layer=1, apply_ln=True)[-1], read[-1])
 
 
 @check(LENS, "cache.decompose_resid()")
@@ -308,11 +316,41 @@ def _(case: Case) -> None:
     same(neurons[len(neurons) // 2 :].sum(0) + case.model.b_out[1], case.cache["mlp_out", 1])
 
 
-@check(LENS, "cache.logit_attrs(stack, tokens)")
+@check(LENS, "cache.logit_attrs(cache.decompose_resid(), tokens)")
 def _(case: Case) -> None:
-    logits = case.model(case.tokens)
-    attributed = case.cache.logit_attrs(case.cache.accumulated_resid(), torch.tensor([7, 9]))
-    same(attributed[-1], torch.stack([logits[0, :, 7], logits[1, :, 9]]))
+    _attributed(case, case.cache.decompose_resid())
+
+
+@check(LENS, "cache.logit_attrs(cache.stack_head_results(incl_remainder=True), tokens)")
+def _(case: Case) -> None:
+    _attributed(case, case.cache.stack_head_results(incl_remainder=True))
+
+
+@check(LENS, "cache.logit_attrs(cache.accumulated_resid(), tokens)")
+def _(case: Case) -> None:
+    _attributed(case, case.cache.accumulated_resid()[-1:])
+
+
+def _attributed(case: Case, stack: Tensor) -> None:
+    """The parts of a stack add up to the logits of a token, and to the difference of two, but for the norm's bias."""
+    right, wrong, rows = torch.tensor([7, 9]), torch.tensor([30, 2]), torch.arange(2)
+    logits = (case.model(case.tokens) - case.model.logit_bias).transpose(1, 2)
+    same(case.cache.logit_attrs(stack, right).sum(0), logits[rows, right])
+    same(case.cache.logit_attrs(stack, right, wrong).sum(0), logits[rows, right] - logits[rows, wrong])
+
+
+@check(LENS, 'all_composition_scores("Q")')
+def _(case: Case) -> None:
+    """One pair by hand, the norm as what it does to each unit vector but for its scale."""
+    (first, second), norms = case.model.blocks, []
+    for block, name in ((first, "ln1_v" if hasattr(first, "ln1_v") else "ln1"), (second, "ln1")):
+        norm = getattr(block, name)
+        centre = torch.eye(32 // norm.groups).double() - (norm.groups / 32 if norm.centred else 0)
+        norms.append(torch.block_diag(*[centre] * norm.groups) * norm.weight)
+    v = torch.eye(32).double() if case.model.config.residual.value_path == "raw" else norms[0]
+    ov = v @ first.attn.W_V[1] @ first.attn.W_O[1]
+    qk = norms[1] @ second.attn.W_Q[2] @ second.attn.W_K[2].T @ norms[1].T
+    same(case.model.all_composition_scores("Q")[0, 1, 1, 2], (ov @ qk).norm() / ov.norm() / qk.norm())
 
 
 @check(LENS, "cache.logit_lens()")

@@ -1,0 +1,155 @@
+"""Direct logit attribution by TransformerLens' cache: the parts add up to the logit, on trained and random weights."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from streamscope.models import load
+from streamscope.models.config.presets import PRESETS
+from streamscope.models.errors import InputError
+from streamscope.models.make import build
+from streamscope.models.transformer import StreamTransformer
+from tests.tiny import randomise, some
+
+torch.set_num_threads(1)
+CLOSE = dict(rtol=1e-5, atol=1e-9)
+TOKENS = torch.randint(256, (2, 5), generator=torch.Generator().manual_seed(4))
+RIGHT, WRONG = torch.tensor([7, 9]), torch.tensor([30, 2])
+BIASES = {f"attention.{name}.bias": True for name in "qkvo"} | {"mlp.up.bias": True, "mlp.down.bias": True}
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "channel-final": ("lfa", {"readout.norm": "channel"}),
+    "rms-blocks": ("std-t", {"norm": "rms"}),
+    "biases": ("std-t", {**BIASES, "norm": "channel", "readout.norm": "channel"}),
+    "parallel": ("std-t", {**BIASES, "residual.order": "parallel"}),
+    "grouped": ("std-t", {**BIASES, "attention.kv_heads": 2, "mlp.gate": "dense", "readout.norm": "rms"}),
+}  # fmt: skip
+ADDS_UP = [name for name in PRESETS if "krom" not in name]
+
+
+def make(name: str) -> StreamTransformer:
+    preset, overrides = OTHERS.get(name, (name, {}))
+    return randomise(build(preset, "tiny", init_std=0.2, **overrides).double())
+
+
+def picked(logits: Tensor, ids: Tensor) -> Tensor:
+    """[B, T], the logits of one token for each sequence."""
+    return logits[torch.arange(len(ids)), :, ids]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["gpt2", "lfa", "pls", "dst-kron", "hdpl"])
+def test_parts_add_up_to_the_logit_of_a_trained_model(name: str) -> None:
+    """The embedding, and what every attention and FFN writes."""
+    model = load(f"stories/{name}")
+    logits, cache = model.run_with_cache(text := "Lily had a red ball. She gave it to")
+    for word, other in [(" her", " him"), (" the", " a")]:
+        token, foil = model.to_single_token(word), model.to_single_token(other)
+        parts = cache.logit_attrs(cache.decompose_resid(), word)
+        torch.testing.assert_close(parts.sum(0) + model.logit_bias[token], logits[..., token], rtol=1e-4, atol=1e-4)
+        parts = cache.logit_attrs(cache.decompose_resid(), word, other)
+        difference = logits[..., token] - logits[..., foil] - (model.logit_bias[token] - model.logit_bias[foil])
+        torch.testing.assert_close(parts.sum(0), difference, rtol=1e-4, atol=1e-4)
+    if name == "gpt2":
+        assert abs(logits[0, -1, model.to_single_token(" her")].item() - 5.474) < 1e-3, text
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [*some(ADDS_UP), *OTHERS])
+def test_parts_add_up_to_the_logit(name: str) -> None:
+    """Of every decomposition, through each way to it: parts, heads with what remains, neurons and heads, projected."""
+    model = make(name)
+    logits, cache = model.run_with_cache(TOKENS)
+    expected = picked(logits - model.logit_bias, RIGHT)
+    difference = expected - picked(logits - model.logit_bias, WRONG)
+    for stack in (
+        cache.decompose_resid(),
+        cache.stack_head_results(incl_remainder=True),
+        cache.stack_neuron_results(2, incl_remainder=True),
+        cache.get_full_resid_decomposition(),
+        cache.get_full_resid_decomposition(expand_neurons=False),
+    ):
+        torch.testing.assert_close(cache.logit_attrs(stack, RIGHT).sum(0), expected, **CLOSE)
+        torch.testing.assert_close(cache.logit_attrs(stack, RIGHT, WRONG).sum(0), difference, **CLOSE)
+    u = model.W_U[:, 7]
+    expected = (logits - model.logit_bias)[..., 7]
+    for stack in (
+        cache.decompose_resid(apply_ln=True) @ u,
+        cache.stack_head_results(apply_ln=True, incl_remainder=True) @ u,
+        cache.stack_neuron_results(2, apply_ln=True, incl_remainder=True) @ u,
+        cache.get_full_resid_decomposition(apply_ln=True) @ u,
+        cache.get_full_resid_decomposition(apply_ln=True, project_output_onto=u),
+        cache.get_full_resid_decomposition(apply_ln=True, expand_neurons=False, project_output_onto=u),
+        cache.stack_neuron_results(2, apply_ln=True, incl_remainder=True, project_output_onto=u),
+    ):
+        torch.testing.assert_close(stack.sum(0), expected, **CLOSE)
+    torch.testing.assert_close(cache.accumulated_resid(apply_ln=True)[-1] @ model.W_U, logits, **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["std-t", "lfa", "channel-final", "gpt2"])
+def test_neurons_projected_are_neurons_times_the_projection(name: str) -> None:
+    """One by one, also of some neurons and positions, and before a middle layer."""
+    model = make(name)
+    _, cache = model.run_with_cache(TOKENS)
+    onto = model.W_U[:, :3]
+    for options in ({"layer": 2}, {"layer": 1}, {"layer": 2, "pos_slice": 3, "neuron_slice": [1, 5]}, {"layer": 0}):
+        whole = cache.stack_neuron_results(**options, apply_ln=True) @ onto
+        projected = cache.stack_neuron_results(**options, apply_ln=True, project_output_onto=onto)
+        torch.testing.assert_close(projected, whole, **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["std-t", "lfa", "channel-final"])
+def test_slices_of_positions_and_batches(name: str) -> None:
+    """A slice gives the slice of the whole, of a cache, of a stack and of a cache without its batch axis."""
+    model = make(name)
+    _, cache = model.run_with_cache(TOKENS)
+    whole = cache.logit_attrs(cache.decompose_resid(), 7)
+    for at in (3, -1, [1, 2]):
+        part = cache.logit_attrs(cache.decompose_resid(pos_slice=at), 7, pos_slice=at)
+        torch.testing.assert_close(part, whole[..., at], **CLOSE)
+    torch.testing.assert_close(cache.logit_attrs(cache.decompose_resid(), 7, batch_slice=[1]), whole[:, [1]], **CLOSE)
+    second = cache.apply_slice_to_batch_dim([1])
+    torch.testing.assert_close(second.logit_attrs(second.decompose_resid(), 7), whole[:, [1]], **CLOSE)
+    _, alone = model.run_with_cache(TOKENS[:1], remove_batch_dim=True)
+    torch.testing.assert_close(alone.logit_attrs(alone.decompose_resid(), 7), whole[:, 0], **CLOSE)
+    _, cut = model.run_with_cache(TOKENS, pos_slice=[2])
+    torch.testing.assert_close(cut.logit_attrs(cut.decompose_resid(), 7), whole[..., [2]], **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["std-t", "lfa", "gpt2", "biases", "parallel"])
+@pytest.mark.parametrize("mlp_input", [False, True])
+def test_parts_before_a_middle_layer_add_up_to_what_it_reads(name: str, mlp_input: bool) -> None:
+    """The output of its norm is the parts plus β; a state through the norm is all of it."""
+    model = make(name)
+    norm = model.blocks[1].ln2 if mlp_input else model.blocks[1].ln1
+    read: list[Tensor] = []
+    handle = norm.register_forward_hook(lambda module, inputs, output: read.append(output))
+    _, cache = model.run_with_cache(TOKENS)
+    handle.remove()
+    options = {"layer": 1, "mlp_input": mlp_input, "apply_ln": True}
+    if name == "parallel" and mlp_input:
+        for call in (cache.decompose_resid, cache.accumulated_resid, cache.get_full_resid_decomposition):
+            with pytest.raises(InputError, match="parallel: its FFN reads what attention reads; leave mlp_input out"):
+                call(**options)
+        return
+    bias = 0.0 if norm.bias is None else norm.bias
+    torch.testing.assert_close(cache.accumulated_resid(**options)[-1], read[0], **CLOSE)
+    torch.testing.assert_close(cache.decompose_resid(**options).sum(0) + bias, read[0], **CLOSE)
+    torch.testing.assert_close(cache.get_full_resid_decomposition(**options).sum(0) + bias, read[0], **CLOSE)
+
+
+@torch.no_grad()
+def test_updates_of_streams_are_no_shares() -> None:
+    """With hyper-connections the states are normed, and what would take updates for shares refuses in one line."""
+    model = make("kromcanon")
+    logits, cache = model.run_with_cache(TOKENS)
+    last = cache.logit_attrs(cache.accumulated_resid(), RIGHT)[-1]
+    torch.testing.assert_close(last, picked(logits - model.logit_bias, RIGHT), **CLOSE)
+    for name in ("stack_head_results", "stack_neuron_results"):
+        for option in ("apply_ln", "incl_remainder"):
+            with pytest.raises(InputError, match=r"updates do not add up .* hyper-connections"):
+                getattr(cache, name)(2, **{option: True})
