@@ -1,22 +1,25 @@
-"""Which numbers an option takes, declared with the option; everything else is one line that says so.
+"""Which values an option takes, declared with the option; everything else is one line that says so.
 
     lr: Positive | None = None
     beta1: Annotated[float, Bounds(low=0, below=1)] = 0.9
     seed: Seed = 0
+    clusters: Annotated[Count, Only("method", "kmeans")] = 10
 
 `check` reads the declarations of a configuration and refuses what lies outside: NaN and infinities everywhere, numbers
-that float32 or 64 bits do not hold, and what `Bounds` exclude. Commands check their options as they are parsed
-(`models.cli.parse`); `Training` checks itself, so that a notebook gets the same line.
+that float32 or 64 bits do not hold, what `Bounds` exclude, and options that `Only` says would be ignored. Commands
+check their options as they are parsed (`models.cli.parse`); `Training` checks itself, so that a notebook gets the same
+line.
 """
 
 import math
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from streamscope.models.errors import InputError
 
+Declared = TypeVar("Declared")
 LARGEST_FLOAT = float(2**127)
 """Half of what float32 holds, in which weights and activations are kept."""
 LARGEST_INT = 2**63 - 1
@@ -46,6 +49,30 @@ class Bounds:
         return " and ".join(f"{word} {limit:.10g}" for word, limit in words.items() if limit is not None)
 
 
+class Only:
+    """The option has an effect only where the option `name` has one of these values; none: where it is given at all.
+
+    `check` refuses the option where it is given (is other than its default) and has no effect.
+    """
+
+    def __init__(self, name: str, *values: Any) -> None:
+        self.name, self.values = name, values
+
+    def acts(self, other: Any) -> bool:
+        """Whether it has an effect beside this value of the other option, which may be several."""
+        several = other if isinstance(other, tuple) else (other,)
+        return any(one in self.values for one in several) if self.values else other not in (None, (), "", 0)
+
+    def line(self, option: str, other: Any) -> str:
+        """What to say of an option without effect."""
+        option, name = (f"--{one.replace('_', '-')}" for one in (option, self.name))
+        if not self.values:
+            return f"{option} has no effect without {name}: leave it out, or give {name} too"
+        now = " ".join(map(str, other if isinstance(other, tuple) else (other,)))
+        wanted = " or ".join(map(str, self.values))
+        return f"{option} has no effect with {name} {now}: leave it out, or give {name} {wanted}"
+
+
 AnyNumber = Annotated[float, Bounds()]
 """Any finite number."""
 Positive = Annotated[float, Bounds(above=0)]
@@ -68,7 +95,7 @@ else:
 
 
 def check(options: Any, spelled: Callable[[str], str] = str) -> None:
-    """Raise `InputError` for the first number in a dataclass (or one inside it) that its declaration excludes.
+    """Raise `InputError` for the first value in a dataclass (or one inside it) that its declaration excludes.
 
     `spelled` is how the line calls a field: `--batch-size` where that was typed.
     """
@@ -78,10 +105,14 @@ def check(options: Any, spelled: Callable[[str], str] = str) -> None:
         if is_dataclass(value):
             check(value, spelled)
             continue
-        limits = list(declared(hints[field.name]))
+        limits = list(declared(hints[field.name], Bounds))
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not isinstance(number, bool):
                 _check(spelled(field.name), number, limits)
+        usual = field.default if field.default_factory is MISSING else field.default_factory()
+        for only in declared(hints[field.name], Only) if value != usual else ():
+            if not only.acts(other := getattr(options, only.name)):
+                raise InputError(only.line(field.name, other))
 
 
 def _check(name: str, number: float, limits: list[Bounds]) -> None:
@@ -95,11 +126,11 @@ def _check(name: str, number: float, limits: list[Bounds]) -> None:
         raise InputError(f"{name} is too large: {number} is beyond ±{largest:.3g}")
 
 
-def declared(hint: Any) -> Iterator[Bounds]:
-    """The `Bounds` in a type hint, also inside unions and tuples."""
+def declared(hint: Any, kind: type[Declared] = Bounds) -> Iterator[Declared]:  # type: ignore[assignment]
+    """The `Bounds`, or the `Only`, in a type hint, also inside unions and tuples."""
     if typing.get_origin(hint) is Annotated:
-        yield from (data for data in hint.__metadata__ if isinstance(data, Bounds))
-        yield from declared(hint.__origin__)
+        yield from (data for data in hint.__metadata__ if isinstance(data, kind))
+        yield from declared(hint.__origin__, kind)
     else:
         for inner in typing.get_args(hint):
-            yield from declared(inner)
+            yield from declared(inner, kind)

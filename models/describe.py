@@ -74,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.models.config.presets import PRESETS
 
     if not options.preset and options.run is None:
+        if options != Options():
+            raise InputError("--scale, --set and --hooks are of a model: name a preset, as in lfa --set n_layers=4")
         for name, make in PRESETS.items():
             print(f"{name:14s} {make.__doc__}")
         return
@@ -81,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("give a preset or --run, not both")
     if options.preset and Path(options.preset).is_dir() and options.preset not in PRESETS:
         options = replace(options, preset="", run=Path(options.preset))
+    if options.run is not None and (options.set or options.scale != Options.scale):
+        raise InputError("--scale and --set change a preset; a run is described as it was trained: leave them out")
 
     from rich.console import Console
     from rich.table import Table

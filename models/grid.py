@@ -185,10 +185,27 @@ def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
         for setting, changes in settings.items():
             train, sets = tables["train"] | changes, [*tables["train"].get("set", []), *changes.get("set", [])]
             words = _words({**train, "set": sets} if sets else train)
+            _check("-".join([preset, *([setting] if setting else []), f"s{seeds[0]}"]), preset, train, sets)
             for seed in seeds:
                 name = "-".join([preset, *([setting] if setting else []), f"s{seed}"])
                 found.append(Cell(name, (preset, *words, "--seed", str(seed))))
     return _distinct(found)
+
+
+def _check(name: str, preset_name: str, train: Mapping[str, Any], sets: Sequence[str]) -> None:
+    """Raise `InputError` for an option that would be ignored (`models.training.config.check_given`)."""
+    from streamscope.models.config.presets import preset
+    from streamscope.models.config.serialization import from_dict, parse_set
+    from streamscope.models.training.config import Training, check_given, with_recipe
+
+    scale, known = train.get("scale", SCALE), {f.name for f in fields(Training)}
+    given = {key.replace("-", "_"): value for key, value in train.items()}
+    training = from_dict(Training, {key: value for key, value in given.items() if key in known}, "train")
+    try:
+        config = preset(preset_name, scale, **parse_set(sets))
+        check_given(training, with_recipe(training, preset_name, scale), config, Training())
+    except InputError as error:
+        raise InputError(f"{name} of a grid: {error}") from None
 
 
 def _part(grid: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:

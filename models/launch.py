@@ -18,9 +18,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from streamscope.models.bounds import Count, Positive
+from streamscope.models.bounds import Count, Only, Positive
 from streamscope.models.errors import InputError
 
 
@@ -30,11 +30,11 @@ class LaunchOptions:
 
     launch: Literal["serial", "torchrun", "ray", "submitit", "worker"] = "serial"
     """Who works: this process, or --workers that torchrun, Ray or SLURM (submitit) start; worker is what they start."""
-    workers: Count = 2
-    """How many to start; without meaning for serial."""
-    partition: str | None = None
+    workers: Annotated[Count, Only("launch", "torchrun", "ray", "submitit")] = 2
+    """How many to start."""
+    partition: Annotated[str | None, Only("launch", "submitit")] = None
     """Partition of SLURM for submitit."""
-    hours: Positive = 24.0
+    hours: Annotated[Positive, Only("launch", "submitit")] = 24.0
     """Time limit of a SLURM job for submitit."""
 
 
@@ -62,13 +62,14 @@ def launch(options: LaunchOptions, module: str, argv: Sequence[str], *, logs: Pa
 
 
 def _as_worker(argv: Sequence[str]) -> list[str]:
-    """The arguments with `--launch worker` in place of the launcher."""
+    """The arguments with `--launch worker` in place of the launcher and its options."""
     words, kept = iter(argv), []
     for word in words:
-        if word == "--launch":
-            next(words, None)
-        elif not word.startswith("--launch="):
+        name, equals, _ = word.partition("=")
+        if name not in ("--launch", "--workers", "--partition", "--hours"):
             kept.append(word)
+        elif not equals:
+            next(words, None)
     return [*kept, "--launch", "worker"]
 
 

@@ -25,7 +25,7 @@ from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, override, parse_set, to_dict
 from streamscope.models.errors import InputError
 from streamscope.models.provenance import pick_device
-from streamscope.models.training.config import Options, Training, late_positions, phases_of, with_recipe
+from streamscope.models.training.config import Options, Training, check_given, late_positions, phases_of, with_recipe
 
 LEAST_VOCABULARY = 300
 """Entries of a tokenizer that is trained here, where a scale has fewer than bytes need."""
@@ -52,6 +52,7 @@ def _start(options: Options, out: Path) -> None:
     changes = parse_set(options.set)
     config = preset(options.preset, options.scale, **changes)
     training = with_recipe(options.training, options.preset, options.scale)
+    check_given(options.training, training, config, Training())
     training = replace(training, device=pick_device(training.device))
 
     from streamscope.models.checkpoint import run_folder

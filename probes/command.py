@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, make_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -254,6 +254,7 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
         check_out(options.out)
     if options.figure is not None:
         check_figure(options.figure)
+    check_read(how, data)
     if options.launch != "serial" and options.out is None:
         raise InputError("--launch needs --out: workers meet in a folder beside it")
 
@@ -295,6 +296,15 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
             return
         results = found
     finish(together(results), options, {**provenance(device), "dtype": options.dtype, "run": list(names)})
+
+
+def check_read(how: "Instrument", data: Sequence[Any]) -> None:
+    """Raise `InputError` for an option of data that the instrument's own options leave unread."""
+    given, usual = ({type(one): one for one in some} for some in (data, how.takes))
+    for kind, reason in how.unread(given).items():
+        for one in fields(given[kind]):
+            if getattr(given[kind], one.name) != getattr(usual[kind], one.name):
+                raise InputError(f"--{one.name.replace('_', '-')} has no effect, because {reason}: leave it out")
 
 
 def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> None:

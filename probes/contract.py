@@ -480,6 +480,13 @@ class Instrument(Validated):
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
 
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """The kinds of data that are never opened with these options, with the reason; the command refuses theirs.
+
+        `data` are the specifications by kind.
+        """
+        return {}
+
     def settled(self, data: Opened) -> "Instrument":
         """This instrument with what depends on a model fixed (heads that are ranked in it), for its control."""
         return self

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.features.tables import FeatureTables
-from streamscope.models.bounds import Bounds, Count, Seed, Whole
+from streamscope.models.bounds import Bounds, Count, Only, Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Instrument, instrument
@@ -42,13 +42,13 @@ class Cluster(Instrument):
     """hdbscan leaves tokens between clusters out (C.4), kmeans assigns every token (§4.1)."""
     components: Count | Literal["auto", "all"] = "auto"
     """Principal components, at most as many as columns; auto: 30 for hdbscan, all columns as they are for kmeans."""
-    min_cluster_size: Annotated[int, Bounds(low=2)] = 10
+    min_cluster_size: Annotated[int, Bounds(low=2), Only("method", "hdbscan")] = 10
     """Tokens of the smallest cluster (hdbscan)."""
-    min_samples: Count = 1
+    min_samples: Annotated[Count, Only("method", "hdbscan")] = 1
     """Neighbours that make a token dense (hdbscan)."""
-    selection: Literal["eom", "leaf"] = "eom"
+    selection: Annotated[Literal["eom", "leaf"], Only("method", "hdbscan")] = "eom"
     """Clusters of most excess of mass, or the smallest ones (hdbscan)."""
-    clusters: Annotated[int, Bounds(low=2)] = 10
+    clusters: Annotated[int, Bounds(low=2), Only("method", "kmeans")] = 10
     """Clusters of kmeans."""
     seed: Seed = 0
     """Of kmeans, UMAP, resamples and subsamples."""
@@ -56,7 +56,7 @@ class Cluster(Instrument):
     """Place tokens on a map (15 neighbours, minimal distance 0.1) for display."""
     raw: tuple[Path, ...] = ()
     """Raw activations of the same tokens (`features.extract --raw`), to cluster alike and compare; one per table."""
-    resamples: Annotated[int, Bounds(low=100)] = 1000
+    resamples: Annotated[int, Bounds(low=100), Only("raw")] = 1000
     """Of the bootstrap over documents, for the agreement with raw activations."""
     stability: Whole = 0
     """Fits on other seeds (kmeans) and on random 80 % of the documents."""
@@ -64,9 +64,9 @@ class Cluster(Instrument):
     """Disjoint parts of the documents that are clustered by themselves: the number of clusters gets an interval."""
     against: Path | None = None
     """Other features of the same tokens, clustered alike in the same --parts."""
-    against_size: Annotated[int, Bounds(low=2)] | None = None
+    against_size: Annotated[Annotated[int, Bounds(low=2)] | None, Only("method", "hdbscan")] = None
     """Another --min-cluster-size, in the same --parts."""
-    against_samples: Count | None = None
+    against_samples: Annotated[Count | None, Only("method", "hdbscan")] = None
     """Another --min-samples, in the same --parts."""
     fitted: Path | None = None
     """Clusters that were written before: the tokens get their labels, and nothing is fitted."""
@@ -83,6 +83,9 @@ class Cluster(Instrument):
         super().__post_init__()
         if self.fitted is not None and (self.raw or self.stability or self.parts):
             raise InputError("--fitted fits nothing that --raw, --stability or --parts could be of; leave them out")
+        for name in ("method", "components", "min_cluster_size", "min_samples", "selection", "clusters"):
+            if self.fitted is not None and getattr(self, name) != getattr(Cluster, name):
+                raise InputError(f"--{name.replace('_', '-')} has no effect with --fitted: leave it out")
         if self.parts == 1 or (not self.parts and (self.against or self.against_size or self.against_samples)):
             raise InputError("--parts: two at least, also for --against, --against-size and --against-samples")
 

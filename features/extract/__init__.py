@@ -17,10 +17,10 @@ Memory does not grow with the number of tokens. Killed, the same command goes on
 --launch each part of the documents is read by one worker, in the same batches as alone.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.features.schema import Tier
-from streamscope.models.bounds import Count, Names, Share
+from streamscope.models.bounds import Count, Names, Only, Share
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.command import main_of
@@ -40,7 +40,7 @@ class Extract(Instrument):
 
     tier: Tier = "structural"
     """core: 5 summaries; structural: 3L+1+4LH; +position: 4 more; topk: largest k weights in place of the peak."""
-    k: Count = 5
+    k: Annotated[Count, Only("tier", "topk")] = 5
     """Weights per head of tier topk."""
     kstar: Literal["author", "strict"] = "author"
     """k* of a token that only the last layer gets right: L, as in the author's tables, or L−1, as in the formula."""
@@ -55,15 +55,15 @@ class Extract(Instrument):
     """Logits at the query t_q, or one position later, as in the author's code."""
     theta_entropy: Share = 0.1
     """Entropy is 0 where the peak of Ã is below this."""
-    theta_gate: Share = 0.1
+    theta_gate: Annotated[Share, Only("tier", "topk")] = 0.1
     """The k largest weights are 0 where the gate ḡ is below this."""
     gate_reduce: Literal["mean", "norm"] = "mean"
     """ḡ of a vector gate: mean, or root mean square."""
-    window: Count = 5
+    window: Annotated[Count, Only("tier", "structural+position", "topk")] = 5
     """Keys before the query that local_mass sums."""
-    anchor_heads: Names = ()
+    anchor_heads: Annotated[Names, Only("tier", "core")] = ()
     """Heads of anchor_mass; default: heads 2 and 3 of the last layer."""
-    entity_heads: Names = ()
+    entity_heads: Annotated[Names, Only("tier", "core")] = ()
     """Heads of entity_mass; default: heads 4 and 5 of the last layer."""
     raw: tuple[str, ...] | None = None
     """Hooks (names or patterns) whose activations go to a second table; --raw alone: the last layer's streams."""

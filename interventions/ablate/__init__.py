@@ -20,12 +20,14 @@ heads or sets of one scale; p_rank is the rank of delta among the random sets'. 
 deviations, d_z with that of the differences.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from streamscope.models.bounds import AnyNumber, Count, Names, Seed, Whole
 from streamscope.models.errors import InputError
+from streamscope.models.head_spec import score_names
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, Opened, Prompts, instrument
+from streamscope.probes.contract import Data, Documents, Instrument, Opened, Prompts, instrument
 from streamscope.probes.figures import Curve, HeadMap, Intervals, Matrix, Scatter
 
 
@@ -79,6 +81,16 @@ class Ablate(Instrument):
             raise InputError("--measures: give at least one of loss, sps, coherence")
         if self.sets is not None and self.size == 1:
             raise InputError("--sets draws sets of --size heads; give a --size of 2 or more (single heads: random3:7)")
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """Documents where no loss is measured, prompts where nothing is measured or ranked on them."""
+        prompts = {"sps", "coherence"} & {*self.measures} or score_names(self.heads)
+        unread: dict[type[Data], str] = {}
+        if "loss" not in self.measures:
+            unread[Documents] = "no loss is among --measures"
+        if not prompts:
+            unread[Prompts] = "neither --measures nor --heads reads prompts"
+        return unread
 
     def settled(self, data: Opened) -> "Ablate":
         """With the heads that the model ranks (top3:pds) by name."""

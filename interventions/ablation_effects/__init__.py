@@ -14,12 +14,14 @@ case by case, and the ratios of spreads and means to its own; `found` groups are
 `interventions.ablation_effects.diagonality`.
 """
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from streamscope.models.bounds import Count, Names, Seed, Whole
+from streamscope.models.bounds import Count, Names, Only, Seed, Whole
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Instrument, Tasks, instrument
 from streamscope.probes.figures import HeadMap, Intervals
+
+OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semantic")
 
 
 @instrument("ablation_effects", Tasks())
@@ -32,9 +34,9 @@ class AblationEffects(Instrument):
 
     groups: Names = ("entity", "anchor", "semantic")
     """entity, anchor, semantic (PLS); found, found-entity, …; or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
-    k: Count = 2
+    k: Annotated[Count, OF_FOUND] = 2
     """Heads in a found group."""
-    layers: Literal["last", "all"] = "last"
+    layers: Annotated[Literal["last", "all"], OF_FOUND] = "last"
     """Where found groups are looked for."""
     diagonal: Names = ()
     """Own group of each task as TASK=GROUP; default: capitalization=entity gender=anchor, as in PLS."""

@@ -13,14 +13,14 @@ after projecting out random directions instead; the largest |d·output| of each 
 --side read is the wrong side (SPEC §1.10 a): it leaves what is written along the direction.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from streamscope.models.bounds import Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, Opened, Sets, instrument, need_parts
+from streamscope.probes.contract import Data, Documents, Instrument, Opened, Sets, instrument, need_parts
 from streamscope.probes.figures import Intervals
 
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ class Abliterate(Instrument):
         """Direction of a file, projections that are dense or may become so, and the folder to write."""
         need_parts(model, self.name)
         self._body().check(self, model)
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """Sets, where the direction is of a file."""
+        return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file's"}
 
     def settled(self, data: Opened) -> "Abliterate":
         """Nothing to settle; a control would be written over the run."""

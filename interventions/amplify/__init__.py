@@ -13,9 +13,9 @@ tables of areas, heads, samples, and the attention of one text at each α. --con
 at every α and of their areas, paired by document; it must have the run's tokenizer and context.
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from streamscope.models.bounds import Names, Positive, Seed, Whole
+from streamscope.models.bounds import Names, Only, Positive, Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Documents, Instrument, instrument
@@ -35,11 +35,11 @@ class Amplify(Instrument):
     """Heads to amplify: L5.H4, L4.*, L4-5.H0-2, all, random3:7."""
     text: str = "Leo found a bag and a chisel. He used it"
     """The text whose attention is drawn; empty for none."""
-    picture: Names = ()
+    picture: Annotated[Names, Only("text")] = ()
     """Heads to draw; default: of the middle layer the one that spreads most at α = 1."""
     prompt: str = "Once upon a time"
     """What the samples continue; empty for no samples."""
-    sample_tokens: Whole = 40
+    sample_tokens: Annotated[Whole, Only("prompt")] = 40
     """Tokens of a sample."""
     seed: Seed = 0
     """Of the samples."""

@@ -13,12 +13,13 @@ of the next token, both with a 95 % interval over documents; Holm's p corrects o
 texts: KL at every position, and the most probable next tokens before and after. A blend is measured on texts only.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from streamscope.models.bounds import AnyInt, AnyNumber, Count, Names, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, Opened, Text, instrument, need_parts
+from streamscope.probes.contract import Data, Documents, Instrument, Opened, Text, instrument, need_parts
 from streamscope.probes.figures import Curve, HeadMap
 
 
@@ -72,6 +73,11 @@ class Latents(Instrument):
         """The projections and their dimensions are there."""
         need_parts(model, self.name)
         self._body().cells_of(self, model.config)
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """Documents, where all that is done is to blend in the latents of other texts."""
+        blends = bool(self.source) and not (self.scale or self.clamp)
+        return {Documents: "--source is of texts alone"} if blends else {}
 
     def settled(self, data: Opened) -> "Latents":
         """With the projections that the model has by name."""

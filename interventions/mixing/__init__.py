@@ -24,9 +24,9 @@ where the head reads the sum alone. H_pre of equal streams only scales what the 
 --control pairs the documents of two models with the same modules.
 """
 
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from streamscope.models.bounds import Count, Names, Seed
+from streamscope.models.bounds import Count, Names, Only, Seed
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Documents, Instrument, instrument, need_streams
@@ -49,7 +49,7 @@ class Mixing(Instrument):
     """What is changed, and into what."""
     where: Names = ()
     """Modules, each alone: L2.attn, L2.*, L0-2.mlp, *.attn, all; all of them at once: everywhere. Default: both."""
-    draws: Count = 5
+    draws: Annotated[Count, Only("change", "permute")] = 5
     """Permutations of the streams; all where there are no more."""
     seed: Seed = 0
     """Of the permutations."""

@@ -20,13 +20,14 @@ says what is frozen); top3:recovery are the heads that recovered most, on these 
 places of the same pairs in a second model with the run's tokenizer; the senders are those of the run.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from streamscope.models.bounds import Count, Names, Positive
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import score_names
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Opened, Prompts, instrument
+from streamscope.probes.contract import Data, Instrument, Opened, Prompts, instrument
 from streamscope.probes.figures import HeadMap, Intervals
 
 
@@ -84,10 +85,17 @@ class Patch(Instrument):
         own = (self.clean, self.corrupt, self.answer, self.foil)
         if any(x is not None for x in own) and any(x is None for x in own):
             raise InputError("a pair of your own needs all of --clean, --corrupt, --answer and --foil")
+        of_pairs = [one for one in ("contrast", "pairs") if getattr(self, one) != getattr(Patch, one)]
+        if self.clean is not None and of_pairs:
+            raise InputError(f"--{of_pairs[0]} has no effect with --clean, which is a pair of your own: leave it out")
         if not self.direction or not self.method:
             raise InputError("give at least one --direction and one --method")
         if strange := score_names(self.senders) - {"recovery"}:
             raise InputError(f"--senders rank heads by recovery, not {', '.join(sorted(strange))}")
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """The suite, where a pair is given."""
+        return {} if self.clean is None else {Prompts: "--clean and --corrupt are the pair"}
 
     def settled(self, data: Opened) -> "Patch":
         """With hooks and ranked senders by name, so that a control is patched in the same places."""

@@ -13,12 +13,13 @@ vector of that size disturbs a model: `random_kl` is the mean KL of random direc
 `kl_above` what the direction does beyond them.
 """
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from streamscope.models.bounds import AnyNumber, Names, Seed, Whole
+from streamscope.models.bounds import AnyNumber, Names, Only, Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, Opened, Sets, instrument
+from streamscope.probes.contract import Data, Documents, Instrument, Opened, Sets, instrument
 from streamscope.probes.figures import Curve
 
 
@@ -47,7 +48,7 @@ class Steer(Instrument):
     """Random directions to compare each scale with; 0: none."""
     prompt: str = "Once upon a time"
     """What the samples continue; empty for no samples."""
-    sample_tokens: Whole = 40
+    sample_tokens: Annotated[Whole, Only("prompt")] = 40
     """Tokens of a sample."""
     seed: Seed = 0
     """Of the samples and of the random directions."""
@@ -64,6 +65,10 @@ class Steer(Instrument):
     def check(self, model: Any) -> None:
         """Direction of a file, layers, streams, and room for the samples."""
         self._body().check(self, model)
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """Sets, where the direction is of a file."""
+        return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file's"}
 
     def settled(self, data: Opened) -> "Steer":
         """With the layers that the direction is added after, so that a control's is added after the same."""

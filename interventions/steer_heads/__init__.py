@@ -19,13 +19,16 @@ groups of as many heads. Its interval, and that of the leverage, resample whole 
 stream: `interventions.steer`.
 """
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from streamscope.models.bounds import AnyNumber, Count, Names, Seed, Whole
+from streamscope.models.bounds import AnyNumber, Count, Names, Only, Seed, Whole
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, Tasks, instrument
+from streamscope.probes.contract import Data, Documents, Instrument, Tasks, instrument
 from streamscope.probes.figures import Curve, Intervals
+
+OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semantic")
 
 
 @instrument("steer_heads", Tasks(tasks=("capitalization",)), Documents(max_documents=20))
@@ -44,9 +47,9 @@ class SteerHeads(Instrument):
     """Scales over which range and monotonicity are taken; 0 to 1.5 in the paper."""
     measures: tuple[Literal["task", "loss"], ...] = ("task", "loss")
     """task: P(answer) and log-odds; loss: of documents, under the same scales."""
-    k: Count = 2
+    k: Annotated[Count, OF_FOUND] = 2
     """Heads in a found group."""
-    layers: Literal["last", "all"] = "last"
+    layers: Annotated[Literal["last", "all"], OF_FOUND] = "last"
     """Where found groups are looked for."""
     draws: Whole = 9
     """Random groups of as many heads to compare the ranges with; 0: none."""
@@ -71,6 +74,11 @@ class SteerHeads(Instrument):
             raise InputError(f"--scales {list(self.scales)}: give at least one scale besides 1")
         if not low < high or sum(low <= g <= high for g in chosen) < 2:
             raise InputError(f"--within {low:g} {high:g}: fewer than two scales lie there, of {list(chosen)}")
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """The kind whose measure is not among the measures."""
+        reasons = {Tasks: ("task", "--measures is loss alone"), Documents: ("loss", "--measures is task alone")}
+        return {kind: reason for kind, (measure, reason) in reasons.items() if measure not in self.measures}
 
     @property
     def chosen(self) -> tuple[float, ...]:

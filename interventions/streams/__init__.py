@@ -20,9 +20,9 @@ With one stream there is nothing left when it is gone: --streams resid measures 
 must have the streams, the tokenizer and the context of the run.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from streamscope.models.bounds import Count, Names, Seed
+from streamscope.models.bounds import Count, Names, Only, Seed
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
 from streamscope.probes.contract import Documents, Instrument, Opened, instrument
@@ -44,7 +44,7 @@ class Streams(Instrument):
     """Layers as 3 or 2-4, head, everywhere; default: all of these."""
     reach: tuple[Literal["layer", "onwards"], ...] = ("layer", "onwards")
     """Of a layer: only that layer reads the change, or everything from there on."""
-    draws: Count = 3
+    draws: Annotated[Count, Only("method", "random", "resample")] = 3
     """Draws of random and resample."""
     seed: Seed = 0
     """Of the draws."""

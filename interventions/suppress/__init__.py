@@ -13,12 +13,13 @@ gates by slope and curvature (App. D). SPS cannot change in the layer of a gated
 undefined. p_rank is the rank of the selected heads among the random sets; with 39 its smallest value is 0.05.
 """
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from streamscope.models.bounds import AnyNumber, Count, NotNegative, Seed
+from streamscope.models.bounds import AnyNumber, Count, NotNegative, Only, Seed
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, Prompts, instrument
+from streamscope.probes.contract import Data, Documents, Instrument, Prompts, instrument
 from streamscope.probes.figures import Curve, HeadMap, Histogram
 
 
@@ -32,9 +33,9 @@ class Suppress(Instrument):
 
     select: tuple[Literal["topk", "threshold"], ...] = ("topk",)
     """The k heads with the largest PDS, for every --k; or all over --threshold; or both."""
-    k: tuple[Count, ...] = (1, 2, 3, 5)
+    k: Annotated[tuple[Count, ...], Only("select", "topk")] = (1, 2, 3, 5)
     """Heads to suppress, of topk."""
-    threshold: NotNegative | Literal["own"] = 0.075
+    threshold: Annotated[NotNegative | Literal["own"], Only("select", "threshold")] = 0.075
     """PDS that heads must exceed, of threshold; own is μ+σ over this model's heads."""
     gates: tuple[AnyNumber, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
     """Factors on the heads' outputs."""
@@ -58,6 +59,10 @@ class Suppress(Instrument):
     planted: ClassVar = (
         "tests/interventions/test_suppress.py::test_the_semantic_head_carries_sps_and_coherence_as_on_paper"
     )
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """Documents, where no loss is measured."""
+        return {} if "loss" in self.measures else {Documents: "no loss is among --measures"}
 
     def __post_init__(self) -> None:
         super().__post_init__()

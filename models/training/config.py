@@ -3,13 +3,14 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from streamscope.models.bounds import Bounds, Count, NotNegative, Positive, Seed, Share, Whole, check
+from streamscope.models.config import Hyper, ModelConfig
 from streamscope.models.errors import InputError
 from streamscope.models.text import SplitAt
 
@@ -282,6 +283,28 @@ def with_recipe(training: Training, preset: str, scale: str) -> Training:
     if phases := phases_of(training.phases):
         filled |= {"steps": sum(phase.steps for phase in phases), "epochs": None}
     return replace(training, **{k: v for k, v in filled.items() if getattr(training, k) is None})
+
+
+def check_given(given: Training, filled: Training, model: ModelConfig, usual: Training) -> None:
+    """Raise `InputError` for an option of a training that would be ignored for this model or by these other options.
+
+    `given` is what was asked for, `filled` the same after `with_recipe`, `usual` what holds where nothing is asked for.
+    A value that is the usual one anyway is never refused.
+    """
+    hyper, muon, canon = isinstance(model.residual, Hyper), filled.optimizer == "muon", model.canon is not None
+    rules: list[tuple[str, bool, str]] = [
+        ("hc_", hyper, f"{model.name} has no hyper-connections"),
+        ("hc_beta", filled.hc_optimizer == "adamw", "--hc-optimizer sgd has no β"),
+        ("muon_", muon, f"--optimizer is {filled.optimizer}, not muon"),
+        ("muon_kernels", canon, f"{model.name} has no Canon layers"),
+        ("epochs", given.steps is None, "--steps says how long the training is"),
+        ("snapshot_dtype", filled.snapshots != "none", "--snapshots none keeps none"),
+    ]
+    plain = {**asdict(usual), **{name: value for name, value in USUAL.items() if getattr(usual, name) is None}}
+    for name, value in asdict(given).items():
+        for start, acts, reason in rules:
+            if name.startswith(start) and not acts and value is not None and value != plain[name]:
+                raise InputError(f"--{name.replace('_', '-')} has no effect, because {reason}: leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)

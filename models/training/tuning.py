@@ -19,7 +19,7 @@ from streamscope.models.provenance import pick_device, provenance
 from streamscope.models.text.pairs import PairWindows, check_template, encode_pairs, hold_out, read_pairs
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.training.checkpoints import none_yet
-from streamscope.models.training.config import Training, with_recipe
+from streamscope.models.training.config import Training, check_given, with_recipe
 from streamscope.models.training.loop import Trainer, run_to_end
 from streamscope.models.training.run import Run, check_startable
 from streamscope.models.transformer import StreamTransformer
@@ -40,6 +40,7 @@ def start(options: Any, out: Path) -> None:
     check_startable(out)
 
     folder = run_folder(options.run)
+    check_given(options.training, training, model_config(folder), type(options)().training)
     sft = {
         "data": str(options.data), "valid": None if options.valid is None else str(options.valid),
         "template": template, "masked": not options.unmasked,

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from streamscope.models.bounds import Only
+
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 """The result tables of the clone."""
 SINGLE = "single"
@@ -51,11 +53,11 @@ class FigureOptions:
     """Draw the paper's figure of this number from result tables; all, or list: what there is."""
     table: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Show the paper's table of this number: printed and measured values; all, or list."""
-    format: Format = "svg"
+    format: Annotated[Format, Only("figure")] = "svg"
     """Of --figure: svg, pdf and png need the extra `figures`, html needs none."""
-    width: Literal["column", "page"] = "column"
+    width: Annotated[Literal["column", "page"], Only("figure")] = "column"
     """Of --figure: 3.3 or 6.9 inches."""
-    table_format: Literal["csv", "md", "html"] = "csv"
+    table_format: Annotated[Literal["csv", "md", "html"], Only("table")] = "csv"
     """Of --table where --out names a folder to write to."""
     grey: bool = False
     """Draw figures without colours; lines differ in dashes and markers anyway."""

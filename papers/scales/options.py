@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from streamscope.models.bounds import Count
+from streamscope.models.bounds import Count, Only
 from streamscope.models.disk import check_folder
 from streamscope.papers.comparison.options import RunsOptions
 
@@ -17,14 +17,14 @@ class ScaleOptions(RunsOptions):
 
     scale: Literal["tiny", "eighth", "zoo", "small", "paper"] | None = None
     """Train the paper's models at this scale where they are missing, measure them once, write the page."""
-    seeds: Count | None = None
+    seeds: Annotated[Count | None, Only("scale")] = None
     """Of --scale: training seeds of every arm; by default as many as the paper's grid.toml says."""
-    train: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    train: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, Only("scale")] = ()
     """Of --scale: KEY=VALUE, an option of every training in place of the recipe's, as device=cuda."""
-    folder: Path | None = None
+    folder: Annotated[Path | None, Only("scale")] = None
     """Of --scale: folder of the runs, which all papers share; default runs/SCALE. The page lies in its folder
     page-PAPER, or in --out."""
-    retry: bool = False
+    retry: Annotated[bool, Only("scale")] = False
     """Of --scale: try trainings again that failed."""
 
     def writable(self) -> None:

@@ -15,11 +15,12 @@ With A[i, j] the attention from position i to j (BOS is position 0) and n the le
 All are shares of attention, from 0 to 1. `uniform` is the score of a head that spreads evenly over positions ≤ i.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from streamscope.models.bounds import Bounds, Count, Seed
+from streamscope.models.bounds import Bounds, Count, Only, Seed
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, instrument
+from streamscope.probes.contract import Data, Documents, Instrument, instrument
 from streamscope.probes.figures import HeadMap
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Heads(Instrument):
     """n, tokens of r; they differ from each other, so that a token's earlier place is unique."""
     texts: bool = True
     """Score texts as well, by the previous and the first token."""
-    text_tokens: Annotated[int, Bounds(low=3)] = 128
+    text_tokens: Annotated[int, Bounds(low=3), Only("texts")] = 128
     """Texts are cut to this many tokens, BOS included."""
     seed: Seed = 0
     """Of the random sequences."""
@@ -53,6 +54,10 @@ class Heads(Instrument):
 
     figures: ClassVar = (HeadMap("mean", each=("kind", "score")),)
     planted: ClassVar = "tests/probes/test_heads.py::test_planted_heads"
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """Documents, where no texts are scored."""
+        return {} if self.texts else {Documents: "--no-texts leaves texts out"}
 
     def plan(self, prompts: Any, tokenizer: Any) -> "Query":
         """The random sequences, then the texts (strings, or token ids with BOS first; there may be none).

@@ -33,13 +33,14 @@ middle between its first and its last for good, and from which on, after how man
 good.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.models.bounds import Bounds
+from streamscope.models.bounds import Bounds, Only
 from streamscope.models.errors import InputError
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, instrument
+from streamscope.probes.contract import Data, Documents, Instrument, instrument
 from streamscope.probes.figures import Curve, HeadMap
 
 Name = Literal[
@@ -87,11 +88,11 @@ class Phenomena(Instrument):
 
     only: tuple[Name, ...] = NAMES
     """Which phenomena; default: all."""
-    n: Annotated[int, Bounds(low=4)] = 1000
+    n: Annotated[int, Bounds(low=4), Only("only", "lift", "copying", "reserved", "position", "coreference")] = 1000
     """Pairs of each suite of stories."""
-    sequences: Annotated[int, Bounds(low=4)] = 64
+    sequences: Annotated[int, Bounds(low=4), Only("only", "induction", "repeats")] = 64
     """Sequences of random words, said twice."""
-    length: Annotated[int, Bounds(low=2)] = 24
+    length: Annotated[int, Bounds(low=2), Only("only", "induction", "repeats")] = 24
     """Words of a sequence; fewer where the context holds no two of them."""
 
     figures: ClassVar = (
@@ -105,6 +106,10 @@ class Phenomena(Instrument):
         super().__post_init__()
         if not self.only or len(set(self.only)) < len(self.only):
             raise InputError(f"--only: name each phenomenon once, at least one of {', '.join(NAMES)}")
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """Documents, where no phenomenon is looked for in them."""
+        return {} if {"loss", "attention", "depth"} & {*self.only} else {Documents: "nothing in --only reads documents"}
 
 
 main = main_of(Phenomena, __doc__)

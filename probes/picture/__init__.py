@@ -11,13 +11,14 @@ else the prompt's own query (the pronoun), else the last token. With --heads alo
 prompt is one observation: nothing here has an interval, `probes.heads` and `probes.coreference` have.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from streamscope.models.bounds import AnyInt, Names
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.head_spec import score_names
 from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Opened, Prompts, Text, instrument
+from streamscope.probes.contract import Data, Instrument, Opened, Prompts, Text, instrument
 from streamscope.probes.figures import HeadMap
 
 SCORES = ("pds", "previous", "first", "duplicate", "induction")
@@ -50,6 +51,12 @@ class Picture(Instrument):
         super().__post_init__()
         if strange := sorted(score_names(self.heads) - set(SCORES)):
             raise unknown("head score", strange[0], list(SCORES))
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """The suite where texts are given and no heads are ranked on it, else what limits texts."""
+        if not getattr(data[Text], "text", True):
+            return {Text: "the prompt is of the suite, whole"}
+        return {} if "pds" in score_names(self.heads) else {Prompts: "--text gives the prompt"}
 
     def settled(self, data: Opened) -> "Picture":
         """There is nothing to compare with a control."""

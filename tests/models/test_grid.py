@@ -66,6 +66,12 @@ def test_cells_by_hand(tmp_path: Path) -> None:
     assert [cell.name for cell in cells_of(read_grid(path))] == ["lfa-s0", "lfa-s1", "lfa-s2"]
 
 
+def test_an_option_that_a_run_would_ignore_is_refused_before_any_trains() -> None:
+    grid = {"presets": ["kromhc", "lfa"], "settings": {"fast": {"hc_lr": 1.0}}}
+    with pytest.raises(InputError, match="lfa-fast-s0 of a grid: --hc-lr has no effect"):
+        cells_of(grid)
+
+
 def test_parts_change_the_grid_in_their_order() -> None:
     grid = {"presets": ["lfa"], "seeds": [0, 1], "train": {"data": "stories", "lr": 1e-3, "set": ["n_layers=4"]}}
     rope = {"presets": ["std-t"], "train": {"lr": 2e-3, "set": ["positions=rope"]}}

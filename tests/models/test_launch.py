@@ -31,7 +31,8 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("launcher", some(["serial", "torchrun", "ray", "submitit"], ["serial", "torchrun"]))
 def test_outputs_are_the_same_however_launched(tmp_path: Path, launcher: str) -> None:
     needs(launcher)
-    main([str(tmp_path), "--launch", launcher, "--workers", "2", "--hours", "0.1"])
+    own = ["--workers", "2"] * (launcher != "serial") + ["--hours", "0.1"] * (launcher == "submitit")
+    main([str(tmp_path), "--launch", launcher, *own])
     for name in TASKS:
         assert (tmp_path / f"{name}.txt").read_bytes() == f"output of {name}\n".encode()
     who = set(Ledger(tmp_path / "ledger").results(TASKS).values())
@@ -47,6 +48,8 @@ def test_workers_that_fail_are_told(tmp_path: Path, capsys) -> None:
 def test_a_worker_is_the_same_command() -> None:
     assert _as_worker(["a", "--launch", "ray", "--n", "3"]) == ["a", "--n", "3", "--launch", "worker"]
     assert _as_worker(["--launch=ray", "b"]) == ["b", "--launch", "worker"]
+    options = ["--launch", "submitit", "--workers", "2", "--partition=gpu", "--hours", "3"]
+    assert _as_worker(["a", *options, "b"]) == ["a", "b", "--launch", "worker"]
 
 
 def test_what_is_missing_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

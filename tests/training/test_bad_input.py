@@ -12,10 +12,12 @@ import torch
 
 from streamscope.interventions.ablate import main as ablate
 from streamscope.models.checkpoint import load
+from streamscope.models.config.presets import preset
 from streamscope.models.describe import main as describe
 from streamscope.models.errors import InputError
 from streamscope.models.runs import main as runs
 from streamscope.models.train import main as train
+from streamscope.models.training.config import Training, check_given, with_recipe
 from streamscope.models.training.data import evaluation_shards
 from tests.tiny import arguments
 
@@ -58,6 +60,40 @@ def test_training_refuses_and_writes_nothing(corpus, tmp_path: Path, change, mes
         train(change(arguments(corpus, out), tmp_path))
     assert "\n" not in str(caught.value)
     assert not out.exists()
+
+
+IGNORED = [
+    ("lfa", ["--hc-lr", "1000"], "--hc-lr has no effect, because lfa has no hyper-connections"),
+    ("lfa", ["--hc-optimizer", "sgd"], "--hc-optimizer has no effect"),
+    ("lfa", ["--muon-lr", "7"], "--muon-lr has no effect, because --optimizer is adamw, not muon"),
+    ("kromcanon", ["--muon-dtype", "fp32", "--optimizer", "adamw"], "--muon-dtype has no effect"),
+    ("kromcanon", ["--hc-optimizer", "sgd", "--hc-beta1", ".5"], "--hc-beta1 has no effect, because --hc-optimizer"),
+    ("lfa", ["--optimizer", "muon", "--muon-kernels", "True"], "--muon-kernels .* because lfa has no Canon layers"),
+    ("lfa", ["--steps", "12", "--epochs", "3"], "--epochs has no effect, because --steps"),
+    ("lfa", ["--snapshots", "none", "--snapshot-dtype", "bf16"], "--snapshot-dtype has no effect"),
+]
+
+
+@pytest.mark.parametrize(("preset", "more", "message"), IGNORED, ids=[" ".join(case[1]) for case in IGNORED])
+def test_a_training_refuses_what_it_would_ignore(corpus, tmp_path: Path, preset: str, more, message: str) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=message):
+        train(arguments(corpus, out, *more, preset=preset))
+    assert not out.exists()
+
+
+def test_what_another_optimiser_or_model_takes_is_taken() -> None:
+    """The same options where they act, and values that hold anyway."""
+    taken = [
+        ("kromcanon", dict(hc_lr=1.0, muon_lr=0.1, muon_kernels=False, muon_dtype="fp32")),
+        ("lfa", dict(optimizer="muon", muon_lr=0.1)),
+        ("lfa", dict(muon_decay_mode="decoupled", muon_kernels=False)),
+        ("lfa", dict(steps=3)),
+        ("lfa", dict(epochs=3.0)),
+    ]
+    for name, options in taken:
+        given = Training(**options)
+        check_given(given, with_recipe(given, name, "tiny"), preset(name, "tiny"), Training())
 
 
 def test_a_used_folder_is_not_overwritten(corpus, tiny_run: Path) -> None:
@@ -139,6 +175,12 @@ def test_tokens_and_sequences(tiny_run: Path) -> None:
         (ablate, ["nowhere"], "nowhere is no run folder"),
         (describe, ["lfaa"], "unknown preset"),
         (describe, ["lfa", "--run", "RUN"], "not both"),
+        (describe, ["--set", "x.csv"], "name a preset"),
+        (describe, ["--set", "n_layers=99999"], "name a preset"),
+        (describe, ["--scale", "tiny"], "name a preset"),
+        (describe, ["--hooks", "all"], "name a preset"),
+        (describe, ["--run", "RUN", "--set", "n_layers=3"], "a run is described as it was trained"),
+        (describe, ["RUN", "--scale", "tiny"], "a run is described as it was trained"),
         (runs, ["show", "nowhere"], "nowhere is no run folder"),
         (runs, ["list", "nowhere"], "nowhere is no folder"),
     ],

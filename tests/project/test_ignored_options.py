@@ -1,0 +1,90 @@
+"""An option that has no effect beside the others is refused in one line, never accepted and ignored."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamscope.interventions.ablate import main as ablate
+from streamscope.interventions.latents import main as latents
+from streamscope.interventions.patch import main as patch
+from streamscope.interventions.steer_heads import main as steer_heads
+from streamscope.interventions.suppress import main as suppress
+from streamscope.models.errors import InputError
+from streamscope.models.grid import main as grid
+from streamscope.papers.dst import main as dst
+from streamscope.probes.contract import discover
+from streamscope.probes.heads import main as heads
+from streamscope.probes.phenomena import main as phenomena
+from streamscope.probes.picture import main as picture
+
+OPTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("cluster", {"clusters": 3}, "--clusters has no effect with --method hdbscan"),
+    ("cluster", {"method": "kmeans", "min_cluster_size": 5}, "--min-cluster-size has no effect with --method kmeans"),
+    ("cluster", {"method": "kmeans", "min_samples": 3}, "--min-samples has no effect with --method kmeans"),
+    ("cluster", {"method": "kmeans", "selection": "leaf"}, "--selection has no effect"),
+    ("cluster", {"resamples": 500}, "--resamples has no effect without --raw"),
+    ("cluster", {"fitted": Path("before.parquet"), "method": "kmeans"}, "--method has no effect with --fitted"),
+    ("extract", {"k": 3}, "--k has no effect with --tier structural"),
+    ("extract", {"window": 3}, "--window has no effect with --tier structural"),
+    ("extract", {"theta_gate": 0.5}, "--theta-gate has no effect"),
+    ("extract", {"anchor_heads": ("L1.H0",)}, "--anchor-heads has no effect"),
+    ("heads", {"texts": False, "text_tokens": 9}, "--text-tokens has no effect without --texts"),
+    ("phenomena", {"only": ("loss",), "n": 9}, "--n has no effect with --only loss"),
+    ("phenomena", {"only": ("loss",), "sequences": 9}, "--sequences has no effect with --only loss"),
+    ("amplify", {"text": "", "picture": ("L0.H0",)}, "--picture has no effect without --text"),
+    ("amplify", {"prompt": "", "sample_tokens": 9}, "--sample-tokens has no effect without --prompt"),
+    ("steer", {"prompt": "", "sample_tokens": 9}, "--sample-tokens has no effect without --prompt"),
+    ("mixing", {"change": ("res-mean",), "draws": 2}, "--draws has no effect with --change res-mean"),
+    ("streams", {"method": ("zero",), "draws": 2}, "--draws has no effect with --method zero"),
+    ("suppress", {"threshold": 0.1}, "--threshold has no effect with --select topk"),
+    ("suppress", {"select": ("threshold",), "k": (1,)}, "--k has no effect with --select threshold"),
+    ("steer_heads", {"k": 3}, "--k has no effect with --groups entity"),
+    ("ablation_effects", {"layers": "all"}, "--layers has no effect with --groups entity anchor semantic"),
+    ("patch", {"clean": "a", "corrupt": "b", "answer": "c", "foil": "d", "pairs": 3}, "--pairs has no effect"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "line"), OPTIONS, ids=[f"{name} {list(o)[-1]}" for name, o, _ in OPTIONS])
+def test_options_of_instruments(name: str, options: dict[str, Any], line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        discover()[name](**options)
+
+
+def test_the_same_options_where_they_act() -> None:
+    known = discover()
+    for name, options in (
+        ("cluster", {"method": "kmeans", "clusters": 3}),
+        ("cluster", {"min_cluster_size": 5, "min_samples": 2, "raw": (Path("raw.parquet"),), "resamples": 500}),
+        ("extract", {"tier": "topk", "k": 3, "window": 3}),
+        ("extract", {"tier": "core", "anchor_heads": ("L1.H0",)}),
+        ("suppress", {"select": ("topk", "threshold"), "threshold": 0.1, "k": (1,)}),
+        ("steer_heads", {"groups": ("entity", "found-anchor"), "k": 3}),
+    ):
+        known[name](**options)
+
+
+DATA = [
+    (ablate, ["--suite", "stories"], "--suite has no effect, because neither --measures nor --heads reads prompts"),
+    (ablate, ["--measures", "sps", "--data", "stories:0:40"], "--data has no effect"),
+    (suppress, ["--data", "stories:0:40"], "--data has no effect, because no loss is among --measures"),
+    (steer_heads, ["--measures", "task", "--max-documents", "3"], "--max-documents has no effect"),
+    (steer_heads, ["--measures", "loss", "--tasks", "winograd"], "--tasks has no effect"),
+    (heads, ["--no-texts", "--data", "stories:0:40"], "--data has no effect, because --no-texts"),
+    (phenomena, ["--only", "winograd", "--max-documents", "3"], "--max-documents has no effect"),
+    (patch, ["--clean", "a", "--corrupt", "b", "--answer", "c", "--foil", "d", "--suite", "competing"], "--suite has"),
+    (picture, ["--text", "She ran", "--suite", "stories"], "--suite has no effect, because --text gives the prompt"),
+    (picture, ["--max-tokens", "9"], "--max-tokens has no effect, because the prompt is of the suite"),
+    (latents, ["--text", "a", "--source", "b", "--data", "stories:0:40"], "--data has no effect"),
+    (ablate, ["--workers", "3"], "--workers has no effect with --launch serial"),
+    (ablate, ["--launch", "ray", "--partition", "gpu"], "--partition has no effect with --launch ray"),
+    (grid, ["grid.toml", "--hours", "3"], "--hours has no effect with --launch serial"),
+    (dst, ["--seeds", "2"], "--seeds has no effect without --scale"),
+    (dst, ["--format", "pdf"], "--format has no effect without --figure"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "argv", "line"), DATA, ids=[" ".join(argv) for _, argv, _ in DATA])
+def test_options_of_commands(command: Any, argv: list[str], line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        command(argv)
