@@ -44,10 +44,10 @@ class Embedding(nn.Module):
 
 def check_memory(config: c.ModelConfig) -> None:
     """Raise `InputError` for a model whose tables and dense projections alone are larger than this machine's memory."""
-    attention, d = config.attention, config.d_model
-    dense = sum(isinstance(one, c.Dense) for one in (attention.q, attention.k, attention.v, attention.o))
+    d = config.d_model
+    dense = sum(d_in * d_out for _, spec, d_in, d_out in config.projections() if isinstance(spec, c.Dense))
     tables = config.d_vocab + (config.n_ctx if config.positions.table else 0)
-    size = torch.get_default_dtype().itemsize * d * (tables + config.n_layers * dense * d)
+    size = torch.get_default_dtype().itemsize * (d * tables + config.n_layers * dense)
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > have:
         raise InputError(

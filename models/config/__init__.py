@@ -261,6 +261,9 @@ class ModelConfig:
                 f"{self.n_heads} heads do not divide the width {self.d_model}; "
                 f"the nearest width that fits is {max(1, round(self.d_model / self.n_heads)) * self.n_heads}"
             )
+        for name, width in (("d_head", self.d_head), ("d_mlp", self.d_mlp)):
+            if width > LARGEST["d_model"]:
+                raise InputError(f"{name} must be at most {LARGEST['d_model']:,}, got {width}")
         for name, rate in (("dropout", self.dropout), ("attention.dropout", self.attention.dropout)):
             if not 0.0 <= rate < 1.0:
                 raise InputError(f"{name} must lie in [0, 1), got {rate}")

@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from streamscope.models.text.tokenizer import PAIRS, Tokenizer
 INDEX = "model.safetensors.index.json"
 IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
 """Ends of names of buffers that older files hold: causal masks and wavelengths."""
+
+
+READER = 2
+"""Which rules folders are read by: runs in the cache that were read by others are not taken."""
 
 
 class Index(TypedDict):
@@ -104,10 +109,11 @@ def _files(folder: Path) -> list[Path]:
     raise InputError(f"{folder} has no model.safetensors{hint}")
 
 
-def read_weights(folder: Path, config: ModelConfig, family: Family) -> dict[str, Tensor]:
-    """Our tensors by name, made of theirs, in the dtype of the file.
+def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """(configuration, our tensors by name), made of theirs, in the dtype of the file.
 
-    Raises `InputError` for a damaged file, a tensor that is not there and one that nobody reads.
+    As in the library, a tied configuration is untied by a file whose head is not its embedding.
+    Raises `InputError` for a damaged file, a tensor that is not there or of another shape, and one that nobody reads.
     """
     with ExitStack() as stack:
         where: dict[str, Any] = {}
@@ -117,11 +123,20 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> dict[str,
             except (SafetensorError, OSError) as error:
                 raise InputError(f"{path} is no sound safetensors file ({error})") from None
             where |= dict.fromkeys(file.keys(), file)
-        whole = any(name.startswith(family.prefix) for name in where)
+        prefix = family.prefix if any(name.startswith(family.prefix) for name in where) else ""
         found: dict[str, Tensor] = {}
         used: set[str] = set()
+        if config.readout.tied:
+            untied = replace(config, readout=replace(config.readout, tied=False))
+            names = {ours: _their_name(their, prefix) for ours, their, _ in family.weights(untied)}
+            embed, head = names.get("embed.weight"), names.get("unembed.weight")
+            if embed in where and head in where:
+                if _equal(where[embed].get_tensor(embed), where[head].get_tensor(head)):
+                    used.add(head)
+                else:
+                    config = untied
         for ours, their, how in _unrepeated(family, config):
-            name = their[1:] if their.startswith("/") else (family.prefix if whole else "") + their
+            name = _their_name(their, prefix)
             if name not in where:
                 raise InputError(f"{folder} lacks {name}, which makes {ours}")
             theirs = where[name].get_tensor(name)
@@ -130,14 +145,34 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> dict[str,
             except (RuntimeError, IndexError):
                 raise InputError(f"{name} of {folder} is {list(theirs.shape)}: not of its config.json") from None
             used.add(name)
-        rest = [
-            n for n in where if n not in used and not n.endswith(IGNORED) and not (_head(n) and config.readout.tied)
-        ]
+        rest = [name for name in where if name not in used and not name.endswith(IGNORED)]
         if rest:
             raise InputError(
                 f"{folder} has {rest[0]}{f' and {len(rest) - 1} more' * (len(rest) > 1)} that no part takes"
             )
-    return found
+    for ours, shape in _shapes(config).items():
+        if found[ours].shape != shape:
+            raise InputError(
+                f"{folder}: its model.safetensors belongs to another configuration: {ours} is "
+                f"{list(found[ours].shape)} there, {list(shape)} by config.json"
+            )
+    return config, found
+
+
+def _their_name(their: str, prefix: str) -> str:
+    """The name in a file of a weight of `Family.weights`; one that begins with a slash has no prefix."""
+    return their[1:] if their.startswith("/") else prefix + their
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, whatever their dtypes."""
+    return a.shape == b.shape and torch.equal(a.float(), b.float())
+
+
+def _shapes(config: ModelConfig) -> dict[str, torch.Size]:
+    """The shapes of our tensors by name; nothing is allocated."""
+    with torch.device("meta"):
+        return {name: x.shape for name, x in Decoder(config).state_dict().items()}
 
 
 def _unrepeated(family: Family, config: ModelConfig) -> Iterator[Weight]:
@@ -155,20 +190,15 @@ def their_weights(tensors: Mapping[str, Tensor], config: ModelConfig, family: Fa
 
     Biases that ours has not are zeros. Raises `InputError` for a tensor of ours that has no place there.
     """
-    with torch.device("meta"):
-        shapes = {name: x.shape for name, x in Decoder(config).state_dict().items()}
+    shapes = _shapes(config)
     parts: dict[str, tuple[Whole, list[Tensor]]] = {}
     for ours, their, how in _unrepeated(family, config):
         x = tensors[ours] if ours in tensors else torch.zeros(shapes[ours], dtype=tensors["embed.weight"].dtype)
-        name = their[1:] if their.startswith("/") else family.prefix + their
+        name = _their_name(their, family.prefix)
         parts.setdefault(name, (how, []))[1].append(x)
     if extra := sorted(tensors.keys() - shapes.keys()):
         raise InputError(f"{extra[0]} has no place in a {family.architecture}")
     return {name: how.join(found).contiguous() for name, (how, found) in parts.items()}
-
-
-def _head(name: str) -> bool:
-    return name in ("lm_head.weight", "embed_out.weight")
 
 
 def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer | None:
@@ -189,7 +219,8 @@ def write_run(folder: Path, out: Path) -> ModelConfig:
     """Fill the empty folder `out` with the model of a Hugging Face folder. Raises as the readers of the parts."""
     config, family = read_config(folder)
     tokenizer = read_tokenizer(folder, config)
-    fill(out, config, read_weights(folder, config, family), tokenizer, source=str(folder.resolve()))
+    config, tensors = read_weights(folder, config, family)
+    fill(out, config, tensors, tokenizer, source=str(folder.resolve()))
     return config
 
 
@@ -243,7 +274,7 @@ def cached_run(name: str) -> Path:
     folder = source_folder(name)
     files = [folder / "config.json", *_files(folder), *(p for p in sorted(folder.glob("*token*")) if p.is_file())]
     state = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.exists()]
-    digest = hashlib.sha256(json.dumps(state).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps([READER, state]).encode()).hexdigest()[:16]
     out = cache_root() / "huggingface" / f"{folder.resolve().name}-{digest}"
 
     def build(part: Path) -> None:
