@@ -129,7 +129,7 @@ def their_activation(config: ModelConfig) -> str:
 def sizes(config: ModelConfig) -> dict[str, Any]:
     """What families with rotary positions name alike."""
     turn = config.positions if isinstance(config.positions, Rope) else Rope()
-    rule: dict[str, Any] = {"rope_type": "default", "rope_theta": turn.base, "partial_rotary_factor": turn.fraction}
+    rule: dict[str, Any] = {"rope_type": "default", "rope_theta": turn.base}
     if (to := turn.stretch) is not None:
         rule |= {"rope_type": "llama3" if to.original else "linear", "factor": to.factor}
         if to.original:
@@ -147,9 +147,23 @@ def any_bias(config: ModelConfig, names: str) -> bool:
     return any(getattr(getattr(config.attention, name), "bias", False) for name in names)
 
 
-def rope(theirs: Theirs, *, fraction: float = 1.0) -> Rope:
-    """Rotary positions, as they are or stretched (`config.Stretch`). Raises `InputError` for rules that we lack."""
-    rule: Theirs = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
+def flag(theirs: Theirs, name: str, default: bool) -> bool:
+    """A field that is true or false. Raises `InputError` for another value."""
+    value = theirs.get(name, default)
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
+def rope(theirs: Theirs, *, base: str = "rope_theta", share: str = "") -> Rope:
+    """Rotary positions, as they are or stretched (`config.Stretch`), by the rules of the library's classes.
+
+    `base` and `share` name the fields that stand outside `rope_parameters`. Without a `share` the class rotates whole
+    heads, whatever partial_rotary_factor says. Raises `InputError` for rules that we lack.
+    """
+    rule: Theirs = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
+    if any(isinstance(value, Mapping) for value in rule.values()):
+        raise InputError("rotary positions that differ from layer to layer have no part here")
     kind = rule.get("rope_type", rule.get("type", "default"))
     if kind not in ("default", "linear", "llama3"):
         raise InputError(
@@ -161,11 +175,18 @@ def rope(theirs: Theirs, *, fraction: float = 1.0) -> Rope:
         stretch = Stretch(factor=float(rule["factor"]), original=0)
     elif kind == "llama3":
         waves = [float(rule[f"{name}_freq_factor"]) for name in ("low", "high")]
-        original = int(rule["original_max_position_embeddings"])
+        name = "original_max_position_embeddings"
+        original = int(theirs.get(name) or rule.get(name) or theirs["max_position_embeddings"])
         stretch = Stretch(factor=float(rule["factor"]), original=original, low=waves[0], high=waves[1])
-    base = rule.get("rope_theta", theirs.get("rope_theta", theirs.get("rotary_emb_base", 10_000.0)))
-    share = rule.get("partial_rotary_factor", theirs.get("partial_rotary_factor", theirs.get("rotary_pct", fraction)))
-    return Rope(base=float(base), fraction=float(share), stretch=stretch)
+    if share:
+        fraction = rule.get("partial_rotary_factor", theirs.get(share, 0.25))
+    else:
+        fraction = 1.0
+        if stretch is not None:  # there the class reads the factor, and its own code fails
+            refuse({**theirs, **rule}, partial_rotary_factor=1.0)
+    return Rope(
+        base=float(rule.get("rope_theta", theirs.get(base, 10_000.0))), fraction=float(fraction), stretch=stretch
+    )
 
 
 def gpt2(theirs: Theirs) -> ModelConfig:
@@ -181,7 +202,7 @@ def gpt2(theirs: Theirs) -> ModelConfig:
         attention=Attention(q=bias, k=bias, v=bias, o=bias),
         mlp=Mlp(d_mlp=theirs.get("n_inner") or 0, up=bias, down=bias,
                 activation=activation(theirs["activation_function"])),
-        readout=Readout(norm=norm, tied=theirs.get("tie_word_embeddings", True)),
+        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", True)),
     )  # fmt: skip
 
 
@@ -215,23 +236,27 @@ def gpt2_weights(config: ModelConfig) -> Iterator[Weight]:
 def neox(theirs: Theirs) -> ModelConfig:
     """GPT-NeoX and Pythia: partly rotary, both branches in parallel, biases, a head of its own."""
     bias = Dense(bias=True)
-    attention = bias if theirs.get("attention_bias", True) else Dense()
+    attention = bias if flag(theirs, "attention_bias", True) else Dense()
+    refuse(theirs, head_dim=theirs["hidden_size"] // theirs["num_attention_heads"])
     norm = LayerNorm(eps=theirs["layer_norm_eps"])
     return ModelConfig(
         name="hf-gpt-neox", n_layers=theirs["num_hidden_layers"], d_model=theirs["hidden_size"],
         n_heads=theirs["num_attention_heads"], d_vocab=theirs["vocab_size"], n_ctx=theirs["max_position_embeddings"],
-        positions=rope(theirs, fraction=0.25), norm=norm,
-        residual=Single(order="parallel" if theirs.get("use_parallel_residual", True) else "sequential"),
+        positions=rope(theirs, base="rotary_emb_base", share="rotary_pct"), norm=norm,
+        residual=Single(order="parallel" if flag(theirs, "use_parallel_residual", True) else "sequential"),
         attention=Attention(q=attention, k=attention, v=attention, o=attention),
         mlp=Mlp(d_mlp=theirs["intermediate_size"], up=bias, down=bias, activation=activation(theirs["hidden_act"])),
-        readout=Readout(norm=norm, tied=theirs.get("tie_word_embeddings", False)),
+        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", False)),
     )  # fmt: skip
 
 
 def as_neox(config: ModelConfig) -> dict[str, Any]:
     """A config.json of GPT-NeoX with the sizes of ours."""
+    theirs = sizes(config)
+    if isinstance(config.positions, Rope):
+        theirs["rope_parameters"] |= {"partial_rotary_factor": config.positions.fraction}
     return {
-        **sizes(config), "layer_norm_eps": config.norm.eps, "attention_bias": any_bias(config, "qkvo"),
+        **theirs, "layer_norm_eps": config.norm.eps, "attention_bias": any_bias(config, "qkvo"),
         "use_parallel_residual": getattr(config.residual, "order", "") == "parallel",
     }  # fmt: skip
 
@@ -255,12 +280,25 @@ def neox_weights(config: ModelConfig) -> Iterator[Weight]:
         yield "unembed.weight", "/embed_out.weight", WHOLE
 
 
-def llama(theirs: Theirs, *, name: str = "hf-llama", qkv_bias: bool = False, qk_norm: bool = False) -> ModelConfig:
-    """Llama, Qwen2 and Qwen3: rotary, RMSNorm, a gated FFN; grouped queries, biases and QK norm where it has them."""
+def llama(
+    theirs: Theirs,
+    *,
+    name: str = "hf-llama",
+    biases: Sequence[str] = ("attention_bias", "mlp_bias"),
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
+) -> ModelConfig:
+    """Llama, Qwen2 and Qwen3: rotary, RMSNorm, a gated FFN; grouped queries, biases and QK norm where it has them.
+
+    `biases` are the fields that the class reads; it has no other biases, whatever its config.json says.
+    """
     refuse(theirs, use_sliding_window=False, pretraining_tp=1)
+    if set(theirs.get("layer_types") or ()) - {"full_attention"}:
+        raise InputError("layer_types other than 'full_attention' have no part here")
     norm, d, heads = RMSNorm(eps=theirs["rms_norm_eps"]), theirs["hidden_size"], theirs["num_attention_heads"]
-    bias = theirs.get("attention_bias", False)
-    qkv, mlp = Dense(bias=bias or qkv_bias), Dense(bias=theirs.get("mlp_bias", False))
+    has = {field: field in biases and flag(theirs, field, False) for field in ("attention_bias", "mlp_bias")}
+    bias, mlp = has["attention_bias"], Dense(bias=has["mlp_bias"])
+    qkv = Dense(bias=bias or qkv_bias)
     return ModelConfig(
         name=name, n_layers=theirs["num_hidden_layers"], d_model=d, n_heads=heads, d_vocab=theirs["vocab_size"],
         n_ctx=theirs["max_position_embeddings"], positions=rope(theirs), norm=norm,
@@ -270,7 +308,7 @@ def llama(theirs: Theirs, *, name: str = "hf-llama", qkv_bias: bool = False, qk_
         ),
         mlp=Mlp(d_mlp=theirs["intermediate_size"], up=mlp, down=mlp, gate=mlp,
                 activation=activation(theirs["hidden_act"])),
-        readout=Readout(norm=norm, tied=theirs.get("tie_word_embeddings", False)),
+        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", False)),
     )  # fmt: skip
 
 
@@ -324,10 +362,14 @@ FAMILIES = {
     "gpt_neox": Family(neox, as_neox, neox_weights, "gpt_neox.", "GPTNeoXForCausalLM"),
     "llama": Family(llama, as_llama, llama_weights, "model.", "LlamaForCausalLM"),
     "qwen2": Family(
-        partial(llama, name="hf-qwen2", qkv_bias=True), as_llama, llama_weights, "model.", "Qwen2ForCausalLM"
+        partial(llama, name="hf-qwen2", biases=(), qkv_bias=True), as_llama, llama_weights, "model.", "Qwen2ForCausalLM"
     ),
     "qwen3": Family(
-        partial(llama, name="hf-qwen3", qk_norm=True), as_llama, llama_weights, "model.", "Qwen3ForCausalLM"
+        partial(llama, name="hf-qwen3", biases=("attention_bias",), qk_norm=True),
+        as_llama,
+        llama_weights,
+        "model.",
+        "Qwen3ForCausalLM",
     ),
     "streamscope": Family(exported, as_exported, exported_weights, "model.", "StreamscopeForCausalLM"),
 }

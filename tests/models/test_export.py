@@ -58,9 +58,9 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Any:
         sys.path.remove(str(folder.parent))
 
 
-def made(name: str, tokenizer: Tokenizer | None = None) -> StreamTransformer:
+def made(name: str, tokenizer: Tokenizer | None = None, changes: dict[str, Any] | None = None) -> StreamTransformer:
     """A tiny model none of whose parameters is at a neutral value."""
-    base, changes = VARIANTS.get(name, (name, {}))
+    base, changes = VARIANTS.get(name, (name, changes or {}))
     model = build(preset(base, "tiny", **changes, **({"d_vocab": 280} if tokenizer else {})), tokenizer=tokenizer)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -202,6 +202,35 @@ def test_what_is_no_class_of_the_library_is_refused_in_one_line(tmp_path: Path) 
         with pytest.raises(InputError, match="no class of the library computes"):
             exported(model, tmp_path / name, native=True)
         assert not (tmp_path / name / "theirs").exists()
+
+
+NORMED = {"attention.qk_norm": "rms", "attention.qk_norm.eps": 1e-6, "norm.eps": 1e-6, "readout.norm.eps": 1e-6}
+NATIVE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "partly rotary": ("llama", {"positions.fraction": 0.5}, ""),
+    "partly rotary, normed queries": ("llama", {"positions.fraction": 0.5, **NORMED}, ""),
+    "biases of the FFN alone": ("llama", {f"mlp.{name}.bias": True for name in ("up", "down", "gate")},
+                                "LlamaForCausalLM"),
+    "biases of the FFN, normed queries": ("llama", {**NORMED, "mlp.up.bias": True}, ""),
+    "normed queries": ("llama", NORMED, "Qwen3ForCausalLM"),
+    "biases of q, k, v and the FFN": ("llama", {**{f"attention.{name}.bias": True for name in "qkv"},
+                                                **{f"mlp.{name}.bias": True for name in ("up", "down", "gate")}}, ""),
+}  # fmt: skip
+"""(preset, changes, the class that computes it; empty for none)."""
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_native_class_computes_the_same_or_none_is_written(name: str, tmp_path: Path) -> None:
+    base, changes, architecture = NATIVE[name]
+    model = made(base, changes=changes)
+    if not architecture:
+        with pytest.raises(InputError, match="no class of the library computes"):
+            exported(model, tmp_path, native=True)
+        return
+    peer = transformers.AutoModelForCausalLM.from_pretrained(exported(model, tmp_path, native=True))
+    assert type(peer).__name__ == architecture
+    with torch.no_grad():
+        want = model(tokens())
+        assert ((peer(tokens()).logits - want).abs().max() / want.abs().max()).item() < 1e-5
 
 
 def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
