@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -161,16 +163,17 @@ class Job:
     """Where unfinished work is kept, of an instrument that shares it."""
     dtype: Literal["fp32", "bf16"] = "fp32"
 
-    @property
+    @cached_property
     def task(self) -> str:
-        """Its name in a ledger: what is measured how on which weights."""
+        """Its name in a ledger: what is measured how on which models and data, by the content of all their files."""
         from streamscope.models.checkpoint import run_folder
         from streamscope.models.hooks.own_edits import about_edits
-        from streamscope.models.huggingface.convert import weights_digest
+        from streamscope.models.huggingface.convert import content_digest
 
-        weights = [(one, weights_digest(run_folder(one))) for one in (self.run, self.control) if one]
-        data = [[type(one).__name__, asdict(one)] for one in self.data]
-        about = [self.instrument.name, asdict(self.instrument), data, weights, self.dtype, *about_edits(self.edits)]
+        models = [(one, content_digest(run_folder(one))) for one in (self.run, self.control) if one]
+        how, data = asdict(self.instrument), [[type(one).__name__, asdict(one)] for one in self.data]
+        files = list(contents([how, data]))
+        about = [self.instrument.name, how, data, files, models, self.dtype, *about_edits(self.edits)]
         return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
 
     def models(self) -> "tuple[Any, Any]":
@@ -322,6 +325,24 @@ def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> No
         write_figure(result.figure(), options.figure)
         size = f" ({options.figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"
         print(f"figure {options.figure}{size if options.figure.suffix == '.html' else ''}")
+
+
+def contents(options: Any) -> Iterator[str]:
+    """A sha256 of every corpus and file that options name, be it as `data`, as a path or as FORMAT:PATH."""
+    from streamscope.models.tensors import sha256
+    from streamscope.models.text.corpus import open_corpus
+
+    if isinstance(options, Mapping):
+        if isinstance(source := options.get("data"), str):
+            yield open_corpus(source).fingerprint()
+        options = list(options.values())
+    if isinstance(options, list | tuple):
+        for one in options:
+            yield from contents(one)
+    if isinstance(options, str | Path):
+        for path in (str(options), str(options).partition(":")[2]):
+            if os.path.isfile(path):
+                yield sha256(Path(path))
 
 
 def _parts(out: Path) -> Path:

@@ -25,6 +25,11 @@ from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.tokenizer import PAIRS, Tokenizer
 
 INDEX = "model.safetensors.index.json"
+READ = (
+    "config.json", "generation_config.json", INDEX, "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", *PAIRS, *PAIRS.values(),
+)  # fmt: skip
+"""What is read of a folder besides its tensors, where it is there."""
 IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
 """Ends of names of buffers that older files hold: causal masks and wavelengths."""
 
@@ -69,10 +74,15 @@ def foreign(name: str) -> Path | None:
     return path.parent
 
 
-def weights_digest(folder: Path) -> str:
-    """One sha256 of all weights of a run, or of a Hugging Face folder, in one file or in several."""
-    files = [sha256(path) for path in _files(folder)]
-    return files[0] if len(files) == 1 else hashlib.sha256(" ".join(files).encode()).hexdigest()
+def files_read(folder: Path) -> list[Path]:
+    """The files that make a model: configuration, tokenizer, weights, of a run or of a Hugging Face folder."""
+    return [path for name in READ if (path := folder / name).is_file()] + _files(folder)
+
+
+def content_digest(folder: Path) -> str:
+    """One sha256 of the names and contents of `files_read`: two folders with one digest are one model."""
+    files = [(path.name, sha256(path)) for path in files_read(folder)]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def read_config(folder: Path) -> tuple[ModelConfig, Family]:
@@ -101,7 +111,10 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
 def _files(folder: Path) -> list[Path]:
     """The safetensors files of a model. Raises `InputError` where there are none."""
     if (folder / INDEX).is_file():
-        return [folder / name for name in sorted(set(read_json(folder / INDEX, Index)["weight_map"].values()))]
+        files = [folder / name for name in sorted(set(read_json(folder / INDEX, Index)["weight_map"].values()))]
+        if missing := [path for path in files if not path.is_file()]:
+            raise InputError(f"{missing[0]} is missing, which {INDEX} names: complete the folder")
+        return files
     if (folder / "model.safetensors").is_file():
         return [folder / "model.safetensors"]
     pickled = next(iter(sorted(folder.glob("*.bin"))), None)
@@ -267,13 +280,17 @@ def new_folder(out: Path) -> Iterator[Path]:
 def cached_run(name: str) -> Path:
     """The run folder of `hf:NAME` in the cache, made where it is not there; another state of its files has another.
 
-    Of a family that is not made of our parts (`foreign`) it is the Hugging Face folder itself.
+    The state of a file is its name, size, times of change (of content and of inode, in ns) and inode: rsync and `cp -p`
+    restore the size and the time of the content, but not the others. Of a family that is not made of our parts
+    (`foreign`) it is the Hugging Face folder itself.
     """
     if (folder := foreign(name)) is not None:
         return folder
     folder = source_folder(name)
-    files = [folder / "config.json", *_files(folder), *(p for p in sorted(folder.glob("*token*")) if p.is_file())]
-    state = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.exists()]
+    state = [
+        (path.name, str(path.resolve()), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino)
+        for path in files_read(folder) for s in [path.stat()]
+    ]  # fmt: skip
     digest = hashlib.sha256(json.dumps([READER, state]).encode()).hexdigest()[:16]
     out = cache_root() / "huggingface" / f"{folder.resolve().name}-{digest}"
 

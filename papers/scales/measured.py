@@ -9,6 +9,7 @@ from typing import TypeVar
 from streamscope.models.disk import read_json, write_text
 from streamscope.papers.comparison import TRAINED
 from streamscope.papers.scales.options import ScaleOptions
+from streamscope.probes.command import contents
 
 Told = TypeVar("Told", bound=ScaleOptions)
 NAME = "measured.json"
@@ -23,12 +24,13 @@ NO_MATTER = {
 
 
 def key(options: ScaleOptions) -> str:
-    """sha256 of all that the tables depend on: weights and metrics of the runs, options of measuring, code, prompts."""
+    """sha256 of all that the tables depend on: the runs' files, options of measuring, data, code, prompts."""
     digest = hashlib.sha256()
     told = {name: value for name, value in asdict(options).items() if name not in NO_MATTER}
     digest.update(json.dumps(told, sort_keys=True, default=str).encode())
+    digest.update(" ".join(contents(told)).encode())
     for run in map(Path, options.runs):
-        for name in ("model.safetensors", "metrics.jsonl"):
+        for name in ("config.json", "manifest.json", "tokenizer.json", "model.safetensors", "metrics.jsonl"):
             digest.update(hashlib.sha256((run / name).read_bytes()).digest())
     digest.update(sources().encode())
     return digest.hexdigest()

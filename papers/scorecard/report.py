@@ -91,7 +91,8 @@ def measure(options: Options, runs: list[Run]) -> Scorecard:
     found = []
     for run, model, shards, progress in each_model(runs, device):
         weights = hashlib.sha256((run.folder / "model.safetensors").read_bytes()).hexdigest()
-        parts = [weights, run.conditions["validation data"], asdict(settings), code, torch.__version__, device]
+        documents = {part: shards.meta[part] for part in ("corpus", "tokenizer", "rule")}
+        parts = [weights, documents, run.config["model"], asdict(settings), code, torch.__version__, device]
         name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
         def build(folder: Path, model: Any = model, shards: Any = shards, progress: Any = progress) -> None:

@@ -1,6 +1,8 @@
 """Models of the library's families, random, as ours: logits equal to the library's, and every command takes them."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +154,32 @@ def test_what_a_run_of_theirs_is_called(tmp_path: Path, monkeypatch: pytest.Monk
     assert run_label(load(f"hf:{hub}").run) == "hf:some/model"
     monkeypatch.chdir(tmp_path)
     assert run_label(load("hf:./model").run) == "hf:model"
+
+
+def test_what_is_rewritten_in_place_is_read_again(tmp_path: Path) -> None:
+    """A pair of vocabulary and merges, and weights that keep their size and time, as `cp -p` and rsync leave them."""
+    folder = tmp_path / "model"
+    theirs("gpt2").save_pretrained(folder)
+    letters = {"<s>": 0, "a": 1, "b": 2, "c": 3, "ab": 4}
+    (folder / "vocab.json").write_text(json.dumps(letters))
+    (folder / "merges.txt").write_text("#version: 0.2\na b\n")
+    assert load(f"hf:{folder}").to_tokens("abc").tolist() == [[0, 4, 3]]
+    (folder / "vocab.json").write_text(json.dumps(letters | {"c": 1, "a": 3}))
+    assert load(f"hf:{folder}").to_tokens("abc").tolist() == [[0, 4, 1]]
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    assert load(f"hf:{folder}").to_tokens("abc").tolist() == [[0, 3, 2, 1]]
+    tokens, weights = torch.arange(12)[None], folder / "model.safetensors"
+    before, was = load(f"hf:{folder}")(tokens), weights.stat()
+    other = theirs("gpt2", seed=1)
+    other.save_pretrained(tmp_path / "other")
+    shutil.copyfile(tmp_path / "other" / "model.safetensors", weights)
+    os.utime(weights, ns=(was.st_atime_ns, was.st_mtime_ns))
+    now = weights.stat()
+    assert (now.st_size, now.st_mtime_ns, now.st_ino) == (was.st_size, was.st_mtime_ns, was.st_ino)
+    after = load(f"hf:{folder}")(tokens)
+    assert not torch.allclose(before, after)
+    with torch.no_grad():
+        torch.testing.assert_close(after, other(tokens).logits, rtol=1e-4, atol=1e-4)
+    os.replace(shutil.copy2(weights, tmp_path / "copy"), weights)  # another inode
+    load(f"hf:{folder}")
+    assert len(list((tmp_path / "cache" / "huggingface").glob("model-*"))) == 5

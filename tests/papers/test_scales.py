@@ -12,6 +12,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.grid import begin, cells_of, read_grid
 from streamscope.papers import dst, hdpl, krom, lfa, pls
 from streamscope.papers.scales.__main__ import main as train_all
+from streamscope.papers.scales.measured import key
 from streamscope.papers.scales.training import ORDER, all_cells, cells
 
 SCALES = ("tiny", "eighth", "zoo", "small", "paper")
@@ -192,6 +193,21 @@ def test_trained_once_measured_once_judged_again(
     shutil.rmtree(tmp_path / "hdpl-llama-s0")
     with pytest.raises(AssertionError, match="measured again"):  # the cell is open again, and train is the stub
         hdpl.main(argv)
+
+
+def test_tables_are_of_every_file_of_a_run_and_of_its_data(tmp_path: Path) -> None:
+    run, data = tmp_path / "run", tmp_path / "data.txt"
+    run.mkdir()
+    files = [run / name for name in ("config.json", "manifest.json", "tokenizer.json", "model.safetensors")]
+    files += [run / "metrics.jsonl", data]
+    for path in files:
+        path.write_text("{}")
+    options = lfa.Options(runs=(str(run),), data=str(data))
+    keys = {key(options), key(options)}
+    for path in files:
+        path.write_text("{ }")
+        keys.add(key(options))
+    assert len(keys) == 1 + len(files)
 
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:

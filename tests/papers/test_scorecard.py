@@ -5,6 +5,7 @@ import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from streamscope.models import load
-from streamscope.models.checkpoint import run_folder
+from streamscope.models.checkpoint import ZOO, run_folder
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
@@ -32,6 +33,7 @@ from streamscope.papers.scorecard.report import (
     eta2,
     judged,
     logged,
+    measure,
     open_runs,
     recipes,
 )
@@ -243,6 +245,27 @@ def test_two_bundled_models(tmp_path: Path) -> None:
     assert len(runs["quantity"].unique()) == len(runs) / 2 > 25
     assert set(runs[runs["value"].isna()]["quantity"]) >= {"mixing", "streams.spread"}
     assert (runs.loc[runs["quantity"] == "speed", "value"] > 100).all()
+
+
+def test_a_run_with_another_configuration_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights are the same: eps of the norms, which no weight tells, is another."""
+    run, seen = tmp_path / "run", []
+    shutil.copytree(ZOO / "std-t-rope", run, ignore=shutil.ignore_patterns("snapshots"))
+
+    def stub(model: Any, *rest: Any) -> pd.DataFrame:
+        seen.append(model.config.norm.eps)
+        return planted(seeds=1).query("preset == 'cfm'").drop(columns=["preset", "seed"])
+
+    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("streamscope.papers.scorecard.report.measure_run", stub)
+    monkeypatch.setattr("streamscope.papers.scorecard.report.judged", lambda *rest: {})
+    config = json.loads((run / "config.json").read_text())
+    for eps in (1e-5, 1e-5, 1e-2):
+        config["model"]["norm"]["eps"] = eps
+        (run / "config.json").write_text(json.dumps(config))
+        runs = open_runs([str(run)])
+        measure(scorecard.Options(control=runs[0].arm, device="cpu"), runs)
+    assert seen == [1e-5, 1e-2]
 
 
 def test_orders_that_papers_claim_are_judged_by_pairs_of_seeds_and_by_the_task_they_need() -> None:
