@@ -5,9 +5,12 @@
 
 A source is one of
 
-- a file `.txt`, `.md`, `.jsonl`, `.parquet` or `.arrow` (`.txt` and `.jsonl` also `.gz`), or a folder of them,
-  whose `.md` are left out beside others; a folder of `datasets`' `save_to_disk` is its split train, and
-  `hf:FOLDER:SPLIT` any other;
+- a file `.txt`, `.md`, `.jsonl` (also called `.ndjson`), `.json`, `.csv` or `.tsv`, each also as `.gz` or `.zst`,
+  `.parquet` or `.arrow`. Records hold their text in `text_field`, or a chat in a field messages;
+- a folder of such files. Beside others `.md` and what is about the data (LICENSE.txt, README.txt, `ABOUT`) are left
+  out, and files that hold data of a kind that is not read here are refused. Where all files are of splits
+  (train-00000-of-00002.parquet, test.jsonl, valid/a.txt), those of train are read. A folder of `datasets`'
+  `save_to_disk` is its split train too, and `hf:FOLDER:SPLIT` any other;
 - `org/name`, a Hugging Face dataset, streamed, or from the hub's cache where the hub does not answer;
   `hf:ID[:CONFIG][:SPLIT]` says more, and ID may be a local dataset folder. A lone CONFIG named train, validation or
   test is the split;
@@ -38,12 +41,14 @@ from typing import Any, ClassVar, cast
 from streamscope.models.errors import InputError
 from streamscope.models.text import END_OF_TEXT, SplitAt
 from streamscope.models.text.readers import (
-    SUFFIXES,
-    checked_text,
+    KINDS,
+    PACKED,
+    check_content,
     digest,
     first_line,
-    no_field,
     read_file,
+    record_text,
+    suffix_of,
     visible_files,
 )
 
@@ -52,7 +57,23 @@ WEIGHT = re.compile(r"\*\s*(-?\d*\.?\d+(?:e-?\d+)?|-?\d+\.|nan|-?inf)\s*(?:\+|$)
 """The weight of a part of a mixture, with the plus behind it."""
 CACHED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")
 """Results of `map` and `filter` that `datasets` keeps beside the rows themselves."""
-SPLITS = ("train", "validation", "test")
+SPLITS = {
+    "train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}  # fmt: skip
+"""Splits of a dataset, and the words by which names of files and folders say them, as `datasets` reads them."""
+ABOUT = re.compile(
+    r"(licen[cs]e|readme|copying)(?![a-z]).*|notice|citation|authors|contributors|changelog|requirements"
+    r"|dataset_infos?|dataset_dict|state",
+    re.IGNORECASE,
+)
+"""Names, without their endings, of files that are about the data."""
+UNREAD = (
+    *PACKED, ".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".lz4", ".pkl", ".pickle", ".pt", ".npy", ".npz",
+    ".bin", ".h5", ".hdf5", ".feather", ".orc", ".avro", ".db", ".sqlite", ".xls", ".xlsx", ".xml", ".html", ".htm",
+    ".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub", ".tex", ".rst", ".text", ".raw", ".tokens",
+)  # fmt: skip
+"""Endings of files that may hold text and are not read here, so that a folder with one is refused."""
 STORIES_SEED, STORIES_N = 0, 20_000
 
 
@@ -140,13 +161,13 @@ class HubCorpus(Corpus):
     split: str = "train"
 
     def _texts(self) -> Iterator[str]:
+        for path in visible_files(Path(self.name)) if self._local else ():
+            check_content(path)
         if not self._local:
             _ = self._found  # a wrong name or no network is told at once, before minutes of retries
         try:
             for row in self._rows():
-                if self.text_field not in row:
-                    raise no_field(self.source, self.text_field, row)
-                yield checked_text(row[self.text_field], self.source)
+                yield record_text(row, self.text_field, self.source)
         except InputError:
             raise
         except Exception as error:  # each builder, file format and network library raises its own
@@ -334,23 +355,50 @@ def open_corpus(
     if path.is_dir():
         if _saved(path):
             return HubCorpus(**common, name=str(path))
-        found = [p for p in visible_files(path) if p.name.endswith(SUFFIXES) and not CACHED.fullmatch(p.name)]
-        files = tuple(p for p in found if p.suffix != ".md") or tuple(found)  # beside others, .md is a README
-        splits = {p.stem.rpartition("-")[2] for p in files if p.suffix == ".arrow"} & {*SPLITS}
-        if len(splits) > 1:
-            raise InputError(f"{source} has the splits {', '.join(sorted(splits))}; give the .arrow files of one")
-        if not files:
-            raise InputError(f"{source}: no {', '.join(SUFFIXES)} file in this folder")
-        return FileCorpus(**common, root=path, files=files)
+        return FileCorpus(**common, root=path, files=_files_of(source, path))
     if path.exists():
         if not path.is_file():
             raise InputError(f"{source}: no regular file (a pipe can be read once only); save it as a file")
-        if not path.name.endswith(SUFFIXES):
-            raise InputError(f"{source}: not a kind of file that is read here ({', '.join(SUFFIXES)})")
+        if not suffix_of(path):
+            raise InputError(f"{source}: not a kind of file that is read here: {KINDS}")
         return FileCorpus(**common, root=path.parent, files=(path,))
-    if HUB_ID.fullmatch(source) and not source.endswith(SUFFIXES):
+    if HUB_ID.fullmatch(source) and not suffix_of(Path(source)):
         return HubCorpus(**common, name=source)
     raise InputError(f"{source}: no such file or folder, nor a dataset id org/name, hf:ID or stories")
+
+
+def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
+    """The files of a folder that are read (see the module). Raises `InputError` where that is unclear, or none."""
+    visible = visible_files(folder)
+    if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
+        raise InputError(f"{unread} is not read here (what is: {KINDS}); unpack it, or move it elsewhere")
+    found = [p for p in visible if suffix_of(p) and not CACHED.fullmatch(p.name)]
+    files = [p for p in found if suffix_of(p) != ".md" and not ABOUT.fullmatch(p.name.partition(".")[0])] or found
+    if not files:
+        raise InputError(f"{source}: no {KINDS} file in this folder")
+    by_split: dict[str, list[Path]] = {}
+    for path in files:
+        by_split.setdefault(_split_of(path.relative_to(folder)), []).append(path)
+    of_none, named = by_split.pop("", []), ", ".join(sorted(by_split))
+    if by_split.keys() <= {"train"} or (len(by_split) == 1 and not of_none):
+        return tuple(files)
+    if of_none:
+        more = f"{of_none[0].relative_to(folder)}, which is of none"
+        raise InputError(f"{source} has the splits {named} and {more}; name the file or folder of one")
+    if "train" not in by_split:
+        raise InputError(f"{source} has the splits {named}; name the file or folder of one")
+    return tuple(by_split["train"])
+
+
+def _split_of(path: Path) -> str:
+    """The split of a file by the name of a folder above it, or by its own first or last word; "" for none."""
+    stem = path.name.lower().removesuffix(suffix_of(path))
+    words = [word for word in re.split(r"[^a-z]+", stem) if word not in ("", "of")]
+    for word in (*(part.lower() for part in path.parts[:-1]), *words[:1], *words[-1:]):
+        for split, names in SPLITS.items():
+            if word in names:
+                return split
+    return ""
 
 
 def _saved(folder: Path) -> bool:

@@ -315,8 +315,8 @@ class Options:
     """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl · gpt2 canon kromhc
     kromcanon."""
     data: str | None = None
-    """Training SOURCE: a .txt, .jsonl or .parquet file or a folder of them, a Hugging Face id, stories, stories4, or a
-    mixture of these with weights of their tokens, "A*.5 + B*.5"."""
+    """Training SOURCE: a .txt, .jsonl, .json, .csv or .parquet file, a folder of them (its split train, where it has
+    splits), a Hugging Face id, stories, stories4, or a mixture of these with weights of their tokens, "A*.5 + B*.5"."""
     valid: str | None = None
     """Validation SOURCE; without it a part of --data is held out."""
     valid_fraction: Annotated[float, Bounds(above=0, below=1)] | None = None
@@ -325,7 +325,8 @@ class Options:
     """Hold out the ends of so many blocks of every document instead: contiguous text that no training window reads. By
     default where whole documents leave one side empty, as of one book: 10."""
     text_field: str = "text"
-    """Field or column that holds the text, in JSONL, parquet and Hugging Face sources."""
+    """Field or column that holds the text, in JSON, CSV, parquet and Hugging Face sources; without a field text, chats
+    in a field messages are read."""
     split_at: SplitAt = "separator"
     """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
     or nothing: every file is one."""

@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.models.errors import InputError
+from streamscope.models.text.readers import check_content
 
 
 def read_text(path: Path) -> str:
-    """The whole file as UTF-8; `InputError` for one that is missing or is no text."""
+    """The whole file as UTF-8; `InputError` for one that is missing, no text or a pointer of Git LFS."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file ({error.reason} at byte {error.start})") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; check the path") from None
+    check_content(path)
+    return text
 
 
 def numbered(path: Path) -> Iterator[tuple[str, str]]:

@@ -246,8 +246,7 @@ def test_what_datasets_keeps(tmp_path):
     with pyarrow.ipc.new_file(str(cache / "mine-test.arrow"), table.schema) as file:
         file.write_table(table)
     assert read(cache / "mine-test.arrow") == ["one", "two", "three"]
-    with pytest.raises(InputError, match=r"has the splits test, train; give the \.arrow files of one"):
-        read(cache)
+    assert [file["name"] for file in open_corpus(str(cache)).describe()["files"]] == ["mine-train.arrow"]
     (tmp_path / "broken.arrow").write_bytes((cache / "mine-train.arrow").read_bytes()[:200])
     with pytest.raises(InputError, match="broken.arrow: not a readable Arrow file"):
         read(tmp_path / "broken.arrow")
@@ -294,9 +293,9 @@ def test_a_source_that_names_nothing(source, message, tmp_path, monkeypatch):
 def test_a_path_of_another_kind(tmp_path):
     with pytest.raises(InputError, match="no .txt, .*file in this folder"):
         open_corpus(str(tmp_path))
-    (tmp_path / "a.csv").write_text("x")
-    with pytest.raises(InputError, match="a.csv: not a kind of file that is read here"):
-        open_corpus(str(tmp_path / "a.csv"))
+    (tmp_path / "a.docx").write_text("x")
+    with pytest.raises(InputError, match="a.docx: not a kind of file that is read here"):
+        open_corpus(str(tmp_path / "a.docx"))
     with pytest.raises(InputError, match="max_documents=0"):
         open_corpus(str(tmp_path), max_documents=0)
 

@@ -1,0 +1,185 @@
+"""Data as users have them: folders with splits, licences and pointers; tables, compressed files and chats."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from streamscope.models.errors import InputError
+from streamscope.models.text.corpus import open_corpus
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "How many legs has a dog?"},
+    {"role": "assistant", "content": [{"type": "text", "text": "Four."}]},
+]
+SPOKEN = "System: Be brief.\nUser: How many legs has a dog?\nAssistant: Four."
+
+
+def read(source: Path, **options: str) -> list[str]:
+    return list(open_corpus(str(source), **options).documents())
+
+
+def rows(path: Path, *texts: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pa.table({"text": list(texts)}), path)
+    elif path.suffix == ".txt":
+        path.write_text("\n<|endoftext|>\n".join(texts))
+    elif path.suffix == ".csv":
+        path.write_text("\n".join(["text", *texts]) + "\n")
+    else:
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def zst(path: Path, content: bytes) -> None:
+    with pa.CompressedOutputStream(str(path), "zstd") as file:
+        file.write(content)
+
+
+@pytest.mark.parametrize(
+    ("train", "others"),
+    [
+        (["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
+         ["data/validation-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"]),
+        (["train.jsonl"], ["valid.jsonl", "test.jsonl"]),
+        (["wiki.train.txt"], ["wiki.valid.txt", "wiki.test.txt"]),
+        (["training/a.txt", "training/b.txt"], ["val/a.txt", "testing/a.txt"]),
+        (["Train_1.csv"], ["dev_1.csv"]),
+        (["TinyStoriesV2-GPT4-train.txt"], ["TinyStoriesV2-GPT4-valid.txt"]),
+        (["train/eval.txt"], ["test/train.txt"]),
+    ],
+)  # fmt: skip
+def test_of_a_folder_with_splits_train_is_read(train: list[str], others: list[str], tmp_path: Path) -> None:
+    for name in (*train, *others):
+        rows(tmp_path / name, f"of {name}")
+    corpus = open_corpus(str(tmp_path))
+    assert list(corpus.documents()) == [f"of {name}" for name in train]
+    assert [file["name"] for file in corpus.describe()["files"]] == train
+
+
+def test_splits_without_train_or_beside_other_files_are_refused(tmp_path: Path) -> None:
+    for name in ("test.jsonl", "validation.jsonl"):
+        rows(tmp_path / "no" / name, name)
+        assert read(tmp_path / "no" / name) == [name], "a file that is named is read"
+    with pytest.raises(InputError, match="has the splits test, validation; name the file or folder of one") as error:
+        open_corpus(str(tmp_path / "no"))
+    assert "\n" not in str(error.value)
+    for name in ("test.jsonl", "more.jsonl", "train.jsonl"):
+        rows(tmp_path / "mixed" / name, name)
+    with pytest.raises(InputError, match=r"has the splits test, train and more\.jsonl, which is of none; name"):
+        open_corpus(str(tmp_path / "mixed"))
+
+
+@pytest.mark.parametrize("names", [["test/a.txt", "test/b.txt"], ["a.txt", "the train to Ely.txt", "training-day.txt"],
+                                   ["a-1.txt", "contest.txt", "latest.txt", "trainspotting.txt"]])  # fmt: skip
+def test_one_split_or_none_is_the_whole_folder(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        rows(tmp_path / name, f"of {name}")
+    assert read(tmp_path) == [f"of {name}" for name in names]
+
+
+def test_files_of_every_kind_in_a_folder_are_read(tmp_path: Path) -> None:
+    rows(tmp_path / "a.jsonl", "one")
+    (tmp_path / "b.csv").write_bytes(b'\xef\xbb\xbfid,text\r\n1,"two, with a ""comma""\r\nand a line"\r\n2,\r\n')
+    (tmp_path / "c.json").write_text(json.dumps([{"text": "three"}, {"text": "four"}], indent=2))
+    zst(tmp_path / "d.jsonl.zst", b'{"text": "five"}\n{"text": "six"}\n')
+    (tmp_path / "e.json").write_text('{"text": "seven"}\n{"text": "eight"}\n')
+    (tmp_path / "f.tsv").write_text("text\tn\nnine\t1\n")
+    (tmp_path / "g.csv.gz").write_bytes(gzip.compress(b"text\nten\n"))
+    zst(tmp_path / "h.txt.zst", "elev\u00e9n\n".encode())
+    (tmp_path / "i.ndjson").write_text('{"text": "twelve"}')
+    (tmp_path / "j.json").write_text('["thirteen", "fourteen"]')
+    (tmp_path / "k.json").write_text('{\n "text": "fifteen"\n}\n')
+    want = ["one", 'two, with a "comma"\nand a line', "three", "four", "five", "six", "seven", "eight", "nine",
+            "ten", "elev\u00e9n", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"]  # fmt: skip
+    (tmp_path / "l.TXT").write_text("sixteen")
+    assert read(tmp_path) == want
+
+
+def test_what_is_about_the_data_is_no_document(tmp_path: Path) -> None:
+    rows(tmp_path / "a.txt", "text")
+    for name in ("LICENSE.txt", "License", "README.txt", "README.md", "NOTICE.txt", "COPYING.txt", "dataset_infos.json",
+                 "CITATION.cff", "load.py", "sub/LICENSE-MIT.txt", "requirements.txt"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("as is, without warranty")
+    assert read(tmp_path) == ["text"]
+    assert read(tmp_path / "LICENSE.txt") == ["as is, without warranty"], "a file that is named is read"
+
+
+@pytest.mark.parametrize("name", ["more.jsonl.xz", "more.zip", "more.tar.gz", "more.gz", "more.txt.bz2", "more.pkl"])
+def test_what_cannot_be_read_beside_the_rest_is_refused(name: str, tmp_path: Path) -> None:
+    rows(tmp_path / "a.jsonl", "one")
+    (tmp_path / name).write_bytes(b"other")
+    with pytest.raises(InputError, match=f"{name} is not read here .*; unpack it, or move it elsewhere"):
+        open_corpus(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.csv", "a.json"])
+def test_a_git_lfs_pointer_is_no_document(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(POINTER)
+    for source in (tmp_path, tmp_path / name):
+        with pytest.raises(InputError, match=f"{name} is a Git LFS pointer, not the file itself; run git lfs pull"):
+            read(source)
+        with pytest.raises(InputError, match="Git LFS pointer"):
+            open_corpus(str(source)).fingerprint()
+    with pytest.raises(InputError, match="Git LFS pointer"):
+        open_corpus(f"hf:{tmp_path}").fingerprint()
+    with pytest.raises(InputError, match="Git LFS pointer"):
+        read(Path(f"hf:{tmp_path}"))
+
+
+def test_chats(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": CHAT, "source": "x"}) + "\n")
+    pyarrow.parquet.write_table(pa.table({"messages": [CHAT[:2]]}), tmp_path / "b.parquet")
+    (tmp_path / "c.json").write_text(json.dumps([{"id": 1, "chat": CHAT}]))
+    assert read(tmp_path / "a.jsonl") == read(tmp_path / "a.jsonl", text_field="messages") == [SPOKEN]
+    assert read(tmp_path / "b.parquet") == [SPOKEN.rpartition("\n")[0]]
+    assert read(tmp_path / "c.json", text_field="chat") == [SPOKEN]
+    for messages, line in (
+        ([{"role": "user"}], "message 1 has no content that is text"),
+        ([{"content": "a"}], "message 1 has no role"),
+        ([*CHAT, "no"], "message 4 is a str"),
+        ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], "message 1 has no content that is text"),
+        ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
+    ):
+        (tmp_path / "bad.jsonl").write_text(json.dumps({"messages": messages}))
+        with pytest.raises(InputError, match=f"bad.jsonl:1: .*{line}"):
+            read(tmp_path / "bad.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("a.csv", "story,n\nx,1\n", "a.csv: no field 'text'; it has story, n"),
+        ("a.csv", "text,n\nx,1\ny\n", "a.csv:3: 1 fields, the first line has 2"),
+        ("a.csv", 'text,n\n"x,1\n', "a.csv:2: .*end of data"),
+        ("a.csv", "", "no document in it"),
+        ("a.json", "{", "a.json:.*not a JSON value"),
+        ("a.json", '{"data": [{"text": "x"}]}', "a.json:1: no field 'text'; it has data"),
+        ("a.json", "[1]", "a.json: record 1: a JSON int"),
+        ("a.json", '[{"text": "x"}, {"story": "y"}]', "a.json: record 2: no field 'text'; it has story"),
+        ("a.json", '[{"text": "x"}', "a.json: not a JSON value"),
+    ],
+)
+def test_what_is_damaged_is_one_line(name: str, content: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=line) as error:
+        read(tmp_path / name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_truncated_zst_and_a_long_field(tmp_path: Path) -> None:
+    zst(tmp_path / "a.txt.zst", bytes(range(65, 91)) * 1000)
+    (tmp_path / "b.txt.zst").write_bytes((tmp_path / "a.txt.zst").read_bytes()[:-9])
+    (tmp_path / "c.txt.zst").write_bytes(b"plain text")
+    assert len(read(tmp_path / "a.txt.zst")[0]) == 26_000
+    for name in ("b.txt.zst", "c.txt.zst"):
+        with pytest.raises(InputError, match=f"{name}: cannot be read"):
+            read(tmp_path / name)
+    (tmp_path / "d.csv").write_text("text\n" + "word " * 100_000 + "\n")
+    assert len(read(tmp_path / "d.csv")[0]) == 499_999, "beyond the library's limit of 131,072"
