@@ -12,11 +12,12 @@ from typing_extensions import TypedDict
 from streamscope.models.disk import read_json
 from streamscope.models.errors import InputError
 from streamscope.models.training.config import tokens_seen
-from streamscope.papers.claims.ledger import Claim, Key, Row, key, read
+from streamscope.papers.claims.ledger import Claim, Key, Row, keys, read
 from streamscope.papers.claims.words import Word
 from streamscope.papers.comparison import TRAINED
 from streamscope.papers.comparison.printed import SMALLEST, number
 from streamscope.papers.comparison.seeds import FLAT
+from streamscope.papers.comparison.verdicts import as_measured
 from streamscope.papers.lfa.competence import needs_copying
 from streamscope.probes.tables import read_about
 from streamscope.probes.undefined import reasons
@@ -39,6 +40,11 @@ WORDS: tuple[tuple[str, Word], ...] = (
 """How a verdict of a result table begins -> the ledger's word."""
 DENIED: dict[Word, Word] = {"holds": "opposite", "opposite": "holds"}
 """The word of a claim -> that of its denial, where they differ."""
+DECIDES: tuple[Word, ...] = (
+    "opposite", "cannot do the task", "phenomenon absent", "undefined by construction", "contradicts itself",
+    "not measurable here", "not measured yet", "other value", "not resolved", "negligible", "holds",
+)  # fmt: skip
+"""Which verdict of a part is that of a claim of several parts, the first that is among them."""
 FOUND: dict[str, tuple[Word, Word]] = {
     "present": ("holds", "opposite"),
     "absent": ("phenomenon absent", "holds"),
@@ -60,6 +66,9 @@ UNDEFINED: tuple[tuple[str, Word], ...] = (
 )
 """What is in the reason of an undefined one -> the ledger's word."""
 NOT_GATED = "these models were not gated"
+LOSS = "nats/token"
+"""Unit of a loss. Two losses compare on one text and by one tokenizer; no model here has a paper's."""
+OTHER_TEXT = "a loss on other text and by another tokenizer; it would need those of the paper"
 NO_INTERVAL = "of trained models, and no interval"
 GATE = "specimens/phenomena.parquet"
 """What each bundled model does at all (`probes.phenomena`)."""
@@ -105,9 +114,10 @@ class TrainedRuns(TypedDict):
 def judged(ledger: Path, results: Path) -> pd.DataFrame:
     """One row per claim: the ledger's columns but `result` and `verdict` as they are, then what the results say.
 
-    measured, value (as a number), ci_low, ci_high, n, clusters, scale, tokens, commit, command (the one that made the
-    table of what is measured, else the ledger's), verdict, said (the result's own verdict, or the ledger's reason),
-    alone and size (`papers.comparison.verdicts`). Raises `InputError`, with the line of the ledger, for a result that
+    measured (of a limit the value itself, not how far beyond it lies), value (as a number), ci_low, ci_high, n,
+    clusters, table (of the row that decides), scale, tokens, commit, command (the one that made that table, else the
+    ledger's), verdict, said (the result's own verdict, or the ledger's reason), alone and size
+    (`papers.comparison.verdicts`). Raises `InputError`, with the line of the ledger, for a result that
     is not there, selects another number of rows than one, or has a verdict of no word.
     """
     claims = read(ledger)
@@ -116,21 +126,18 @@ def judged(ledger: Path, results: Path) -> pd.DataFrame:
 
 
 def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
-    row, where = claim.row, claim.where
+    row = claim.row
     nothing = {
-        "measured": "", "value": NAN, "ci_low": NAN, "ci_high": NAN, "n": "", "clusters": "", "scale": "",
+        "measured": "", "value": NAN, "ci_low": NAN, "ci_high": NAN, "n": "", "clusters": "", "table": "", "scale": "",
         "tokens": "", "commit": "", "command": typed(row), "verdict": row["verdict"] or "not measured yet",
         "said": row["why"], "alone": "", "size": "",
     }  # fmt: skip
     if not row["result"]:
         return nothing
-    found = key(row["result"], where)
-    one = tables.row(found, where)
-    value = one[found.value]
-    word, said = verdict(claim, found, one, tables)
+    found, one, word, said = _deciding(claim, tables)
     if word == "not measured yet":
         return {**nothing, "verdict": word, "said": said}
-    low, high = interval(found.value, one)
+    value, low, high = _shown(found.value, one)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return {
         **nothing,
@@ -140,12 +147,38 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
         "ci_high": high,
         "n": str(one["n"] if "n" in one else one.get("seeds", "")),
         "clusters": str(one.get("clusters", "")),
+        "table": found.file,
         **tables.made(found.file, str(one.get("run", one.get("preset", "")))),
         "verdict": word,
         "said": said,
         "alone": str(one.get("alone", "")),
         "size": str(one.get("size", "")),
     }
+
+
+def _deciding(claim: Claim, tables: "Tables") -> tuple[Key, dict[str, Any], Word, str]:
+    """Of the rows of a claim the one that decides, with its verdict: the first that comes first in `DECIDES`.
+
+    A claim of several parts, as a < b < c, holds where all hold, and is opposite where one is, whatever the others are.
+    Over two to four seeds an interval on one side of 0 has every seed on that side, for t > n − 1; so what is said of
+    each seed needs no other rule.
+    """
+    where = claim.where
+    parts = [(found, tables.row(found, where)) for found in keys(claim.row["result"], where)]
+    judged_parts = [(found, one, *verdict(claim, found, one, tables)) for found, one in parts]
+    found, one, word, said = min(judged_parts, key=lambda part: DECIDES.index(part[2]))
+    several = len(parts) > 1 and word != "holds"
+    return found, one, word, f"{one.get('claim', found.value)}: {said}" if several else said
+
+
+def _shown(name: str, one: Mapping[str, Any]) -> tuple[Any, float, float]:
+    """What was measured in a column of a row, and its interval; of a limit not how far beyond it (`as_measured`)."""
+    if name != "difference" or "claim" not in one:
+        return one[name], *interval(name, one)
+    if "value_low" in one:
+        return one["value"], *interval("value", one)
+    value, low, high = as_measured(str(one["claim"]), one[name], *interval(name, one))
+    return value, low, high
 
 
 def typed(row: Row) -> str:
@@ -173,11 +206,11 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
     """The ledger's word for what a row of a result table says, and what it says in full.
 
     A table that judges has `direction` (text) or `holds` (yes or no), or says whether there is something to find
-    (`verdict`, `probes.phenomena`). In another the printed number is compared with
-    the interval of the measured one (`_near`), unless the model cannot do the task that the number is about. Without an
-    interval the two must be one number as printed, where it is counted or computed, or the same in all seeds; else one
-    run is no verdict. Raises `InputError` for a verdict of no word, and a claim that is no number in a table that does
-    not judge.
+    (`verdict`, `probes.phenomena`). In another the printed number is compared with the interval of the measured one
+    (`_near`), unless the model cannot do the task that the number is about, or the number is a loss, which is of its
+    own text and tokenizer. Without an interval the two must be one number as printed, where it is counted or computed,
+    or the same in all seeds; else one run is no verdict. Raises `InputError` for a verdict of no word, and a claim that
+    is no number in a table that does not judge.
     """
     where, row = claim.where, claim.row
     if "direction" in one or "holds" in one:
@@ -200,6 +233,8 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
         printed = number(row["printed"].replace("−", "-").replace(",", ""))
     except ValueError as error:
         raise InputError(f"{where}: printed: {error}, to compare with {found.file}") from None
+    if row["unit"] == LOSS and not found.value.endswith("_sd"):
+        return "not measurable here", OTHER_TEXT
     low, high = interval(found.value, one)
     if low == low and high == high:
         return _near(printed, low, high, SMALLEST.get(str(one.get("unit", row["unit"])), 0.0))

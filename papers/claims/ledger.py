@@ -38,8 +38,8 @@ class Row(TypedDict):
     arguments: str
     """What follows the module, as one types it."""
     result: str
-    """FILE; column=value; …; measured column: one row of a result table (`key`). "not FILE" where the claim of that row
-    is the denial of this one."""
+    """FILE; column=value; …; measured column: one row of a result table (`keys`). "not FILE" where the claim of that
+    row is the denial of this one; several rows, with " & " between, where the claim holds if all of them do."""
     verdict: Literal["", "undefined by construction", "contradicts itself", "not measurable here"]
     """Only where no measurement decides."""
     why: str
@@ -118,15 +118,20 @@ def _check(row: Row, paper: str, where: str) -> None:
             raise InputError(f"{where}: why: {row['verdict']} needs its reason; {REMEDY}")
     elif not row["instrument"]:
         raise InputError(f"{where}: instrument: a claim that can be measured names what measures it; {REMEDY}")
-    if row["result"]:
-        key(row["result"], where)
+    if row["result"] and len(found := keys(row["result"], where)) > 1 and row["kind"] == "number":
+        raise InputError(f"{where}: result: a number is compared with one row, and this names {len(found)}; {REMEDY}")
 
 
-def key(text: str, where: str) -> Key:
-    """lfa_tinystories/claims.parquet; claim=lfa > cfm; quantity=loss; difference, taken apart.
+def keys(text: str, where: str) -> tuple[Key, ...]:
+    """The rows of a result, which are joined by "&" where a claim has several parts: a < b & b < c of a < b < c.
 
-    Raises `InputError` for anything else.
+    Each is lfa_tinystories/claims.parquet; claim=lfa > cfm; quantity=loss; difference. Raises `InputError` for anything
+    else.
     """
+    return tuple(_key(part, where) for part in text.split(" & "))
+
+
+def _key(text: str, where: str) -> Key:
     file, *pairs, value = (part.strip() for part in text.split(";"))
     split = [tuple(part.split("=", 1)) for part in pairs]
     if not file.endswith(".parquet") or not pairs or any(len(pair) != 2 for pair in split) or "=" in value or not value:

@@ -27,7 +27,8 @@ UNITS = {
 }  # fmt: skip
 SMALL = (
     "Models here are small and were trained little; a bare number is not expected to be the paper's, and says nothing "
-    "of the direction of a claim. Of a limit, *measured* is how far the model lies on the claimed side."
+    "of the direction of a claim. Of an order, *measured* is the difference as claimed; of a limit "
+    "it is the value itself."
 )
 
 
@@ -66,12 +67,10 @@ def _table(mine: pd.DataFrame) -> list[str]:
         for r, m in zip(mine.itertuples(), measured(mine), strict=True)
     ]  # fmt: skip
     columns = ("id", "place", "claim", "of", "printed", "measured (95 %)", "verdict", "by")
-    made = mine.loc[mine["result"].ne("") & mine["measured"].ne(""), ["result", "scale", "tokens", "commit"]]
-    made = made.assign(result=made["result"].str.split(";").str[0]).drop_duplicates()
+    made = mine.loc[mine["measured"].ne(""), ["table", "scale", "tokens", "commit"]].drop_duplicates()
     doses = [f"scale {r.scale}, {r.tokens} tokens seen, " if r.scale else "" for r in made.itertuples()]
     results = [
-        f"- `{r.result}`: {dose}commit {r.commit or 'unknown'}"
-        for r, dose in zip(made.itertuples(), doses, strict=True)
+        f"- `{r.table}`: {dose}commit {r.commit or 'unknown'}" for r, dose in zip(made.itertuples(), doses, strict=True)
     ]
     by = "\n".join(f"{i}. `{text}`" for text, i in commands.items())
     return [table(columns, cells), *([f"By:\n\n{by}"] if by else []), *(["\n".join(results)] if results else [])]

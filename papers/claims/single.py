@@ -5,6 +5,7 @@
 `claims.toml` in the folder says, per claim, which row of which table beside it holds what the claim is about, and on
 which side of which limit it must lie. Of an order between architectures this says nothing: that needs training seeds.
 
+    value       what was measured, with the 95 % interval of the table
     difference  the measured value − limit; limit − value where the claim says below, limit − |value| where it says
                 within; 95 % interval of the table
     p           the named column of the table, else Student's p of that interval on the limit's side, with one degree of
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
 GATE = Path(__file__).resolve().parents[2] / "results" / "specimens" / "phenomena.parquet"
 CLAIMS, OUT = "claims.toml", "claims.parquet"
 NO_HEAD = "no such head"
+NO_INTERVAL = "the table has no interval"
 INDEPENDENT = ("clusters", "layers", "documents", "n")
 """Columns that say how many independent units an interval has, the first that is there: a slope over depth has layers,
 predictions over tokens have documents, a table of `papers.lfa` counts independent cases only."""
 OF_THE_ROW = "the unit of the row"
-UNITS = {**dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), OF_THE_ROW), "n": "cases or documents",
-         "clusters": "independent ones"}  # fmt: skip
+IN_IT = ("value", "value_low", "value_high", "difference", "ci_low", "ci_high", "smallest")
+UNITS = {**dict.fromkeys(IN_IT, OF_THE_ROW), "n": "cases or documents", "clusters": "independent ones"}
 
 
 class Span(TypedDict):
@@ -148,7 +150,7 @@ def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:
     from streamscope.papers.claims.ledger import Key
     from streamscope.papers.comparison.printed import SMALLEST, number
     from streamscope.papers.comparison.verdicts import measured
-    from streamscope.probes.undefined import reasons
+    from streamscope.probes.undefined import note, reasons
 
     found = beside.row(Key(one["table"], tuple(one["row"].items()), one["value"], False), where)
     text = one.get("limit", "0")
@@ -165,10 +167,13 @@ def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:
     row = {
         "claim": f"{one['run']} {one['side']} {text}", "run": one["run"], "quantity": one["quantity"],
         "where": one["where"], "table": one["table"], "unit": one["unit"], "paper": float("nan"), "printed": text,
-        "value": value, "smallest": one.get("smallest", SMALLEST.get(one["unit"], float("nan"))),
+        "value": value, "value_low": low, "value_high": high,
+        "smallest": one.get("smallest", SMALLEST.get(one["unit"], float("nan"))),
         "n": str(found.get("n", clusters or "")),
     }  # fmt: skip
-    return measured(row, difference, ends[0], ends[1], p, str(clusters), why)
+    missing = {name: why or NO_INTERVAL for name in ("value", "value_low", "value_high") if row[name] != row[name]}
+    found_row = measured(row, difference, ends[0], ends[1], p, str(clusters), why)
+    return {**found_row, "undefined": note({**reasons(found_row["undefined"]), **missing})}
 
 
 def student(value: float, low: float, high: float, limit: float, clusters: int) -> float:

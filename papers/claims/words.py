@@ -20,9 +20,10 @@ MEANINGS: dict[Word, str] = {
     "not measured yet": "with the command that will measure it",
     "undefined by construction": "a definition or its arithmetic decides it, whatever a model does",
     "contradicts itself": "two places of the paper, or the paper and its authors' public code, say different things",
-    "not measurable here": "with what it would need",
+    "not measurable here": "with what it would need; so is every loss, for ours are of other text and tokenizers",
 }
-"""Verdicts in the order in which they are counted. The last three need no measurement and are written with a reason."""
+"""Verdicts in the order in which they are counted. The last three need no measurement and are written with a reason;
+only a loss gets the last one by itself."""
 
 
 def legend() -> str:

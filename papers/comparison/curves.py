@@ -20,7 +20,7 @@ from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN, estimate
-from streamscope.papers.comparison.verdicts import measured, summary, with_verdicts
+from streamscope.papers.comparison.verdicts import as_measured, measured, summary, with_verdicts
 from streamscope.probes.stats.t_tests import clustered_t
 from streamscope.probes.tables import LEAST_P, probability
 from streamscope.probes.undefined import note
@@ -245,15 +245,15 @@ Runs of one seed are compared at one step; the units of every interval are the {
 is judged at the one that speaks least for it (*at*, the lowest t): where the claim holds there, it holds at all of
 them. An evaluation on the other side was picked out of all, so its p is multiplied by their number. *Holds*,
 *opposite*, *negligible* and *not resolved* are as above, p corrected over the claims of this table (Holm); fewer than
-{LEAST_SEEDS} seeds give no verdict. *Measured* is positive where the claim holds."""
+{LEAST_SEEDS} seeds give no verdict. *Measured* of a limit (below 0.01) is the value, else positive where the claim
+holds."""
 
 
 def claim_rows(found: pd.DataFrame) -> str:
     """The Markdown of `judged`: the rule, the table, the counts of verdicts."""
     cells = [
         [r.claim, r.quantity, r.where, r.holds_where, f"{r.at} of {r.evaluations}" if r.evaluations > 1 else r.at,
-         r.seeds, "" if r.difference != r.difference else f"{r.difference:+.4f}",
-         interval(r.ci_low, r.ci_high, r.unit),
+         r.seeds, *_cells(r),
          *("" if x != x else probability(x) if x < LEAST_P else f"{x:.3g}" for x in (r.p, r.p_holm)),
          "" if r.smallest != r.smallest else f"{r.smallest:g}", r.direction, r.alone]
         for r in found.itertuples()
@@ -261,6 +261,11 @@ def claim_rows(found: pd.DataFrame) -> str:
     columns = ("claim", "quantity", "where", "holds where", "at", "seeds", "measured", "95 % over seeds", "p",
                "p (Holm)", "smallest", "verdict", "alone")  # fmt: skip
     return "\n\n".join([RULE.format("training seeds"), table(columns, cells), summary(found)])
+
+
+def _cells(r: Any) -> tuple[str, str]:
+    value, low, high = as_measured(r.claim, r.difference, r.ci_low, r.ci_high)
+    return "" if value != value else f"{value:+.4f}", interval(low, high, r.unit)
 
 
 def point_rows(found: pd.DataFrame) -> str:

@@ -115,8 +115,7 @@ def rule(over: str, nothing: str) -> str:
         "*negligible* when the whole interval lies within ± the smallest effect of interest (ours, in the table), and "
         f"*not resolved* otherwise: the interval holds {nothing}, or its p does not survive the correction (*alone* "
         "then says on which side the interval lies). There is no verdict with one seed; where every seed gives the "
-        "same number there is no interval, and its side is the verdict. Of a limit, `measured` is how far the model "
-        "lies on the claimed side."
+        "same number there is no interval, and its side is the verdict. Of a limit, `measured` is the value itself."
     )
 
 

@@ -27,6 +27,7 @@ import pandas as pd
 from streamscope.papers.comparison.markdown import interval, number
 from streamscope.papers.comparison.markdown import table as markdown
 from streamscope.papers.comparison.printed import Bound, smallest
+from streamscope.papers.comparison.printed import number as printed_number
 from streamscope.papers.comparison.seeds import FLAT, NAN, estimate, nothing, seeds_of
 from streamscope.probes.stats.means import with_holm
 from streamscope.probes.stats.t_tests import clustered_t
@@ -34,6 +35,8 @@ from streamscope.probes.undefined import note, reasons
 
 HOLDS, OPPOSITE, NEGLIGIBLE = "holds", "opposite", "negligible"
 COUNTED = "counted, not trained"
+LIMIT = re.compile(r".+ (above|below) ([-+]?\d*\.?\d+%?)")
+"""How the claim of a limit ends: "lfa above 0.075"."""
 CANNOT = "the model cannot do the task"
 LEVEL = 0.05
 
@@ -62,6 +65,20 @@ def size(expected: float, low: float, high: float) -> str:
     if low <= expected <= high:
         return "printed value inside"
     return "smaller than printed" if high < expected else "larger than printed"
+
+
+def as_measured(claim: str, *differences: float) -> tuple[float, ...]:
+    """What was measured, from a row's difference and the ends of its interval, lower end first.
+
+    Of a limit c the difference is x − c, or c − x where x is to lie below: gives x, which is what one reads. Of
+    anything else, as an order of two models, the difference is what is measured.
+    """
+    found = LIMIT.fullmatch(claim)
+    if found is None:
+        return differences
+    limit, sign = printed_number(found[2]), 1.0 if found[1] == "above" else -1.0
+    middle, *ends = (limit + sign * x for x in differences)
+    return middle, *(ends if sign > 0 else reversed(ends))
 
 
 # ---- a row per claim, without its verdict ------------------------------------------------------
@@ -184,13 +201,19 @@ def _kind(text: str) -> str:
 def judged_rows(table: pd.DataFrame) -> str:
     """The Markdown table of claims with their verdicts."""
     rows = [
-        [r.claim, r.quantity, r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
+        [r.claim, r.quantity, r.printed, r.where, *measured_cells(r),
          number(r.p, "p"), number(r.p_holm, "p"), f"{r.smallest:g}", r.direction, r.alone, r.size]
         for r in table.itertuples()
     ]  # fmt: skip
     heads = ("claim", "of", "printed", "where", "measured", "95 % over seeds", "p", "p (Holm)", "smallest", "verdict",
              "alone", "size")  # fmt: skip
     return markdown(heads, rows)
+
+
+def measured_cells(r: Any) -> tuple[str, str]:
+    """What was measured for the row of a claim and its interval, as a page shows them (`as_measured`)."""
+    value, low, high = as_measured(r.claim, r.difference, r.ci_low, r.ci_high)
+    return number(value), interval(low, high)
 
 
 def summary(table: pd.DataFrame, family: pd.DataFrame | None = None) -> str:

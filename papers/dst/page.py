@@ -21,7 +21,7 @@ from streamscope.papers.comparison.report import (
     shape,
     write_report,
 )
-from streamscope.papers.comparison.verdicts import summary
+from streamscope.papers.comparison.verdicts import measured_cells, summary
 from streamscope.papers.dst.measure import INITIAL_TOKENS, Settings
 from streamscope.papers.dst.printed import (
     AREAS,
@@ -149,7 +149,7 @@ def _contradictions() -> str:
 
 def _claims(report: DstReport) -> str:
     rows = [
-        [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high), r.runs,
+        [r.claim, f"`{r.quantity}`", r.printed, r.where, *measured_cells(r), r.runs,
          number(r.p_holm, "p"), number(r.smallest), r.direction + _blind(r.quantity), r.alone, r.size]
         for r in report.tables["claims"].itertuples()
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from scipy import stats
 
 from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.report import rule
-from streamscope.papers.comparison.verdicts import HOLDS, OPPOSITE, measured, summary, with_verdicts
+from streamscope.papers.comparison.verdicts import HOLDS, OPPOSITE, measured, measured_cells, summary, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM
 from streamscope.probes.mixing import short
@@ -133,7 +133,11 @@ def claims(factors: pd.DataFrame) -> pd.DataFrame:
     for arm in signs(factors).itertuples():
         few = "undefined: one pair of seeds" if arm.n < 3 else ""
         of_arm = {"where": WHERE, "paper": NAN, "smallest": NAN}
-        most = {"claim": f"{label(arm)}: most modules keep their sign", "quantity": "consistent", **of_arm}
+        most = {
+            "claim": f"{label(arm)}: share of modules that keep their sign above 0.5",
+            "quantity": "consistent",
+            **of_arm,
+        }
         share, low, high = (x - 0.5 for x in (arm.share, arm.share_low, arm.share_high))
         p = float(stats.binomtest(arm.consistent, arm.modules, 0.5).pvalue)
         rows.append(measured({**most, "printed": f"5 of {OF}"}, share, low, high, p, str(arm.n), ""))
@@ -186,11 +190,10 @@ def section(factors: pd.DataFrame) -> str:
     heads = ("arm", "module", "positive", "α_res over seeds", "largest |α_res|")
     judged = claims(factors)
     rows = [
-        [r.claim, r.printed, number(r.difference), interval(r.ci_low, r.ci_high), number(r.p, "p"),
-         number(r.p_holm, "p"), r.direction]
+        [r.claim, r.printed, *measured_cells(r), number(r.p, "p"), number(r.p_holm, "p"), r.direction]
         for r in judged.itertuples()
     ]  # fmt: skip
-    claimed = ("claim", "printed", "share − ½, or share of seeds", "95 % over modules", "p", "p (Holm)", "verdict")
+    claimed = ("claim", "printed", "share of modules, or of seeds", "95 % over modules", "p", "p (Holm)", "verdict")
     return "\n\n".join([
         "## Signs of the dynamic term", HOW, table(columns, cells), table(heads, each), rule("modules", "½"),
         table(claimed, rows), summary(judged),

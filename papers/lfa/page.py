@@ -20,7 +20,7 @@ from streamscope.papers.comparison.report import (
     write_report,
 )
 from streamscope.papers.comparison.rows import ONE_PER_RUN
-from streamscope.papers.comparison.verdicts import CANNOT, summary
+from streamscope.papers.comparison.verdicts import CANNOT, measured_cells, summary
 from streamscope.papers.lfa.printed import CARD, SETUP
 from streamscope.papers.lfa.rows import DOMAINS, HARD, Settings
 from streamscope.papers.lfa.runs import CONTROL, Arms, in_order
@@ -286,7 +286,7 @@ def _suppression(report: LfaReport) -> str:
 def _claims(report: LfaReport) -> str:
     found = report.tables["claims"]
     rows = [
-        [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
+        [r.claim, f"`{r.quantity}`", r.printed, r.where, *measured_cells(r),
          number(r.smallest), number(r.p, "p"), number(r.p_holm, "p"), r.direction, r.alone, r.size]
         for r in found.itertuples()
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from streamscope.papers.comparison.report import (
     shape,
     write_report,
 )
-from streamscope.papers.comparison.verdicts import summary
+from streamscope.papers.comparison.verdicts import measured_cells, summary
 from streamscope.papers.modes.measure import Settings
 from streamscope.papers.modes.printed import CARD, PRINTED
 from streamscope.papers.pls.depth import UNITS as DEPTH_UNITS
@@ -109,7 +109,7 @@ def _alike(report: ModesReport) -> str:
 def _claims(report: ModesReport) -> str:
     mean = report.tables["presets"].set_index(["quantity", "preset"])["mean"]
     rows = [
-        [r.claim, f"`{r.quantity}`", r.printed, r.where, number(r.difference), interval(r.ci_low, r.ci_high),
+        [r.claim, f"`{r.quantity}`", r.printed, r.where, *measured_cells(r),
          number(r.p_holm, "p"), number(r.smallest), r.direction, r.alone,
          " / ".join(number(mean[r.quantity, preset]) for preset in PRESETS)]
         for r in report.tables["claims"].itertuples()

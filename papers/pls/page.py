@@ -20,7 +20,7 @@ from streamscope.papers.comparison.report import (
     undefined,
     write_report,
 )
-from streamscope.papers.comparison.verdicts import summary
+from streamscope.papers.comparison.verdicts import as_measured, summary
 from streamscope.papers.pls.printed import CARD
 from streamscope.papers.pls.report import PlsReport
 from streamscope.papers.pls.runs import CONTROL, PRESETS, RUN
@@ -84,7 +84,7 @@ def _claims(report: PlsReport) -> str:
 
     rows = []
     for r in report.tables["claims"].itertuples():
-        measured, low, high = (value(x, r.unit) for x in (r.difference, r.ci_low, r.ci_high))
+        measured, low, high = (value(x, r.unit) for x in as_measured(r.claim, r.difference, r.ci_low, r.ci_high))
         signs = f", one sign in {r.alike}" if r.alike else ""
         rows.append([r.heads, r.claim, f"`{r.quantity}`", r.printed, r.where, measured + signs,
                      f"{low} … {high}" if r.ci_low == r.ci_low else "undefined", number(r.p_holm, "p"),

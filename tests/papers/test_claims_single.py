@@ -41,6 +41,13 @@ def one(tmp_path: Path, told: dict[str, Any] | None = None, **cells: Any) -> Any
     return judged([TOLD | (told or {})], where, where / "g.parquet").iloc[0]
 
 
+@pytest.mark.parametrize("side", ["above", "below", "within"])
+def test_a_row_has_what_was_measured_with_its_interval(tmp_path: Path, side: str) -> None:
+    """Beside how far beyond the limit it lies, from which .5 within .7 cannot be read back."""
+    found = one(tmp_path, {"side": side, "limit": "0.7"})
+    assert (found["value"], found["value_low"], found["value_high"]) == (0.5, 0.4, 0.6)
+
+
 @pytest.mark.parametrize(
     ("told", "cells", "direction"),
     [

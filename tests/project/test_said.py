@@ -634,7 +634,7 @@ def test_claims_about_one_model() -> None:
     says(SHELF, f"Every claim of the papers, some {100 * round(len(rows) / 100)}, stands in a ledger")
     assert "not measured yet" not in set(rows["verdict"])
     missing = rows[rows["verdict"] == "not measurable here"]
-    assert missing["why"].str.len().gt(20).all() and len(missing)
+    assert missing["said"].str.len().gt(20).all() and len(missing)
     says(SHELF, "No row waits to be measured; one that cannot be measured here says what it would take")
 
 
