@@ -105,7 +105,7 @@ class Decoder(nn.Module):
                     own(self.config.init_std, generator)
 
         visit(self)
-        unset = [name for name, parameter in self.named_parameters() if bool(parameter.isnan().any())]
+        unset = [name for name, p in self.named_parameters() if not p.is_meta and bool(p.isnan().any())]
         if unset:
             raise InputError(
                 f"{unset[0]} has no initial value{f' (nor have {len(unset) - 1} others)' if unset[1:] else ''}: "
