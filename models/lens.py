@@ -310,11 +310,17 @@ class LensMixin(WeightsMixin):
 
     @contextmanager
     def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = (), *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As in TransformerLens; a name that no hook has raises `InputError` with the nearest ones."""
+        """As in TransformerLens; a name that no hook has raises `InputError` with the nearest ones.
+
+        Inside nothing compiled runs, for compiled code does not see hooks that were added after its first call.
+        """
         for name, _ in [*fwd_hooks, *bwd_hooks]:
             if isinstance(name, str) and name not in self.hook_dict:
                 raise unknown("hook", name, list(self.hook_dict))
-        with super().hooks(list(fwd_hooks), list(bwd_hooks), *args, **kwargs) as model:  # type: ignore[misc]
+        with (
+            torch.compiler.set_stance("force_eager"),
+            super().hooks(list(fwd_hooks), list(bwd_hooks), *args, **kwargs) as model,  # type: ignore[misc]
+        ):
             yield model
 
     def get_caching_hooks(self, names_filter: Any = None, *args: Any, **kwargs: Any) -> Any:

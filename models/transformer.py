@@ -22,6 +22,7 @@ from streamscope.models.config.serialization import to_dict
 from streamscope.models.decoder import BlockCall, Decoder, gather_positions
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.generate import generate
+from streamscope.models.hooks import eager_when_hooked
 from streamscope.models.layers.hdpl import HdplProjection, take_penalties
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.residual import State
@@ -46,6 +47,7 @@ class StreamTransformer(LensMixin, Decoder, HookedRootModule):
             self.init_weights(seed)
         HookedRootModule.setup(self)
 
+    @eager_when_hooked
     def forward(
         self,
         tokens: Any,

@@ -27,7 +27,7 @@ from streamscope.models.hooks.capture_and_edit import (
     not_finite,
     resolve,
 )
-from streamscope.models.hooks.points import ObservePoint, OnDemand, observe, quiet, resid_point, tap
+from streamscope.models.hooks.points import ObservePoint, OnDemand, eager_when_hooked, observe, quiet, resid_point, tap
 from streamscope.models.hooks.query import Captures, Query, batches, crop, pad, run, time_axes
 from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, row_of
 
@@ -47,6 +47,7 @@ __all__ = [
     "check_fired",
     "concrete_shape",
     "crop",
+    "eager_when_hooked",
     "edit",
     "edited_at",
     "expected_hooks",

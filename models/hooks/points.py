@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -95,6 +96,38 @@ def _awaited(point: HookPoint) -> bool:
 def quiet(point: HookPoint) -> bool:
     """Whether nobody listens to a point: no hooks, no nnsight, nobody who asked for an on-demand activation."""
     return not _hooked(point) and not getattr(point, "wanted", False)
+
+
+def eager_when_hooked(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward` of a model, run eagerly while any of its modules has a hook, whatever was compiled.
+
+    Compiled code keeps the hooks of its first call: those added later would never fire, those removed would go on.
+    """
+
+    @torch.compiler.disable
+    def eagerly(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.compiler.set_stance("force_eager"):
+            return forward(self, *args, **kwargs)
+
+    @wraps(forward)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return (eagerly if _any_hooks(self) else forward)(self, *args, **kwargs)
+
+    return call
+
+
+@torch.compiler.disable
+def _any_hooks(model: torch.nn.Module) -> bool:
+    """Whether a module inside has hooks; not compiled, for compiled code would keep the first answer."""
+    rest = list(model._modules.values())
+    while rest:  # three times as fast as model.modules()
+        module = rest.pop()
+        if module is None:
+            continue
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+            return True
+        rest.extend(module._modules.values())
+    return False
 
 
 def tap(point: HookPoint, x: Tensor) -> Tensor:

@@ -250,6 +250,69 @@ def check_an_edit_around_compiled_blocks_has_effect() -> None:
         assert len(found) == model.config.n_layers
 
 
+def check_hooks_on_a_compiled_model_have_effect() -> None:
+    """A model compiled by its user, whole or in parts, after a call: caches are full, hooks of every kind fire, and
+    their effect ends with them."""
+    import torch
+
+    def parts(model: Any, name: str) -> None:
+        for block in model.blocks:
+            block.get_submodule(name).compile(backend="eager")
+
+    def blocks(model: Any) -> None:
+        for i, block in enumerate(model.blocks):
+            model.blocks[i] = torch.compile(block, backend="eager")
+
+    def whole(model: Any) -> Any:
+        return torch.compile(model, backend="eager")
+
+    ways = {"in place": lambda m: m.compile(backend="eager"), "blocks in place": lambda m: parts(m, ""),
+            "attention": lambda m: parts(m, "attn"), "blocks": blocks, "whole": whole}  # fmt: skip
+    for way, compiled in ways.items():
+        torch.compiler.reset()
+        (model, tokens), (fresh, _) = _make("lfa", n_layers=1), _make("lfa", n_layers=1)
+        with torch.no_grad():
+            plain, expected = fresh(tokens), fresh.run_with_hooks(tokens, fwd_hooks=[(Z, _zero)])
+            made = compiled(model)
+            call = model if made is None else made
+            torch.testing.assert_close(call(tokens), plain, msg=way)
+            assert len(model.run_with_cache(tokens)[1]) == len(fresh.run_with_cache(tokens)[1]), way
+            with model.hooks([(Z, _zero)]):
+                assert torch.equal(call(tokens), expected), f"{way}: hooks"
+            assert torch.equal(model.run_with_hooks(tokens, fwd_hooks=[(Z, _zero)]), expected), way
+            model.add_hook(Z, _zero)
+            assert torch.equal(call(tokens), expected), f"{way}: add_hook"
+            model.reset_hooks()
+            torch.testing.assert_close(call(tokens), plain, msg=f"{way}: reset_hooks")
+            handle = model.hook_dict[Z].register_forward_hook(lambda module, inputs, z: z * 0)
+            assert torch.equal(call(tokens), expected), f"{way}: torch's own hook"
+            handle.remove()
+            torch.testing.assert_close(call(tokens), plain, msg=f"{way}: removed")
+
+
+def check_a_hook_at_the_first_compiled_call_does_not_stay() -> None:
+    """Compiled code that was made while a hook was there has none once it is gone, and the other way round."""
+    import torch
+
+    torch.compiler.reset()
+    (model, tokens), (fresh, _) = _make("lfa", n_layers=1), _make("lfa", n_layers=1)
+    with torch.no_grad():
+        plain, expected = fresh(tokens), fresh.run_with_hooks(tokens, fwd_hooks=[(Z, _zero)])
+        model.compile(backend="eager")
+        for _ in range(2):
+            model.add_hook(Z, _zero)
+            assert torch.equal(model(tokens), expected)
+            model.reset_hooks()
+            torch.testing.assert_close(model(tokens), plain)
+    loss = model(tokens, return_type="loss")
+    loss.backward()
+    seen: list[Any] = []
+    model.add_hook(Z, lambda grad, hook: seen.append(grad), dir="bwd")
+    model(tokens, return_type="loss").backward()
+    model.reset_hooks()
+    assert len(seen) == 1 and bool(seen[0].any())
+
+
 def check_compiling_inside_an_edit_does_not_freeze_it() -> None:
     """A callable first called inside `edit` has no edit in it afterwards."""
     import torch
