@@ -7,6 +7,7 @@ from streamscope.benchmarks.ablation_sweep import main
 from streamscope.benchmarks.ablation_sweep.measure import as_bridge
 from streamscope.benchmarks.timing import interleaved
 from streamscope.models import build
+from tests.tiny import randomise
 
 
 def test_prints_a_row_per_case_and_vocabulary(capsys: pytest.CaptureFixture) -> None:
@@ -22,7 +23,7 @@ def test_prints_a_row_per_case_and_vocabulary(capsys: pytest.CaptureFixture) -> 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_the_peer_has_our_weights() -> None:
-    model = build("std-t", "tiny", init_std=0.2)
+    model = randomise(build("std-t", "tiny", init_std=0.2), std=0.2)
     tokens = torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         torch.testing.assert_close(as_bridge(model)(tokens), model(tokens), rtol=0, atol=1e-4)

@@ -9,6 +9,7 @@ from streamscope.benchmarks.features.measure import straightforward
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.models import build
+from tests.tiny import randomise
 
 SMALL = ["--vocab", "300", "--layers", "2", "--width", "48", "--length", "40", "--documents", "2"]
 
@@ -23,7 +24,7 @@ def test_prints_a_row_per_vocabulary(capsys: pytest.CaptureFixture) -> None:
 @pytest.mark.parametrize("tier", ["structural", "structural+position", "topk"])
 @pytest.mark.parametrize("preset", ["pls", "std-t"])
 def test_the_straightforward_features_are_the_features(preset: str, tier: str) -> None:
-    model = build(preset, "tiny", init_std=0.3).eval()
+    model = randomise(build(preset, "tiny", init_std=0.3).eval(), std=0.2)
     docs = torch.randint(256, (2, 20), generator=torch.Generator().manual_seed(0)).tolist()
     options = Extract(tier=tier)  # type: ignore[arg-type]
     with torch.no_grad():

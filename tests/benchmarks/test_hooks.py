@@ -6,11 +6,12 @@ import torch
 from streamscope.benchmarks.hooks import main
 from streamscope.benchmarks.hooks.measure import no_taps, without_hooks
 from streamscope.models import build
+from tests.tiny import randomise
 
 
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "kromcanon"])
 def test_without_hooks_it_is_the_same_model_and_nothing_is_called(preset: str) -> None:
-    model = build(preset, "tiny").eval()
+    model = randomise(build(preset, "tiny").eval(), std=0.2)
     tokens = torch.arange(6)[None]
     seen: list[str] = []
     model.blocks[0].hook_attn_in.add_hook(lambda x, hook: seen.append(hook.name))

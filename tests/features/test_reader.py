@@ -16,6 +16,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.hooks import attached, capture
 from streamscope.models.readout import top_two
 from tests.features.naive import k_star, kappa, naive_features
+from tests.tiny import randomise
 
 VOCABULARY = 23
 HEADS = {"anchor_heads": ("all",), "entity_heads": ("L0.H0",)}
@@ -24,7 +25,7 @@ HEADS = {"anchor_heads": ("all",), "entity_heads": ("L0.H0",)}
 def model_of(preset: str, n_layers: int = 3, n_heads: int = 2, seed: int = 0, **overrides: Any) -> Any:
     """A tiny model whose layers disagree and whose gates, if it has any, are open to all degrees."""
     shape = {"n_layers": n_layers, "n_heads": n_heads, "d_vocab": VOCABULARY, "n_ctx": 12, **overrides}
-    model = build(preset, "tiny", init_std=0.3, seed=seed, **shape).eval()
+    model = randomise(build(preset, "tiny", init_std=0.3, seed=seed, **shape).eval(), std=0.2, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for block in model.blocks:
         if block.attn.gate is not None:

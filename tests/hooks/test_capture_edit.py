@@ -17,6 +17,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint, capture, edit
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
+from tests.tiny import randomise
 
 torch.set_num_threads(1)
 Z0, Z1 = "blocks.0.attn.hook_z", "blocks.1.attn.hook_z"
@@ -24,12 +25,12 @@ Z0, Z1 = "blocks.0.attn.hook_z", "blocks.1.attn.hook_z"
 
 @pytest.fixture(scope="module", params=["std-t", "lfa"])
 def model(request: pytest.FixtureRequest) -> StreamTransformer:
-    return build(request.param, "tiny", init_std=0.2)
+    return randomise(build(request.param, "tiny", init_std=0.2), std=0.2)
 
 
 @pytest.fixture(scope="module")
 def lfa() -> StreamTransformer:
-    return build("lfa", "tiny", init_std=0.2)
+    return randomise(build("lfa", "tiny", init_std=0.2), std=0.2)
 
 
 TOKENS = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(1))

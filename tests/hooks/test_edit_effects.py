@@ -12,7 +12,7 @@ from streamscope.models.layers.hdpl import HdplProjection
 from streamscope.models.layers.projections import Projection
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from tests.tiny import PARTS, some
+from tests.tiny import PARTS, randomise, some
 
 torch.set_num_threads(1)
 TOKENS = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(1))
@@ -40,7 +40,7 @@ OTHER_READERS = {"identity-lfa", "values-token-own", "values-combined-raw", "par
 
 def make(name: str) -> StreamTransformer:
     preset, overrides = MODELS[name]
-    return build(preset, "tiny", init_std=0.3, **overrides).double()
+    return randomise(build(preset, "tiny", init_std=0.3, **overrides).double(), std=0.2)
 
 
 def editable(model: StreamTransformer) -> list[str]:
@@ -59,15 +59,18 @@ def on_demand(model: StreamTransformer) -> set[str]:
 # ---- readers -----------------------------------------------------------------------------------
 
 
-def normed(x: Tensor, model: StreamTransformer) -> Tensor:
-    """The normalisation written out; γ = 1 and β = 0 in a new model."""
+def normed(x: Tensor, model: StreamTransformer, norm: torch.nn.Module) -> Tensor:
+    """The normalisation written out, with γ and β of a norm."""
     x = x.unflatten(-1, (model.config.n_heads, -1)) if model.config.norm.kind == "channel" else x[..., None, :]
     x = x if model.config.norm.kind == "rms" else x - x.mean(-1, keepdim=True)
-    return (x / (x.pow(2).mean(-1, keepdim=True) + model.config.norm.eps).sqrt()).flatten(-2)
+    y = (x / (x.pow(2).mean(-1, keepdim=True) + model.config.norm.eps).sqrt()).flatten(-2) * norm.weight
+    return y if norm.bias is None else y + norm.bias
 
 
 def applied(projection: Projection, x: Tensor) -> Tensor:
-    return projection(x) if isinstance(projection, HdplProjection) else x @ projection.matrix()
+    if isinstance(projection, HdplProjection):
+        return projection(x)
+    return x @ projection.matrix() + projection.bias_or_zeros()
 
 
 def bend(x: Tensor, hook: Any) -> Tensor:
@@ -109,9 +112,10 @@ def test_readers(name: str, reader: str, grad: bool) -> None:
     def canon(place: str, y: Tensor) -> Tensor:
         return getattr(block, f"canon_{place}")(y) if place in model.config.canon_widths() else y
 
-    qk, ffn = canon("a", normed(reads["hook_attn_in"], model)), canon("c", normed(reads["hook_mlp_in"], model))
+    qk = canon("a", normed(reads["hook_attn_in"], model, block.ln1))
+    ffn = canon("c", normed(reads["hook_mlp_in"], model, block.ln2))
     v = reads["hook_attn_v_in"]
-    v = v if spec.value_path == "raw" else normed(v, model)
+    v = v if spec.value_path == "raw" else normed(v, model, getattr(block, "ln1_v", block.ln1))
     v = canon("a", v) if spec.value_path == "shared" else v
     attn, first = block.attn, block.mlp.gate if model.config.mlp.gate else block.mlp.up
     expected = canon("b", torch.cat([applied(attn.q, qk), applied(attn.k, qk), applied(attn.v, v)], -1))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiny import some
+from tests.tiny import randomise, some
 
 PRESETS = tuple(os.environ.get("NNSIGHT_PRESETS", "lfa kromcanon").split())
 
@@ -26,7 +26,7 @@ def _setup(name: str, **overrides: Any) -> tuple[Any, Any, Any]:
 
     from streamscope.models.make import build
 
-    model = build(name, "tiny", init_std=0.2, **overrides)
+    model = randomise(build(name, "tiny", init_std=0.2, **overrides), std=0.2)
     tokens = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(5))
     return model, NNsight(model), tokens
 
@@ -326,7 +326,7 @@ def check_our_tools_after_wrapping() -> None:
 
     for preset in PRESETS:
         model, _, tokens = _setup(preset)
-        other = build(preset, "tiny", init_std=0.2)
+        other = randomise(build(preset, "tiny", init_std=0.2), std=0.2)
         names = ["blocks.0.hook_mlp_in", "blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern"]
         edits = {
             "blocks.0.attn.hook_z": lambda z, hook: z * 0.5,

@@ -10,6 +10,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.hooks import Query, capture, edit, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
+from tests.tiny import randomise
 
 torch.set_num_threads(1)
 LENGTHS = [5, 1, 12, 5, 3, 20, 2]
@@ -31,7 +32,7 @@ TIGHT = dict(rtol=0, atol=1e-10)
 
 @pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "dst-kron", "kromcanon"])
 def model(request: pytest.FixtureRequest) -> StreamTransformer:
-    return build(request.param, "tiny", init_std=0.2).double()
+    return randomise(build(request.param, "tiny", init_std=0.2).double())
 
 
 def halve(x: Tensor, hook: Any) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build
 from tests.probes import planted
+from tests.tiny import randomise
 
 CLEAN = torch.randint(256, (2, 5), generator=torch.Generator().manual_seed(4))
 PAIRS = [
@@ -20,7 +21,7 @@ PAIRS = [
 
 
 def make(preset: str, **overrides: Any) -> Any:
-    return build(preset, "tiny", init_std=0.2, **overrides).double().eval()
+    return randomise(build(preset, "tiny", init_std=0.2, **overrides).double().eval(), std=0.2)
 
 
 def odds(logits: Tensor) -> float:

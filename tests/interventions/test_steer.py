@@ -20,7 +20,7 @@ from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.contract import Documents
 from streamscope.probes.directions import main as directions
 from streamscope.probes.stream_states import streams_of
-from tests.tiny import arguments
+from tests.tiny import arguments, randomise
 
 TOKENS = torch.randint(1, 200, (2, 9), generator=torch.Generator().manual_seed(0))
 
@@ -34,7 +34,7 @@ TOKENS = torch.randint(1, 200, (2, 9), generator=torch.Generator().manual_seed(0
     ],
 )
 def test_what_is_added_is_c_d_in_those_streams_only(preset: str, streams: tuple, hook: str) -> None:
-    model = build(preset, "tiny").eval()
+    model = randomise(build(preset, "tiny").eval(), std=0.2)
     d = random_direction(model.config.d_model, 0, 0)
     edits = add_direction(d, {0: 2.5}, streams)
     assert list(edits) == [f"blocks.0.{hook}"]

@@ -26,6 +26,7 @@ from streamscope.probes.result import Table
 from streamscope.probes.together import compare
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER, DELTA
+from tests.tiny import randomise
 
 SCALES = (0.0, 0.5, 1.0, 1.5, 2.0)
 GROUPS = [Group("copier", (COPIER,)), Group("idle", (Head(0, 4),))]
@@ -35,7 +36,7 @@ HEADS = {group.name: group.label for group in GROUPS}
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "dst-kron", "pls", "llama", "kromcanon"])
 @pytest.mark.parametrize("g", [0.0, 0.5, 1.5])
 def test_scaling_attention_weights_is_scaling_outputs(preset: str, g: float) -> None:
-    model = streamscope.models.build(preset, scale="tiny", seed=2).double().eval()
+    model = randomise(streamscope.models.build(preset, scale="tiny", seed=2).double().eval(), std=0.2)
     tokens = torch.tensor([[0, 9, 4, 77, 5, 4], [0, 1, 2, 3, 4, 5]])
 
     def pattern(a: torch.Tensor, hook: Any) -> torch.Tensor:

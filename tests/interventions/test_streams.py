@@ -28,7 +28,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
-from tests.tiny import MOST_PARTS, some, untrained
+from tests.tiny import MOST_PARTS, randomise, some, untrained
 
 TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))
 TIGHT = dict(rtol=0, atol=1e-10)
@@ -37,7 +37,7 @@ OTHER = torch.randn(32, 32, generator=torch.Generator().manual_seed(7)).double()
 
 
 def make(preset: str, **overrides: Any) -> Any:
-    return build(preset, "tiny", init_std=0.3, **overrides).double().eval()
+    return randomise(build(preset, "tiny", init_std=0.3, **overrides).double().eval(), std=0.2)
 
 
 def by_rows(stream: str, n_layers: int = 2) -> e.Replacement:

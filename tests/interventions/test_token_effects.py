@@ -29,6 +29,7 @@ from streamscope.probes.documents import Document
 from streamscope.probes.observations import estimate
 from streamscope.probes.tables import read_about
 from tests.interventions import copiers
+from tests.tiny import randomise
 
 torch.set_num_threads(1)
 
@@ -70,7 +71,7 @@ def test_a_head_that_matters_at_one_kind_of_position_only() -> None:
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "hdpl", "dst-kron", "kromcanon"])
 def test_equals_one_pass_per_sequence_and_edit(preset: str) -> None:
     """To 1e-5 in float32, for sequences of every length, in one batch and alone."""
-    model = streamscope.models.build(preset, scale="tiny", seed=3, init_std=0.1)
+    model = randomise(streamscope.models.build(preset, scale="tiny", seed=3, init_std=0.1), std=0.2)
     draw = np.random.default_rng(0)
     ids = [draw.integers(0, 256, size=n).tolist() for n in (2, 9, 17, 5, model.config.n_ctx + 1)]
     streams = {"": "resid", "streams": "s1", "token": "token"}[(*model.config.residual.streams, "")[0]]
@@ -239,11 +240,7 @@ def test_a_model_without_gates_is_a_control_of_one_with_gates(tmp_path: Path) ->
 
 def test_gates_by_hand_from_the_rows() -> None:
     """The table of a gated model against its rows and a forward pass of each document."""
-    model = streamscope.models.build("pls", scale="tiny", seed=3, init_std=0.3)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "gate" in name:  # they begin at 0, all gates alike
-                weight.normal_(generator=torch.Generator().manual_seed(0))
+    model = randomise(streamscope.models.build("pls", scale="tiny", seed=3, init_std=0.3))
     rng = np.random.default_rng(1)
     ids = [rng.integers(0, 256, size=n).tolist() for n in (12, 9, 2, 17)]
     groups = [Group(f"L1H{h}", (Head(1, h),)) for h in range(2)]

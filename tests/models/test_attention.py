@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from streamscope.models import build
 from streamscope.models.layers import attention
 from streamscope.models.layers.attention import NARROW_HEAD, causal_attention
+from tests.tiny import randomise
 
 
 def heads(k: int, n: int = 40) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -57,7 +58,7 @@ def test_under_autocast_attention_is_in_its_dtype() -> None:
 )
 def test_dense_projections_of_one_input_are_one_product(preset: str, together: int, monkeypatch: Any) -> None:
     """Loss and gradients as with a product each; how many are joined depends on what reads the same input."""
-    model, results, products = build(preset, "tiny").double().train(), [], []
+    model, results, products = randomise(build(preset, "tiny").double().train(), std=0.2), [], []
     tokens = torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(1))
     joined = attention.Attention._together
 

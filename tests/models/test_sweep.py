@@ -14,7 +14,7 @@ from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, Query, capture, edit, run
 from streamscope.models.sweep.captures import run_sweep
 from streamscope.models.sweep.driver import measure_rows
-from tests.tiny import some
+from tests.tiny import randomise, some
 
 torch.set_num_threads(1)
 LENGTHS = [5, 1, 12, 5, 3, 20, 2]
@@ -58,7 +58,7 @@ def assert_same(got: Captures, expected: Captures, tolerance: float) -> None:
 @pytest.mark.parametrize("preset", some(["std-t", "lfa", "pls", "kromcanon"], ["lfa", "kromcanon"]))
 def test_equals_run(preset: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one part and in parts of eight edits; unequal prompts in batches of 40 tokens, copies in chunks of 100."""
-    model, query = build(preset, "tiny", init_std=0.2).double(), QUERIES[kind]
+    model, query = randomise(build(preset, "tiny", init_std=0.2).double()), QUERIES[kind]
     expected = [run(model, query, edits) for edits in SWEEP]
     for held in (streamscope.models.sweep.captures.HELD, 1):
         monkeypatch.setattr(streamscope.models.sweep.captures, "HELD", held)
@@ -69,7 +69,7 @@ def test_equals_run(preset: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_resampling_stays_within_its_copy_of_each_batch() -> None:
     """The donors of an edit are those of `run` with the same batches, whatever shares the pass."""
-    model = build("lfa", "tiny", init_std=0.2).double()
+    model = randomise(build("lfa", "tiny", init_std=0.2).double())
     query = Query(tokens=PROMPTS, hooks=("blocks.1.hook_attn_out",), logits=[[len(p) - 1] for p in PROMPTS])
     sweep = [{}, *(resample_heads([Head(layer, 1)], seed=s) for layer in (0, 1) for s in (0, 1)), SWEEP[3]]
     for got, edits in zip(run_sweep(model, query, sweep), sweep, strict=True):
@@ -91,7 +91,7 @@ def test_errors_are_those_of_run() -> None:
 @pytest.mark.parametrize("budget", [None, 40])
 def test_a_measure_of_every_member_is_that_of_its_own_pass(budget: int | None) -> None:
     """`measure_rows` beside one edited pass per member; the unedited model comes first, whatever is asked once."""
-    model = build("lfa", "tiny", init_std=0.2).double()
+    model = randomise(build("lfa", "tiny", init_std=0.2).double())
     tokens = torch.as_tensor([PROMPTS[0], PROMPTS[3]])
     seen, finished = [], []
 
@@ -108,7 +108,8 @@ def test_a_measure_of_every_member_is_that_of_its_own_pass(budget: int | None) -
     def alone(edits: dict[str, Any]) -> tuple[Tensor, Tensor]:
         with edit(model, edits), capture(model, ["blocks.1.attn.hook_z", "ln_final.hook_normalized"]) as acts:
             model(tokens)
-        return acts["ln_final.hook_normalized"], acts["blocks.1.attn.hook_z"]
+        h = acts["ln_final.hook_normalized"] * model.ln_final.weight + model.ln_final.bias
+        return h, acts["blocks.1.attn.hook_z"]
 
     with torch.no_grad():
         base, _ = alone({})

@@ -17,7 +17,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, ObservePoint, capture, edit
 from streamscope.models.sweep.batched_sweep import Trajectories
 from streamscope.models.transformer import StreamTransformer
-from tests.tiny import FOUR, some
+from tests.tiny import FOUR, randomise, some
 
 torch.set_num_threads(1)
 TOKENS = torch.randint(256, (3, 7), generator=torch.Generator().manual_seed(5))
@@ -33,7 +33,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def make(case: str, dtype: torch.dtype = torch.float64, n_layers: int = 3) -> StreamTransformer:
     name, overrides = CASES[case]
-    return build(name, "tiny", n_layers=n_layers, init_std=0.2, seed=1, **overrides).to(dtype)
+    return randomise(build(name, "tiny", n_layers=n_layers, init_std=0.2, seed=1, **overrides), std=0.2).to(dtype)
 
 
 def mixed(x: Tensor, hook: Any) -> Tensor:

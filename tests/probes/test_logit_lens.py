@@ -27,6 +27,7 @@ from streamscope.probes.logit_lens.measure import (
 )
 from streamscope.probes.observations import estimate
 from streamscope.probes.result import Result
+from tests.tiny import randomise
 
 torch.set_num_threads(1)
 PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
@@ -35,7 +36,7 @@ PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
 @pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "own norms"])
 def model(request: pytest.FixtureRequest) -> StreamTransformer:
     if request.param != "own norms":
-        return build(request.param, "tiny", init_std=0.3)
+        return randomise(build(request.param, "tiny", init_std=0.3), std=0.2)
     model = build("pls", "tiny", init_std=0.3, **{"readout.layer_norms": "own"})
     with torch.no_grad():
         model.layer_norms[0].weight.mul_(torch.linspace(0.5, 2, 32))
