@@ -33,7 +33,7 @@ def effect_sizes(
     Why some have no value goes into `missing` of the row; where its delta has none, they have none either.
     """
     both = block.total[list(cells)]
-    inside = ~np.isnan(both).any(0)
+    inside = block.inside[list(cells)].all(0)
     x1, x0 = both[:, inside]
     out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
     why = dict.fromkeys(out, missing.get((row, "delta"), ""))

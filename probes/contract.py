@@ -427,7 +427,9 @@ class Instrument(Validated):
         return self.run(self.open(model, *data, like=like), progress)
 
     def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
-        """The data of a measurement, to be opened for the model."""
+        """The data of a measurement, to be opened for the model. Raises `InputError` for weights that are NaN."""
+        from streamscope.models.hooks import check_weights
+
         if isinstance(model, str | Path):
             from streamscope.models.checkpoint import opened
 
@@ -445,6 +447,8 @@ class Instrument(Validated):
                 from streamscope.probes.prompts.alignment import check_tokenizer
 
                 check_tokenizer(model, one.tokenizer)
+        if model is not None:
+            check_weights(model)
         self.check(model)
         return Opened(model, [given.get(type(one), one) for one in self.takes], like)
 

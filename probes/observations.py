@@ -76,10 +76,11 @@ class Observations:
 
     `cells` is a table of keys (head, scale, draw …), one row per cell; `units` has the columns unit (its name) and
     cluster (one label, or a tuple of labels of several kinds), and what else is known of a unit. `total` and `size` are
-    [cells, units]; NaN means that the unit is not in the cell. Values are raw: the unedited model is a cell, and
-    controls are cells.
+    [cells, units]. A size of 0 says that the unit is not in the cell, and its total is NaN here; nothing else says so.
+    Values are raw: the unedited model is a cell, and controls are cells.
 
-    Raises `InputError` for other shapes, sizes that are not positive, infinite totals, and units named twice.
+    Raises `InputError` for other shapes, sizes that are negative or not finite, a total that is NaN or infinite though
+    its unit is in the cell (it names both), one of a unit that is not, and units named twice.
     """
 
     measure: Measure
@@ -101,9 +102,22 @@ class Observations:
             raise InputError(f"a key of cells may not be called {min(taken)!r}")
         if self.units["unit"].duplicated().any():
             raise InputError(f"unit {self.units['unit'][self.units['unit'].duplicated()].iloc[0]!r} is there twice")
-        inside = ~np.isnan(self.total)
-        if np.isinf(self.total).any() or not (size[inside] > 0).all() or not np.isfinite(size[inside]).all():
-            raise InputError(f"{self.measure.name}: totals must be finite, and sizes positive")
+        if not (size >= 0).all() or np.isinf(size).any():
+            raise InputError(
+                f"{self.measure.name}: sizes must be numbers from 0 up; 0 says that a unit is not in a cell"
+            )
+        if (wrong := self.inside & ~np.isfinite(self.total)).any():
+            value, many = self.total[wrong][0], f"{wrong.sum()} of {self.inside.sum()} values"
+            raise InputError(f"{self._place(wrong)} is {value}, which is no finite number: {many}")
+        if (wrong := ~self.inside & ~np.isnan(self.total) & (self.total != 0)).any():
+            raise InputError(f"{self._place(wrong)} has a total, but the size 0, which says that it is not measured")
+        object.__setattr__(self, "total", np.where(self.inside, self.total, np.nan))
+
+    def _place(self, some: np.ndarray) -> str:
+        """What is measured in which cell at which unit, of the first of some."""
+        cell, unit = np.argwhere(some)[0]
+        keys = ", ".join(f"{key} {value}" for key, value in self.cells.iloc[cell].items())
+        return f"{self.measure.name} of {keys or 'the only cell'} at {self.units['unit'].iloc[unit]}"
 
     def __repr__(self) -> str:
         cells, units = len(self.cells), len(self.units)
@@ -113,6 +127,11 @@ class Observations:
     def sizes(self) -> np.ndarray:
         """[cells, units]"""
         return np.asarray(self.size)
+
+    @property
+    def inside(self) -> np.ndarray:
+        """[cells, units] whether the unit is in the cell."""
+        return self.sizes > 0
 
     def cell(self, **keys: Any) -> int:
         """The index of the one cell with these keys; `InputError` where there is none or several."""
@@ -129,7 +148,7 @@ class Observations:
 
     def frame(self) -> pd.DataFrame:
         """The long form: one row per cell and unit that is in it, with keys, unit, total, size and value in units."""
-        cell, unit = np.nonzero(~np.isnan(self.total))
+        cell, unit = np.nonzero(self.inside)
         keys, of = self.cells.iloc[cell].reset_index(drop=True), self.units.iloc[unit].reset_index(drop=True)
         total, size = self.total[cell, unit], self.sizes[cell, unit]
         values = {"total": total, "size": size, "value": self.measure.factor * total / size + self.measure.shift}
@@ -243,7 +262,7 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
     Raises `InputError` for a cell that does not exist.
     """
     m = observed.measure
-    present = ~np.isnan(observed.total)
+    present = observed.inside
     known: dict[bytes, tuple[np.ndarray, Clusters]] = {}
     rows: list[dict[str, Any]] = []
     reasons: Reasons = {}
@@ -403,8 +422,9 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure,
     cells = pd.DataFrame({"row": range(values.shape[1])})
     units = pd.DataFrame({"unit": range(len(runs)), "cluster": range(len(runs))})
     plain = Measure(name=measure.name, unit=measure.unit, resolution=measure.resolution)  # values are in units already
-    observed = Observations(measure=plain, cells=cells, units=units, total=values.T, size=1.0)
-    lost = np.isnan(values).any(0)
+    known = ~np.isnan(values)  # an estimate without a value has a reason, in its run
+    observed = Observations(measure=plain, cells=cells, units=units, total=values.T, size=known.T.astype(float))
+    lost = ~known.all(0)
     contrasts = [
         replace(c, weights={i: 1.0}, fixed="", missing=c.missing or ("undefined in a run" if lost[i] else ""))
         for i, c in enumerate(first.contrasts)
@@ -437,7 +457,7 @@ def bootstrap(
         raise InputError(
             f"{observed.measure.name}: there are no cells {list(cells)}, only 0 to {len(observed.cells) - 1}"
         )
-    inside = np.flatnonzero(~np.isnan(observed.total[at]).any(0))
+    inside = np.flatnonzero(observed.inside[at].all(0))
     row = {**dict.fromkeys(("value", "low", "high"), float("nan")), "n": len(inside), "clusters": 0}
     if not len(inside):
         return row, dict.fromkeys(("value", "low", "high"), NOWHERE)

@@ -782,9 +782,10 @@ def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], di
     for name, told in meta[OBSERVED].items():
         units = pd.DataFrame(told["units"])
         units["cluster"] = [tuple(c) if isinstance(c, list) else c for c in units["cluster"]]
+        total, size = (np.stack(rows[name][what].to_list()) for what in ("total", "size"))
         blocks[name] = Observations(
             measure=Measure(**told["measure"]), cells=pd.DataFrame(told["cells"]), units=units,
-            total=np.stack(rows[name]["total"].to_list()), size=np.stack(rows[name]["size"].to_list()),
+            total=total, size=np.where(np.isnan(total), 0.0, size),
         )  # fmt: skip
         contrasts[name] = tuple(
             Contrast(**{**c, "weights": {int(k): float(w) for k, w in c["weights"]}}) for c in told["contrasts"]

@@ -87,7 +87,7 @@ def tables(how: Cluster, seen: Seen, estimates: Mapping[str, Estimates]) -> dict
     """A row per cluster; beside it a summary, shares by depth, agreement, stability, and a row per token."""
     made, counted = seen.extra
     frame, missing = estimates["depth"].wide(["group", "depth"], describe=NUMBERS[1:4])
-    tokens = np.nansum(np.where(np.isnan(seen.blocks["depth"].total), np.nan, seen.blocks["depth"].sizes), 1)
+    tokens = seen.blocks["depth"].sizes.sum(1)
     depth = Table(frame.assign(tokens=tokens.astype(int)), DEPTH, missing, "processing depth (k*) of tokens")
     covered, why = estimates["coverage"].wide(["group"], describe=NUMBERS[1:4])
     summary = summary_of(counted, covered, why, seen.about["title"])
@@ -221,7 +221,7 @@ def shares(labels: pd.DataFrame, cells: Iterable[tuple[dict[str, Any], np.ndarra
     return Observations(
         measure=SHARE, cells=pd.DataFrame([keys for keys, _, _ in told]),
         units=pd.DataFrame({"unit": [str(d) for d in documents], "cluster": documents}),
-        total=np.where(size > 0, hits, np.nan), size=np.maximum(size, 1),
+        total=hits, size=size,
     )  # fmt: skip
 
 

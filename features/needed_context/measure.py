@@ -51,7 +51,7 @@ def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
                 continue
             blocks[name + suffix] = Observations(
                 measure=Measure(name=name, unit=NAMES[name], resolution=1e-9), cells=pd.DataFrame(cells), units=units,
-                total=np.where(np.stack(size) > 0, np.stack(total), np.nan), size=np.maximum(np.stack(size), 1),
+                total=np.stack(total), size=np.stack(size),
             )  # fmt: skip
             more = {} if suffix else {"null": None}
             contrasts[name + suffix] = each(name, blocks[name + suffix].cells, **more)

@@ -117,7 +117,7 @@ def depth(labels: pd.DataFrame, clusters: pd.Series) -> Observations:
     return Observations(
         measure=DEPTH, cells=pd.DataFrame({"cluster": clusters.to_numpy()}),
         units=pd.DataFrame({"unit": [str(d) for d in documents], "cluster": documents}),
-        total=np.where(size > 0, total, np.nan), size=np.maximum(size, 1),
+        total=total, size=size,
     )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def distances(found: Features, labels: pd.DataFrame, clusters: pd.Series) -> Obs
     return Observations(
         measure=DISTANCE, cells=cells,
         units=pd.DataFrame({"unit": [str(d) for d in documents], "cluster": documents}),
-        total=np.where(size > 0, total, np.nan), size=np.maximum(size, 1),
+        total=total, size=size,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ def changes(block: Observations) -> dict[tuple[str, str], np.ndarray]:
     for row, (task, group, draw) in enumerate(block.cells[["task", "group", "draw"]].itertuples(index=False)):
         if group and draw < 0:
             change = block.total[row] - block.total[block.cell(task=task, group="")]
-            found[task, group] = change[~np.isnan(change)]
+            found[task, group] = change[block.inside[row]]
     return found
 
 

@@ -53,15 +53,16 @@ def observe(how: AblationEffects, model: Any, data: Opened, progress: Progress) 
     cells = pd.DataFrame(keys)
     units = pd.concat([opened.units(task).assign(task=task.name) for task in opened.tasks], ignore_index=True)
     units["unit"] = units["task"] + ":" + units["unit"]
-    total = {measure: np.full((len(cells), len(units)), np.nan) for measure in NAMES}
+    size, total = np.zeros((len(cells), len(units))), dict[str, np.ndarray]()
     for task in opened.tasks:
         inside, rows = np.flatnonzero(units["task"] == task.name), np.flatnonzero(cells["task"] == task.name)
+        size[at := np.ix_(rows, inside)] = 1.0
         for measure, one in observe_task(model, task, sweep.edits, progress=progress).items():
-            total[measure][np.ix_(rows, inside)] = [one.under(edits[row]) for row in rows]
+            total.setdefault(measure, np.zeros_like(size))[at] = [one.under(edits[row]) for row in rows]
     contrasts = _contrasts(cells)
     blocks = {
         name: Observations(measure=Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name]), cells=cells,
-                           units=units, total=total[name], size=1.0)
+                           units=units, total=total[name], size=size)
         for name in NAMES
     }  # fmt: skip
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
@@ -113,7 +114,9 @@ def table_of(
             (block.cells["task"] == task) & (block.cells["group"] == group) & (block.cells["draw"] >= 0)
         ]
         base = block.total[block.cell(task=task, group="")]
-        beside, why = beside_draws(delta, [float(np.nanmean(block.total[i] - base)) for i in drawn], NO_DRAWS)
+        beside, why = beside_draws(
+            delta, [float((block.total[i] - base)[block.inside[i]].mean()) for i in drawn], NO_DRAWS
+        )
         missing |= {(row, column): text for column, text in why.items()}
         sizes = effect_sizes(block, list(deltas[row].weights), row, missing, resamples)
         more.append({"spread": change[task, group].std(ddof=1), **beside, **sizes})

@@ -33,17 +33,16 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Seen:
     found = [decompose(model, task, groups, progress=progress) for task in opened.tasks]
     units = pd.concat([opened.units(task).assign(task=task.name) for task in opened.tasks], ignore_index=True)
     units["unit"] = units["task"] + ":" + units["unit"]
-    rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {"effects": [], "layers": []}
+    rows: dict[str, list[tuple[dict[str, Any], np.ndarray | None]]] = {"effects": [], "layers": []}
     layers = [(n, place) for n in range(model.config.n_layers)
               for place in ("attn", "mlp", *(f"L{n}H{h}" for h in range(model.config.n_heads)))]  # fmt: skip
     for task, each in zip(opened.tasks, found, strict=True):
-        nowhere = np.full(len(task.cases), np.nan)
         for group, one in zip(groups, each, strict=True):
             labels = {"task": task.name, "group": group.name}
             rows["effects"] += [({**labels, "part": part}, x) for part, x in part_values(one).items()]
             of = layer_values(group, one)
             for at in layers:  # in every model the same cells, also where groups are found in other layers
-                rows["layers"].append(({**labels, "layer": at[0], "place": _place(*at)}, of.get(at, nowhere)))
+                rows["layers"].append(({**labels, "layer": at[0], "place": _place(*at)}, of.get(at)))
     blocks = {name: _block(some, units) for name, some in rows.items()}
     contrasts = {
         "effects": [
@@ -53,7 +52,7 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Seen:
         ],
         "layers": [
             Contrast(quantity="compensation", weights={i: 1.0}, labels=labels, family=f"layers, {labels['task']}")
-            for i, (labels, x) in enumerate(rows["layers"]) if not np.isnan(x).all()
+            for i, (labels, x) in enumerate(rows["layers"]) if x is not None
         ],
     }  # fmt: skip
     about = {"title": f"{title_of(model)}; {opened.title()}", "groups": {g.name: g.label for g in groups}}
@@ -81,14 +80,15 @@ def _place(layer: int, part: str) -> str:
     return part if part.startswith("L") else f"L{layer} {part}"
 
 
-def _block(rows: Sequence[tuple[dict[str, Any], np.ndarray]], units: pd.DataFrame) -> Observations:
-    """Values of each task's cases at its units."""
+def _block(rows: Sequence[tuple[dict[str, Any], np.ndarray | None]], units: pd.DataFrame) -> Observations:
+    """Values of each task's cases at its units; None where there are none."""
     at = {task: np.flatnonzero(units["task"] == task) for task in dict.fromkeys(units["task"])}
-    total = np.full((len(rows), len(units)), np.nan)
+    total, size = np.zeros((2, len(rows), len(units)))
     for i, (labels, x) in enumerate(rows):
-        total[i, at[labels["task"]]] = x
+        if x is not None:
+            total[i, at[labels["task"]]], size[i, at[labels["task"]]] = x, 1.0
     cells = pd.DataFrame([labels for labels, _ in rows])
-    return Observations(measure=NATS, cells=cells, units=units, total=total, size=1.0)
+    return Observations(measure=NATS, cells=cells, units=units, total=total, size=size)
 
 
 # ---- tables ------------------------------------------------------------------------------------
@@ -168,13 +168,16 @@ def beside(run: Result, control: Result) -> dict[str, Table]:
             row[name] = share["made_up"]
             why |= {name: UNSURE} if "made_up" in lost else {}
         names = [f"difference{end}" for end in ENDS]
-        totals = np.concatenate([block.total[list(_two(block, task, group))] for block in (a, b)])
-        inside = ~np.isnan(totals).any(0)
+        cells = [(block, list(_two(block, task, group))) for block in (a, b)]
+        totals, sizes = (
+            np.concatenate(x) for x in zip(*((one.total[i], one.sizes[i]) for one, i in cells), strict=True)
+        )
+        inside = (sizes > 0).all(0)
         row |= {"n": int(inside.sum()), **dict.fromkeys(names, np.nan)}
         if why:
             why |= dict.fromkeys(names, UNSURE)
         else:
-            both = replace(a, cells=pd.DataFrame({"cell": range(4)}), size=1.0, total=totals)
+            both = replace(a, cells=pd.DataFrame({"cell": range(4)}), size=sizes, total=totals)
             found, few = bootstrap(both, range(4), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
                                    resamples=RESAMPLES)  # fmt: skip
             row |= dict(zip(names, (found[name] for name in ("value", "low", "high")), strict=True))

@@ -232,12 +232,12 @@ def add_texts(seen: Seen, positions: pd.DataFrame, names: Sequence[str]) -> None
     units = positions[["prompt", "position"]].drop_duplicates(ignore_index=True)
     cell = positions[index].merge(cells.reset_index(names="at"))["at"].to_numpy()
     unit = positions[["prompt", "position"]].merge(units.reset_index(names="at"))["at"].to_numpy()
-    total = np.full((len(cells), len(units)), np.nan)
-    total[cell, unit] = positions["kl"]
+    total, size = np.zeros((2, len(cells), len(units)))
+    total[cell, unit], size[cell, unit] = positions["kl"], 1.0
     units["cluster"] = [names[i] for i in units["prompt"]]
     units["unit"] = [f"{names[i]}:{at}" for i, at in zip(units["prompt"], units["position"], strict=True)]
     measure = Measure(name="kl", unit=DIVERGENCE, resolution=SMALLEST["loss"])
-    seen.blocks["texts"] = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
+    seen.blocks["texts"] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
     labels = cells.to_dict("records")
     seen.contrasts["texts"] = [
         Contrast(quantity="kl", weights={i: 1.0}, labels=at, null=None) for i, at in enumerate(labels)

@@ -161,15 +161,17 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Seen:
             sweep += cell.edits(constants, orders)
             acting += index[-1]
     losses = document_losses(model, opened.shards, sweep, kl="forward", progress=progress, **opened.limits)
-    total, kl = np.full((2, len(keys), len(losses.tokens)), np.nan)
-    total[0], total[acting], kl[0], kl[acting] = losses.baseline, losses.edited, 0.0, losses.kl
-    tokens = losses.tokens.astype(float)
-    loss = f"loss {losses.baseline.sum() / tokens.sum():.4f} nats/token"
+    total, kl = np.zeros((2, len(keys), len(losses.tokens)))
+    total[0], total[acting], kl[acting] = losses.baseline, losses.edited, losses.kl
+    made = np.zeros((len(keys), 1))
+    made[[0, *acting]] = 1.0
+    tokens, baseline = made * losses.tokens, made * losses.baseline
+    loss = f"loss {losses.baseline.sum() / losses.tokens.sum():.4f} nats/token"
     title = f"{title_of(model)}, {loss}; {opened.title()}, {losses.tokens.sum():,} tokens"
     seen = Seen({}, {}, {"title": title}, extra=(cells, index))
     told: dict[str, Any] = {"cells": pd.DataFrame(keys), "units": opened.units()}
     seen.blocks["loss"] = Observations(measure=NATS, total=total, size=tokens, **told)
-    seen.blocks["percent"] = Observations(measure=PERCENT, total=total, size=losses.baseline, **told)
+    seen.blocks["percent"] = Observations(measure=PERCENT, total=total, size=baseline, **told)
     seen.blocks["kl"] = Observations(measure=replace(NATS, name="kl"), total=kl, size=tokens, **told)
     seen.contrasts |= {"loss": [], "percent": [], "kl": []}
     for cell, at in zip(cells, index, strict=True):

@@ -173,7 +173,10 @@ def _labels(pairs: Sequence[PatchPair]) -> list[str]:
 
 @dataclass(frozen=True)
 class Patched:
-    """Log-odds in nats: clean and corrupted [pairs], patched [cells, pairs], NaN where a pair lacks the position."""
+    """Log-odds in nats: clean and corrupted [pairs], patched [cells, pairs], NaN where a pair lacks the position.
+
+    `sweep_pairs` makes sure that nothing else is NaN.
+    """
 
     direction: Direction
     clean: np.ndarray
@@ -242,6 +245,8 @@ def sweep_pairs(
         edits = [sweep[c] or {} for c in real]
         odds = _odds(answer_log_probs(model, [tokens[0]], [pair.last], [[pair.answer, pair.foil]], edits))
         other = _odds(answer_log_probs(model, [tokens[1]], [pair.last], [[pair.answer, pair.foil]], []))
+        if not (np.isfinite(odds).all() and np.isfinite(other).all()):
+            raise InputError(f"log-odds of the pair {pair.id} are not finite: the weights, or a patch, are too large")
         patched[real, i] = odds[1:]
         runs[:, i] = (other[0], odds[0]) if direction == "denoise" else (odds[0], other[0])
     return Patched(direction, runs[0], runs[1], patched)

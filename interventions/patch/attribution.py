@@ -52,4 +52,6 @@ def attribute_pairs(
             index = cell.index(pair, products[cell.hook].ndim)
             if index is not None:
                 found[c, i] = float(products[cell.hook][index].sum())
+                if not np.isfinite(found[c, i]):
+                    raise InputError(f"the gradient of the pair {pair.id} at {cell.hook} is not finite")
     return found

@@ -97,7 +97,7 @@ def settled(how: Patch, data: Opened) -> Patch:
         pairs, direction = pairs_of(how, data)[0].pairs, how.direction[0]
         cells = plan(model, pairs, spots(model, ["z"]), "head")
         recovery = patch_pairs(model, pairs, cells, direction).recovery(how.threshold)
-        clear = ~np.isnan(recovery).any(0)
+        clear = ~np.isnan(recovery).any(0)  # `Patched` says by NaN what there is not, and holds no other
         if not clear.any():
             raise InputError(f"{_unclear(how.threshold)}, so that heads cannot be ranked; give a smaller --threshold")
         sign = -1.0 if direction == "noise" else 1.0
@@ -220,8 +220,9 @@ def add(
                 )  # fmt: skip
     units = units_of(pairs)
     for name, measure in ((odds, ODDS), (share, SHARE)):
+        total = np.stack(values[name])
         seen.blocks[name] = Observations(
-            measure=measure, cells=pd.DataFrame(keys[name]), units=units, total=np.stack(values[name]), size=1.0
+            measure=measure, cells=pd.DataFrame(keys[name]), units=units, total=total, size=~np.isnan(total)
         )
         seen.contrasts[name] = made[name]
 

@@ -58,7 +58,7 @@ def observe(how: SteerHeads, model: Any, data: Opened, progress: Progress) -> Se
     contrasts = {name: contrasts_of(block) for name, block in blocks.items()}
     for name, block in list(blocks.items()):
         own = monotonicity(block, how.within)
-        if not np.isnan(own.total).all():
+        if own.inside.any():
             blocks[f"{name}-monotonicity"], contrasts[f"{name}-monotonicity"] = own, monotonic(own)
     return Seen(blocks, contrasts, about)
 
@@ -91,12 +91,13 @@ def blocks_of(
     units["unit"] = units["task"] + ":" + units["unit"]
     found = {}
     for name in dict.fromkeys(name for observed, _ in seen.values() for name in observed):
-        total = np.full((len(cells), len(units)), NAN)
+        total, size = np.zeros((2, len(cells), len(units)))
         for task, (observed, _) in seen.items():
             rows, inside = np.flatnonzero(cells["task"] == task), np.flatnonzero(units["task"] == task)
-            total[np.ix_(rows, inside)] = [observed[name].under(edits[row]) for row in rows]
+            at = np.ix_(rows, inside)
+            total[at], size[at] = [observed[name].under(edits[row]) for row in rows], 1.0
         measure = Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name])
-        found[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
+        found[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
     return found
 
 
@@ -136,20 +137,20 @@ def spearman(scales: np.ndarray, values: np.ndarray) -> np.ndarray:
 def monotonicity(block: Observations, within: tuple[float, float]) -> Observations:
     """Spearman's ρ between scale and measure of every case that moves at all, for every task and group."""
     curves = curves_of(block, within)
-    total = np.full((len(curves), len(block.units)), NAN)
-    for row, cells in zip(total, curves.values(), strict=True):
+    total, size = np.zeros((2, len(curves), len(block.units)))
+    for row, there, cells in zip(total, size, curves.values(), strict=True):
         values = block.total[cells]
         moved = np.ptp(values, axis=0) > block.measure.resolution
-        row[moved] = spearman(block.cells["scale"].to_numpy()[cells], values[:, moved])
+        row[moved], there[moved] = spearman(block.cells["scale"].to_numpy()[cells], values[:, moved]), 1.0
     measure = Measure(name=f"monotonicity of {block.measure.name}", unit="Spearman's ρ", resolution=1e-9)
     return Observations(
-        measure=measure, cells=pd.DataFrame(list(curves), columns=list(KEYS)), units=block.units, total=total, size=1.0
+        measure=measure, cells=pd.DataFrame(list(curves), columns=list(KEYS)), units=block.units, total=total, size=size
     )
 
 
 def monotonic(block: Observations) -> list[Contrast]:
     """The mean over cases."""
-    still = np.isnan(block.total).all(1)
+    still = ~block.inside.any(1)
     return [
         Contrast(quantity="spearman", weights={i: 1.0}, labels=labels, tested=False, missing=STILL if still[i] else "")
         for i, labels in enumerate(block.cells.to_dict("records"))
@@ -179,12 +180,12 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
         found = estimate(own, monotonic(own))
         for i, ((task, group), cells) in enumerate(curves_of(block, within).items()):
             row, why = _range(block, task, group, cells)
-            told, moved = found.frame.iloc[i], ~np.isnan(own.total[i])
+            told, moved = found.frame.iloc[i], own.inside[i]
             values = {"": told["value"], "_low": max(told["low"], -1.0), "_high": min(told["high"], 1.0)}
             row |= {f"spearman{end}": value for end, value in values.items()}
             names = {"value": "spearman", "low": "spearman_low", "high": "spearman_high"}
             why |= {names[of]: text for (at, of), text in found.reasons.items() if at == i and of in names}
-            inside = ~np.isnan(block.total[cells[0]])
+            inside = block.inside[cells[0]]
             row["spearman_curve"] = NAN
             if moved.any():
                 mean = block.total[cells][:, inside].mean(1)
@@ -207,7 +208,7 @@ def _range(block: Observations, task: str, group: str, cells: list[int]) -> tupl
     if not (np.ptp(values, axis=0) > block.measure.resolution).any():
         row |= {"range_low": NAN, "range_high": NAN}
         why = dict.fromkeys(("range_low", "range_high"), STILL)
-    inside = np.flatnonzero(~np.isnan(values[0]))
+    inside = np.flatnonzero(block.inside[cells[0]])
     at = block.cells[(block.cells["task"] == task) & (block.cells["group"] == group)]
     scales = block.cells["scale"].to_numpy()[cells]
     base = block.total[at.index[(at["draw"] == -1) & (at["scale"] == 1)][0], inside].mean()
@@ -237,7 +238,7 @@ def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table
             if (task, group) not in others:
                 continue
             known = pd.Index(theirs.units["unit"])
-            own = ~np.isnan(mine.total[cells[0]])
+            own = mine.inside[cells[0]]
             place = known.get_indexer(mine.units["unit"])
             both = np.flatnonzero(own & (place >= 0))
             if len(both) < 2:

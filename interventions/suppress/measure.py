@@ -198,12 +198,14 @@ def add(seen: Seen, protocol: Protocol, observed: Observed, n_layers: int, name_
     parts = _parts(observed)
     keys: list[dict[str, Any]] = []
     totals: list[np.ndarray] = []
+    sizes: list[np.ndarray] = []
     contrasts: list[Contrast] = []
 
     def put(edit: int | None, part: str, **labels: Any) -> int:
         readout, _, inside = parts[part]
         keys.append({**labels, "part": part})
-        totals.append(np.where(inside, observed.under(edit, readout), np.nan))
+        totals.append(np.where(inside, observed.under(edit, readout), 0.0))
+        sizes.append(inside)
         return len(keys) - 1
 
     base = {part: put(None, part, selection="unedited", group="", draw=-1, gate=1.0) for part in parts}
@@ -240,8 +242,9 @@ def add(seen: Seen, protocol: Protocol, observed: Observed, n_layers: int, name_
             Contrast(quantity="random", weights={**share, base["all"]: -1.0}, labels=labels, null=None, missing=none),
             Contrast(quantity="above", weights=beyond, labels=labels, null=None, missing=why or none),
         ]
-    total = np.stack(totals)
-    block = Observations(measure=measure, cells=pd.DataFrame(keys), units=units, total=total, size=1.0)
+    block = Observations(
+        measure=measure, cells=pd.DataFrame(keys), units=units, total=np.stack(totals), size=np.stack(sizes)
+    )
     seen.blocks[name], seen.contrasts[name] = block, contrasts
     gates = sorted({cell.gate for cell in protocol.cells})
     if len(gates) > 2:

@@ -91,7 +91,7 @@ class Halves:
         size, total = (x[..., kept].reshape(len(cells), -1) for x in (self.size, self.total))
         block = Observations(
             measure=Measure(name="gate", unit="nats/token", resolution=SMALLEST["loss"]), cells=cells,
-            units=units[kept].reset_index(drop=True), total=np.where(size > 0, total, np.nan), size=size,
+            units=units[kept].reset_index(drop=True), total=total, size=size,
         )  # fmt: skip
         contrasts = []
         for name, rows in ((ALL_HEADS, range(n)), *((name, (i,)) for i, name in enumerate(names))):
@@ -159,29 +159,35 @@ class Modes:
         cells = pd.DataFrame([(name, kind) for name in names for kind in KINDS], columns=["edit", "kind"])
         if not self.found:
             where = units.reset_index(drop=True)
-            total = np.full((len(cells), len(where)), np.nan)
-            block = Observations(measure=OF_MODES, cells=cells, units=where, total=total, size=1.0)
+            nothing = np.zeros((len(cells), len(where)))
+            block = Observations(measure=OF_MODES, cells=cells, units=where, total=nothing, size=nothing)
             return block, [one for i, name in enumerate(names) for one in _contrasts(4 * i, name, NO_GATE, NO_GATE)]
         at, mode, tokens = (np.array(column) for column in list(zip(*self.found, strict=True))[:3])
         lost = np.array([one[3] for one in self.found]).T  # [heads, units]
         part = lost / np.maximum(lost.sum(1, keepdims=True) / tokens.sum(), np.finfo(float).tiny)
-        rows, contrasts = [], []
+        rows, sizes, contrasts = list[np.ndarray](), list[np.ndarray](), list[Contrast]()
         for i, name in enumerate(names):
             some = slice(None) if not i else slice(i - 1, i)
             own, beside = (apart(part[some], tokens, flags[some][:, mode]) for flags in (self.own, self.beside))
-            missing = [np.full(len(tokens), np.nan)] * 2
-            low, other = own or missing
-            low_beside, other_beside = beside or missing
-            rows += [low, other, low - other, low - other - (low_beside - other_beside)]
+            nothing = [np.zeros(len(tokens))] * 2
+            low, other = own or nothing
+            low_beside, other_beside = beside or nothing
+            rows += [
+                low,
+                other,
+                low - other,
+                low - other - (low_beside - other_beside) if own and beside else nothing[0],
+            ]
+            sizes += [(own is not None) * tokens] * 3 + [(own is not None and beside is not None) * tokens]
             why = "" if own else NO_MODE
             contrasts += _contrasts(4 * i, name, why, why or ("" if beside else NO_MODE))
-        documents, n = units["unit"].to_numpy()[at], len(tokens)
+        documents = units["unit"].to_numpy()[at]
         where = pd.DataFrame({
             "unit": [f"{document}, mode {k}" for document, k in zip(documents, mode, strict=True)],
             "cluster": list(zip(units["cluster"].to_numpy()[at].tolist(), mode.tolist(), strict=True)),
         })  # fmt: skip
-        size = np.broadcast_to(tokens.astype(float), (len(rows), n))
-        return Observations(measure=OF_MODES, cells=cells, units=where, total=np.array(rows), size=size), contrasts
+        total, size = np.array(rows), np.array(sizes, float)
+        return Observations(measure=OF_MODES, cells=cells, units=where, total=total, size=size), contrasts
 
 
 def apart(part: np.ndarray, tokens: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -14,12 +14,14 @@ our models and any HookedRootModule.
 """
 
 from streamscope.models.hooks.capture_and_edit import (
+    CleanCopies,
     Edit,
     Edits,
     attached,
     capture,
     changed,
     check_fired,
+    check_weights,
     edit,
     edited_at,
     is_finite,
@@ -34,6 +36,7 @@ from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected
 __all__ = [
     "HOOKS",
     "Captures",
+    "CleanCopies",
     "Edit",
     "Edits",
     "Hook",
@@ -45,6 +48,7 @@ __all__ = [
     "capture",
     "changed",
     "check_fired",
+    "check_weights",
     "concrete_shape",
     "crop",
     "eager_when_hooked",

@@ -9,26 +9,32 @@
 
 A name that matches nothing, a hook that did not fire and an edit of an observe-only hook raise
 `InputError`; so does an edit after which values are not finite, with the first hook where that is so. Hooks are removed
-on the way out, also after an exception. Hooks belong to the thread that attached them: another thread's forward pass
-raises there, and neither is silently wrong.
+on the way out, also after an exception, whichever block ends first, and a `copy.deepcopy` of the model has none of them.
+Hooks belong to the thread that attached them: another thread's forward pass raises there, and neither is silently wrong.
 """
 
+import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
-from threading import get_ident
+from threading import RLock, get_ident
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from streamscope.models.errors import InputError, unknown
-from streamscope.models.hooks.points import ObservePoint
+from streamscope.models.hooks.points import ObservePoint, OnDemand
 
 Edit = Callable[[Tensor, Any], Tensor]
 """function(activation, hook) -> new activation of the same shape; it must not change its argument."""
 Edits = Mapping[str, Edit]
+
+_LOCK = RLock()
+"""Held while hooks, and what is noted of them, change: they are on the model, which threads may share."""
+_OURS = "of_streamscope"
+"""What functions that `attached` registers with torch bear."""
 
 
 def match(model: Any, names: str | Sequence[str]) -> list[str]:
@@ -117,16 +123,49 @@ def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
 
     with attached(model, [(name, noted(name, fn)) for name, fn in plan]), ExitStack() as stack:
         if plan:
+            setattr(check, _OURS, True)
             stack.callback(model.register_forward_hook(check).remove)
-            stack.callback(setattr, model, "edited_at", edited_at(model))
-            model.edited_at = (*edited_at(model), *(name for name, _ in plan))
+            names = [name for name, _ in plan]
+            stack.callback(_forget, model, names)
+            with _LOCK:
+                model.edited_at = (*edited_at(model), *names)
         yield
     check_fired([name for name, _ in plan if must_fire and name not in fired])
+
+
+def _forget(model: Any, names: Sequence[str]) -> None:
+    """Take the names of one edit from those of the model, and leave those of others."""
+    with _LOCK:
+        left = list(edited_at(model))
+        for name in names:
+            left.remove(name)
+        model.edited_at = tuple(left)
 
 
 def edited_at(model: Any) -> tuple[str, ...]:
     """The hooks that the `edit` around the caller changes, by full name; () outside any."""
     return getattr(model, "edited_at", ())
+
+
+class CleanCopies(torch.nn.Module):
+    """Base of models whose `copy.deepcopy` has no hook of `capture` and `edit`; what others attached is copied."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        made = self.__class__.__new__(self.__class__)
+        memo[id(self)] = made
+        with _LOCK:
+            state = copy.deepcopy(self.__dict__, memo)
+        made.__setstate__(state)
+        made.__dict__.pop("edited_at", None)
+        for module in made.modules():
+            ours = [at for at, hook in module._forward_hooks.items() if hasattr(hook, _OURS)]
+            for at in ours:
+                del module._forward_hooks[at]
+            if ours and hasattr(module, "fwd_hooks"):
+                module.fwd_hooks[:] = [one for one in module.fwd_hooks if one.hook.id not in ours]
+            if isinstance(module, OnDemand):
+                module.asked.clear()
+        return made
 
 
 def resolve(model: Any, edits: Edits) -> list[tuple[str, Edit]]:
@@ -169,15 +208,27 @@ def is_finite(x: Tensor, name: str = "") -> bool:
     return bool(((fine | (x == -torch.inf)) if name.endswith("hook_attn_scores") else fine).all())
 
 
+def check_weights(model: Any) -> None:
+    """Raise `InputError` for weights that are NaN, with the first parameter that holds some. Infinity may be meant."""
+    for name, weight in model.named_parameters() if hasattr(model, "named_parameters") else ():
+        if bool(weight.detach().sum().isnan()) and (bad := int(weight.isnan().sum())):
+            raise InputError(f"the weights {name} are NaN: {bad} of {weight.numel()}; load a checkpoint that is whole")
+
+
 def _count(x: Tensor) -> str:
     return f"{int((~x.isfinite()).sum())} of {x.numel()}"
 
 
 def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, attach: bool = True) -> InputError:
-    """The `InputError` for results that are not finite, with the first hook where a second pass of `tokens` shows it.
+    """The `InputError` for results that are not finite: the weights that are not, else the first hook that is not.
 
-    `plan` are the edits, which `attach` applies in that pass; without, they are in place already.
+    A second pass of `tokens` shows the hook. `plan` are the edits, which `attach` applies in that pass; without, they
+    are in place already.
     """
+    try:
+        check_weights(model)
+    except InputError as error:
+        return error
     seen: list[str] = []
 
     def look(name: str) -> Callable[..., None]:
@@ -227,18 +278,40 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
 
         return hook
 
-    with torch.compiler.set_stance("force_eager"), ExitStack() as stack:
+    with _eagerly(), ExitStack() as stack:
         for name, fn in hooks:
             point = model.hook_dict[name]
             try:  # a bridge refuses the points that its settings switch off
                 model.check_hooks_to_add(point, name, fn)
             except ValueError as error:
                 raise InputError(str(error)) from None
-            stack.callback(_detach, point, point.add_hook(own(name, fn)))
+            with _LOCK:
+                handle = point.add_hook(own(name, fn))
+                setattr(point._forward_hooks[handle.hook.id], _OURS, True)
+            stack.callback(_detach, point, handle)
         yield
 
 
 def _detach(point: Any, handle: Any) -> None:
     """Remove exactly this hook; `model.hooks` would take others of its level along."""
-    handle.hook.remove()
-    point.fwd_hooks[:] = [other for other in point.fwd_hooks if other is not handle]
+    with _LOCK:
+        handle.hook.remove()
+        point.fwd_hooks[:] = [other for other in point.fwd_hooks if other is not handle]
+
+
+_eager: list[Any] = []
+"""One for each block in which compiled code runs eagerly; the first is what ends that."""
+
+
+@contextmanager
+def _eagerly() -> Iterator[None]:
+    """Without compiled code, which would not fire hooks, until the last of these blocks ends, in whichever order."""
+    with _LOCK:
+        _eager.append(_eager[0] if _eager else torch.compiler.set_stance("force_eager"))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            last = _eager.pop()
+            if not _eager:
+                last.__exit__(None, None, None)

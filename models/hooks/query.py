@@ -73,7 +73,8 @@ def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: i
     """Run the prompts of `query` in few length-sorted batches, under `edits`, and return what it asks for.
 
     Works on our models and on a `TransformerBridge`. The values of a prompt do not depend on its batch; an edit
-    sees padded batches in that order, so it must treat all rows alike. Raises `InputError` in training mode.
+    sees padded batches in that order, so it must treat all rows alike. Raises `InputError` in training mode, and for
+    values that are not finite.
     """
     if model.training:
         raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
@@ -84,8 +85,8 @@ def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: i
         tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
         with edit(model, edits or {}), capture(model, names) as found:
             out = _forward(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
-        if edits and not all(is_finite(x, name) for name, x in found.items()):
-            raise not_finite(model, tokens, resolve(model, edits))
+        if not all(is_finite(x, name) for name, x in (*found.items(), *([("", out)] if out is not None else []))):
+            raise not_finite(model, tokens, resolve(model, edits or {}))
         for b, i in enumerate(rows):
             n = len(query.tokens[i])
             for name in names:

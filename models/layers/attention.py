@@ -171,7 +171,7 @@ class Attention(Projected):
             mask = bias.masked_fill(_future(q.shape[2], q.device), -torch.inf).to(q.dtype)
             mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        return z.transpose(1, 2)
+        return (z if self.training else _not_hidden(z, q, k)).transpose(1, 2)
 
     def _bias(self, batch: int, n: int) -> Float[Tensor, "*B H T T"] | None:
         """What positions add to the scores; with the batch dimension only for who listens to the slopes."""
@@ -182,12 +182,13 @@ class Attention(Projected):
 
     def _attend_at(self, q: Tensor, k: Tensor, v: Tensor, at: Int[Tensor, "B P"]) -> Float[Tensor, "B P H K"]:
         """`_attend` for the queries [B, P, H, K] of positions `at`, in evaluation and with nobody listening."""
-        q, k, v = (t.transpose(1, 2) for t in (q, self._shared(k), self._shared(v)))
+        own, k, v = pick(self._shared(k), at), self._shared(k), self._shared(v)
+        q, own, k, v = (t.transpose(1, 2) for t in (q, own, k, v))
         mask = torch.arange(k.shape[2], device=k.device) <= at[:, None, :, None]  # [B, 1, P, T]
         bias = self.positions.bias(k.shape[2])
         if bias is not None:
             mask = bias[:, at].transpose(0, 1).masked_fill(~mask, -torch.inf).to(q.dtype)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+        return _not_hidden(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, own).transpose(1, 2)
 
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
         scores = q @ k.mT / math.sqrt(self.d_head)
@@ -273,6 +274,13 @@ def causal_attention(
     ):
         return _NarrowAttention.apply(q, k, v)
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+
+
+def _not_hidden(
+    z: Float[Tensor, "B H P K"], q: Float[Tensor, "B H P K"], k: Float[Tensor, "B H P K"]
+) -> Float[Tensor, "B H P K"]:
+    """z, NaN where a query or the key at its place is not finite: torch's kernel gives 0 where all scores are NaN."""
+    return z.add((q + k).to(z.dtype), alpha=0)
 
 
 class _NarrowAttention(torch.autograd.Function):

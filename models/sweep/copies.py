@@ -55,8 +55,9 @@ class Copies:
     def _capture(self, name: str, x: Tensor, hook: Any) -> None:
         for row, part in zip(self.rows, self._parts(name, x), strict=True):
             edited = self.plans[row.edits[0]].functions
-            if edited and not is_finite(part, name):
-                raise InputError(f"{name} is not finite under the edit of {', '.join(edited)}")
+            if not is_finite(part, name):
+                under = f"under the edit of {', '.join(edited)}" if edited else "in the unedited model"
+                raise InputError(f"{name} is not finite {under}")
             row.found[name] = self.keep(name, part)
 
     def _parts(self, name: str, x: Tensor) -> Sequence[Tensor]:

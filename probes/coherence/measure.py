@@ -99,15 +99,17 @@ def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str]
     columns = ["cluster", "category", "relation", "order"]
     units = found[columns].assign(unit=[unit(name) for name in found["id"]])
     values = [found[word].to_numpy(float) for word in words]
+    controlled = found["due"].notna().to_numpy()  # `read` lets no NaN pass
+    there = [some & controlled if word in AFTER else some for some in inside for word in words]
     odds = Observations(
-        measure=Measure(name="coherence", unit="nats", resolution=RESOLUTION), cells=cells, units=units, size=1.0,
-        total=np.stack([np.where(some, value, np.nan) for some in inside for value in values]),
+        measure=Measure(name="coherence", unit="nats", resolution=RESOLUTION), cells=cells, units=units,
+        total=np.where(there, values * len(groups), 0.0), size=np.array(there, float),
     )  # fmt: skip
     hits = found["prefers"].to_numpy(float)
     share = Observations(
         measure=Measure(name="share", unit="of prompts", resolution=0.0, kind="share"),
-        cells=pd.DataFrame({"relation": groups}), units=units, size=1.0,
-        total=np.stack([np.where(some, hits, np.nan) for some in inside]),
+        cells=pd.DataFrame({"relation": groups}), units=units,
+        total=np.array(inside) * hits, size=np.array(inside, float),
     )  # fmt: skip
     contrasts = []
     for i, name in enumerate(groups):
@@ -115,7 +117,7 @@ def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str]
         own = {at: 1.0, at + 1: -1.0}
         contrasts.append(Contrast(quantity="log_odds", weights=own, labels=labels, family=family))
         if elsewhere:
-            none = "" if (found["due"].notna() & inside[i]).any() else NO_CONTROL
+            none = "" if (controlled & inside[i]).any() else NO_CONTROL
             after = {at + 2: 1.0, at + 3: -1.0}
             due = {**own, at + 2: -1.0, at + 3: 1.0}
             both = {at: 0.5, at + 1: 0.5, at + 2: -0.5, at + 3: -0.5}

@@ -71,7 +71,7 @@ def seen_of(
     block("spread", SIZE, total["spread"], tokens)
     block("rank", STREAMS, total["rank"], tokens)
     shares, size = _share(total["apart"], total["alone"])
-    block("contracted", SHARE, shares, size, APART if np.isnan(shares).all() else "")
+    block("contracted", SHARE, shares, size, "" if size.any() else APART)
     block("predicted", SHARE, total["predicted"], tokens, "" if bound else UNBOUND)
     return seen
 
@@ -100,9 +100,8 @@ def _apart(X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T"]:
 
 
 def _share(apart: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Σ (alone − apart) and Σ alone, without the documents in which nothing differs."""
-    some = alone > 0
-    return np.where(some, alone - apart, np.nan), np.where(some, alone, 1.0)
+    """Σ (alone − apart) and Σ alone, both 0 in the documents in which nothing differs."""
+    return np.where(alone > 0, alone - apart, 0.0), alone
 
 
 def tables(how: Contraction, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -125,17 +125,19 @@ def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) 
     if pairs is not None:
         ids, about, first, last = pairs
         both, either = (first & last), (first | last)
+        some_hit = either.any(0)
         with np.errstate(invalid="ignore"):
-            jaccard = np.where(either.any(0), both.sum(0) / either.sum(0), np.nan)
+            jaccard = np.where(some_hit, both.sum(0) / either.sum(0), np.nan)
         seen.extra = by_pair(about, both.sum(0), either.sum(0), jaccard)
         cells = [{"reading": name, "head": "all", "layer": -1, "index": -1} for name in READINGS]
         seen.blocks["stability"] = Observations(
             measure=Measure(name="stability", unit="share", resolution=0.0),
             cells=pd.DataFrame([*cells, *({"reading": "stable", **one} for one in labels)]),
-            units=about.drop(columns="pair").assign(unit=[unit(*both) for both in ids]), size=1.0,
+            units=about.drop(columns="pair").assign(unit=[unit(*both) for both in ids]),
             total=np.stack([jaccard, both.mean(0), *both.astype(float)]),
+            size=np.stack([some_hit, *np.ones((1 + len(heads), len(ids)))]),
         )  # fmt: skip
-        lost = NO_HIT if np.isnan(jaccard).all() else ""
+        lost = "" if some_hit.any() else NO_HIT
         seen.contrasts["stability"] = [
             Contrast(quantity="mean", weights={i: 1.0}, labels={"reading": name}, null=None,
                      missing=lost if i == 0 else "")

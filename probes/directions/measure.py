@@ -153,7 +153,7 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> Se
     block = hits(found, sets.a.texts, sets.b.texts)
     contrasts = [
         Contrast(quantity="accuracy", weights={i: 1.0}, labels=labels, tested=False,
-                 missing=NO_DIFFERENCE if np.isnan(block.total[i]).all() else "")
+                 missing="" if block.inside[i].any() else NO_DIFFERENCE)
         for i, labels in enumerate(block.cells.to_dict("records"))
     ]  # fmt: skip
     return Seen({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
@@ -165,15 +165,13 @@ def hits(found: Found, a: Sequence[str], b: Sequence[str]) -> Observations:
     told = [f"a: {a[i]}" for i in one.of_a] + [f"b: {b[i]}" for i in one.of_b]
     names = [hashlib.sha1(text.encode()).hexdigest()[:10] for text in told]
     lines = [*one.of_a, *one.of_b] if len(a) == len(b) else range(len(names))
-    total = [
-        np.where(np.isnan(along), NAN, along > 0)
-        for p in found.held_out.values()
-        for along in np.concatenate([p.a, -p.b]).T
-    ]
+    along = np.concatenate([np.concatenate([p.a, -p.b]).T for p in found.held_out.values()])  # [cells, prompts]
+    there = ~np.isnan(along).all(1, keepdims=True)  # the sets do not differ: no direction, of no prompt
     units = pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]})
     return Observations(
-        measure=HITS, cells=found.layers[["layer", "stream"]], units=units, total=np.stack(total), size=1.0
-    )
+        measure=HITS, cells=found.layers[["layer", "stream"]], units=units,
+        total=np.where(np.isnan(along), np.nan, along > 0), size=np.broadcast_to(there, along.shape),
+    )  # fmt: skip
 
 
 def tables(how: Directions, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

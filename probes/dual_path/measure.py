@@ -159,8 +159,9 @@ def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses
 
     block("kl", NATS, cells, of("kl"), tokens[some])
     block("clamped", "share of tokens", cells, of("clamped"), tokens[some])
-    block("along", SHARE, cells, *_defined(of("global along"), of("output")))
-    block("power", POWER, cells, *_defined(of("global"), of("global") + of("detail")))
+    # a document in which a projection gives nothing at all has the size 0: it is not in the cell
+    block("along", SHARE, cells, of("global along"), of("output"))
+    block("power", POWER, cells, of("global"), of("global") + of("detail"))
     block("dimensions", NATS, dims, sums.dimensions()[:, some], tokens[some], "kl")
     order = np.argsort(np.concatenate([index for index, _ in losses]))
     total = np.concatenate([one for _, one in losses], 1)[:, order][:, some]
@@ -174,11 +175,6 @@ def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses
     ]
     seen.extra["variance"] = np.concatenate([sums.variance(name) for name in sums.projections])
     return seen
-
-
-def _defined(total: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without the documents in which a projection gives nothing at all, whose shares are 0 / 0."""
-    return np.where(size > 0, total, np.nan), np.where(size > 0, size, 1.0)
 
 
 def tables(how: DualPath, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

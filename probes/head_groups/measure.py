@@ -91,7 +91,8 @@ def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = st
     ids = [unit(name) for name in cases["id"]] if "id" in cases else cases.index.astype(str)
     block = Observations(
         measure=Measure(name="score", unit=UNIT, resolution=RESOLUTION), cells=pd.concat(cells, ignore_index=True),
-        units=cases[names].assign(unit=ids), total=np.concatenate([*values, np.where(choose, np.nan, held)]), size=1.0,
+        units=cases[names].assign(unit=ids), total=np.concatenate([*values, np.where(choose, 0.0, held)]),
+        size=np.concatenate([*np.ones_like(values), np.broadcast_to(~choose, held.shape)]),
     )  # fmt: skip
     contrasts = [
         Contrast(quantity=name, weights={at * n + i: 1.0}, labels=labels, null=0.0 if name == "held_out" else None)

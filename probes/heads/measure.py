@@ -102,15 +102,18 @@ def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[s
     is a part of, by default nothing."""
     rows = rows.assign(head=[f"L{a}H{b}" for a, b in zip(rows["layer"], rows["index"], strict=True)])
     prompts = sorted(rows["prompt"].unique())
-    wide = rows.pivot_table(index=list(KEYS), columns="prompt", values="value", sort=False)[prompts]
-    even = rows.pivot_table(index=list(KEYS[:2]), columns="prompt", values="uniform", sort=False)[prompts]
-    cells = wide.index.to_frame(index=False)
-    each = even.index.to_frame(index=False)
+    cells, each = (rows[list(k)].drop_duplicates(ignore_index=True) for k in (KEYS, KEYS[:2]))
+    wide = rows.pivot(index=list(KEYS), columns="prompt", values="value").loc[pd.MultiIndex.from_frame(cells), prompts]
+    of_one = rows.drop_duplicates([*KEYS[:2], "prompt"])  # the same for every head
+    even = of_one.pivot(index=list(KEYS[:2]), columns="prompt", values="uniform")
+    even = even.loc[pd.MultiIndex.from_frame(each), prompts]
+    kinds = rows.drop_duplicates("prompt").set_index("prompt").loc[prompts, "kind"].to_numpy()
+    every = pd.concat([cells, each.assign(head="even", layer=-1, index=-1)], ignore_index=True)
     at = {(kind, score): len(cells) + i for i, (kind, score) in enumerate(even.index)}
     units = [str(i) for i in prompts] if names is None else names
     block = Observations(
-        measure=Measure(name="score", unit=UNIT, resolution=0.0), size=1.0,
-        cells=pd.concat([cells, each.assign(head="even", layer=-1, index=-1)], ignore_index=True),
+        measure=Measure(name="score", unit=UNIT, resolution=0.0), cells=every,
+        size=every["kind"].to_numpy()[:, None] == kinds,
         units=pd.DataFrame({"unit": units, "cluster": units if clusters is None else clusters}),
         total=np.concatenate([wide.to_numpy(float), even.to_numpy(float)]),
     )  # fmt: skip

@@ -131,10 +131,11 @@ def seen_of(table: pd.DataFrame, examples: Sequence[Example]) -> Seen:
     majority, controlled = float(shares.max()), "control" in wide
     blocks = {"accuracy": Observations(measure=HITS, cells=hooks, units=units, total=total, size=1.0)}
     both = pd.concat([hooks.assign(task="label"), hooks.assign(task="control")], ignore_index=True)
-    control = wide["control"][hooks["hook"]].to_numpy(float).T if controlled else np.full_like(total, np.nan)
+    control = wide["control"][hooks["hook"]].to_numpy(float).T if controlled else np.zeros_like(total)
     blocks["selectivity"] = Observations(
-        measure=GAINS, cells=both, units=units, total=np.concatenate([total, control]), size=1.0
-    )
+        measure=GAINS, cells=both, units=units, total=np.concatenate([total, control]),
+        size=np.concatenate([np.ones_like(total), np.full_like(total, controlled)]),
+    )  # fmt: skip
     at, missing = hooks.to_dict("records"), "" if controlled else NOTHING
     contrasts = {
         "accuracy": [

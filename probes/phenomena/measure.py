@@ -57,7 +57,7 @@ class Look:
     @classmethod
     def nothing(cls, why: str) -> "Look":
         """There is no such thing in this model."""
-        return cls(total=[float("nan")], missing=why)
+        return cls(total=[0.0], size=0.0, missing=why)
 
 
 def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> Seen:

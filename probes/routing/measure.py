@@ -41,7 +41,7 @@ def seen_of(scores: pd.DataFrame) -> Seen:
     names = [f"L{layer}" for layer in wide.columns]
     block = Observations(
         measure=Measure(name="hub score", unit=SHARE, resolution=0.0, shift=-1 / n), cells=cells,
-        units=pd.DataFrame({"unit": names, "cluster": names}), total=wide.to_numpy(float), size=1.0,
+        units=pd.DataFrame({"unit": names, "cluster": names}), total=wide.to_numpy(float), size=wide.notna().to_numpy(),
     )  # fmt: skip
     contrasts = [
         Contrast(quantity="over_even", weights={i: 1.0}, labels={"projection": one.projection, "head": one.head})

@@ -151,12 +151,15 @@ def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> Seen:
         left = values[:, 1:] if len(used) > 1 else values
         total = values[:, :1] + (len(used) - 1) * (left.mean(1, keepdims=True) - left)
         cells = pd.DataFrame([label for label, _ in found], columns=list(KEYS))
+        others = (cells["scope"] == "all") * (n_layers - 1) * n_heads + n_heads - 1
+        alone = ((name == "hss") & (others == 0)).to_numpy()
         seen.blocks[name] = Observations(
-            measure=Measure(name=name, unit=unit, resolution=0.0), cells=cells, units=units, total=total, size=1.0
-        )
+            measure=Measure(name=name, unit=unit, resolution=0.0), cells=cells, units=units,
+            total=np.where(alone[:, None], 0.0, total), size=np.broadcast_to(~alone[:, None], total.shape),
+        )  # fmt: skip
         seen.contrasts[name] = [
             Contrast(quantity=name, weights={i: 1.0}, labels=one, null=None, missing=ALONE if lost else "")
-            for i, (one, lost) in enumerate(zip(cells.to_dict("records"), np.isnan(total).any(1), strict=True))
+            for i, (one, lost) in enumerate(zip(cells.to_dict("records"), alone, strict=True))
         ]
     return seen
 

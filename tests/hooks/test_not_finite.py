@@ -1,5 +1,6 @@
 """An edit after which values are NaN or infinite is told with the first hook where that is so, on every way to run."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -99,8 +100,30 @@ def test_a_broken_model_is_not_blamed_on_the_edit() -> None:
         next(p for n, p in model.named_parameters() if n.startswith("blocks.0.mlp")).fill_(torch.nan)
     with pytest.raises(InputError, match=r"blocks\.1\.hook_resid_pre is not finite before the edit of it"):
         directly(model, {"blocks.1.hook_resid_pre": lambda x, hook: x * 0.5})
-    with pytest.raises(InputError, match="the results of the unedited model are not finite; first at blocks.0"):
+    with pytest.raises(InputError, match=r"the weights blocks\.0\.mlp\.up\.weight are NaN"):
         list(Trajectories(model, TOKENS, [{}]))
+
+
+@pytest.mark.parametrize("name", ["blocks.1.ln1.weight", "blocks.1.attn.k.weight", "blocks.0.attn.o.weight"])
+def test_the_weights_that_are_nan_are_named_and_not_the_first_hook_behind_them(
+    model: StreamTransformer, name: str
+) -> None:
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.get_parameter(name).view(-1)[1] = torch.nan
+    for way in ("run", "capture", "run_sweep", "trajectories"):
+        with pytest.raises(InputError, match=rf"^the weights {name} are NaN: 1 of \d+"):
+            WAYS[way](broken, {})
+
+
+def test_values_that_overflow_in_an_unedited_model_are_named_by_their_hook(model: StreamTransformer) -> None:
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.get_parameter("blocks.1.mlp.up.weight").mul_(1e38)
+    with pytest.raises(InputError, match=r"of the unedited model are not finite; first at blocks\.1\.mlp\.hook_pre$"):
+        run(broken, Query(tokens=ROWS, hooks=("blocks.1.hook_mlp_out",)))
+    with pytest.raises(InputError, match=r"^blocks\.1\.hook_mlp_out is not finite in the unedited model$"):
+        list(run_sweep(broken, Query(tokens=ROWS, hooks=("blocks.1.hook_mlp_out",)), [{}]))
 
 
 def test_both_edits_of_a_nest_see_it(model: StreamTransformer) -> None:

@@ -143,8 +143,10 @@ def test_data_come_with_their_defaults(tmp_path: Path) -> None:
 
 def test_what_is_easily_overlooked_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A figure of a column that is not there, and a column whose values are all missing."""
-    for name, size in (("mine", "np.nan * total"), ("other", "total")):
-        text = MINE.replace("total=total", f"total={size}").replace("'What is drawn.'\n", "'What is drawn.'\n" + DRAWN)
+    for name, size in (("mine", "0.0"), ("other", "1.0")):
+        text = MINE.replace("total=total, size=1.0", f"total={size} * total, size={size}").replace(
+            "'What is drawn.'\n", "'What is drawn.'\n" + DRAWN
+        )
         (tmp_path / f"{name}.py").write_text(text)
     said = {}
     for name in ("mine", "other"):

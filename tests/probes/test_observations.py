@@ -36,6 +36,7 @@ def block(
     units = pd.DataFrame({"unit": [f"u{i}" for i in range(n)]})
     units["cluster"] = clusters if clusters is not None else units["unit"]
     cells = pd.DataFrame(keys or {"cell": range(k)})
+    size = np.where(np.isnan(total), 0.0, size)  # a NaN stands for a unit that is not in the cell, here alone
     return Observations(measure=NATS, cells=cells, units=units, total=total, size=size)
 
 
@@ -239,8 +240,11 @@ def test_bad_observations_are_refused() -> None:
     y = np.ones((2, 3))
     for kwargs, message in (
         ({"total": np.ones((3, 3))}, "totals of shape"),
-        ({"total": np.full((2, 3), np.inf)}, "finite"),
-        ({"size": np.zeros(1)}, "sizes positive"),
+        ({"total": np.full((2, 3), np.inf)}, "^loss of cell 0 at u0 is inf, which is no finite number: 6 of 6 values$"),
+        ({"size": np.zeros(1)}, "^loss of cell 0 at u0 has a total, but the size 0"),
+        ({"size": -np.ones(1)}, "sizes must be numbers from 0 up"),
+        ({"size": np.full(1, np.inf)}, "sizes must be numbers from 0 up"),
+        ({"size": np.full(1, np.nan)}, "sizes must be numbers from 0 up"),
         ({"units": pd.DataFrame({"unit": ["a", "a", "b"], "cluster": [1, 2, 3]})}, "there twice"),
         ({"units": pd.DataFrame({"unit": [1, 2, 3]})}, "cluster"),
     ):

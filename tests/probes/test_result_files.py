@@ -45,9 +45,9 @@ def table(**more: Any) -> Table:
 def block(name: str, clusters: list[Any]) -> Observations:
     cells = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": [0, 0]})
     units = pd.DataFrame({"unit": list("xyz"), "cluster": clusters, "story": [4, 5, 6]})
-    total = np.array([[1.0, 2.0, np.nan], [0.1, 0.2, 0.3]])
+    total, size = np.array([[1.0, 2.0, np.nan], [0.1, 0.2, 0.3]]), np.array([[1.0, 2.0, 0.0], [1.0, 2.0, 3.0]])
     measure = Measure(name=name, unit="nats", resolution=1e-9, factor=100.0, shift=-1.0, kind="ratio", inflation=2.0)
-    return Observations(measure=measure, cells=cells, units=units, total=total, size=np.array([1.0, 2.0, 3.0]))
+    return Observations(measure=measure, cells=cells, units=units, total=total, size=size)
 
 
 def whole() -> Result:
