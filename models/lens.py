@@ -63,7 +63,7 @@ class LensConfig:
     @property
     def use_attn_result(self) -> bool:
         """What `set_use_attn_result` chose."""
-        return any(point.wanted for point in self._model.result_points())
+        return any(point.wanted or bool(point.asked) for point in self._model.result_points())
 
     @property
     def model_name(self) -> str:
@@ -331,7 +331,7 @@ class LensMixin(WeightsMixin):
         if isinstance(names_filter, str | list | tuple):  # TransformerLens would cache nothing for a wrong name
             names_filter = match(self, names_filter)
         elif names_filter is None:
-            left_out = {point.name for point in self.result_points() if not point.wanted}
+            left_out = {point.name for point in self.result_points() if not (point.wanted or point.asked)}
             names_filter = [name for name in self.hook_dict if name not in left_out]
         elif not any(map(names_filter, self.hook_dict)):
             raise InputError("names_filter chooses no hook of this model; `python -m models.describe` lists them")
@@ -354,14 +354,13 @@ class LensMixin(WeightsMixin):
         TransformerLens hooks and nnsight's traces do this by themselves, for what they read.
         """
         points = [p for n, p in self.hook_dict.items() if isinstance(p, OnDemand) and n.endswith(suffix)]
-        before = [p.wanted for p in points]
         for point in points:
-            point.wanted = True
+            point.asked.append(None)
         try:
             yield
         finally:
-            for point, wanted in zip(points, before, strict=True):
-                point.wanted = wanted
+            for point in points:
+                point.asked.pop()
 
     def explicit_attention(self) -> Any:
         """`explicit` for attention: scores and patterns are computed and pass through their hooks."""

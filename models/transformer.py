@@ -22,7 +22,7 @@ from streamscope.models.config.serialization import to_dict
 from streamscope.models.decoder import BlockCall, Decoder, gather_positions
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.generate import generate
-from streamscope.models.hooks import eager_when_hooked
+from streamscope.models.hooks import CleanCopies, eager_when_hooked
 from streamscope.models.layers.hdpl import HdplProjection, take_penalties
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.residual import State
@@ -31,7 +31,7 @@ from streamscope.models.tensors import save
 from streamscope.models.text.tokenizer import Tokenizer
 
 
-class StreamTransformer(LensMixin, Decoder, HookedRootModule):
+class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
     """A causal language model built from the parts of a `ModelConfig`.
 
     Hooks are listed in `models.hooks`. `tokenizer` is None for a model without text.

@@ -27,11 +27,15 @@ class OnDemand(HookPoint):
     def __init__(self) -> None:
         super().__init__()
         self.wanted = False
+        self.asked: list[None] = []
+        """One for each block of `model.explicit()` that asks for it, which may end in any order."""
 
     @property
     def listening(self) -> bool:
         """Whether the activation has to be computed."""
-        return self.wanted or bool(self._forward_hooks) or bool(self._backward_hooks) or _awaited(self)
+        return (
+            self.wanted or bool(self.asked) or bool(self._forward_hooks) or bool(self._backward_hooks) or _awaited(self)
+        )
 
 
 class ObservePoint(HookPoint):
@@ -95,7 +99,7 @@ def _awaited(point: HookPoint) -> bool:
 
 def quiet(point: HookPoint) -> bool:
     """Whether nobody listens to a point: no hooks, no nnsight, nobody who asked for an on-demand activation."""
-    return not _hooked(point) and not getattr(point, "wanted", False)
+    return not _hooked(point) and not (isinstance(point, OnDemand) and (point.wanted or bool(point.asked)))
 
 
 def eager_when_hooked(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 from streamscope.models.errors import InputError, Undefined
+from streamscope.models.hooks import CleanCopies
 from streamscope.models.huggingface.convert import source_folder, source_name
 from streamscope.models.lens import NormedCache
 from streamscope.models.text.tokenizer import PAIRS, Tokenizer
@@ -75,7 +76,7 @@ class BridgedCache(NormedCache):
         return super().logit_attrs(*args, **kwargs) * self.model.logit_scale
 
 
-class Bridged(TransformerBridge):
+class Bridged(CleanCopies, TransformerBridge):
     """A bridge with what instruments ask of a model besides its hooks."""
 
     family: str

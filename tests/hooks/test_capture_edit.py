@@ -1,11 +1,12 @@
 """`capture` and `edit`: names, errors, cleaning up, nesting, copies."""
 
+import copy
 import importlib
 import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor
 
 import streamscope.models
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import ObservePoint, capture, edit
+from streamscope.models.hooks import ObservePoint, OnDemand, capture, edit, edited_at
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise
@@ -351,3 +352,112 @@ def test_a_forward_pass_of_another_thread_is_not_edited() -> None:
     other()
     assert len(caught) == 1
     assert torch.equal(model(tokens), plain)
+
+
+# ---- nothing stays -----------------------------------------------------------------------------
+
+
+def stance() -> str:
+    """What the compiler of this process is told to do."""
+    return str(torch._dynamo.eval_frame._stance.stance)
+
+
+def test_edits_that_are_closed_in_another_order_leave_nothing() -> None:
+    """Two generators, each inside an edit of its own, the first closed first: as two cells of a notebook may do."""
+    model = build("std-t", "tiny", init_std=0.2).eval()
+    plain = model(TOKENS)
+
+    def editing(name: str) -> Iterator[None]:
+        with model.explicit_attention(), edit(model, {name: halve}, must_fire=False):
+            yield
+
+    first, second = editing(Z0), editing(Z1)
+    next(first), next(second)
+    assert edited_at(model) == (Z0, Z1) and stance() == "force_eager"
+    first.close()  # type: ignore[attr-defined]
+    assert edited_at(model) == (Z1,) and stance() == "force_eager"
+    assert model.hook_dict["blocks.0.attn.hook_pattern"].listening
+    with edit(model, {Z1: halve}):
+        edited = model(TOKENS)
+    second.close()  # type: ignore[attr-defined]
+    assert not torch.equal(edited, plain) and torch.equal(model(TOKENS), plain)
+    assert edited_at(model) == () and no_hooks_left(model) and stance() == "default"
+    assert not any(point.listening for point in model.hook_dict.values() if isinstance(point, OnDemand))
+
+
+def test_edits_of_four_threads_leave_nothing() -> None:
+    model = build("std-t", "tiny", init_std=0.2).eval()
+    barrier = threading.Barrier(4)
+
+    def work(which: int) -> None:
+        for _ in range(25):
+            with edit(model, {f"blocks.{which % 2}.attn.hook_z": halve}, must_fire=False):
+                barrier.wait()  # all are inside
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert edited_at(model) == () and no_hooks_left(model) and stance() == "default"
+
+
+def test_a_copy_that_is_made_inside_an_edit_is_not_edited() -> None:
+    model = build("std-t", "tiny", init_std=0.2).eval()
+    plain = model(TOKENS)
+    model.hook_dict[Z1].add_perma_hook(seen := lambda x, hook: None)  # somebody else's stays
+    with model.explicit_attention(), edit(model, {Z0: halve}), capture(model, Z1):
+        edited, copied = model(TOKENS), copy.deepcopy(model)
+        again = copy.deepcopy(torch.nn.ModuleDict({"inside": model}))["inside"]
+    assert not torch.equal(edited, plain)
+    for one in (copied, again):
+        assert torch.equal(one(TOKENS), plain) and edited_at(one) == ()
+        assert not one._forward_hooks and len(one.hook_dict[Z0]._forward_hooks) == 0 == len(one.hook_dict[Z0].fwd_hooks)
+        assert len(one.hook_dict[Z1]._forward_hooks) == 1 == len(one.hook_dict[Z1].fwd_hooks), seen
+        assert not one.hook_dict["blocks.0.attn.hook_pattern"].listening
+        with edit(one, {Z0: halve}):
+            torch.testing.assert_close(one(TOKENS), edited)  # the patterns were written out there
+
+
+def test_a_copy_that_is_made_while_another_thread_captures_can_be_read() -> None:
+    model = build("std-t", "tiny", init_std=0.2).eval()
+    plain = model(TOKENS)
+    begun, made = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with capture(model, "*"):
+            model(TOKENS)
+            begun.set()
+            made.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    begun.wait()
+    copied = copy.deepcopy(model)
+    made.set()
+    thread.join()
+    assert torch.equal(copied(TOKENS), plain) and no_hooks_left(copied)
+    with capture(copied, Z0) as found:
+        copied(TOKENS)
+    assert Z0 in found
+
+
+def test_copies_are_made_while_other_threads_attach() -> None:
+    model, errors = build("std-t", "tiny", init_std=0.2).eval(), []
+    stop = threading.Event()
+
+    def other() -> None:
+        while not stop.is_set():
+            with capture(model, "*") as _, edit(model, {Z0: halve}, must_fire=False):
+                model(TOKENS)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        for _ in range(30):
+            assert no_hooks_left(copy.deepcopy(model))
+    except RuntimeError as error:  # a dictionary of hooks changed while it was copied
+        errors.append(error)
+    stop.set()
+    thread.join()
+    assert not errors

@@ -15,7 +15,7 @@ from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate import main as ablate
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import capture
+from streamscope.models.hooks import capture, edit, edited_at
 from streamscope.models.huggingface.bridged import Bridged, bridge
 from streamscope.models.huggingface.convert import convert
 from streamscope.models.text import END_OF_TEXT
@@ -47,6 +47,20 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bridged, Any]:
     module.save_pretrained(folder)
     tokenizer.save(folder / "tokenizer.json")
     return bridge(str(folder)), module
+
+
+@torch.no_grad()
+def test_a_copy_that_is_made_inside_an_edit_is_not_edited(theirs: tuple[Bridged, Any]) -> None:
+    model, _ = theirs
+    tokens = torch.arange(3, 60).reshape(3, 19)
+    plain = model(tokens)
+    with edit(model, {"blocks.2.hook_mlp_out": lambda x, hook: 0 * x}):
+        copied = deepcopy(model)
+        edited = model(tokens)
+    assert not torch.equal(edited, plain) and torch.equal(copied(tokens), plain) and edited_at(copied) == ()
+    with edit(copied, {"blocks.2.hook_mlp_out": lambda x, hook: 0 * x}):
+        assert torch.equal(copied(tokens), edited)
+    assert torch.equal(model(tokens), plain)
 
 
 @torch.no_grad()
