@@ -29,7 +29,7 @@ from streamscope.features.cluster.hdbscan.density import (
     probability,
     select,
 )
-from streamscope.features.cluster.hdbscan.hierarchy import RESOLUTION, single_linkage, spanning_tree
+from streamscope.features.cluster.hdbscan.hierarchy import RESOLUTION, TIED, single_linkage, spanning_tree
 from streamscope.features.cluster.hdbscan.neighbours import Progress, nearest
 
 PCA = 30
@@ -105,7 +105,8 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         distance, index = nearest(z, self.rows_, 2 * self.min_samples, progress=progress)
         own = _core_of_new(distance, self.weights_[index], self.min_samples)
         reach = np.maximum(np.maximum(distance, self.core_[index]), own[:, None])
-        at = reach.argmin(1)
+        tied = reach <= reach.min(1, keepdims=True) + TIED
+        at = np.where(tied, index, len(self.rows_)).argmin(1)  # of equally near rows the first
         level = 1 / np.maximum(reach[np.arange(len(z)), at], RESOLUTION)
         cluster = self.owner_[attach(self.tree_, index[np.arange(len(z)), at], level)]
         return np.where(cluster >= 0, self.numbers_[cluster], -1), probability(self.tree_, cluster, level)

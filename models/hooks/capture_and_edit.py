@@ -9,8 +9,9 @@
 
 A name that matches nothing, a hook that did not fire and an edit of an observe-only hook raise
 `InputError`; so does an edit after which values are not finite, with the first hook where that is so. Hooks are removed
-on the way out, also after an exception, whichever block ends first, and a `copy.deepcopy` of the model has none of them.
-Hooks belong to the thread that attached them: another thread's forward pass raises there, and neither is silently wrong.
+on the way out, also after an exception, whichever block ends first; a `copy.deepcopy` of the model has none of them.
+Hooks belong to the thread that attached them: another thread's forward pass raises there, so that neither is wrong in
+silence.
 """
 
 import copy

@@ -97,7 +97,8 @@ def relabel(
 def rank_among(observed: float, draws: ArrayLike, *, alternative: Alternative = "two-sided") -> Counted:
     """Rank of an effect among matched-random draws: p = (1 + #{draw as extreme}) / (1 + draws).
 
-    "greater" counts draws ≥ observed, "less" draws ≤ observed, "two-sided" twice the smaller p, at most 1.
+    "greater" counts draws ≥ observed, "less" draws ≤ observed, both up to rounding, "two-sided" twice the smaller p, at
+    most 1.
     `statistic` is observed − mean of the draws. p_min is 1/(1+draws), twice that two-sided: 19 draws are needed to
     reject at 5 % on one side, 39 on two.
 
@@ -110,8 +111,9 @@ def rank_among(observed: float, draws: ArrayLike, *, alternative: Alternative = 
     x = finite(draws, "draws")
     if alternative not in ("two-sided", "greater", "less"):
         raise InputError(f"alternative {alternative!r}: two-sided, greater or less")
-    n = len(x)
-    above, below = (1 + int((x >= observed).sum())) / (1 + n), (1 + int((x <= observed).sum())) / (1 + n)
+    n, tied = len(x), 1e-12 * max(abs(observed), float(np.abs(x).max()))
+    above, below = (1 + int((y >= 0).sum()) for y in (x - observed + tied, observed - x + tied))
+    above, below = above / (1 + n), below / (1 + n)
     p = {"greater": above, "less": below, "two-sided": min(1.0, 2 * min(above, below))}[alternative]
     p_min = (2 if alternative == "two-sided" else 1) / (1 + n)
     return Counted(float(observed - x.mean()), p, p_min, n, True)

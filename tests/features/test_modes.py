@@ -130,6 +130,39 @@ def test_equal_rows_are_one_cluster_and_rounding_does_not_cut_it() -> None:
         np.testing.assert_array_equal(labels, np.append(y, np.full(60, 2)))
 
 
+def circle(n: int) -> np.ndarray:
+    angle = 2 * np.pi * np.arange(n) / n
+    return np.c_[np.cos(angle), np.sin(angle)]
+
+
+EVEN = {
+    "a line": np.c_[np.arange(200.0), np.zeros(200)],
+    "a line of steps of .1": np.c_[0.1 * np.arange(200), np.zeros(200)],
+    "the same in single precision": np.c_[0.1 * np.arange(200), np.zeros(200)].astype(np.float32),
+    "far from 0": np.c_[1e3 + 0.1 * np.arange(200), np.zeros(200)],
+    "a circle": circle(100),
+    "a grid": np.stack(np.meshgrid(0.3 * np.arange(15), 0.3 * np.arange(15)), -1).reshape(-1, 2),
+}
+
+
+@pytest.mark.parametrize("name", EVEN)
+@pytest.mark.parametrize("selection", ["eom", "leaf"])
+def test_distances_that_are_equal_up_to_rounding_are_equal(name: str, selection: str) -> None:
+    """Where every token is as far from its neighbours as every other one there is no cluster, and no order of rows."""
+    x = EVEN[name]
+    modes = ComputationalModes(min_cluster_size=5, selection=selection).fit(x)
+    assert (modes.labels_ == -1).all() and len(modes.tree_.parent) == 1
+    # moved alike in both columns, so that standardising changes no shape
+    apart = np.concatenate([x, x + 5 * np.ptp(x, axis=0).max()]).astype(x.dtype)
+    order = np.random.default_rng(0).permutation(len(apart))
+    both = ComputationalModes(min_cluster_size=5, selection=selection).fit(apart[order])
+    assert len(both.tree_.parent) == 3 and both.probabilities_ == pytest.approx(1.0, abs=1e-4)
+    own = np.empty(len(order), int)
+    own[order] = both.labels_
+    assert [len(set(part)) for part in (own[: len(x)], own[len(x) :])] == [1, 1] and set(own) == {0, 1}
+    assert np.array_equal(both.predict(apart[order]), both.labels_)
+
+
 def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.vstack([loose(0), loose(0)[:9]])
     with monkeypatch.context() as patched:

@@ -176,6 +176,9 @@ def test_rank_by_hand() -> None:
     draws = np.arange(20.0)
     assert rank_among(19.5, draws, alternative="greater").p == pytest.approx(1 / 21)
     assert rank_among(19.0, draws, alternative="greater").p == pytest.approx(2 / 21)
+    tenth, same = np.array([0.1 + 0.2] * 19), 0.3  # equal but for rounding: .30000000000000004
+    assert [rank_among(same, tenth, alternative=side).p for side in ("greater", "less")] == [1.0, 1.0]  # type: ignore[arg-type]
+    assert rank_among(0.3 + 1e-9, tenth, alternative="greater").p == pytest.approx(1 / 20)
     assert rank_among(19.5, draws).p == pytest.approx(2 / 21) and rank_among(19.5, draws).statistic == 10
     assert rank_among(0.0, draws, alternative="less").p == pytest.approx(2 / 21)
     c = rank_among(9.5, draws)

@@ -6,8 +6,8 @@ Healy 2017, "Accelerated Hierarchical Density Based Clustering").
     labels, probabilities = memberships(tree, owner)
 
 λ = 1/d. Read from the root (λ = 0) to dense regions, a cluster loses tokens until two or more parts of at least
-`min_cluster_size` tokens are left: these are new clusters. Merges at one distance are one split, so that the order of
-ties has no effect. Stability S(C) = Σ over its tokens (λ at which the token leaves C − λ at which C is born).
+`min_cluster_size` tokens are left: these are new clusters. Merges at one distance, up to rounding (`TIED`), are one
+split, so that the order of ties has no effect. Stability S(C) = Σ over its tokens (λ at which the token leaves C − λ at which C is born).
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from streamscope.features.cluster.hdbscan.hierarchy import RESOLUTION, Linkage
+from streamscope.features.cluster.hdbscan.hierarchy import RESOLUTION, TIED, Linkage
 
 Selection = Literal["eom", "leaf"]
 
@@ -87,10 +87,10 @@ def condense(linkage: Linkage, weights: np.ndarray, min_cluster_size: int) -> Co
 
 def _parts(node: int, n: int, left: list[int], right: list[int], distance: list[float]) -> list[int]:
     """What `node` falls into at its distance: the largest nodes below it that hang together at a smaller one."""
-    parts, todo = [], [node]
+    parts, todo, equal = [], [node], distance[node - n] - TIED
     while todo:
         at = todo.pop()
-        if at >= n and distance[at - n] == distance[node - n]:
+        if at >= n and distance[at - n] >= equal:
             todo += [right[at - n], left[at - n]]
         else:
             parts.append(at)
@@ -110,7 +110,7 @@ def select(tree: CondensedTree, selection: Selection) -> np.ndarray:
     else:
         below = np.zeros(m)  # total stability of the best selection under each cluster
         for c in range(m - 1, 0, -1):
-            chosen[c] = tree.stability[c] >= below[c]
+            chosen[c] = tree.stability[c] >= below[c] * (1 - 1e-12)  # equal up to rounding: the larger one
             below[tree.parent[c]] += max(tree.stability[c], below[c])
     owner = np.full(m, -1)
     for c in range(1, m):
@@ -135,10 +135,11 @@ def attach(tree: CondensedTree, neighbour: np.ndarray, level: np.ndarray) -> np.
     """[points] the cluster of the condensed tree that holds a new point which joins row `neighbour` at λ = `level`.
 
     The neighbour's smallest cluster, or, where the neighbour has not been reached at that λ, the first one above it
-    that is born below it (`hdbscan.approximate_predict`).
+    that is born below it (`hdbscan.approximate_predict`); distances 1/λ are compared up to rounding.
     """
     cluster = tree.last[neighbour]
-    climbs = level < tree.level[neighbour]
-    while (up := climbs & (cluster > 0) & (tree.birth[cluster] >= level)).any():
+    further, nearer = 1 / (1 / level + TIED), 1 / np.maximum(1 / level - TIED, TIED)
+    climbs = nearer < tree.level[neighbour]
+    while (up := climbs & (cluster > 0) & (tree.birth[cluster] >= further)).any():
         cluster = np.where(up, tree.parent[cluster], cluster)
     return cluster

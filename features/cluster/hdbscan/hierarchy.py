@@ -32,6 +32,9 @@ from streamscope.features.cluster.hdbscan.neighbours import Progress, augmented,
 
 RESOLUTION = 1e-5
 """In standard deviations of a feature; the rounding of |a|² + |b|² − 2ab at the size of 455 features is 1e-6."""
+TIED = RESOLUTION / 10
+"""Distances that differ by less are equal: that rounding, and of features in single precision up to 10 standard
+deviations from 0."""
 LISTED = 8
 
 
