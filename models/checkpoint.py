@@ -31,7 +31,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.huggingface.convert import cached_run, foreign, source_name
 from streamscope.models.huggingface.families import FAMILIES
 from streamscope.models.provenance import pick_device
-from streamscope.models.tensors import DIGEST, FORMAT, read_tensors, sha256, write_tensors
+from streamscope.models.tensors import DIGEST, FORMAT, TOKENIZER, read_tensors, sha256, write_tensors
 from streamscope.models.text.cache import cache_root
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
@@ -268,7 +268,7 @@ def load(
     and less than three digits. What has that dtype in the file already stays mapped to it.
 
     Raises `InputError` for a dtype that is neither, for a missing or damaged file, for weights of another
-    configuration and for other weights than those with which the run completed.
+    configuration, for other weights than those with which the run completed, and for another tokenizer than its own.
     """
     named, folder = named_dtype(dtype), run_folder(run_or_path)
     config = model_config(folder)
@@ -280,6 +280,8 @@ def load(
     if step is None:
         _check_final(folder, metadata)
     tokenizer = Tokenizer.load(folder / "tokenizer.json") if (folder / "tokenizer.json").is_file() else None
+    if tokenizer is not None:
+        _check_tokenizer(folder, tokenizer, metadata)
     if tokenizer is not None and tokenizer.d_vocab > config.d_vocab:
         raise InputError(
             f"{folder / 'tokenizer.json'} has {tokenizer.d_vocab} entries, the model {config.d_vocab}: not of one run"
@@ -326,4 +328,19 @@ def _check_final(folder: Path, metadata: Mapping[str, str]) -> None:
         raise InputError(
             f"{folder / 'model.safetensors'} holds other weights (sha256 {metadata.get(DIGEST, 'unknown')[:12]}…) than "
             f"the run completed with ({final[:12]}…): restore it, or --resume the run, which writes it again"
+        )
+
+
+def _check_tokenizer(folder: Path, tokenizer: Tokenizer, metadata: Mapping[str, str]) -> None:
+    """Raise `InputError` for another tokenizer than manifest.json, or metadata of the weights, say.
+
+    A file that was written anew with the same ids is the same tokenizer, and so is an unchanged file that another
+    version of the library would write otherwise.
+    """
+    manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
+    was = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
+    if was not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
+        raise InputError(
+            f"{folder / 'tokenizer.json'} is not the tokenizer of this model (sha256 {tokenizer.sha256[:12]}… where "
+            f"{was[:12]}… was written): its ids mean other tokens; restore it"
         )

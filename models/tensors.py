@@ -40,6 +40,8 @@ def write_tensors(
 
 DIGEST = "sha256"
 """Metadata of a file of tensors: `digest` of what it holds."""
+TOKENIZER = "tokenizer"
+"""Metadata of weights that no training wrote: sha256 of the tokenizer whose ids they know."""
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -89,6 +91,8 @@ def save(model: "StreamTransformer", folder: Path) -> None:
     except OSError as error:
         raise InputError(f"cannot create {folder}: {error.strerror}") from None
     write_text(folder / "config.json", json.dumps({"format": FORMAT, "model": model.to_dict()}, indent=1))
+    metadata = {}
     if model.tokenizer is not None:
         model.tokenizer.save(folder / "tokenizer.json")
-    write_tensors(folder / "model.safetensors", dict(model.state_dict()), {})
+        metadata = {TOKENIZER: model.tokenizer.sha256}
+    write_tensors(folder / "model.safetensors", dict(model.state_dict()), metadata)

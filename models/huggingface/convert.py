@@ -20,7 +20,7 @@ from streamscope.models.decoder import Decoder
 from streamscope.models.disk import read_json, write_text
 from streamscope.models.errors import InputError
 from streamscope.models.huggingface.families import FAMILIES, Family, Weight, Whole
-from streamscope.models.tensors import FORMAT, sha256, write_tensors
+from streamscope.models.tensors import FORMAT, TOKENIZER, sha256, write_tensors
 from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.tokenizer import PAIRS, Tokenizer
 
@@ -241,7 +241,8 @@ def fill(
     out: Path, config: ModelConfig, tensors: Mapping[str, Tensor], tokenizer: Tokenizer | None, **about: Any
 ) -> None:
     """Fill the empty folder `out` with a model that was trained elsewhere; `about` goes into its manifest."""
-    digest = write_tensors(out / "model.safetensors", tensors, {})
+    metadata = {} if tokenizer is None else {TOKENIZER: tokenizer.sha256}
+    digest = write_tensors(out / "model.safetensors", tensors, metadata)
     if tokenizer is not None:
         tokenizer.save(out / "tokenizer.json")
     write_text(out / "config.json", json.dumps({"format": FORMAT, "model": to_dict(config)}, indent=1))

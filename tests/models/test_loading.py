@@ -1,5 +1,7 @@
 """Weights stay mapped to their file, changes do not reach it, and bf16 models are measured by every instrument."""
 
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -7,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from streamscope.models.checkpoint import load
+from streamscope.models.checkpoint import ZOO, load
 from streamscope.models.errors import InputError
+from streamscope.models.export.write import export
 from streamscope.models.make import build
 from streamscope.models.tensors import save
 from streamscope.probes.contract import discover
@@ -56,6 +59,43 @@ def test_loaded_weights_train_like_built_ones(folder: Path) -> None:
     for (name, a), (_, b) in zip(model.named_parameters(), other.named_parameters(), strict=True):
         assert a.requires_grad == b.requires_grad and torch.equal(a, b), name
         assert (a.grad is None) == (b.grad is None) and (a.grad is None or torch.equal(a.grad, b.grad)), name
+
+
+def permuted(path: Path) -> str:
+    """The tokenizer of a file with the ids of two frequent tokens exchanged: as many entries, other ids."""
+    found = json.loads(path.read_text())
+    vocab = found["model"]["vocab"]
+    vocab["Ġthe"], vocab["Ġand"] = vocab["Ġand"], vocab["Ġthe"]
+    return json.dumps(found)
+
+
+@pytest.mark.parametrize("how", ["run", "snapshot", "saved", "hf"])
+def test_a_tokenizer_with_permuted_ids_is_refused(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    name = str(run)
+    if how == "run":
+        shutil.copytree(ZOO / "gpt2", run, ignore=shutil.ignore_patterns("snapshots"))
+    elif how == "snapshot":
+        shutil.copytree(ZOO / "lfa", run)
+        name = f"{run}@{min(int(path.stem.split('-')[1]) for path in (run / 'snapshots').glob('*.safetensors'))}"
+    elif how == "saved":
+        load("stories/gpt2").save(run)
+    else:
+        monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
+        export("stories/llama", tmp_path / "theirs", native=True)
+        name = f"hf:{tmp_path / 'theirs'}"
+        run = load(name).run
+    text, path = (run / "tokenizer.json").read_text(), run / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(text), indent=3))
+    assert load(name).to_tokens(" the").tolist() != load(name).to_tokens(" and").tolist(), (
+        "another layout, the same ids"
+    )
+    path.write_text(permuted(path))
+    with pytest.raises(InputError, match=r"tokenizer\.json is not the tokenizer of this model .*; restore it") as error:
+        load(name)
+    assert "\n" not in str(error.value)
+    path.write_text(text)
+    load(name)
 
 
 def test_a_dtype_is_one_that_is_known() -> None:
