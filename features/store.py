@@ -28,7 +28,7 @@ from streamscope.features.schema import Feature
 from streamscope.models.disk import parse
 from streamscope.models.errors import InputError
 from streamscope.probes.result import LongTable, Result
-from streamscope.probes.tables import read_about
+from streamscope.probes.tables import read_about, read_parquet
 
 FORMAT = 2
 """Of what a file says about its features."""
@@ -150,7 +150,7 @@ def read_raw(path: str | Path) -> Raw:
     if not hooks or hooks != tuple(about.get("raw", ())):
         raise InputError(f"{path} has not the hooks {about.get('raw')} that it describes; extract it again, with --raw")
     index = read_columns(path, INDEX)
-    return _raw(index, pq.read_table(path, columns=list(hooks)), about, str(path))
+    return _raw(index, read_parquet(path, list(hooks)), about, str(path))
 
 
 def raw_of(result: Result) -> Raw:
@@ -201,7 +201,7 @@ def read_effects(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     if not path.exists():
         raise InputError(f"{path} does not exist; python -m interventions.token_effects --out {path} writes one")
     about = read_about_of(path, "effects")
-    return pd.read_parquet(path), about
+    return read_parquet(path).to_pandas(), about
 
 
 def read_about_of(path: Path, kind: str) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def read_columns(path: Path, types: Mapping[str, str]) -> pa.Table:
         if name not in schema.names or str(schema.field(name).type) != kind:
             found = f"is {schema.field(name).type}" if name in schema.names else "is missing"
             raise InputError(f"{path}: column {name} {found}, it should be {kind}; extract it again")
-    table = pq.read_table(path, columns=list(types))
+    table = read_parquet(path, list(types))
     for name in INDEX.keys() & types:
         if nulls := table[name].null_count:
             raise InputError(f"{path}: {nulls} rows without {name}; extract it again")

@@ -42,7 +42,15 @@ from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.probes.contract import discover
 from streamscope.probes.figures import OVER, over_steps, write_figure
 from streamscope.probes.observations import Contrast, Measure, Observations, Reasons
-from streamscope.probes.tables import probability, widths
+from streamscope.probes.tables import (
+    probability,
+    read_meta,
+    read_parquet,
+    reading,
+    widths,
+    with_checksum,
+    write_parquet,
+)
 from streamscope.probes.undefined import COLUMN as UNDEFINED
 from streamscope.probes.undefined import note
 from streamscope.probes.undefined import reasons as read_reasons
@@ -391,7 +399,7 @@ class LongTable(Table):
         """The rows, a row group of a file at a time; all columns without `columns`."""
 
         for path in self.files:
-            with pq.ParquetFile(path) as file:
+            with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
                 for i in range(file.num_row_groups):
                     yield file.read_row_group(i, columns=columns)
 
@@ -436,7 +444,7 @@ def write_batches(path: Path, batches: Iterable[pa.Table], told: Mapping[bytes, 
                 if writer is None:
                     schema = batch.schema.with_metadata({**(batch.schema.metadata or {}), **told})
                     texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
-                    writer = pq.ParquetWriter(part, schema, use_dictionary=texts)
+                    writer = pq.ParquetWriter(part, schema, use_dictionary=texts, write_page_checksum=True)
                 writer.write_table(batch.cast(schema))
         finally:
             if writer is not None:
@@ -669,7 +677,7 @@ def _units(table: Table) -> dict[str, str]:
 def _json(meta: Mapping[str, Any]) -> dict[bytes, bytes]:
     """As schema metadata; numbers of numpy are plain ones."""
 
-    return {name.encode(): json.dumps(value, default=_plain_number).encode() for name, value in meta.items()}
+    return with_checksum({n.encode(): json.dumps(value, default=_plain_number).encode() for n, value in meta.items()})
 
 
 def _plain_number(x: Any) -> Any:
@@ -689,7 +697,7 @@ def _write(path: Path, frame: pd.DataFrame | LongTable, told: Mapping[bytes, byt
         return
     table = pa.Table.from_pandas(frame, preserve_index=False)
     table = table.replace_schema_metadata({**table.schema.metadata, **told})
-    write_atomically(path, lambda part: pq.write_table(table, part))
+    write_atomically(path, lambda part: write_parquet(table, part))
 
 
 def _write_text(path: Path, table: Table) -> None:
@@ -731,7 +739,7 @@ def _meta(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     try:
-        found = pq.read_schema(path).metadata or {}
+        found = read_meta(path)
         meta = {name.decode(): json.loads(text) for name, text in found.items()}
     except (pa.ArrowException, ValueError, RecursionError, OSError) as error:
         raise InputError(f"{path} cannot be read as a result: {str(error).splitlines()[0]}") from None
@@ -750,7 +758,7 @@ def _read_table(path: Path, result: str) -> Table:
     )
     if about.get("long"):
         return LongTable([path], columns, about["title"], most=about["most"])
-    frame = pd.read_parquet(path)
+    frame = read_parquet(path).to_pandas()
     told = frame.pop(UNDEFINED)
     missing = {(i, name): why for i, text in enumerate(told) for name, why in read_reasons(text).items()}
     return Table(frame, columns, missing, about["title"], about["by"], about["most"], tuple(about["per"]))
@@ -778,7 +786,7 @@ def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], di
     meta = _meta(path)
     _same(meta, path, result)
     blocks, contrasts = {}, {}
-    rows = dict(list(pd.read_parquet(path).groupby("block", sort=False)))
+    rows = dict(list(read_parquet(path).to_pandas().groupby("block", sort=False)))
     for name, told in meta[OBSERVED].items():
         units = pd.DataFrame(told["units"])
         units["cluster"] = [tuple(c) if isinstance(c, list) else c for c in units["cluster"]]

@@ -1,8 +1,10 @@
 """Tidy tables on disk and on the screen: parquet with units and provenance in the schema metadata."""
 
+import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from rich.table import Table
 
 from streamscope.models.disk import parse, write_atomically
 from streamscope.models.errors import InputError
+from streamscope.models.text.readers import first_line
 
 WORD, HEADER = 16, 8
 """Characters of a name and of a column's head that are kept in one piece where a terminal is narrow."""
@@ -34,6 +37,50 @@ def _is_p(name: str) -> bool:
     return name == "p" or name.startswith("p_") or name.endswith(("_p", "_p_holm"))
 
 
+CHECKSUM = b"sha256"
+"""Schema metadata: sha256 of the other entries, by their names. Of the rows every page has a CRC."""
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Write parquet in which a change of any byte of rows or metadata is noticed by `read_parquet` and `read_meta`."""
+    pq.write_table(table, path, write_page_checksum=True)
+
+
+def with_checksum(meta: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Schema metadata with `CHECKSUM` of its entries."""
+    return {**meta, CHECKSUM: json.dumps({k.decode(): hashlib.sha256(v).hexdigest() for k, v in meta.items()}).encode()}
+
+
+def read_meta(path: Path) -> dict[bytes, bytes]:
+    """The schema metadata of a parquet file; `InputError` where it is not what was written with its checksum.
+
+    Other errors are those of the library, for a file that is missing or no parquet.
+    """
+    meta = pq.read_schema(path).metadata or {}
+    sums = parse(meta.get(CHECKSUM, b"{}"), dict[str, str], f"{CHECKSUM.decode()} of {path}")
+    for name, was in sums.items():
+        if name.encode() not in meta or hashlib.sha256(meta[name.encode()]).hexdigest() != was:
+            raise InputError(f"{path} is damaged: {name} is not what was written; restore it, or make it again")
+    return dict(meta)
+
+
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a parquet file; `InputError` for one that is damaged, where pages have a checksum by that."""
+    with reading(path):
+        return pq.read_table(path, columns=columns, page_checksum_verification=True)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the library raises for a damaged file as `InputError`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; check the path") from None
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged ({first_line(error)}); restore it, or make it again") from None
+
+
 def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], about: Mapping[str, Any]) -> None:
     """Write parquet under a temporary name, then rename. Schema metadata: `units` and `about`, as JSON.
 
@@ -44,15 +91,16 @@ def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], ab
     if strange:
         raise InputError(f"units given for columns that the table lacks: {', '.join(strange)}")
     schema = pa.Table.from_pandas(table, preserve_index=False)
-    meta = {**(schema.schema.metadata or {}), b"units": json.dumps(dict(units)), b"about": json.dumps(dict(about))}
-    write_atomically(path, lambda part: pq.write_table(schema.replace_schema_metadata(meta), part))
+    told = {b"units": json.dumps(dict(units)).encode(), b"about": json.dumps(dict(about)).encode()}
+    whole = schema.replace_schema_metadata({**(schema.schema.metadata or {}), **with_checksum(told)})
+    write_atomically(path, lambda part: write_parquet(whole, part))
 
 
 def read_about(path: Path) -> dict[str, Any]:
     """The `about` and `units` of a table written here; `InputError` for a file that is no parquet or is damaged."""
 
     try:
-        meta = pq.read_schema(path).metadata or {}
+        meta = read_meta(path)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; check the path") from None
     except (OSError, ValueError) as error:

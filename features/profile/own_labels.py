@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from streamscope.features.store import KEY, Features
 from streamscope.models.errors import InputError
+from streamscope.probes.tables import read_parquet
 
 NOISE = -1
 TOKEN = ("token_id", "token")
@@ -87,7 +88,7 @@ def _read(path: Path) -> pd.DataFrame:
         raise InputError(
             f"{path} has no column {lacks[0]!r}, but {', '.join(names)}; it needs document, position, label"
         )
-    given = pq.read_table(path, columns=[*KEY, "label", *(name for name in TOKEN if name in names)]).to_pandas()
+    given = read_parquet(path, [*KEY, "label", *(name for name in TOKEN if name in names)]).to_pandas()
     for name in KEY:
         if given[name].isna().any() or not pd.api.types.is_integer_dtype(given[name]):
             raise InputError(f"{path}: {name} must be whole numbers, as in the table of features")

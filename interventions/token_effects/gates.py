@@ -24,7 +24,7 @@ from streamscope.probes.contract import checkpoint_of
 from streamscope.probes.documents import Document
 from streamscope.probes.observations import Contrast, Measure, Observations
 from streamscope.probes.result import counts, described, key, quantity
-from streamscope.probes.tables import read_about
+from streamscope.probes.tables import read_about, read_parquet
 
 GATE, ALL_HEADS = "attn.hook_gate", "all heads"
 NO_GATE = "no gate that moves within a document"
@@ -221,7 +221,7 @@ def read_modes(path: Path, model: Any, chosen: Sequence[Document]) -> tuple[np.n
     Raises `InputError` for another file, labels of other weights, and labels of other tokens.
     """
     about = read_about(path).get("about", {})
-    table = pd.read_parquet(path)
+    table = read_parquet(path).to_pandas()
     if lacks := [name for name in LABELS if name not in table]:
         raise InputError(f"--modes {path} has no column {lacks[0]!r}; give the labels of `features.cluster`")
     if table.duplicated(["document", "position"]).any():

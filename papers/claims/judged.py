@@ -19,7 +19,7 @@ from streamscope.papers.comparison.printed import SMALLEST, number
 from streamscope.papers.comparison.seeds import FLAT
 from streamscope.papers.comparison.verdicts import as_measured
 from streamscope.papers.lfa.competence import needs_copying
-from streamscope.probes.tables import read_about
+from streamscope.probes.tables import read_about, read_parquet
 from streamscope.probes.undefined import reasons
 
 NAN = float("nan")
@@ -298,7 +298,7 @@ class Tables:
             if not path.is_file():
                 raise InputError(f"{where}: result: {path} is not there; name a table that is, or empty the cell")
             read_about(path)  # what is no parquet is said in one line
-            self._frames[file] = pd.read_parquet(path)
+            self._frames[file] = read_parquet(path).to_pandas()
         return self._frames[file]
 
     def row(self, found: Key, where: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from streamscope.papers.comparison.rows import Progress
 from streamscope.papers.comparison.runs import SHAPE, Run
 from streamscope.papers.comparison.verdicts import summary
 from streamscope.probes.command import progress_bar, show
-from streamscope.probes.tables import read_about, write_table
+from streamscope.probes.tables import read_about, read_parquet, write_table
 from streamscope.probes.undefined import reasons
 
 LEAD = "{}, measured on models trained here. This page is generated; every number is in the tables beside it."
@@ -91,7 +91,7 @@ def reopen(folder: Path, module: str) -> tuple[list[Run], dict[str, pd.DataFrame
     now = provenance("cpu")
     argv = f"python -m {module} --tables {folder.name if folder.is_absolute() else folder}"
     about["judged"] = {"argv": argv, "commit": now["commit"], "started": now["started"]}
-    return runs, {path.stem: pd.read_parquet(path) for path in tables}, about
+    return runs, {path.stem: read_parquet(path).to_pandas() for path in tables}, about
 
 
 def trained(runs: Sequence[Run]) -> dict[str, Any]:

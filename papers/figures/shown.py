@@ -18,7 +18,7 @@ from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.options import RESULTS, SINGLE, OwnTable, PaperFigure
 from streamscope.probes.figures import check_figure, write_figure
-from streamscope.probes.tables import print_table
+from streamscope.probes.tables import print_table, read_parquet
 
 LEDGER = Path(__file__).resolve().parents[1] / "claims"
 ALL, LIST = "all", "list"
@@ -60,7 +60,7 @@ def read(figure: PaperFigure | OwnTable, what: str, folder: Path | None) -> dict
         if not path.is_file():
             where = "the clone has the tables; name a folder with --tables" if folder is None else "it has other tables"
             raise InputError(f"{what} is drawn of {path.name}, and there is no {path}: {where}")
-        found[path.stem] = pd.read_parquet(path)
+        found[path.stem] = read_parquet(path).to_pandas()
     return found
 
 

@@ -12,7 +12,9 @@ import pytest
 from streamscope.features.compute.formulas import columns
 from streamscope.features.extract import Extract
 from streamscope.features.store import read_features
+from streamscope.models import load
 from streamscope.models.errors import InputError
+from streamscope.probes.contract import Tokens
 from tests.features.planted import about_features, planted_file, planted_table
 
 ABOUT = about_features(2, 2, Extract())
@@ -36,6 +38,27 @@ def test_round_trip(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.X, table.iloc[:, 8:].to_numpy(np.float32))
     assert list(found.table.columns) == list(table.columns)
     assert (found.about["n_layers"], found.about["n_heads"], found.about["checkpoint"]) == (2, 2, "abc")
+
+
+def test_one_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    """Whatever bit of the table changes, what is read is what was written, or a line says that the file is damaged."""
+    path = tmp_path / "f.parquet"
+    Extract().measure(load("stories/gpt2"), Tokens(data="stories:1:3", max_tokens=60)).save(path)
+    whole, was = path.read_bytes(), read_features(path)
+    refused, rng = 0, np.random.default_rng(0)
+    places = rng.choice(len(whole), 300, replace=False)
+    for place in places:
+        raw = bytearray(whole)
+        raw[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(raw)
+        try:
+            found = read_features(path)
+        except InputError as error:
+            refused += "\n" not in str(error)
+            continue
+        assert found.about == was.about
+        pd.testing.assert_frame_equal(found.table, was.table, check_exact=True)
+    assert len(places) > refused > 0.4 * len(places)
 
 
 def test_several_files_of_one_model(tmp_path: Path) -> None:

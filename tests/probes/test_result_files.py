@@ -108,7 +108,7 @@ def test_the_files_say_themselves_what_they_are(tmp_path: Path) -> None:
     found = pq.read_schema(tmp_path / "r.parquet")
     assert found.names == ["k", "v", "v_sd", "v_low", "v_high", "undefined"]
     told = {name.decode(): json.loads(text) for name, text in (found.metadata or {}).items() if name != b"pandas"}
-    assert set(told) == {"table", "about", "units"} and b"pandas" in found.metadata
+    assert set(told) == {"table", "about", "units", "sha256"} and b"pandas" in found.metadata
     assert told["units"] == {"k": "name", "v": "nats", "v_sd": "nats, between units", "v_low": "nats", "v_high": "nats"}
     assert told["table"]["title"] == "a title" and told["table"]["columns"][1]["source"] == "Eq. 1"
     about = told["about"]
@@ -334,7 +334,7 @@ def test_what_cannot_be_read_again_says_why(tmp_path: Path) -> None:
     about = json.loads(kept.schema.metadata[b"about"])
 
     def rewritten(**more: Any) -> None:
-        meta = {**kept.schema.metadata, b"about": json.dumps({**about, **more}).encode()}
+        meta = {**kept.schema.metadata, b"about": json.dumps({**about, **more}).encode(), b"sha256": b"{}"}
         pq.write_table(kept.replace_schema_metadata(meta), path)
 
     rewritten(format=FORMAT - 1)
