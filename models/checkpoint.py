@@ -3,6 +3,7 @@
     config.json          {"format", "model", "training", "data"}
     model.safetensors    weights
     tokenizer.json       with the BOS policy
+    generation_config.json   the tokens that end a generated text, where it is not BOS
     metrics.jsonl        one row per log, evaluation or sample
     manifest.json        how the run was made; of a completed run, the sha256 of its weights
     checkpoint.safetensors   weights, optimiser, random state, step: for --resume (`models.training.checkpoints`)
@@ -28,7 +29,7 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.disk import Config, Manifest, Snapshot, read_json, write_text
 from streamscope.models.errors import InputError
-from streamscope.models.huggingface.convert import cached_run, foreign, source_name
+from streamscope.models.huggingface.convert import cached_run, foreign, read_eos, source_name
 from streamscope.models.huggingface.families import FAMILIES
 from streamscope.models.provenance import pick_device
 from streamscope.models.tensors import DIGEST, FORMAT, TOKENIZER, read_tensors, sha256, write_tensors
@@ -291,6 +292,7 @@ def load(
         model.to(torch.bfloat16)
     load_weights(model, tensors, weights, in_place=False)
     model.run = folder
+    model.eos_ids = read_eos(folder, tokenizer) or model.eos_ids
     return model.to(pick_device(str(device))).eval()
 
 

@@ -25,13 +25,13 @@ def generate(
     top_p: float | None = None,
     seed: int = 0,
     edits: Edits | None = None,
-    stop_at_bos: bool = True,
+    stop_at_eos: bool = True,
 ) -> list[list[int]]:
     """Continue each prompt (texts, or token ids) and return the ids of prompt and continuation.
 
     temperature 0 is greedy. Every step runs the whole sequence, so that edits which look at positions
-    see what they would see in a forward pass; the state is not cached. A sequence ends early at the BOS
-    token, which starts the next document. Prompt i draws from a generator seeded `seed + i`, so its text
+    see what they would see in a forward pass; the state is not cached. A sequence ends early before one of
+    `model.eos_ids`, unless `stop_at_eos` is False. Prompt i draws from a generator seeded `seed + i`, so its text
     does not depend on the other prompts.
     Raises `InputError` when prompt and continuation would not fit the context.
     """
@@ -46,7 +46,7 @@ def generate(
         raise InputError(
             f"prompt and {max_new_tokens} new tokens are {longest} tokens, the context holds {model.config.n_ctx}"
         )
-    bos = model.tokenizer.bos_id if model.tokenizer is not None and stop_at_bos else -1
+    ends = model.eos_ids if stop_at_eos else ()
     generators = [torch.Generator().manual_seed(seed + i) for i in range(len(rows))]
     done = [False] * len(rows)
     for _ in range(max_new_tokens):
@@ -59,7 +59,7 @@ def generate(
         chosen = _sample(logits[:, 0].float().cpu(), temperature, top_k, top_p, generators).tolist()
         for i, token in enumerate(chosen):
             if not done[i]:
-                done[i] = token == bos
+                done[i] = token in ends
                 if not done[i]:
                     rows[i].append(token)
     return rows

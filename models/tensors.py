@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Of config.json."""
+GENERATION = "generation_config.json"
+"""Of a run, and of a Hugging Face folder: the tokens that end a generated text, where that of a run is not BOS."""
 
 
 def write_tensors(
@@ -91,8 +93,13 @@ def save(model: "StreamTransformer", folder: Path) -> None:
     except OSError as error:
         raise InputError(f"cannot create {folder}: {error.strerror}") from None
     write_text(folder / "config.json", json.dumps({"format": FORMAT, "model": model.to_dict()}, indent=1))
-    metadata = {}
+    metadata: dict[str, str] = {}
+    default: tuple[int, ...] = ()
     if model.tokenizer is not None:
         model.tokenizer.save(folder / "tokenizer.json")
-        metadata = {TOKENIZER: model.tokenizer.sha256}
+        metadata, default = {TOKENIZER: model.tokenizer.sha256}, (model.tokenizer.bos_id,)
+    if model.eos_ids == default:
+        (folder / GENERATION).unlink(missing_ok=True)
+    else:
+        write_text(folder / GENERATION, json.dumps({"eos_token_id": list(model.eos_ids)}))
     write_tensors(folder / "model.safetensors", dict(model.state_dict()), metadata)

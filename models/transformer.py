@@ -34,13 +34,15 @@ from streamscope.models.text.tokenizer import Tokenizer
 class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
     """A causal language model built from the parts of a `ModelConfig`.
 
-    Hooks are listed in `models.hooks`. `tokenizer` is None for a model without text.
+    Hooks are listed in `models.hooks`. `tokenizer` is None for a model without text. `eos_ids` are the tokens that end
+    a generated text: BOS, which begins the next document, or those that the files of a Hugging Face folder name.
     """
 
     def __init__(self, config: c.ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int | None = 0) -> None:
         """Initialised by `seed`; with None the weights are unset, to be loaded."""
         super().__init__(config)
-        self.tokenizer = tokenizer
+        self.tokenizer = None if tokenizer is None else tokenizer.padded_to(config.d_vocab)
+        self.eos_ids: tuple[int, ...] = () if tokenizer is None else (tokenizer.bos_id,)
         self.run: Path | None = None  # the folder it was loaded from
         self._hdpl = [m for m in self.modules() if isinstance(m, HdplProjection)]
         if seed is not None:

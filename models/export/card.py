@@ -138,8 +138,10 @@ def _use(model: "StreamTransformer", ours: bool) -> str:
             'text = tokenizer("Once upon a time", return_tensors="pt")',
             "print(tokenizer.decode(model.generate(**text, max_new_tokens=20)[0]))",
         ]
-        (bos,) = model.tokenizer.pieces([model.tokenizer.bos_id])
-        text = f"Every text begins with `{bos}`, which the tokenizer adds; generated, it ends a text. "
+        known = range(model.tokenizer.d_vocab)
+        bos, *ends = model.tokenizer.pieces([model.tokenizer.bos_id, *(i for i in model.eos_ids if i in known)])
+        end = "it ends a text" if ends == [bos] else f"{' or '.join(f'`{one}`' for one in ends) or 'none'} ends a text"
+        text = f"Every text begins with `{bos}`, which the tokenizer adds; generated, {end}. "
     if ours:
         text += (
             "There is no cache of keys and values: `use_cache` changes nothing. The modules named `hook_*` return what "

@@ -12,7 +12,7 @@ from streamscope.models.export.card import model_card
 from streamscope.models.export.code import files
 from streamscope.models.huggingface.convert import their_weights
 from streamscope.models.huggingface.families import FAMILIES, native
-from streamscope.models.tensors import read_tensors, write_tensors
+from streamscope.models.tensors import GENERATION, read_tensors, write_tensors
 from streamscope.models.text.tokenizer import Tokenizer
 
 AUTO = {
@@ -71,28 +71,30 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     if not as_native:
         described |= {"auto_map": AUTO, "use_cache": False}
     folder.mkdir(parents=True)
-    begins = {}
-    if model.tokenizer is not None:
-        begins = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), model.tokenizer.bos_id)
-        _write_tokenizer(model.tokenizer, folder, config.n_ctx)
+    tokenizer, (eos, *_) = model.tokenizer, (*model.eos_ids, None)
+    begins = {} if tokenizer is None else dict.fromkeys(("bos_token_id", "pad_token_id"), tokenizer.bos_id)
+    if tokenizer is not None:
+        _write_tokenizer(tokenizer, eos, folder, config.n_ctx)
+    if eos is not None:
+        begins["eos_token_id"] = eos if len(model.eos_ids) == 1 else list(model.eos_ids)
     _write_json(folder / "config.json", described | begins)
-    _write_json(folder / "generation_config.json", begins | ({} if as_native else {"use_cache": False}))
+    _write_json(folder / GENERATION, begins | ({} if as_native else {"use_cache": False}))
     write_tensors(folder / "model.safetensors", their_weights(tensors, there, family), {"format": "pt"})
     for name, text in files().items() if not as_native else ():
         write_text(folder / name, text)
     write_text(folder / "README.md", model_card(model, run, family.architecture, license))
-    return f"{family.architecture}, {model.n_params():,} parameters{'' if begins else ', no tokenizer'}"
+    return f"{family.architecture}, {model.n_params():,} parameters{', no tokenizer' if tokenizer is None else ''}"
 
 
-def _write_tokenizer(tokenizer: Tokenizer, folder: Path, n_ctx: int) -> None:
+def _write_tokenizer(tokenizer: Tokenizer, eos: int | None, folder: Path, n_ctx: int) -> None:
     """tokenizer.json as ours, and what the library's fast tokenizer must be told to give our ids."""
     tokenizer.save(folder / "tokenizer.json")
-    (bos,) = tokenizer.pieces([tokenizer.bos_id])
+    bos, end = tokenizer.pieces([tokenizer.bos_id, eos if eos in range(tokenizer.d_vocab) else tokenizer.bos_id])
     _write_json(
         folder / "tokenizer_config.json",
         {
             "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, "split_special_tokens": True,
-            "clean_up_tokenization_spaces": False, "bos_token": bos, "eos_token": bos, "pad_token": bos,
+            "clean_up_tokenization_spaces": False, "bos_token": bos, "eos_token": end, "pad_token": bos,
             "model_input_names": ["input_ids", "attention_mask"], "padding_side": "left",
         },
     )  # fmt: skip

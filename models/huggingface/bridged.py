@@ -7,7 +7,6 @@ Hooks have TransformerLens' names; a pass is the whole model, and every edit cos
 streams, mixings, latents, weights) says so in one line.
 """
 
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,9 +24,9 @@ from transformers.utils import logging
 
 from streamscope.models.errors import InputError, Undefined
 from streamscope.models.hooks import CleanCopies
-from streamscope.models.huggingface.convert import source_folder, source_name
+from streamscope.models.huggingface.convert import read_tokenizer, source_folder, source_name
 from streamscope.models.lens import NormedCache
-from streamscope.models.text.tokenizer import PAIRS, Tokenizer
+from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
 
 
@@ -172,8 +171,7 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
             booted = build_bridge_from_module(module, type(module).__name__, hf_config=config)
     except (ValueError, OSError, KeyError, NotImplementedError) as error:
         raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
-    there = any((folder / one).is_file() for one in ("tokenizer.json", *PAIRS))
-    made = _bridged(booted.eval(), str(config.model_type), Tokenizer.load(folder) if there else None)
+    made = _bridged(booted.eval(), str(config.model_type), read_tokenizer(folder, booted.cfg.d_vocab))
     made.__dict__["label"] = f"hf:{source_name(folder)}"
     return made
 
@@ -183,18 +181,17 @@ def adopt(booted: TransformerBridge) -> Bridged:
 
     The bridge itself stays as it is. Raises `InputError` for a tokenizer that is none of the fast ones.
     """
-    theirs = booted.tokenizer
-    if theirs is not None and not hasattr(theirs, "backend_tokenizer"):
-        raise InputError(f"a {type(theirs).__name__} is no fast tokenizer, which has a tokenizer.json; boot with one")
-    tokenizer = None
-    if theirs is not None:
-        with tempfile.TemporaryDirectory() as scratch:
-            theirs.save_pretrained(scratch)
-            tokenizer = Tokenizer.load(scratch)
+    tokenizer = None if booted.tokenizer is None else Tokenizer.of_library(booted.tokenizer)
     return _bridged(booted, str(booted.original_model.config.model_type), tokenizer)
 
 
 def _bridged(booted: TransformerBridge, family: str, tokenizer: Tokenizer | None) -> Bridged:
     made = Bridged.__new__(Bridged)  # with the modules of `booted`; its own copying binds the configuration anew
-    made.__dict__.update(booted.__dict__, family=family, run=None, label="", _tokenizer=tokenizer)
+    made.__dict__.update(
+        booted.__dict__,
+        family=family,
+        run=None,
+        label="",
+        _tokenizer=tokenizer and tokenizer.padded_to(booted.cfg.d_vocab),
+    )
     return made

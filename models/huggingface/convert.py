@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from streamscope.models.decoder import Decoder
 from streamscope.models.disk import read_json, write_text
 from streamscope.models.errors import InputError
 from streamscope.models.huggingface.families import FAMILIES, Family, Weight, Whole
-from streamscope.models.tensors import FORMAT, TOKENIZER, sha256, write_tensors
+from streamscope.models.tensors import FORMAT, GENERATION, TOKENIZER, sha256, write_tensors
 from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.text.tokenizer import PAIRS, Tokenizer
 
@@ -34,6 +35,7 @@ IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_
 """Ends of names of buffers that older files hold: causal masks and wavelengths."""
 
 
+REMEDY = "restore it from where the model came from"
 READER = 2
 """Which rules folders are read by: runs in the cache that were read by others are not taken."""
 
@@ -214,37 +216,68 @@ def their_weights(tensors: Mapping[str, Tensor], config: ModelConfig, family: Fa
     return {name: how.join(found).contiguous() for name, (how, found) in parts.items()}
 
 
-def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer | None:
+def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
     """Its tokenizer, where the folder has one that fits the model."""
     there = any((folder / name).is_file() for name in ("tokenizer.json", *PAIRS))
-    return fitting_tokenizer(folder, config) if there else None
+    return fitting_tokenizer(folder, d_vocab) if there else None
 
 
-def fitting_tokenizer(path: Path, config: ModelConfig) -> Tokenizer:
-    """The tokenizer of a file or folder. Raises `InputError` for one with more entries than the model."""
+def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """The tokens that end a generated text: of generation_config.json, else config.json, else the tokenizer's files.
+
+    Empty where nothing names one. Raises `InputError` for what is no list of token ids.
+    """
+    for path in (folder / GENERATION, folder / "config.json"):
+        said = read_json(path, dict[str, Any], REMEDY).get("eos_token_id") if path.is_file() else None
+        if said is not None:
+            ids = said if isinstance(said, list) else [said]
+            if not all(type(i) is int for i in ids):
+                raise InputError(f"{path}: eos_token_id must be a token id or a list of them, got {said!r}")
+            return tuple(ids)
+    return () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
+
+
+def fitting_tokenizer(path: Path, d_vocab: int) -> Tokenizer:
+    """The tokenizer of a file or folder. Raises `InputError` for one with more entries than the model.
+
+    A line on stderr says what was taken where the files were not followed.
+    """
     tokenizer = Tokenizer.load(path)
-    if tokenizer.d_vocab > config.d_vocab:
-        raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, the model {config.d_vocab}")
+    if tokenizer.d_vocab > d_vocab:
+        raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, the model {d_vocab}")
+    if tokenizer.note:
+        print(f"{path}: {tokenizer.note}", file=sys.stderr)
     return tokenizer
 
 
 def write_run(folder: Path, out: Path) -> ModelConfig:
     """Fill the empty folder `out` with the model of a Hugging Face folder. Raises as the readers of the parts."""
     config, family = read_config(folder)
-    tokenizer = read_tokenizer(folder, config)
+    tokenizer = read_tokenizer(folder, config.d_vocab)
     config, tensors = read_weights(folder, config, family)
-    fill(out, config, tensors, tokenizer, source=str(folder.resolve()))
+    eos = read_eos(folder, tokenizer)
+    fill(out, config, tensors, tokenizer, eos, source=str(folder.resolve()))
     return config
 
 
 def fill(
-    out: Path, config: ModelConfig, tensors: Mapping[str, Tensor], tokenizer: Tokenizer | None, **about: Any
+    out: Path,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    tokenizer: Tokenizer | None,
+    eos: Sequence[int] = (),
+    **about: Any,
 ) -> None:
-    """Fill the empty folder `out` with a model that was trained elsewhere; `about` goes into its manifest."""
+    """Fill the empty folder `out` with a model that was trained elsewhere; `about` goes into its manifest.
+
+    `eos` are the tokens that end a generated text, where it is not the tokenizer's BOS.
+    """
     metadata = {} if tokenizer is None else {TOKENIZER: tokenizer.sha256}
     digest = write_tensors(out / "model.safetensors", tensors, metadata)
     if tokenizer is not None:
         tokenizer.save(out / "tokenizer.json")
+    if eos:
+        write_text(out / GENERATION, json.dumps({"eos_token_id": list(eos)}))
     write_text(out / "config.json", json.dumps({"format": FORMAT, "model": to_dict(config)}, indent=1))
     manifest = {
         "preset": config.name, "scale": None, "seed": None, "outcome": "completed", "weights": digest,

@@ -258,7 +258,7 @@ def convert(
             found = imported(theirs, format, changes)
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
-        words = fitting_tokenizer(tokenizer, found.config) if tokenizer is not None else None
+        words = fitting_tokenizer(tokenizer, found.config.d_vocab) if tokenizer is not None else None
         about = {"source": str(file.resolve()), "source_sha256": sha256(file), "format": format}
         fill(part, found.config, found.tensors, words, **about, assumed=found.assumed)
     return found

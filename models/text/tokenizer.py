@@ -1,7 +1,9 @@
 """Text to token ids and back, with the BOS policy kept in the tokenizer's own file.
 
-Every document and every prompt starts with the BOS token. The rule is a post-processor inside
-`tokenizer.json`, so whoever reloads the file, here or with another library, gets the same ids.
+Every document and every prompt starts with the BOS token: the one that the file's own post-processor puts in front,
+else the one that the files beside it name (`special_tokens`), else the first of `BOS_NAMES`. The rule is a
+post-processor inside `tokenizer.json`, so whoever reloads the file, here or with another library, gets the same ids.
+A token that the file's post-processor puts behind a text is left out: texts here are read as they go on.
 
 Special tokens are never read from text: `<|endoftext|>` typed by a user (or met in a document) is
 thirteen ordinary characters, so no text can forge the start of a document, and a byte-level
@@ -12,12 +14,13 @@ tokenizer gives back exactly the text it was given.
     Tokenizer.load("tokenizer.json").encode("Once upon a time")
 """
 
+import copy
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import SupportsInt
+from typing import Any, SupportsInt
 
 import tokenizers
 import torch
@@ -27,6 +30,7 @@ from torch import Tensor
 
 from streamscope.models.errors import InputError
 from streamscope.models.text import END_OF_TEXT
+from streamscope.models.text.special_tokens import SpecialTokens, special_tokens
 
 BOS_NAMES = (END_OF_TEXT, "<s>", "<|bos|>", "<bos>", "<|begin_of_text|>")
 PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}  # vocabulary file: its merges file
@@ -41,21 +45,29 @@ class Tokenizer:
         bos_id: the token that starts every document and every prompt.
         pad_id: what fills the right of a batch; it equals `bos_id` because a padded position is
             masked and never read, so it needs no vocabulary entry of its own.
+        eos_id: the token that its files say ends a text; None where they say nothing. It is not kept in tokenizer.json.
+        note: what was taken instead of what the files say; empty where they were followed.
     """
 
     d_vocab: int
     bos_id: int
     pad_id: int
+    eos_id: int | None
+    note: str
 
-    def __init__(self, backend: tokenizers.Tokenizer):
-        """Take over `backend` and write the BOS policy into its post-processor.
+    def __init__(self, backend: tokenizers.Tokenizer, named: SpecialTokens | None = None):
+        """Take over `backend` and write the BOS policy into its post-processor. `named` is what other files say.
 
         Raises:
-            InputError: no token can serve as BOS, or the post-processor adds more than one token.
+            InputError: no token can serve as BOS, the post-processor puts more than one token in front, or an added
+                token has another id than the vocabulary would give it.
         """
         backend.no_truncation()
         backend.no_padding()
-        self.bos_id = self.pad_id = _bos_id(backend)
+        named = named or SpecialTokens()
+        _add(backend, named)
+        self.bos_id, self.eos_id, self.note = _ends(backend, named)
+        self.pad_id = self.bos_id
         bos = str(backend.id_to_token(self.bos_id))
         backend.add_special_tokens([bos])
         backend.encode_special_tokens = True  # the library's name for "specials in text are plain text"
@@ -64,7 +76,7 @@ class Tokenizer:
         backend.post_processor = processors.TemplateProcessing(
             single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, self.bos_id)]
         )
-        self.d_vocab = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        self.d_vocab = self._ids = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         self._backend = backend
         self._added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
         self._byte_level = "ByteLevel" in repr(backend.decoder)
@@ -104,7 +116,8 @@ class Tokenizer:
         """Read a tokenizer from a file or from the folder that holds it.
 
         `path` is a `tokenizer.json` (any name), one file of a GPT-2 style pair (`encoder.json` +
-        `vocab.bpe`, `vocab.json` + `merges.txt`), or a folder with either.
+        `vocab.bpe`, `vocab.json` + `merges.txt`), or a folder with either. Of a pair and of a file that is called
+        tokenizer.json the files beside it are read as well (`special_tokens`).
 
         Raises:
             InputError: nothing there, half a pair, an unreadable file, no BOS token.
@@ -117,30 +130,51 @@ class Tokenizer:
         for vocab, merges in PAIRS.items():
             if path.name in (vocab, merges):
                 return cls._from_pair(path.with_name(vocab), path.with_name(merges))
+        named = special_tokens(path.parent) if path.name == "tokenizer.json" else None
         try:
-            return cls.from_json(path.read_text(encoding="utf-8"))
+            return cls.from_json(path.read_text(encoding="utf-8-sig"), named)
         except (InputError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: {error}") from error
+
+    @classmethod
+    def of_library(cls, theirs: Any) -> "Tokenizer":
+        """A fast tokenizer of the transformers library, with its BOS. Raises `InputError` for one that is not fast."""
+        if not hasattr(theirs, "backend_tokenizer"):
+            raise InputError(f"the tokenizer is a {type(theirs).__name__} without offsets; use a fast tokenizer")
+        named = SpecialTokens(bos=theirs.bos_token, eos=theirs.eos_token)
+        return cls.from_json(theirs.backend_tokenizer.to_str(), named)
 
     @classmethod
     def _from_pair(cls, vocab: Path, merges: Path) -> "Tokenizer":
         for file in (vocab, merges):
             if not file.is_file():
                 raise InputError(f"{file}: missing; {vocab.name} and {merges.name} belong in one folder")
+        named = special_tokens(vocab.parent)
         try:
-            backend = _byte_level_bpe(models.BPE.from_file(str(vocab), str(merges)))
+            backend = _byte_level_bpe(models.BPE.from_file(str(vocab), str(merges)), named.prefix_space)
         except Exception as error:  # the library raises bare Exception
             raise InputError(f"{vocab}: not a BPE vocabulary with its merges ({error})") from error
-        return cls(backend)
+        try:
+            return cls(backend, named)
+        except InputError as error:
+            raise InputError(f"{vocab.parent}: {error}") from None
 
     @classmethod
-    def from_json(cls, text: str) -> "Tokenizer":
+    def from_json(cls, text: str, named: SpecialTokens | None = None) -> "Tokenizer":
         """Read the text of a `tokenizer.json`; `InputError` when it is not one or has no BOS."""
         try:
             backend = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception
             raise InputError(f"not a tokenizer.json ({error})") from error
-        return cls(backend)
+        return cls(backend, named)
+
+    def padded_to(self, size: int) -> "Tokenizer":
+        """This tokenizer for a model of `size` ids, at least its own: it reads those beyond `d_vocab` as unused."""
+        if size == self._ids:
+            return self
+        padded = copy.copy(self)
+        padded._ids = max(size, self.d_vocab)
+        return padded
 
     def to_json(self) -> str:
         """The text of `tokenizer.json`, BOS policy included."""
@@ -178,7 +212,7 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
-        """The text of `ids`, special tokens left out; `InputError` for an id out of range."""
+        """The text of `ids`, special and unused ones left out; `InputError` for an id out of range."""
         return self._backend.decode(list(self._checked(ids)), skip_special_tokens=True)
 
     def pieces(self, ids: Iterable[SupportsInt]) -> list[str]:
@@ -244,8 +278,8 @@ class Tokenizer:
 
     def _checked(self, ids: Iterable[SupportsInt]) -> Iterator[int]:
         for i in map(int, ids):
-            if not 0 <= i < self.d_vocab:
-                raise InputError(f"token id {i} is outside this tokenizer's 0 to {self.d_vocab - 1}")
+            if not 0 <= i < self._ids:
+                raise InputError(f"token id {i} is outside this tokenizer's 0 to {self._ids - 1}")
             yield i
 
     def __repr__(self) -> str:
@@ -253,24 +287,50 @@ class Tokenizer:
         return f"Tokenizer(d_vocab={self.d_vocab}, bos={bos!r}, sha256={self.sha256[:12]})"
 
 
-def _byte_level_bpe(model: models.BPE) -> tokenizers.Tokenizer:
+def _byte_level_bpe(model: models.BPE, prefix_space: bool = False) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(model)
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def _bos_id(backend: tokenizers.Tokenizer) -> int:
-    """The token the file's post-processor puts first, else the first of `BOS_NAMES` it knows."""
-    plain, processed = (backend.encode("a", add_special_tokens=add).ids for add in (False, True))
-    if len(processed) == len(plain) + 1 and processed[1:] == plain:
-        return processed[0]
-    if processed != plain:
+def _add(backend: tokenizers.Tokenizer, named: SpecialTokens) -> None:
+    """Give `backend` the tokens that stand outside its file, in the order of their ids."""
+    there = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for i, token in sorted(named.added.items()):
+        if token.content not in there:
+            backend.add_tokens([token])
+        if (got := backend.token_to_id(token.content)) != i:
+            raise InputError(
+                f"its added token {token.content!r} should have the id {i}, by the vocabulary it has {got}: the files "
+                "are not of one tokenizer"
+            )
+
+
+def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int | None, str]:
+    """(BOS, EOS or None, what was taken instead of what the files say)."""
+    encoding = backend.encode("a", add_special_tokens=True)
+    plain = next((i for i, added in enumerate(encoding.special_tokens_mask) if not added), len(encoding.ids))
+    front, rest = encoding.ids[:plain], encoding.ids[plain:]
+    behind = rest[len(backend.encode("a", add_special_tokens=False).ids) :]
+    if len(front) > 1:
         raise InputError("its post-processor adds more than one BOS in front; remove it from the file")
-    for name in BOS_NAMES:
-        if (bos_id := backend.token_to_id(name)) is not None:
-            return bos_id
-    raise InputError(f"no BOS token in the vocabulary; add one of {' '.join(BOS_NAMES)}")
+    ids = {role: backend.token_to_id(name) if name else None for role, name in (("bos", named.bos), ("eos", named.eos))}
+    eos = behind[-1] if ids["eos"] is None and behind else ids["eos"]
+    notes = []
+    if behind:
+        notes.append(f"its post-processor ends texts with {backend.id_to_token(behind[-1])!r}, which is left out")
+    if front:
+        return front[0], eos, "; ".join(notes)
+    if ids["bos"] is not None:
+        return ids["bos"], eos, "; ".join(notes)
+    bos = next((i for name in BOS_NAMES if (i := backend.token_to_id(name)) is not None), eos)
+    if bos is None:
+        raise InputError(f"no BOS token in the vocabulary; add one of {' '.join(BOS_NAMES)}")
+    if named.source or behind:
+        lacks = f"names {named.bos!r} as BOS, which the vocabulary lacks" if named.bos else "names no BOS"
+        notes.append(f"{named.source or 'its file'} {lacks}: texts begin with {backend.id_to_token(bos)!r}")
+    return bos, eos, "; ".join(notes)
 
 
 def _file_in(folder: Path) -> Path:

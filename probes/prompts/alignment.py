@@ -151,9 +151,7 @@ def check_tokenizer(model: Any, tokenizer: Any = None) -> "streamscope.models.te
 
     own, d_vocab = getattr(model, "tokenizer", None), int(model.cfg.d_vocab)
     if own is not None and not isinstance(own, Tokenizer):
-        if not hasattr(own, "backend_tokenizer"):
-            raise InputError(f"the model's tokenizer is a {type(own).__name__} without offsets; use a fast tokenizer")
-        own = Tokenizer.from_json(own.backend_tokenizer.to_str())
+        own = Tokenizer.of_library(own).padded_to(d_vocab)
     if own is None and tokenizer is None:
         raise InputError("the model has no tokenizer; give the one it was trained with")
     if own is not None and tokenizer is not None and own.sha256 != tokenizer.sha256:

@@ -138,7 +138,7 @@ def test_calls_of_the_library(code: Any, tokenizer: Tokenizer, tmp_path: Path) -
         for cached in (True, False):
             greedy = peer.generate(x, max_new_tokens=9, do_sample=False, use_cache=cached, eos_token_id=None)
             assert (
-                greedy[0].tolist() == model.generate(x.tolist(), max_new_tokens=9, temperature=0, stop_at_bos=False)[0]
+                greedy[0].tolist() == model.generate(x.tolist(), max_new_tokens=9, temperature=0, stop_at_eos=False)[0]
             )
     mask[2, 4] = 0
     with pytest.raises(ValueError, match="gaps"):

@@ -5,12 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
+import streamscope.models
+from streamscope.features.extract.measure import pieces_of
 from streamscope.models import load
 from streamscope.models.errors import InputError
+from streamscope.models.export.write import export
 from streamscope.models.huggingface.convert import read_config
+from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.probes.contract import Text
+from streamscope.probes.logit_lens import LogitLens
 from tests.models.test_huggingface import theirs
 
 transformers = pytest.importorskip("transformers")
@@ -124,6 +131,196 @@ def test_biases_that_the_class_has_not_are_not_looked_for(kind: str, tmp_path: P
     save_file(tensors | {"model.layers.0.mlp.up_proj.bias": torch.ones(80)}, folder / "model.safetensors")
     with pytest.raises(InputError, match=r"model.layers.0.mlp.up_proj.bias that no part takes"):
         load(f"hf:{folder}")
+
+
+# ---- tokens that begin and end a text ------------------------------------------------------------
+
+ZOO = Path(streamscope.models.__file__).parent / "zoo" / "gpt2" / "tokenizer.json"
+TEXT = "Lily had   a red ball. </s> She gave it"
+
+
+def worded(kind: str, folder: Path, form: str, extra: dict[str, int], **config: Any) -> Path:
+    """A folder with the bundled tokenizer, as a file or as a pair, with tokens besides and a tokenizer_config.json."""
+    saved(kind, folder)
+    told = json.loads(ZOO.read_text())
+    if form == "pair":
+        merges = [one if isinstance(one, str) else " ".join(one) for one in told["model"]["merges"]]
+        (folder / "vocab.json").write_text(json.dumps(told["model"]["vocab"]))
+        (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+        (folder / "added_tokens.json").write_text(json.dumps(extra))
+        config |= {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True, "unk_token": "<|endoftext|>"}
+    else:
+        backend = tokenizers.Tokenizer.from_str(json.dumps(told))
+        backend.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
+        backend.add_special_tokens(list(extra))
+        backend.save(str(folder / "tokenizer.json"))
+        config |= {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(params=["file", "pair"])
+def form(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.mark.parametrize("name", ["</s>", "<|im_start|>", "<s>"])
+def test_bos_is_the_token_that_the_folder_names(name: str, form: str, tmp_path: Path) -> None:
+    """OPT, SmolLM2-instruct and Phi-3: <|endoftext|> is in the vocabulary too, and is not theirs."""
+    extra = {name: 2048, "<pad>": 2049}
+    folder = worded(
+        "gpt2", tmp_path / "model", form, extra, bos_token=name, eos_token="<|endoftext|>", pad_token="<pad>"
+    )
+    want = transformers.AutoTokenizer.from_pretrained(folder)
+    assert want.bos_token_id == 2048
+    ours = Tokenizer.load(folder)
+    assert ours.encode("Lily had a red ball.") == [
+        2048,
+        *want("Lily had a red ball.", add_special_tokens=False).input_ids,
+    ]
+    assert (ours.bos_id, ours.eos_id, ours.d_vocab, ours.note) == (2048, 0, 2050, "")
+    ours.save(tmp_path / "kept.json")
+    assert Tokenizer.load(tmp_path / "kept.json").sha256 == ours.sha256, "the policy is in the file"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": name, "lstrip": False}}))
+    assert Tokenizer.load(folder).bos_id == 2048
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": name}))
+    assert Tokenizer.load(folder).bos_id == 2048
+
+
+def test_tokens_beside_a_pair_are_read(tmp_path: Path) -> None:
+    """added_tokens.json, and added_tokens_decoder of tokenizer_config.json: special ones are not read from text."""
+    extra = {"</s>": 2048, "   ": 2049, "<pad>": 2050}
+    folder = worded("gpt2", tmp_path / "model", "pair", extra, bos_token="</s>", eos_token="</s>", pad_token="<pad>")
+    want = transformers.AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
+    ours = Tokenizer.load(folder)
+    assert ours.encode(TEXT) == want(TEXT).input_ids
+    assert 2049 in ours.encode(TEXT) and ours.encode(TEXT).count(2048) == 1
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    rows = {str(i): {"content": name, "special": name != "   "} for name, i in extra.items()}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"added_tokens_decoder": rows}))
+    (folder / "added_tokens.json").unlink()
+    assert Tokenizer.load(folder).encode(TEXT) == ours.encode(TEXT)
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config | {"add_prefix_space": True, "bos_token": "<|endoftext|>"})
+    )
+    want = transformers.AutoTokenizer.from_pretrained(folder)
+    assert Tokenizer.load(folder).encode("Lily had a red ball.") == want("Lily had a red ball.").input_ids
+    for rows, line in (({"2050": {"content": "</s>"}}, "should have the id 2050, by the vocabulary it has 2048"),
+                       ({"x": {"content": "</s>"}}, "added tokens are damaged"), ([1], "added tokens are damaged"),
+                       ({"2048": "</s>"}, "added tokens are damaged")):  # fmt: skip
+        (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": rows}))
+        with pytest.raises(InputError, match=line) as caught:
+            Tokenizer.load(folder)
+        assert "\n" not in str(caught.value)
+
+
+def test_what_is_taken_where_the_folder_names_no_bos_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = worded("gpt2", tmp_path / "model", "file", {}, bos_token=None, eos_token="<|endoftext|>")
+    saved("gpt2", folder, vocab_size=2048)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["transformer.wte.weight"] = torch.randn(2048, 48)
+    save_file(tensors, folder / "model.safetensors")
+    load(f"hf:{folder}")
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith(str(folder))]
+    assert line.endswith("tokenizer_config.json names no BOS: texts begin with '<|endoftext|>'")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
+    assert "names '<s>' as BOS, which the vocabulary lacks: texts begin with" in Tokenizer.load(folder).note
+
+
+END, EARLY, NEVER = "end", "early", "never"
+ENDS: list[tuple[str, dict[str, Any] | None, dict[str, Any]]] = [
+    ("llama", None, {"eos_token_id": END}), ("llama", None, {"eos_token_id": [NEVER, END]}),
+    ("llama", {"eos_token_id": END}, {"eos_token_id": EARLY}), ("qwen2", {"eos_token_id": [NEVER, END]}, {}),
+    ("gpt2", {"eos_token_id": END, "bos_token_id": EARLY}, {"bos_token_id": EARLY}),
+    ("pythia", {"eos_token_id": NEVER}, {"eos_token_id": END}),
+    ("qwen3", {"eos_token_id": END}, {"eos_token_id": None}),
+]  # fmt: skip
+"""(kind, generation_config.json, changes of config.json)."""
+
+
+@pytest.mark.parametrize(("kind", "generation", "config"), ENDS)
+def test_generated_texts_end_where_the_librarys_do(
+    kind: str, generation: dict[str, Any] | None, config: dict[str, Any], tmp_path: Path
+) -> None:
+    """At every EOS of generation_config.json, else of config.json; the library keeps it, we do not."""
+    free = load(f"hf:{saved(kind, tmp_path / 'free')}")
+    for start in range(260):
+        told = free.generate([[start, 3]], max_new_tokens=16, temperature=0, stop_at_eos=False)[0][2:]
+        if len(new := list(dict.fromkeys(told))) > 3:
+            break
+    ids = {END: new[3], EARLY: new[1], NEVER: next(i for i in range(260) if i not in told)}
+
+    def filled(fields: dict[str, Any]) -> dict[str, Any]:
+        return {k: [ids[x] for x in v] if isinstance(v, list) else v and ids[v] for k, v in fields.items()}
+
+    folder = saved(kind, tmp_path / "model", **filled(config))
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(filled(generation)))
+    ours, peer = load(f"hf:{folder}"), transformers.AutoModelForCausalLM.from_pretrained(folder)
+    want = peer.generate(torch.tensor([[start, 3]]), max_new_tokens=16, do_sample=False)[0].tolist()[2:]
+    ended = (generation or config)["eos_token_id"] != NEVER
+    assert want == (told[: told.index(new[3]) + 1] if ended else told), "the library"
+    got = ours.generate([[start, 3]], max_new_tokens=16, temperature=0)[0][2:]
+    assert got == (want[:-1] if ended else want)
+    ours.save(tmp_path / "kept")
+    assert load(tmp_path / "kept").eos_ids == ours.eos_ids
+
+
+@pytest.mark.parametrize("said", ["7", [7, "x"], 7.5, {"a": 1}])
+def test_an_eos_that_is_no_token_id_is_refused(said: Any, tmp_path: Path) -> None:
+    folder = saved("llama", tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": said}))
+    with pytest.raises(InputError, match=r"generation_config.json: eos_token_id must be a token id or a list of them"):
+        load(f"hf:{folder}")
+
+
+def test_what_ends_a_text_goes_into_exports(tmp_path: Path) -> None:
+    folder = worded("llama", tmp_path / "model", "file", {"</s>": 2048}, bos_token="<|endoftext|>", eos_token="</s>")
+    tensors = load_file(folder / "model.safetensors")
+    table = {f"{n}.weight": torch.randn(2060, 48) for n in ("model.embed_tokens", "lm_head")}
+    save_file(tensors | table, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 2060}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2048, 2055]}))
+    for native in (True, False):
+        out = tmp_path / f"out-{native}"
+        export(f"hf:{folder}", out, native=native)
+        for name in ("config.json", "generation_config.json"):
+            assert json.loads((out / name).read_text())["eos_token_id"] == [2048, 2055]
+        assert json.loads((out / "tokenizer_config.json").read_text())["eos_token"] == "</s>"
+        assert "generated, `</s>` ends a text" in (out / "README.md").read_text()
+        assert load(f"hf:{out}").eos_ids == (2048, 2055)
+
+
+# ---- ids beyond the tokenizer --------------------------------------------------------------------
+
+
+def test_a_vocabulary_that_is_padded_beyond_the_tokenizer(tmp_path: Path) -> None:
+    """Ids without a token are unused ones: in texts nothing, in tables named by their numbers."""
+    tokenizer = Tokenizer.train([TEXT, "Tom had a red ball."] * 9, 280)
+    torch.manual_seed(0)
+    peer = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=400, n_embd=48, n_layer=2, n_head=4, n_positions=64, tie_word_embeddings=False
+        )
+    )
+    with torch.no_grad():
+        peer.lm_head.weight[297] = 50 * peer.transformer.ln_f.bias.new_ones(48)
+        peer.transformer.ln_f.bias.fill_(1.0)  # the unused id 297 has the largest logit everywhere
+    peer.save_pretrained(tmp_path / "model")
+    tokenizer.save(tmp_path / "model" / "tokenizer.json")
+    model = load(f"hf:{tmp_path / 'model'}")
+    ids = model.generate(["Lily"], max_new_tokens=3, temperature=0)
+    assert ids[0][-3:] == [297] * 3
+    assert model.to_string(ids) == ["Lily"] and model.to_string([297]) == ""
+    assert model.to_str_tokens([297]) == ["<unused 297>"] and model.to_single_str_token(399) == "<unused 399>"
+    with pytest.raises(InputError, match="token id 400 is outside"):
+        model.to_string([400])
+    found = LogitLens(k=3).measure(model, Text(text=("Lily had a red ball.",)))
+    assert any((table.frame == "<unused 297>").any(axis=None) for table in found.tables.values())
+    assert len(pieces_of(model)) == 400
 
 
 # ---- sizes ---------------------------------------------------------------------------------------

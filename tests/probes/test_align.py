@@ -208,8 +208,14 @@ def test_check_tokenizer_takes_the_models_own(stories_bpe: Tokenizer) -> None:
 
 
 def test_check_tokenizer_wraps_a_hugging_face_tokenizer(stories_bpe: Tokenizer) -> None:
-    theirs = SimpleNamespace(backend_tokenizer=tokenizers.Tokenizer.from_str(stories_bpe.to_json()))
+    backend = tokenizers.Tokenizer.from_str(stories_bpe.to_json())
+    theirs = SimpleNamespace(backend_tokenizer=backend, bos_token="<|endoftext|>", eos_token=None)
     assert check_tokenizer(model(theirs, 2048)).encode(TEXT) == stories_bpe.encode(TEXT)
+    assert check_tokenizer(model(theirs, 2112)).pieces([2111]) == ["<unused 2111>"]
+    backend.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
+    backend.add_special_tokens(["</s>"])
+    theirs.bos_token = "</s>"
+    assert check_tokenizer(model(theirs, 2112)).encode(TEXT) == [2048, *stories_bpe.encode(TEXT)[1:]]
     with pytest.raises(InputError, match="without offsets; use a fast tokenizer"):
         check_tokenizer(model(object(), 2048))
 

@@ -215,10 +215,41 @@ def test_a_file_without_a_usable_bos_is_refused():
     with pytest.raises(InputError, match=r"no BOS token in the vocabulary; add one of <\|endoftext\|>"):
         Tokenizer.from_json(foreign(["a", "b"]))
     template = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
+        single="[gMASK] [sop] $A", special_tokens=[("[gMASK]", 0), ("[sop]", 1)]
     )
     with pytest.raises(InputError, match="more than one BOS in front"):
-        Tokenizer.from_json(foreign(["[CLS]", "[SEP]", "a"], post_processor=template))
+        Tokenizer.from_json(foreign(["[gMASK]", "[sop]", "a"], post_processor=template))
+
+
+@pytest.mark.parametrize(
+    ("single", "words", "bos"),
+    [
+        ("$A <eos>", ["<s>", "<eos>", "a"], "<s>"),
+        ("$A <eos>", ["b", "<eos>", "a"], "<eos>"),
+        ("[GO] $A <eos>", ["<s>", "<eos>", "a", "[GO]"], "[GO]"),
+    ],
+)
+def test_what_a_post_processor_appends_is_left_out(single, words, bos):
+    """A text is read as it goes on; the appended token is known as EOS, and begins texts where nothing else does."""
+    specials = [(name, words.index(name)) for name in ("<eos>", "[GO]") if name in single]
+    template = tokenizers.processors.TemplateProcessing(single=single, special_tokens=specials)
+    tokenizer = Tokenizer.from_json(foreign(words, post_processor=template))
+    assert tokenizer.encode("a a") == [words.index(bos), words.index("a"), words.index("a")]
+    assert (tokenizer.bos_id, tokenizer.eos_id) == (words.index(bos), words.index("<eos>"))
+    assert "ends texts with '<eos>', which is left out" in tokenizer.note
+    again = Tokenizer.from_json(tokenizer.to_json())
+    assert again.sha256 == tokenizer.sha256 and not again.note
+
+
+def test_a_tokenizer_of_a_padded_model_knows_its_unused_ids(tokenizer):
+    padded = tokenizer.padded_to(400)
+    assert padded.pieces([399, 300]) == ["<unused 399>", *tokenizer.pieces([300])]
+    assert padded.decode([*tokenizer.encode("The cat"), 350, 399]) == "The cat"
+    assert padded.d_vocab == tokenizer.d_vocab and padded.sha256 == tokenizer.sha256
+    assert tokenizer.padded_to(400).padded_to(308).pieces([0]) == ["<|endoftext|>"]
+    for one, i, last in ((padded, 400, 399), (tokenizer, 350, 307), (padded.padded_to(308), 350, 307)):
+        with pytest.raises(InputError, match=f"token id {i} is outside this tokenizer's 0 to {last}"):
+            one.pieces([i])
 
 
 def test_gaps_in_the_ids_count_as_vocabulary():
