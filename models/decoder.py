@@ -42,14 +42,18 @@ class Embedding(nn.Module):
         return F.embedding(tokens, self.weight)
 
 
+def machine_memory() -> int:
+    """The memory of this machine, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def check_memory(config: c.ModelConfig) -> None:
     """Raise `InputError` for a model whose tables and dense projections alone are larger than this machine's memory."""
     d = config.d_model
     dense = sum(d_in * d_out for _, spec, d_in, d_out in config.projections() if isinstance(spec, c.Dense))
     tables = config.d_vocab + (config.n_ctx if config.positions.table else 0)
     size = torch.get_default_dtype().itemsize * (d * tables + config.n_layers * dense)
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > have:
+    if size > (have := machine_memory()):
         raise InputError(
             f"a model of width {d:,}, vocabulary {config.d_vocab:,} and {config.n_layers:,} layers takes more than "
             f"{size / 2**30:,.0f} GiB, this machine has {have / 2**30:,.0f}; choose smaller sizes"

@@ -12,6 +12,7 @@ missing, of another type, too deep, no UTF-8 or no regular file (a pipe would be
 import os
 import secrets
 import stat
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -231,9 +232,10 @@ def _dicts(kind: Any) -> Iterator[Any]:
 
 
 def parse(text: str | bytes, kind: Any, where: object, remedy: str = "restore it, or make it again") -> Any:
-    """JSON as a kind; `InputError` naming `where`, the field and the remedy for anything else."""
+    """JSON as a kind, with a byte order mark or without; `InputError` naming `where`, field and remedy otherwise."""
     from pydantic import ValidationError
 
+    text = text.removeprefix("\ufeff") if isinstance(text, str) else text.removeprefix(BOM_UTF8)
     try:
         found = _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
@@ -282,7 +284,7 @@ def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:
     import json
     import tomllib
 
-    text = read_bytes(path, f"{path} is missing; {remedy}").decode("utf-8", errors="replace")
+    text = read_bytes(path, f"{path} is missing; {remedy}").decode("utf-8-sig", errors="replace")
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -8,13 +8,14 @@ streams, mixings, latents, weights) says so in one line.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.model_bridge import TransformerBridge
@@ -22,9 +23,10 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
+from streamscope.models.decoder import machine_memory
 from streamscope.models.errors import InputError, Undefined
 from streamscope.models.hooks import CleanCopies
-from streamscope.models.huggingface.convert import read_tokenizer, source_folder, source_name
+from streamscope.models.huggingface.convert import read_tokenizer, source_folder, source_name, weight_files
 from streamscope.models.lens import NormedCache
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
@@ -156,24 +158,62 @@ def _no_bar() -> Iterator[None]:
 def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Bridged:
     """The causal language model of a Hugging Face folder, or of the hub's cache, whatever its family, in a bridge.
 
-    Titles call it hf:NAME. Raises `InputError` for a folder that is none, and for what transformers or TransformerLens
-    do not read.
+    Titles call it hf:NAME. Raises `InputError` for a folder that is none, for a config.json whose sizes its weights
+    have not, for weights that lack a tensor, and for what transformers or TransformerLens do not read.
     """
     folder = source_folder(name)
     try:
         with warnings.catch_warnings(), _no_bar():
             warnings.simplefilter("ignore")
             config = AutoConfig.from_pretrained(folder, local_files_only=True)
-            module = AutoModelForCausalLM.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, dtype=dtype, attn_implementation="eager"
-            )
+            _check_sizes(folder, weight_files(folder), config)
+            module, report = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, local_files_only=True, use_safetensors=True, dtype=dtype,
+                attn_implementation="eager", output_loading_info=True,
+            )  # fmt: skip
+            if lacking := sorted(report["missing_keys"]):  # the library draws them at random
+                raise InputError(f"{folder} lacks {lacking[0]}{f' and {len(lacking) - 1} more' * (len(lacking) > 1)}")
             module = module.eval().to(device)
             booted = build_bridge_from_module(module, type(module).__name__, hf_config=config)
-    except (ValueError, OSError, KeyError, NotImplementedError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # whatever a family's own code raises for a config.json that it does not expect
         raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
     made = _bridged(booted.eval(), str(config.model_type), read_tokenizer(folder, booted.cfg.d_vocab))
     made.__dict__["label"] = f"hf:{source_name(folder)}"
     return made
+
+
+def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
+    """Raise `InputError` where the weights cannot be those of config.json, or no machine like this one holds the model.
+
+    A layer has a tensor at least and a parameter half a byte; what is missing in config.json has the size of the
+    family's largest models.
+    """
+    tensors = 0
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors += len(file.keys())
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} is no sound safetensors file ({error})") from None
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if isinstance(layers, int) and layers > tensors:
+        raise InputError(f"{folder / 'config.json'} asks for {layers:,} layers, the weights are {tensors:,} tensors")
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config)
+    n, held = sum(x.numel() for x in empty.parameters()), sum(path.stat().st_size for path in files)
+    if n > 2 * held:
+        raise InputError(
+            f"{folder / 'config.json'} asks for {n:,} parameters, which the {held:,} bytes of its weights cannot hold: "
+            "a size in it is missing or wrong"
+        )
+    size, have = sum(x.numel() * x.element_size() for x in empty.buffers()), machine_memory()
+    if size > have:
+        raise InputError(
+            f"{folder / 'config.json'} asks for tables of {size / 2**30:,.0f} GiB, this machine has "
+            f"{have / 2**30:,.0f}: choose a shorter context"
+        )
 
 
 def adopt(booted: TransformerBridge) -> Bridged:

@@ -71,14 +71,14 @@ def source_name(folder: Path) -> str:
 def foreign(name: str) -> Path | None:
     """The folder of `hf:NAME` where its family is not made of our parts, so that only a bridge reads it; else None."""
     path = source_folder(name) / "config.json"
-    if not path.is_file() or read_json(path, dict[str, Any]).get("model_type") in FAMILIES:
+    if not path.is_file() or read_json(path, dict[str, Any], REMEDY).get("model_type") in FAMILIES:
         return None
     return path.parent
 
 
 def files_read(folder: Path) -> list[Path]:
     """The files that make a model: configuration, tokenizer, weights, of a run or of a Hugging Face folder."""
-    return [path for name in READ if (path := folder / name).is_file()] + _files(folder)
+    return [path for name in READ if (path := folder / name).is_file()] + weight_files(folder)
 
 
 def content_digest(folder: Path) -> str:
@@ -92,7 +92,7 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     path = folder / "config.json"
     if not path.is_file():
         raise InputError(f"{folder} has no config.json: is it the folder of a Hugging Face model?")
-    theirs = read_json(path, dict[str, Any])
+    theirs = read_json(path, dict[str, Any], REMEDY)
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
         raise InputError(
@@ -110,15 +110,21 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
         raise InputError(f"{path} has a value of the wrong kind ({error})") from None
 
 
-def _files(folder: Path) -> list[Path]:
-    """The safetensors files of a model. Raises `InputError` where there are none."""
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model: one, else those of its index, as the library has it.
+
+    Raises `InputError` where there are none, and for an index that names a file outside the folder.
+    """
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
     if (folder / INDEX).is_file():
-        files = [folder / name for name in sorted(set(read_json(folder / INDEX, Index)["weight_map"].values()))]
+        names = sorted(set(read_json(folder / INDEX, Index, REMEDY)["weight_map"].values()))
+        if outside := [name for name in names if not Path(name).name or {"..", "/"} & set(Path(name).parts)]:
+            raise InputError(f"{folder / INDEX} names {outside[0]!r}, which is no file in its folder; {REMEDY}")
+        files = [folder / name for name in names]
         if missing := [path for path in files if not path.is_file()]:
             raise InputError(f"{missing[0]} is missing, which {INDEX} names: complete the folder")
         return files
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
     pickled = next(iter(sorted(folder.glob("*.bin"))), None)
     hint = f"; {pickled.name} is pickled, which is not read: save the model as safetensors" if pickled else ""
     raise InputError(f"{folder} has no model.safetensors{hint}")
@@ -132,7 +138,7 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
     """
     with ExitStack() as stack:
         where: dict[str, Any] = {}
-        for path in _files(folder):
+        for path in weight_files(folder):
             try:
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except (SafetensorError, OSError) as error:

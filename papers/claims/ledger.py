@@ -89,7 +89,7 @@ def read(folder: Path) -> list[Claim]:
 
 
 def _of_file(path: Path, paper: str) -> list[Claim]:
-    text = read_bytes(path).decode("utf-8", errors="replace")
+    text = read_bytes(path).decode("utf-8-sig", errors="replace")
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[Claim] = []
     try:

@@ -126,6 +126,7 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
     saved.pop("n_head")
     refused("lacks 'n_head'")
     (folder / "config.json").write_text(json.dumps(saved | {"n_head": 4}))
+    (folder / "model.safetensors").rename(folder / "kept.safetensors")
     (folder / "model.safetensors.index.json").write_text('{"weight_map": [1]}')
     with pytest.raises(InputError, match="weight_map"):
         load(f"hf:{folder}")
@@ -133,6 +134,7 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
     with pytest.raises(InputError, match="gone.safetensors"):
         load(f"hf:{folder}")
     (folder / "model.safetensors.index.json").unlink()
+    (folder / "kept.safetensors").unlink()
     (folder / "model.safetensors").write_bytes(b"no")
     with pytest.raises(InputError, match="no sound safetensors file"):
         load(f"hf:{folder}")

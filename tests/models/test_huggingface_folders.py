@@ -1,6 +1,7 @@
 """What folders of the library say besides sizes: heads, rotary shares, tokens that begin and end a text, files."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import streamscope.models
 from streamscope.features.extract.measure import pieces_of
 from streamscope.models import load
+from streamscope.models.checkpoint import opened
 from streamscope.models.errors import InputError
 from streamscope.models.export.write import export
 from streamscope.models.huggingface.convert import read_config
@@ -348,3 +350,111 @@ def test_sizes_that_the_weights_have_not_are_refused_before_anything_is_built(
     with pytest.raises(InputError, match=line):
         load(f"hf:{folder}")
     assert not list((tmp_path / "cache").rglob("config.json")), "nothing of it stays in the cache"
+
+
+def gptj(folder: Path, **changes: Any) -> Path:
+    """A model of a family that only a bridge reads, its config.json changed; a field set to `...` is taken out."""
+    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 48, "rotary_dim": 8, "vocab_size": 260, "n_positions": 40}
+    transformers.GPTJForCausalLM(transformers.GPTJConfig(**sizes)).save_pretrained(folder)
+    told = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({name: x for name, x in told.items() if x is not ...}))
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"n_layer": ...}, "asks for 28 layers, the weights are 25 tensors"),
+        ({"n_layer": 10**12}, "asks for 1,000,000,000,000 layers, the weights are 25 tensors"),
+        ({"n_embd": ..., "n_head": ..., "rotary_dim": ...}, "its weights cannot hold: a size in it is missing"),
+        ({"vocab_size": 10**9}, "bytes of its weights cannot hold"),
+        ({"n_inner": 10**8}, "bytes of its weights cannot hold"),
+        ({"vocab_size": 270}, "cannot be read"),
+        ({"n_layer": 3}, r"lacks transformer.h.2.\S+ and \d+ more"),
+        ({"vocab_size": "wide"}, "cannot be read: .*vocab_size"),
+    ],
+)  # fmt: skip
+def test_sizes_of_a_family_in_a_bridge_are_held_against_its_weights(
+    changes: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    """What the weights lack is not drawn at random, and what a config.json lacks is not built at the largest size."""
+    start = time.perf_counter()
+    with pytest.raises(InputError, match=line) as caught:
+        opened(f"hf:{gptj(tmp_path / 'model', **changes)}")
+    assert "\n" not in str(caught.value) and time.perf_counter() - start < 30
+
+
+def test_tables_that_no_machine_holds_are_refused(tmp_path: Path) -> None:
+    """GPT-Neo has a causal mask [n_ctx, n_ctx] in every layer, which no weight shows."""
+    sizes = {"num_layers": 2, "num_heads": 4, "hidden_size": 48, "attention_types": [[["global", "local"], 1]]}
+    config = transformers.GPTNeoConfig(**sizes, vocab_size=260, max_position_embeddings=40)
+    transformers.GPTNeoForCausalLM(config).save_pretrained(tmp_path)
+    told = json.loads((tmp_path / "config.json").read_text()) | {"max_position_embeddings": 10**6}
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors | {"transformer.wpe.weight": torch.zeros(10**6, 48)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    with pytest.raises(InputError, match="asks for tables of 1,863 GiB, this machine has"):
+        opened(f"hf:{tmp_path}")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_family_without_sizes_is_refused_at_once(tmp_path: Path) -> None:
+    """A Gemma of the default sizes has 8.5 billion parameters."""
+    told = {"architectures": ["GemmaForCausalLM"], "model_type": "gemma"}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    save_file({f"model.layers.{i}.x": torch.zeros(4) for i in range(40)}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="asks for 8,537,680,896 parameters, which the .* bytes of its weights cannot"):
+        opened(f"hf:{tmp_path}")
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.safetensors", "/outside.safetensors", "shards/../../outside.safetensors", ""]
+)
+@pytest.mark.parametrize("kind", ["llama", "gptj"])
+def test_an_index_names_no_file_outside_its_folder(kind: str, name: str, tmp_path: Path) -> None:
+    """Also where the library would follow it, in a bridge."""
+    folder = tmp_path / "model"
+    saved(kind, folder) if kind == "llama" else gptj(folder)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    name = str(tmp_path / "outside.safetensors") if name.startswith("/") else name
+    index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"index.json names '.*', which is no file in its folder") as caught:
+        opened(f"hf:{folder}")
+    assert "\n" not in str(caught.value)
+
+
+def test_one_file_of_weights_comes_before_an_index(tmp_path: Path) -> None:
+    folder = saved("llama", tmp_path / "model")
+    other = {name: x + 1 for name, x in load_file(folder / "model.safetensors").items()}
+    save_file(other, folder / "model-00001-of-00001.safetensors", {"format": "pt"})
+    index = {"metadata": {}, "weight_map": dict.fromkeys(other, "model-00001-of-00001.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert off(folder) < 1e-5
+
+
+def test_a_byte_order_mark_changes_nothing(tmp_path: Path) -> None:
+    folder = worded("gpt2", tmp_path / "model", "file", {}, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    tensors = load_file(folder / "model.safetensors") | {"transformer.wte.weight": torch.randn(2048, 48)}
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text()) | {"vocab_size": 2048}
+    (folder / "config.json").write_text(json.dumps(config))
+    tokens = torch.arange(12)[None]
+    with torch.no_grad():
+        want = load(f"hf:{folder}")(tokens)
+        for path in folder.glob("*.json"):
+            path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+        model = load(f"hf:{folder}")
+        assert torch.equal(model(tokens), want) and model.tokenizer is not None
+        model.save(tmp_path / "run")
+        for path in (tmp_path / "run").glob("*.json"):
+            path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+        assert torch.equal(load(tmp_path / "run")(tokens), want)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(InputError, match="config.json is damaged .* restore it from where the model came from"):
+        load(f"hf:{folder}")
