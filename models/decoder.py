@@ -17,6 +17,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.hooks import tap
 from streamscope.models.layers import hdpl, hyper  # noqa: F401  (they register what they compute)
 from streamscope.models.layers.initialisation import fill
+from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable
 from streamscope.models.layers.registry import module_for
@@ -75,7 +76,7 @@ class Decoder(nn.Module):
         self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
         if self.pos_embed is not None:
             self.hook_pos_embed = HookPoint()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.residual: Topology = module_for(config.residual)(config)
         self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
         norm, d, heads = config.readout.norm, config.d_model, config.n_heads

@@ -28,6 +28,8 @@ class HookPoint(nn.Identity):
     "streamscope.models.layers.noise": '''"""Random numbers inside a forward pass."""
 
 from torch import randn_like as noise  # noqa: F401
+from torch.nn import Dropout  # noqa: F401
+from torch.nn.functional import dropout  # noqa: F401
 ''',
 }
 """Modules that are not taken as they are."""

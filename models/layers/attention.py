@@ -12,6 +12,7 @@ from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand, tap
+from streamscope.models.layers.noise import dropout
 from streamscope.models.layers.projections import DenseProjection, Projected, Projection, linear, residual_scale
 from streamscope.models.layers.registry import module_for
 
@@ -162,15 +163,16 @@ class Attention(Projected):
         """A V per head; scores and weights are written out only for who listens to them."""
         q, k, v = (t.transpose(1, 2) for t in (q, self._shared(k), self._shared(v)))  # [B, H, T, K]
         bias = self._bias(q.shape[0], q.shape[2])
-        dropout = self.dropout if self.training else 0.0
-        if self.hook_attn_scores.listening or self.hook_pattern.listening:
-            z = self._explicit(q, k, v, bias, dropout)
+        rate = self.dropout if self.training else 0.0
+        drops = rate > 0 and q.device.type == "cpu"  # torch has no fused kernel that drops weights there
+        if drops or self.hook_attn_scores.listening or self.hook_pattern.listening:
+            z = self._explicit(q, k, v, bias, rate)
         elif bias is None:
-            z = causal_attention(q, k, v, dropout)
+            z = causal_attention(q, k, v, rate)
         else:
             mask = bias.masked_fill(_future(q.shape[2], q.device), -torch.inf).to(q.dtype)
             mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
-            z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+            z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
         return (z if self.training else _not_hidden(z, q, k)).transpose(1, 2)
 
     def _bias(self, batch: int, n: int) -> Float[Tensor, "*B H T T"] | None:
@@ -190,13 +192,13 @@ class Attention(Projected):
             mask = bias[:, at].transpose(0, 1).masked_fill(~mask, -torch.inf).to(q.dtype)
         return _not_hidden(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, own).transpose(1, 2)
 
-    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rate: float) -> Tensor:
         scores = q @ k.mT / math.sqrt(self.d_head)
         if bias is not None:
             scores = scores + bias
         scores = self.hook_attn_scores(scores.masked_fill(_future(q.shape[2], q.device), -torch.inf))
         pattern = self.hook_pattern(scores.softmax(-1))
-        return F.dropout(pattern, dropout).to(v.dtype) @ v
+        return (dropout(pattern, rate) if rate else pattern).to(v.dtype) @ v
 
     # TransformerLens' names for the weights, as matrices per head
 

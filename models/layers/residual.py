@@ -23,6 +23,7 @@ from streamscope.models.hooks import ObservePoint, observe, resid_point, tap
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
 from streamscope.models.layers.mlp import Mlp
+from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.registry import implements, module_for
 
 AttentionBranch = Callable[[Tensor, Tensor], Tensor]
@@ -83,7 +84,7 @@ class Block(nn.Module):
         for place, width in config.canon_widths().items():
             assert config.canon is not None
             self.add_module(f"canon_{place}", CanonLayer(config.canon, width))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, state: State) -> State:
         """One layer of DST Algorithm 1."""

@@ -151,6 +151,21 @@ def _sampled_step(backend: str) -> None:
     assert all(p.penalty is None for p in model._hdpl)
 
 
+def check_compiled_blocks_drop_what_plain_ones_drop_slowly() -> None:
+    """The compiler writes no generator of its own: masks are those of the plain model, step after step."""
+    import torch
+
+    torch.compiler.reset()
+    model, tokens = _make("pls", n_layers=1)
+    model.train()
+    losses = []
+    for blocks in (None, _compiled(model, "inductor")):
+        torch.manual_seed(5)
+        losses.append(torch.stack([model.loss(tokens, tokens.roll(-1, 1), blocks=blocks)[0] for _ in range(3)]))
+    assert len(set(losses[0].tolist())) == 3, "nothing was dropped"
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=0.0)
+
+
 def check_a_whole_step_compiles_as_one_graph_slowly() -> None:
     """Model, readouts of all layers, loss: no graph break, and the plain step's loss and gradients."""
     _whole_step("eager", "pls")
@@ -401,6 +416,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
     # and makes an object of every autograd function that it traces
     warnings.filterwarnings("ignore", message=".*should not be instantiated. Methods on autograd functions")
+    # inductor imports modules that torch itself calls deprecated
+    warnings.filterwarnings("ignore", message=".*script_method.* is deprecated", category=DeprecationWarning)
     outcomes = {}
     for name in sys.argv[1:]:
         try:
