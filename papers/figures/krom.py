@@ -7,12 +7,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamscope.papers.figures.hdpl import losses
-from streamscope.papers.figures.look import Look, panels, single
+from streamscope.papers.figures.look import MARKERS, Look, panels, single
 from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.printed import printed
 from streamscope.papers.krom.printed import STREAM_COSINE, SWAP
 
-HOME, BUNDLED = "krom_eighth", "bundled"
+HOME = "krom_eighth"
 Tables = Mapping[str, pd.DataFrame]
 DRAWN = (-8.0, -2.0)
 """The initial biases whose factors the post draws."""
@@ -36,71 +36,78 @@ def plain(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def recipe(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the arms that differ in the initial bias alone: AdamW with decay, stored in fp32.
+    """The rows of the arms that differ in the initial bias and in storage alone: AdamW with decay.
 
-    Of KromCanon, which the post sweeps, and of KromHC where it has the one bias alone.
+    Of KromCanon, which the post sweeps, and of KromHC where it has the one bias alone. The post stores everything in
+    bf16, in which nothing moves from −8; stored in fp32 it does.
     """
-    same = table[(table["optimizer"] == "adamw") & (table["storage"] == "fp32") & (table["decay"] > 0)]
+    same = table[(table["optimizer"] == "adamw") & (table["decay"] > 0)]
     swept = [name for name in ("kromcanon", "kromhc") if same.loc[same["preset"] == name, "b_res"].nunique() > 1]
-    return same[same["preset"].isin(swept[:1])]
+    return same[same["preset"].isin(swept[:1])].sort_values(["b_res", "storage"], kind="stable")
+
+
+def by_arm(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each arm of `recipe`, by its bias and storage: "bias −8, bf16"."""
+    arms = table.groupby(["b_res", "storage"], sort=False)
+    return {f"bias {bias:g}, {storage}".replace("-", "−"): rows for (bias, storage), rows in arms}
 
 
 def cells(table: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds of every factor that can act, by module and factor, of the two biases that the post draws."""
+    """Means over seeds of every factor that can act, by arm, module and factor, of the two biases that the post
+    draws."""
     table = recipe(table)
     table = table[table["acts"] & table["b_res"].isin(DRAWN)]
-    mean = table.groupby(["b_res", "module", "factor"], sort=False)[["swap", "swap_best"]].mean().reset_index()
-    return mean.sort_values("b_res", kind="stable")
+    each = ["b_res", "storage", "module", "factor"]
+    return table.groupby(each, sort=False)[["swap", "swap_best"]].mean().reset_index()
 
 
 def swap(tables: Tables, look: Look) -> Any:
     """Swap probability of every factor that can act: of the static bias alone, and the largest that a token could get
-    with the dynamic part; mean over seeds, a panel per initial bias."""
-    table = cells(tables["factors"])
-    canvas = panels(look, [f"bias {bias:g}".replace("-", "−") for bias in table["b_res"].unique()], 1, 1.0,
-                    vertical_spacing=0.14, shared_xaxes=True)  # fmt: skip
+    with the dynamic part; mean over seeds, a panel per initial bias and storage, all on one scale."""
+    arms = by_arm(cells(tables["factors"]))
+    canvas = panels(look, list(arms), 1, 1.4, vertical_spacing=0.1, shared_xaxes=True)
     colours = (look.fill(1), look.fill(0)) if look.grey else (look.colour(5), look.colour(0))
-    for row, (_, one) in enumerate(table.groupby("b_res", sort=False), 1):
+    for row, one in enumerate(arms.values(), 1):
         x = [f"{name.removeprefix('blocks.').removesuffix('_hc')} {factor}"
              for name, factor in zip(one["module"], one["factor"], strict=True)]  # fmt: skip
         for i, (column, name) in enumerate((("swap", "static bias alone"), ("swap_best", "largest, with dynamics"))):
             canvas.add_bar(x=x, y=one[column], name=name, showlegend=row == 1, row=row, col=1,
                            marker={"color": colours[i]})  # fmt: skip
-    canvas.update_yaxes(title="p(swap)", rangemode="tozero").update_xaxes(tickangle=90, tickfont={"size": 7}, dtick=1)
+    canvas.update_yaxes(title="p(swap)", rangemode="tozero", matches="y").update_xaxes(
+        tickangle=90, tickfont={"size": 7}, dtick=1
+    )
     return canvas
 
 
 def heat(tables: Tables, look: Look) -> Any:
-    """Swap probability of the static bias, module by factor, mean over seeds, one scale for both initial biases.
+    """Swap probability of the static bias, module by factor, mean over seeds, one scale for every initial bias and
+    storage.
 
     Factors that cannot act are left blank: all streams are the same before the first write.
     """
-    table = cells(tables["factors"])
-    biases = sorted(table["b_res"].unique())
+    arms = by_arm(cells(tables["factors"]))
     modules = list(dict.fromkeys(tables["factors"]["module"]))
-    canvas = panels(look, [f"bias {bias:g}".replace("-", "−") for bias in biases], 2, 0.95, horizontal_spacing=0.08)
-    for col, bias in enumerate(biases, 1):
-        wide = (
-            table[table["b_res"] == bias].pivot_table(index="module", columns="factor", values="swap").reindex(modules)
-        )
+    canvas = panels(look, list(arms), len(arms), 0.95, horizontal_spacing=0.06)
+    for col, one in enumerate(arms.values(), 1):
+        wide = one.pivot_table(index="module", columns="factor", values="swap").reindex(modules)
         text = [[f"{value:.3f}" if value == value else "" for value in row] for row in wide.to_numpy()]
         names = [name.removeprefix("blocks.") for name in wide.index]
         canvas.add_trace(go.Heatmap(z=wide, x=wide.columns, y=names, coloraxis="coloraxis", text=text,
                                     texttemplate="%{text}"), row=1, col=col)  # fmt: skip
     bar = {"title": "p(swap)", "thickness": 8}
     canvas.update_layout(coloraxis={"colorscale": look.scale, "cmin": 0, "colorbar": bar}, margin={"l": 56})
-    canvas.update_yaxes(autorange="reversed").update_yaxes(showticklabels=False, col=2)
+    canvas.update_yaxes(autorange="reversed")
+    for col in range(2, len(arms) + 1):
+        canvas.update_yaxes(showticklabels=False, col=col)
     canvas.update_xaxes(title="factor", dtick=1)
     return canvas
 
 
 def effort(tables: Tables, look: Look) -> Any:
-    """Learned α of the dynamic part against the largest swap probability of the factor; those that can act."""
-    table, canvas = tables["monitor"], single(look, 0.8)
-    table = table[~table["undefined"].str.contains("streams are equal")]
-    bias = tables["monitor-runs"].set_index("run")["bias"]
-    for i, (value, one) in enumerate(table.groupby(table["run"].map(bias))):
-        name = f"bias {value:g}".replace("-", "−")
+    """Learned α of the dynamic part against the largest swap probability of the factor; those that can act, a marker
+    per factor and seed."""
+    table, canvas = recipe(tables["factors"]), single(look, 0.8)
+    for i, (name, one) in enumerate(by_arm(table[table["acts"]]).items()):
         canvas.add_scatter(x=one["alpha_res"], y=one["swap_best"], name=name, **look.points(i, size=5))
     canvas.update_xaxes(title="α of the dynamic part").update_yaxes(title="p(swap), largest", rangemode="tozero")
     return canvas
@@ -110,13 +117,14 @@ def cosines(tables: Tables, look: Look) -> Any:
     """Cosine of a contrast's directions between streams by initial bias, a marker per run, beside the same of shuffled
     labels, which hold no contrast; the post's own in open markers."""
     table, canvas = plain(tables["mixing"]), single(look, 0.95)
-    canon = table["preset"] == "kromcanon"
+    canon, bf16 = table["preset"] == "kromcanon", table["storage"] == "bf16"
+    arms = {"KromHC": table[~canon], "KromCanon": table[canon & ~bf16], "KromCanon in bf16": table[canon & bf16]}
     names = (("stream_cosine", "contrast"), ("shuffled_cosine", "shuffled labels"))
     for i, (column, name) in enumerate(names):
-        for j, (preset, rows) in enumerate((("KromHC", table[~canon]), ("KromCanon", table[canon]))):
+        for j, (preset, rows) in enumerate(arms.items()):
             if rows.empty:
                 continue
-            look_of = {"color": look.colour(i), "symbol": ("circle", "square")[j], "size": 6}
+            look_of = {"color": look.colour(i), "symbol": MARKERS[j], "size": 6}
             canvas.add_scatter(x=rows["b_res"] + 0.5 * i - 0.25, y=rows[column], name=f"{preset}, {name}",
                                mode="markers", marker=look_of)  # fmt: skip
     biases = list(STREAM_COSINE)
@@ -129,11 +137,14 @@ def cosines(tables: Tables, look: Look) -> Any:
 
 def sweep(tables: Tables, look: Look) -> Any:
     """Swap probability by the initial bias, stored in fp32: at the start, where decay alone would take it, and trained;
-    the post prints that of the start."""
-    canvas, table = single(look, 0.75), recipe(tables["arms"])
+    trained in bf16 as well, where that was done. The post prints that of the start."""
+    canvas, every = single(look, 0.75), recipe(tables["arms"])
+    table, bf16 = (every[every["storage"] == storage] for storage in ("fp32", "bf16"))
     shown = (("start", "at the start"), ("swap_without_gradient", "by decay alone"), ("swap", "trained"))
     for i, (column, name) in enumerate(shown):
         canvas.add_scatter(x=table["b_res"] + 0.3 * (i - 1), y=table[column], name=name, **look.points(i, size=6))
+    if len(bf16):
+        canvas.add_scatter(x=bf16["b_res"] + 0.6, y=bf16["swap"], name="trained, bf16", **look.points(3, size=6))
     biases = list(SWAP)
     canvas.add_scatter(x=biases, y=[printed(f"krom-sweep-swap-b{abs(bias):g}") / 100 for bias in biases],
                        name="at the start, the post", **look.points(6, paper=True, size=8))  # fmt: skip
@@ -164,9 +175,8 @@ FIGURES = (
     PaperFigure("bars", "Architecture comparison", bars, (f"{HOME}/comparison",)),
     PaperFigure("gradient", "Gradient of the softmax by initial bias", gradient, ("krom_arithmetic/arithmetic",)),
     PaperFigure("swap", "Swap probability by module, static and with dynamics", swap, (f"{HOME}/factors",)),
-    PaperFigure("heat", "Swap weights by module and factor, two initial biases", heat, (f"{HOME}/factors",)),
-    PaperFigure("scatter", "Learned α against the best swap probability", effort,
-                (f"{BUNDLED}/monitor", f"{BUNDLED}/monitor-runs")),
+    PaperFigure("heat", "Swap weights by module and factor, initial bias and storage", heat, (f"{HOME}/factors",)),
+    PaperFigure("scatter", "Learned α against the best swap probability", effort, (f"{HOME}/factors",)),
     PaperFigure("cosines", "Cosines of directions between streams by initial bias", cosines, (f"{HOME}/mixing",)),
     PaperFigure("sweep", "Swap probability by initial bias", sweep, (f"{HOME}/arms",)),
 )  # fmt: skip

@@ -54,19 +54,22 @@ SUPPRESSED = {"lfa": ("lfa-s52-sps-lfa", "lfa-s52-sps-suppressed-lfa"),
 
 
 def suppressed(tables: Tables, look: Look) -> Any:
-    """Fig. 2: SPS as it is and without the heads over the threshold of PDS, two bars per seed; printed ones beside.
+    """Fig. 2: SPS as it is, of every run, and without its heads over the threshold of PDS; printed ones beside.
 
     The suppressed bar has ± one standard error of the change, between independent prompts: both bars are of the same
     prompts, so that errors of each alone, which the paper has, would not tell whether they differ. A bar is left out
-    where it could only be the baseline's: heads of the last layer change no attention. Architectures without a head
-    over the threshold have no bars.
+    where it could only be the baseline's: where no head is over the threshold, and where all are in the last layer,
+    which change no attention.
     """
     table = tables["suppression"].rename(columns={"condition": "edited", "difference": "delta"})  # as older tables say
-    rows = table[(table["selection"] == "over") & (table["group"] == "selected") & (table["measure"] == "sps")
-                 & (table["part"] == "all") & (table["gate"] == 0)]  # fmt: skip
-    if rows.empty:
+    whole = table[(table["group"] == "selected") & (table["measure"] == "sps") & (table["part"] == "all")
+                  & (table["gate"] == 0)]  # fmt: skip
+    over = whole[whole["selection"] == "over"]
+    if over.empty:
         raise InputError("no run of these tables has heads over the threshold to suppress")
-    rows = rows.assign(sem=(rows["ci_high"] - rows["ci_low"]) / 2 / stats.t.ppf(0.975, rows["clusters"] - 1))
+    over = over.assign(sem=(over["ci_high"] - over["ci_low"]) / 2 / stats.t.ppf(0.975, over["clusters"] - 1))
+    rows = whole.drop_duplicates(["preset", "seed"])[["preset", "seed", "baseline"]]
+    rows = rows.merge(over[["preset", "seed", "edited", "delta", "sem"]], "left", ["preset", "seed"])
     canvas = single(look, 0.75)
     order = [one for one in ORDER if one in SUPPRESSED or one in set(rows["preset"])]
     for i, (column, name) in enumerate((("baseline", "baseline"), ("edited", "suppressed"))):
@@ -94,8 +97,9 @@ def suppressed(tables: Tables, look: Look) -> Any:
         canvas.add_bar(x=x, y=here, name=name, marker={"color": colour}, offsetgroup=i, error_y=bars)
         canvas.add_bar(x=x, y=paper, name=f"{name}, paper", offsetgroup=i,
                        marker={"color": "#ffffff", "line": {"color": colour, "width": 1.2}})  # fmt: skip
-    note(canvas, "error bars: SEM of the change, between independent prompts")
-    canvas.update_yaxes(title="SPS")
+    note(canvas, "error bars: SEM of the change, between independent prompts<br>"
+                 "no second bar: no head over the threshold, or all in the last layer")  # fmt: skip
+    canvas.update_yaxes(title="SPS").update_layout(margin={"t": 34})
     return canvas
 
 

@@ -112,12 +112,12 @@ def test_values_are_those_of_the_tables() -> None:
     arm = (factors["preset"] == "kromcanon") & (factors["storage"] == "fp32") & (factors["decay"] > 0)
     cell = factors[arm & (factors["b_res"] == -2) & (factors["module"] == "blocks.2.mlp_hc") & (factors["factor"] == 1)]
     assert set(cell["optimizer"]) == {"adamw"} and len(cell) == 3, "three seeds"
-    _, heat = draw(figures_of("krom")["heat"], Look()).data
+    *_, heat = draw(figures_of("krom")["heat"], Look()).data
     place = list(heat.y).index("2.mlp_hc")
     assert np.isclose(heat.z[place][1], cell["swap"].mean())
     assert np.isnan(heat.z[list(heat.y).index("0.attn_hc")]).all(), "what cannot act is left blank"
     bars = [one for one in draw(figures_of("krom")["swap"], Look()).data if one.name == "largest, with dynamics"]
-    assert np.isclose(bars[1].y[list(bars[1].x).index("2.mlp 1")], cell["swap_best"].mean())
+    assert np.isclose(bars[-1].y[list(bars[-1].x).index("2.mlp 1")], cell["swap_best"].mean())
 
 
 def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
@@ -158,6 +158,37 @@ def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
     assert np.isclose(errors["D-Cas", "seed 1"], abs(row.delta / t)), "the change over Student's t"
     others = [value for place, value in errors.items() if place != ("D-Cas", "seed 1")]
     assert len(others) > 1 and all(value is None or value != value for value in others)
+
+
+def test_every_architecture_and_every_seed_has_its_bars() -> None:
+    """Fig. 2 of LFA is of LFA, Std-T and CFM: without a head over the threshold a run has its baseline alone."""
+    found = {one.name: dict(zip(zip(*one.x, strict=True), one.y, strict=True))
+             for one in draw(figures_of("lfa")["2"], Look()).data}  # fmt: skip
+    runs = pd.read_parquet(RESULTS / "lfa_eighth/runs.parquet").query("quantity == 'sps'").set_index(["preset", "seed"])
+    for preset, name in (("lfa", "LFA"), ("std-t", "Std-T"), ("d-cas", "D-Cas"), ("cfm", "CFM")):
+        for seed in range(3):
+            assert np.isclose(found["baseline"][name, f"seed {seed}"], runs.loc[(preset, seed), "value"]), name
+    shown = {place for place, value in found["suppressed"].items() if value is not None}
+    assert shown == {("D-Cas", "seed 1")}, "the one run with such heads below its last layer"
+
+
+def test_figures_of_mixing_have_the_frozen_arm() -> None:
+    """The post stores everything in bf16, where nothing moves from −8; stored in fp32 it does."""
+    factors = pd.read_parquet(RESULTS / "krom_eighth/factors.parquet").query("preset == 'kromcanon' and acts")
+    frozen = factors[(factors["b_res"] == -8) & (factors["storage"] == "bf16")]
+    assert len(frozen) and frozen["swap_best"].max() < 0.002
+    arms = ["bias −8, bf16", "bias −8, fp32", "bias −2, fp32"]
+    heat, swap = (draw(figures_of("krom")[name], Look()) for name in ("heat", "swap"))
+    for drawn in (heat, swap):
+        assert [one.text for one in drawn.layout.annotations if one.text.startswith("bias")] == arms
+    assert {one.matches for one in swap.select_yaxes()} == {"y"}, "on one scale, or what is frozen looks alive"
+    assert np.nanmax(heat.data[0].z) < 0.001 < np.nanmax(heat.data[1].z)
+    largest = [max(one.y) for one in swap.data if one.name == "largest, with dynamics"]
+    assert largest[0] == frozen.groupby(["module", "factor"])["swap_best"].mean().max() < 0.002 < min(largest[1:])
+    dots = traces("krom", "scatter")
+    assert list(dots) == [*arms, "bias −1, fp32", "bias 0, fp32"] and max(dots[arms[0]].y) < 0.002
+    assert traces("krom", "sweep")["trained, bf16"].y[0] < 0.001
+    assert len(traces("krom", "cosines")["KromCanon in bf16, contrast"].y) == 3
 
 
 def test_the_bundled_tables_are_of_the_models_that_the_papers_compare() -> None:
@@ -217,13 +248,16 @@ def test_figures_of_instruments_tables(tmp_path: Path, capsys: pytest.CaptureFix
     heads = [{"run": run, "layer": layer, "index": 0, "top1": layer / 4} for run in ("a", "b") for layer in range(3)]
     pd.DataFrame(heads).to_parquet(tmp_path / "coreference.parquet")
     assert np.array_equal(draw(figures_of("dst")["5"], Look(), tmp_path).data[0].z, [[0], [25], [50]])
-    runs = {"run": ["a", "b"], "bias": [-8.0, -2.0]}
-    pd.DataFrame(runs).to_parquet(tmp_path / "monitor-runs.parquet")
-    undefined = ["gradient: its streams are equal: mixing changes nothing", "", ""]
-    rows = {"run": ["a", "a", "b"], "alpha_res": [0.1, 0.9, 0.5], "swap_best": [0.2, 0.01, 0.3], "undefined": undefined}
-    pd.DataFrame(rows).to_parquet(tmp_path / "monitor.parquet")
+    arm = {"preset": "kromcanon", "optimizer": "adamw", "decay": 0.2}
+    cells = [(-2.0, "fp32", True, 0.5, 0.3), (-8.0, "fp32", False, 0.1, 0.2), (-8.0, "fp32", True, 0.9, 0.01),
+             (-8.0, "bf16", True, 0.7, 0.02)]  # fmt: skip
+    names = ["b_res", "storage", "acts", "alpha_res", "swap_best"]
+    rows = [{**arm, **dict(zip(names, one, strict=True))} for one in cells]
+    pd.DataFrame(rows).to_parquet(tmp_path / "factors.parquet")
     points = draw(figures_of("krom")["scatter"], Look(), tmp_path).data
-    assert [(one.name, *one.x, *one.y) for one in points] == [("bias −8", 0.9, 0.01), ("bias −2", 0.5, 0.3)]
+    assert [(one.name, *one.x, *one.y) for one in points] == [
+        ("bias −8, bf16", 0.7, 0.02), ("bias −8, fp32", 0.9, 0.01), ("bias −2, fp32", 0.5, 0.3),
+    ]  # fmt: skip
     dst.main(["--figure", "all", "--tables", str(tmp_path), "--format", "html", "--out", str(tmp_path / "out")])
     assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["dst-figure-3.html", "dst-figure-5.html"]
     assert "not drawn, for want of tables: 1, 2, 4" in capsys.readouterr().out
