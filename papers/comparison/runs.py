@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -17,7 +18,7 @@ from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.disk import Config, read_json
 from streamscope.models.errors import InputError
 from streamscope.models.runs import flatten
-from streamscope.models.training.config import tokens_seen
+from streamscope.models.training.config import phases_of, tokens_seen
 from streamscope.models.training.optim import warmup_steps
 
 FREE = {
@@ -76,6 +77,21 @@ class Run:
     def tokens_at(self, step: int) -> int:
         """Those of its first `step` steps: Σ sequences × length of a sequence."""
         return tokens_seen(self.config["training"], self.config["model"]["n_ctx"], step)
+
+    @property
+    def windows(self) -> str:
+        """Sequences × their length in its steps: 16 × 128 tokens, or 8 × 64 tokens (97 % of them) and 8 × 128 (3 %)."""
+        training, phases = self.config["training"], phases_of(self.config["training"].get("phases"))
+        if not phases:
+            return f"{training['batch_size']} × {self.config['model']['n_ctx']} tokens"
+        steps: Counter[str] = Counter()
+        for phase in phases:
+            steps[f"{phase.batch_size} × {phase.n_ctx}"] += phase.steps
+        (first, n), *others = steps.most_common()
+        rest = "".join(f" and {size} ({few / steps.total():.0%})".replace("%", " %") for size, few in others)
+        return f"{first} tokens" + (
+            f" ({n / steps.total():.0%} of them)".replace("%", " %", 1) + rest if others else ""
+        )
 
     @property
     def warmup(self) -> int:

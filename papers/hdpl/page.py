@@ -69,8 +69,7 @@ def page(found: Found, files: Sequence[str]) -> str:
     """README.md."""
 
     run = found.runs[0]
-    model, training = run.config["model"], run.config["training"]
-    lengths = training.get("phases") or f"{training['batch_size']} × {model['n_ctx']}"
+    model = run.config["model"]
     columns = list(found.kl.columns)
     cells = [[f"{x:.4g}" if isinstance(x, float) else x for x in row] for row in found.kl.itertuples(index=False)]
     ends = [f"{x:.2f}" for x in (found.losses["loss"].min(), found.losses["loss"].max())]
@@ -86,7 +85,7 @@ def page(found: Found, files: Sequence[str]) -> str:
         f"{math.log(model['d_vocab']):.2f}), and nothing here tests longer training. "
         f"{'' if len(found.gaps) else curves(found.bundled, *PRESETS)}".rstrip(),
         f"- Models: scale {run.manifest['scale']} ({shape(model)}); {run.manifest['steps']:,} steps of "
-        f"{lengths} tokens on "
+        f"{run.windows} on "
         f"`{run.config['data']['data']}`. The paper's: "
         "4 layers, width 512, 20,000 steps.\n"
         "- Same data, same order for both models of a seed; the paper's two saw different data (SPEC §5).\n"

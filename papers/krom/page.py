@@ -122,7 +122,7 @@ def page(found: Found, files: Sequence[str]) -> str:
     """README.md."""
 
     run = found.runs[0]
-    model, training, data = (run.config[k] for k in ("model", "training", "data"))
+    model, data = (run.config[k] for k in ("model", "data"))
     steps = " and ".join(sorted({f"{r.manifest['steps']:,}" for r in found.runs}))
     seeds = ", ".join(map(str, sorted({r.seed for r in found.runs})))
     every = variants.streams(found.mixing, found.topologies)
@@ -135,8 +135,8 @@ def page(found: Found, files: Sequence[str]) -> str:
         f"{dose(found.runs)}, where the blog's models saw {TOKENS / 1e6:.1f} M. Models trained this little say little: "
         f"losses are {' to '.join(ends)} nats per token (guessing among {model['d_vocab']:,} tokens: "
         f"{math.log(model['d_vocab']):.2f}), and nothing here tests longer training.",
-        f"- Models: scale {run.manifest['scale']} ({shape(model)}); {steps} steps of {training['batch_size']} × "
-        f"{model['n_ctx']} tokens on `{data['data']}`, seeds {seeds}. "
+        f"- Models: scale {run.manifest['scale']} ({shape(model)}); {steps} steps of {run.windows} on "
+        f"`{data['data']}`, seeds {seeds}. "
         "The blog's: 8 layers, width 512, 2,000 steps of 16 × 511.\n"
         f"{made_by(found.about)}\n{files_line(files)}",
         *pictures(files),

@@ -1,6 +1,7 @@
 """Losses in windows of the length that most steps had, beside a plain sum, and the page that takes them."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,13 @@ def runs(corpus, tmp_path_factory) -> list[Run]:
 
 def test_the_usual_length_is_that_of_most_steps(runs: list[Run]) -> None:
     assert [usual(run) for run in runs] == [(16, 0.8)] * 2 and short(runs)
+
+
+def test_a_page_says_the_windows_that_training_had(runs: list[Run]) -> None:
+    """Not batch size × context, of which no step need have been."""
+    assert runs[0].windows == "4 × 16 tokens (80 % of them) and 2 × 32 (20 %)"
+    plain = replace(runs[0], config={**runs[0].config, "training": {"batch_size": 16}})
+    assert plain.windows == "16 × 32 tokens"
 
 
 def test_losses_by_position_are_those_of_a_plain_sum(runs: list[Run]) -> None:

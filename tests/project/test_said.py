@@ -16,11 +16,13 @@ import pytest
 
 from streamscope.models.checkpoint import run_folder
 from streamscope.models.config.presets import PRESETS
+from streamscope.models.training.config import tokens_seen
 from streamscope.papers.claims import HERE
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.comparison.runs import opened
 from streamscope.papers.comparison.verdicts import verdicts
 from streamscope.papers.dst.printed import TABLE5, straightness
+from streamscope.papers.krom.mixing import CONTRASTS
 from streamscope.probes.routing.measure import unevenness
 from tests.conftest import ROOT
 
@@ -296,6 +298,7 @@ def test_pls_that_capitalizes() -> None:
         f"{bare(early['ci_low'])} to {bare(early['ci_high'])}), {whole['late', 'pls']:.0f} % at the last against "
         f"{whole['late', 'c2']:.0f} % ({bare(late['ci_low'])} to {bare(late['ci_high'])})",
         f"{ends[0]} points ({ends[1]} to {ends[2]}); all three hold",
+        f"C2 has one of {100 * control['mean']:.1f}, not resolved after correction; the paper's entity heads",
         f"has one of {100 * control['mean']:.1f} points "
         f"({100 * control['ci_low']:.1f} to {100 * control['ci_high']:.1f})",
         f"changes by {bare(abs(100 * heads['difference']), 2)} points ({bare(low, 2)} to {bare(high, 2)}), negligible",
@@ -303,7 +306,8 @@ def test_pls_that_capitalizes() -> None:
         f"{bare(loss['difference'])} lower with supervision ({bare(loss['ci_low'])} to {bare(loss['ci_high'])}), not",
     )
     says(FRONT, f"({whole['early', 'pls']:.0f} % against {whole['early', 'c2']:.0f} % of tokens early)",
-         f"gives them ({ends[0]} points), and the control has one too ({100 * control['mean']:.1f})",
+         f"gives them ({ends[0]} points), and the control has one too ({100 * control['mean']:.1f}, "
+         "not resolved after correction)",
          f"{n['the model cannot do the task']} claims are of tasks that they cannot do")  # fmt: skip
 
 
@@ -368,6 +372,21 @@ def test_the_windows_of_losses() -> None:
     says(SHELF, "had windows of 64 tokens, and the last 3 % of 128", "their rate ends at 0")
 
 
+def test_how_much_less_than_the_papers_these_saw() -> None:
+    """DST: 2 M samples of 512 tokens, three epochs (its Table 1 and appendix); the pages of an eighth 1.5 M tokens."""
+    runs = json.loads((RESULTS / "dst_eighth" / "trained.json").read_text(encoding="utf-8"))["runs"]
+    training = runs[0]["config"]["training"]
+    seen = tokens_seen(training, 128, runs[0]["manifest"]["of_steps" if "of_steps" in runs[0]["manifest"] else "steps"])
+    of_dst = 2e6 * 512 * 3
+    assert round(of_dst / seen, -3) == 2000 and seen == 1_497_600
+    says(SHELF, f"DST's models saw about {of_dst / 1e6:,.0f} M, about 2,000 times as many as those of an eighth")
+    says(page("results/bundled_claims/README.md"), f"and DST's saw about {of_dst / 1e6:,.0f} M tokens")
+    for name in ("krom_eighth", "krom_bundled"):
+        run = json.loads((RESULTS / name / "trained.json").read_text(encoding="utf-8"))["runs"][0]
+        assert re.findall(r":(\d+x\d+)", run["config"]["training"]["phases"]) == ["8x64", "8x64", "8x128"]
+        says(page(f"results/{name}/README.md"), "steps of 8 × 64 tokens (97 % of them) and 8 × 128 (3 %) on")
+
+
 def test_krom() -> None:
     found = table("krom_textbooks/alike")
     runs = found["excess_by_seed"].str.split(", ").explode().str.split(": ").str[1].astype(float)
@@ -377,10 +396,11 @@ def test_krom() -> None:
     )[1]  # fmt: skip
     assert found["cosine"].between(float("0" + low), float("0" + high)).all()
     assert found["shuffled"].between(float("0" + shuffled_low), float("0" + shuffled_high)).all()
+    against = ", ".join(f"{a} against {b}" for a, b in CONTRASTS)  # the blog's is of helpful and harmful prompts
     says(
         FRONT,
         "Per-stream cosines say how alike streams are, not what they hold: "
-        f"{low} to {high} for the blog's contrasts, {shuffled_low} to {shuffled_high} for shuffled labels.",
+        f"{low} to {high} for contrasts of ours ({against}), {shuffled_low} to {shuffled_high} for shuffled labels.",
     )
     says(SHELF, f"real ones exceed them by {bare(runs.min())} to {bare(runs.max())} in {len(runs)} of {len(runs)} runs")
     assert (runs > 0).all()
