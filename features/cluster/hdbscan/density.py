@@ -7,7 +7,9 @@ Healy 2017, "Accelerated Hierarchical Density Based Clustering").
 
 λ = 1/d. Read from the root (λ = 0) to dense regions, a cluster loses tokens until two or more parts of at least
 `min_cluster_size` tokens are left: these are new clusters. Merges at one distance, up to rounding (`TIED`), are one
-split, so that the order of ties has no effect. Stability S(C) = Σ over its tokens (λ at which the token leaves C − λ at which C is born).
+split, so that the order of ties has no effect.
+
+Stability S(C) = Σ over its tokens (λ at which the token leaves C − λ at which C is born).
 """
 
 from dataclasses import dataclass
