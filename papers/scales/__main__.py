@@ -29,8 +29,9 @@ from streamscope.papers.scales.training import ORDER, Paper, all_cells
 class Options(LaunchOptions):
     """Arguments of `python -m papers.scales`."""
 
-    scale: Annotated[Literal["tiny", "eighth", "zoo", "small", "paper"], tyro.conf.Positional]
-    """As small as a test; as the bundled models with an eighth of their tokens; as these; of width 192; as printed."""
+    scale: Annotated[Literal["tiny", "eighth", "zoo", "long", "small", "paper"], tyro.conf.Positional]
+    """tiny: a test; eighth: the bundled models with an eighth of their tokens; zoo: the bundled models; long: the dose at
+    which papers are judged; small: width 192; paper: as printed."""
     papers: tuple[Paper, ...] = ORDER
     """Whose models; the scorecard has every architecture."""
     seeds: Count | None = None

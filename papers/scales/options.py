@@ -15,7 +15,7 @@ from streamscope.papers.comparison.options import RunsOptions
 class ScaleOptions(RunsOptions):
     """Arguments of a comparison that can train the runs it needs."""
 
-    scale: Literal["tiny", "eighth", "zoo", "small", "paper"] | None = None
+    scale: Literal["tiny", "eighth", "zoo", "long", "small", "paper"] | None = None
     """Train the paper's models at this scale where they are missing, measure them once, write the page."""
     seeds: Annotated[Count | None, Only("scale")] = None
     """Of --scale: training seeds of every arm; by default as many as the paper's grid.toml says."""

@@ -15,7 +15,7 @@ from streamscope.papers.scales.__main__ import main as train_all
 from streamscope.papers.scales.measured import key
 from streamscope.papers.scales.training import ORDER, all_cells, cells
 
-SCALES = ("tiny", "eighth", "zoo", "small", "paper")
+SCALES = ("tiny", "eighth", "zoo", "long", "small", "paper")
 COMMANDS = {"dst": dst.main, "hdpl": hdpl.main, "krom": krom.main, "lfa": lfa.main, "pls": pls.main}
 SPECIMENS = Path(__file__).resolve().parents[2] / "results" / "specimens" / "zoo.toml"
 
@@ -27,7 +27,7 @@ def test_the_runs_of_a_paper(paper: str, scale: str) -> None:
     seeds = [cell.argv[cell.argv.index("--seed") + 1] for cell in found]
     assert seeds == sorted(seeds), "a seed is whole before the next begins"
     assert seeds.count("0") == seeds.count("1") == len(found) / 2
-    size = "zoo" if scale == "eighth" else scale
+    size = "zoo" if scale in ("eighth", "long") else scale
     assert all(cell.argv[cell.argv.index("--scale") + 1] == size for cell in found)
     presets = {cell.argv[0] for cell in found}
     assert (
@@ -48,7 +48,7 @@ def test_all_papers_share_a_folder(scale: str, tmp_path: Path) -> None:
     wanted = all_cells(ORDER, scale)
     found = begin(wanted, tmp_path)
     assert len(found) == len(wanted)
-    assert (len(set(found)) < len(wanted)) == (scale in ("eighth", "zoo", "small")), (
+    assert (len(set(found)) < len(wanted)) == (scale in ("eighth", "zoo", "long", "small")), (
         "elsewhere each paper has its own recipe"
     )
     seeds = [int(cell.argv[-1]) for cell in wanted]
