@@ -7,6 +7,7 @@ A table is rows (our name, their name, how ours lies in theirs). In names {l} st
 several tensors of theirs that make one of ours.
 """
 
+import math
 import pickle
 import zipfile
 import zlib
@@ -47,6 +48,9 @@ def maps(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
 
 
 BF16 = np.dtype("V2")
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+DEFLATE = 1032
+"""Bytes that one packed byte can hold at most."""
 
 
 # ---- reading -----------------------------------------------------------------------------------
@@ -79,12 +83,30 @@ def _npz(path: Path) -> dict[str, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as file:
             for name in file.files:
+                _check_size(file.zip, name)
                 found[name] = _of_numpy(file[name], name, path)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         if "allow_pickle" in str(error):
             raise InputError(f"{name} of {path} is pickled, which is not read: save arrays alone") from None
         raise InputError(f"{name or 'the list of names'} of {path} is damaged ({error}); save it again") from None
     return found
+
+
+def _check_size(archive: zipfile.ZipFile, name: str) -> None:
+    """Raise `ValueError` where the header of an array claims other bytes than follow, so that no memory is asked for
+    that the file does not fill. What a zip entry says of itself is held against what deflate can pack (1,032 to 1)."""
+    info = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
+    with archive.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in HEADERS:
+            raise ValueError(f"a header of version {version}")
+        shape, _, dtype = HEADERS[version](file)
+        there = info.file_size - file.tell()
+    if dtype.hasobject:
+        return  # pickled, which is refused by its name
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed != there or info.file_size > DEFLATE * max(info.compress_size, 1):
+        raise ValueError(f"its header claims {claimed:,} bytes, the file has {there:,}")
 
 
 def _of_numpy(x: object, name: str, path: Path) -> Tensor:

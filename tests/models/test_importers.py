@@ -1,9 +1,11 @@
 """Checkpoints under the authors' names against the papers' formulas, written here from those names; refusals."""
 
+import io
 import itertools
 import json
 import math
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -547,3 +549,17 @@ def test_constrained_connections_that_ours_do_not_equal_are_refused() -> None:
     theirs = layer_shapes("krom", 4, 6) | {"static_alpha": (4, 5), "dynamic_alpha_fn": (24, 20)}
     with pytest.raises(InputError, match="which no layer of ours equals"):
         hyper_connection(drawn(theirs), "kromhc")
+
+
+@pytest.mark.parametrize("packed", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("shape", ["(100000000000,)", "(1000000, 1000000, 1000000)", "(3,)", "(0,)"])
+def test_an_npz_whose_header_claims_another_size_is_damaged(packed: int, shape: str, tmp_path: Path) -> None:
+    """Its size is held against the file before memory is asked for."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": (7,)})
+    text = head.getvalue().replace(b"(7,), }".ljust(40), f"{shape}, }}".encode().ljust(40))
+    assert shape.encode() in text
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", packed) as file:
+        file.writestr("w.npy", text + bytes(28))
+    with pytest.raises(InputError, match=r"w of .*x\.npz is damaged \(its header claims .* bytes, the file has 28\)"):
+        read(tmp_path / "x.npz")
