@@ -28,6 +28,8 @@ Reason = Literal[
     "the continuations start with the same token",
 ]
 
+LONG: Reason = "longer than the context"
+
 
 @dataclass(frozen=True)
 class Aligned:
@@ -85,12 +87,22 @@ def align(suite: Suite, tokenizer: "streamscope.models.text.tokenizer.Tokenizer"
         positions.append(at)
         continuations.append(after)
     if not kept:
-        reasons = ", ".join(f"{why} ({n})" for why, n in Counter(why for _, why in filtered).most_common())
-        raise InputError(f"no prompt of {suite.name!r} can be aligned: {reasons or 'it is empty'}; use another suite")
+        raise InputError(f"no prompt of {suite.name!r} can be aligned: {none_left(filtered, 'prompts', n_ctx)}")
     whole = Counter(p.pair for p in kept)
     return Aligned(
         tuple(kept), tokens, positions, continuations, filtered, tuple(p for p in suite.pairs if whole[p] < 2)
     )
+
+
+def none_left(filtered: Sequence[tuple[str, str]], what: str, n_ctx: int | None) -> str:
+    """Why no prompt or case is left, how many each reason took, and what to use instead."""
+    counts = Counter(why for _, why in filtered)
+    parts = [
+        f"{why}{f' of {n_ctx} tokens' if why == LONG else ''} ({n:,} of {len(filtered):,} {what})"
+        for why, n in counts.most_common()
+    ]
+    longer = "a model with a longer context (--scale zoo has 128 tokens), or " if LONG in counts else ""
+    return f"{', '.join(parts) or 'it is empty'}; use {longer}another suite"
 
 
 def _overlapping(spans: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, ...]:
@@ -116,7 +128,7 @@ def _unfit(
 ) -> Reason | None:
     """Why the prompt cannot be used, or None."""
     if n_ctx is not None and length > n_ctx:
-        return "longer than the context"
+        return LONG
     if not all(at.values()):
         return "a role holds no token"
     if len(set().union(*at.values())) < sum(map(len, at.values())):

@@ -27,6 +27,7 @@ import pandas as pd
 from streamscope.models.errors import InputError
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.prompts import load_suite
+from streamscope.probes.prompts.alignment import LONG, none_left
 from streamscope.probes.prompts.loaders import SentencePair, SentencePairs
 from streamscope.probes.prompts.sentence_pairs import PAIRS
 from streamscope.probes.prompts.suite import Prompt, Suite, unit_of, units
@@ -34,7 +35,6 @@ from streamscope.probes.stats.estimators import read_clusters
 
 Rule = Literal["token", "sentence"]
 Filtered = list[tuple[str, str]]
-LONG = "longer than the context"
 MERGED = "a continuation does not start a new token"
 SAME = "answer and foil differ in no token"
 NONE = "no answer and foil"
@@ -146,7 +146,7 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
         positions.append(n - 1)
         ids.append((answer[n], foil[n]))
         given.append(n - len(alone))
-    _require(suite.name, kept, filtered)
+    _require(suite.name, kept, filtered, n_ctx)
     cases = pd.DataFrame(
         {
             "id": [p.id for p in kept],
@@ -199,7 +199,7 @@ def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None 
                 sides.append((side == 0, side == 1))
         kept.append(pair)
         given.append(n - 1)
-    _require(pairs.name, kept, filtered)
+    _require(pairs.name, kept, filtered, n_ctx)
     cases = pd.DataFrame(
         {
             "id": [p.id for p in kept],
@@ -222,7 +222,6 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _require(name: str, kept: Sequence[Any], filtered: Filtered) -> None:
+def _require(name: str, kept: Sequence[Any], filtered: Filtered, n_ctx: int | None) -> None:
     if not kept:
-        reasons = ", ".join(f"{why} ({n})" for why, n in Counter(why for _, why in filtered).most_common())
-        raise InputError(f"no case of {name!r} can be scored: {reasons or 'it is empty'}; use another suite")
+        raise InputError(f"no case of {name!r} can be scored: {none_left(filtered, 'cases', n_ctx)}")

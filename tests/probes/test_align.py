@@ -13,6 +13,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.text.stories import documents
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.prompts import FILES, Prompt, Suite, align, check_tokenizer, load_suite, require_pairs
+from streamscope.probes.prompts.tasks import load_task
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +132,7 @@ def test_a_prompt_that_cannot_serve_is_filtered_with_its_reason(reason: str, sto
     aligned = align(Suite("s", (GOOD, BAD[reason]), "here"), stories_bpe, 60)
     assert aligned.filtered == [("p", reason)]
     assert aligned.prompts == (GOOD,) and len(aligned.tokens) == len(aligned.positions) == 1
-    with pytest.raises(InputError, match=re.escape(f"{reason} (1)")):
+    with pytest.raises(InputError, match=re.escape(reason) + r".* \(1 of 1 prompts\)"):
         align(Suite("s", (BAD[reason],), "here"), stories_bpe, 60)
 
 
@@ -162,6 +163,16 @@ def test_the_context_counts_bos_and_is_met_exactly(stories_bpe: Tokenizer) -> No
     assert align(suite, stories_bpe, length).prompts == (GOOD,)
     with pytest.raises(InputError, match="longer than the context"):
         align(suite, stories_bpe, length - 1)
+
+
+def test_prompts_that_are_all_too_long_say_how_many_and_for_which_context(stories_bpe: Tokenizer) -> None:
+    suite = suite_of("competing")
+    n = f"{len(suite.prompts):,}"
+    line = rf"longer than the context of 8 tokens \({n} of {n} prompts\); use a model with a longer context"
+    with pytest.raises(InputError, match=line):
+        align(suite, stories_bpe, 8)
+    with pytest.raises(InputError, match=r"longer than the context of 2 tokens \(\d+ of \d+ cases\)"):
+        load_task("capitalization", stories_bpe, 2)
 
 
 def test_an_empty_suite_aligns_nowhere(stories_bpe: Tokenizer) -> None:

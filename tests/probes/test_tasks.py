@@ -173,7 +173,9 @@ def test_what_cannot_be_scored_is_filtered_with_its_reason_and_counted(bpe: Toke
     assert task.cases["id"].tolist() == ["good"]
     assert dict(task.filtered) == {"x": "odd", "none": NONE, "same": SAME, "merged": MERGED, "long": LONG}
     assert f"1 left out: {LONG}" in task.title
-    with pytest.raises(InputError, match="no case of 'mine' can be scored: longer than the context"):
+    with pytest.raises(
+        InputError, match="no case of 'mine' can be scored: longer than the context of 3 tokens \\(2 of 6"
+    ):
         token_task(suite, bpe, 3)
 
 
