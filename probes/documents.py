@@ -467,6 +467,12 @@ class OpenText(Splittable):
     rows: list[list[int]]
     names: list[str]
     tokenizer: Any
+    cut: tuple[str, ...] = ()
+    """Of each text that lost its end, how many of its tokens are left."""
+
+    def title(self) -> str:
+        """Which texts were cut, to stand behind another title; "" where none was."""
+        return "".join(f"; {one}" for one in self.cut)
 
     def cases(self) -> pd.DataFrame:
         """The texts, each a cluster."""
@@ -478,16 +484,24 @@ class OpenText(Splittable):
 
     def about(self) -> dict[str, Any]:
         """How many texts."""
-        return {"texts": len(self.rows), "tokens": sum(map(len, self.rows))}
+        return {"texts": len(self.rows), "tokens": sum(map(len, self.rows)), **({"cut": self.cut} if self.cut else {})}
 
 
 def open_text(spec: Text, model: Any) -> OpenText:
-    """The texts, cut at the model's context as well."""
+    """The texts, cut at the model's context as well. `cut` says which of those that were given."""
     tokenizer = check_tokenizer(model)
     texts = spec.text or (story(1, 0).text,)
-    rows = [tokenizer.encode(text)[: min(spec.max_tokens, model.cfg.n_ctx)] for text in texts]
+    whole, most = [tokenizer.encode(text) for text in texts], min(spec.max_tokens, model.cfg.n_ctx)
     names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
-    return OpenText(rows, names, tokenizer)
+    ends = [cut_text(i, len(row), spec.max_tokens, model.cfg.n_ctx) for i, row in enumerate(whole) if spec.text]
+    return OpenText([row[:most] for row in whole], names, tokenizer, tuple(filter(None, ends)))
+
+
+def cut_text(i: int, tokens: int, most: int, n_ctx: int) -> str:
+    """That text `i` (from 0) of so many tokens is cut, where and by what; "" where it is whole."""
+    least = min(most, n_ctx)
+    by = "--max-tokens" if most <= n_ctx else "the context"
+    return f"text {i + 1} cut at {least} of {tokens} tokens ({by})" if tokens > least else ""
 
 
 @dataclass(frozen=True)

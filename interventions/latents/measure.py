@@ -99,8 +99,10 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Seen:
     first: a position that does not exist is told before documents take minutes."""
     cells, name = cells_of(how, model.config), title_of(model)
     opened = data[Text]
-    texts = texts_of(how, model, cells, opened, _sources(how, model, data), progress)
-    seen = Seen({}, {}, {"title": {"texts": f"{name} under changed latents"}}, extra=texts)
+    sources = _sources(how, model, data)
+    texts = texts_of(how, model, cells, opened, sources.rows if sources else [], progress)
+    cut = opened.title() + (f"; of the sources{sources.title()}" if sources and sources.cut else "")
+    seen = Seen({}, {}, {"title": {"texts": f"{name} under changed latents{cut}"}}, extra=texts)
     if measured := [cell for cell in cells if cell.kind != "blend"]:
         documents = data[Documents]
         edits = [cell.edits() for cell in measured]
@@ -144,14 +146,14 @@ class Texts:
     following: pd.DataFrame
 
 
-def _sources(how: Latents, model: Any, data: Opened) -> list[list[int]]:
-    """The token ids of the sources, cut as the texts are."""
+def _sources(how: Latents, model: Any, data: Opened) -> OpenText | None:
+    """The sources, cut as the texts are; None where there are none."""
     texts = data[Text].rows
     if how.source and len(how.source) != len(texts):
         raise InputError(f"{len(texts)} --text and {len(how.source)} --source: give one source for each text")
     spec = data.specs[Text]
     cut = replace(spec if isinstance(spec, Text) else Text(max_tokens=model.config.n_ctx), text=how.source)
-    return open_text(cut, model).rows if how.source else []
+    return open_text(cut, model) if how.source else None
 
 
 def aligned_positions(n: int, n_source: int | None, at: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -140,7 +140,7 @@ def observe(how: LogitLens, model: Any, data: Opened, progress: Any = iter) -> S
     opened = data[Text]
     found = candidates(model, how, opened.rows, tokenizer=opened.tokenizer)
     seen = seen_of(found, opened.names)
-    seen.about["title"] = title_of(model)
+    seen.about["title"] = title_of(model) + opened.title()
     return seen
 
 

@@ -165,6 +165,7 @@ def observe(how: Picture, model: Any, data: Opened, progress: Progress) -> Seen:
         queries = range(len(one.ids)) if every else [one.position(how.query)]
         parts.append(attention(model, one, heads, queries, tokenizer).assign(prompt=i))
     said = " | ".join(repr(one.text if len(one.text) <= 100 else one.text[:99] + "…") for one in prompts)
+    said += data[Text].title() if texts else ""
     return Seen({}, {}, {"title": f"{title_of(model)}: {said}", "every": every}, extra=pd.concat(parts))
 
 

@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
 from streamscope.probes.attention import choose
 from streamscope.probes.contract import Text
 from streamscope.probes.documents import given_prompts
+from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.picture import Picture, main
 from streamscope.probes.picture.measure import LONGEST, axis_label, picture, summary
 from streamscope.probes.prompts.alignment import Aligned, align
@@ -198,3 +200,21 @@ def test_command_on_a_suite(tiny_run: Path, tmp_path: Path) -> None:
         main([str(tiny_run), "--heads", "top3:foo"])
     with pytest.raises(InputError, match="name both"):
         main([str(tiny_run), "--text", "the cat", "--control", str(tiny_run)])
+
+
+def test_a_text_that_is_cut_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    net = load("stories/gpt2")
+    text = "Once there was a dog . " * 12
+    n = len(net.tokenizer.encode(text))
+    for how in (Picture(), LogitLens()):
+        for most, line in ((20, f"text 2 cut at 20 of {n} tokens (--max-tokens)"), (n, "")):
+            result = how.measure(net, Text(text=("Once upon a time", text), max_tokens=most))
+            result.print()
+            printed = " ".join(capsys.readouterr().out.split())
+            assert (
+                line in str(result.about["title"]) and (line[:12] in printed) and (" cut at " in printed) == bool(line)
+            )
+    long = text * 9
+    whole = len(net.tokenizer.encode(long))
+    found = LogitLens().measure(net, Text(text=(long,), max_tokens=500))
+    assert f"text 1 cut at 128 of {whole} tokens (the context)" in str(found.about["title"])
