@@ -5,7 +5,7 @@
 
 each by the trapezoid rule over x = α, log2 α or ln α; weighted Σ α loss(α). The paper computes "the area under the loss
 curve from α=1 to α=16" and prints 99.8, 97.2 and 107.4 for losses whose trapezoid is 30.81, 30.87 and 33.44. No reading
-gives its numbers, and raw area does not even give its order.
+gives its numbers. As rounded, the losses leave open which of the first two raw areas is less.
 """
 
 from collections.abc import Callable, Sequence

@@ -5,6 +5,7 @@
     pds.bimodality           Sarle's coefficient of PDS over heads (Fig. 4)
     coreference.top5_layers  layers in which the five heads with most attention to the antecedent are (§4.1)
     cost, cost.d-cas         loss over that of the control, or of D-Cas, of the same seed, − 1 (§5.4)
+    cost.added               of CFM: loss less that of LFA, over that of the control, of the same seed (§5.4)
 
 and those of `papers.lfa.seeds.with_reference`.
 """
@@ -18,9 +19,10 @@ from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.lfa.runs import CONTROL, Arms
 from streamscope.papers.lfa.seeds import NAN, with_reference
 
-D_CAS, LFA = "d-cas", "lfa"
+D_CAS, LFA, CFM = "d-cas", "lfa", "cfm"
 DERIVED = (
-    r"pds\.(over\.)?reference|pds\.over\.(L\d+|middle-rest)|pds\.bimodality|coreference\.top5_layers|cost(\.d-cas)?"
+    r"pds\.(over\.)?reference|pds\.over\.(L\d+|middle-rest)|pds\.bimodality|coreference\.top5_layers|"
+    r"cost(\.d-cas|\.added)?"
 )
 """Names of the quantities that are made here, a pattern."""
 FEW = "fewer than four heads, or PDS without spread"
@@ -79,4 +81,9 @@ def _costs(quantities: pd.DataFrame, arms: Arms) -> Iterator[pd.DataFrame]:
             share = value / loss.get((other, seed), NAN) - 1
             rows.add(quantity, "cost", "share of the loss", share, detail=f"beside {other}",
                      why="" if share == share else f"no run of {other}")  # fmt: skip
+        if preset == CFM:
+            less, of = loss.get((LFA, seed), NAN), loss.get((control, seed), NAN)
+            share = (value - less) / of
+            rows.add("cost.added", "cost", "share of the loss", share, detail=f"beside {LFA}, of {control}",
+                     why="" if share == share else f"no run of {LFA if less != less else control}")  # fmt: skip
         yield pd.DataFrame(rows.rows).assign(preset=preset, seed=seed)

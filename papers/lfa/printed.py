@@ -32,6 +32,7 @@ PRINTED: tuple[Printed, ...] = (
     Printed("cfm", "loss", "2.1019", TABLE2, "CFM ind ind 13.4M 2.1019"),
     Printed("d-cas", "cost", "1.6%", "§5.4", "frozen positional stream alone (D-Cas) costs 1.6% vs. Std-T"),
     Printed("lfa", "cost", "5%", "§5.4, §7", "achieving modularity for 5% total cost"),
+    Printed("cfm", "cost.added", "11%", "§5.4", "Excessive constraint (CFM) adds 11% (2.1019)"),
     Printed("lfa", "cost.d-cas", "3.6%", "App. H", "Channel factorization cost: LFA vs. D-Cas = 3.6%"),
     Printed("lfa", "pds.over", "7", TABLE4, "LFA 7 5 0.276 0.061"),
     Printed("lfa", "pds.over.late", "5", TABLE4, "LFA 7 5 0.276 0.061"),

@@ -388,7 +388,8 @@ def test_what_follows_from_heads_and_losses() -> None:
         "preset": "lfa", "seed": 0, "head": [f"L{i}H0" for i in six], "layer": six, "pds": pds, "over": pds > 0.075,
         "attention": [0.9, 0.1, 0.8, 0.7, 0.6, 0.5],
     })  # fmt: skip
-    losses = {("lfa", "loss"): [2.1, 2.0], ("std-t", "loss"): [2.0], ("d-cas", "loss"): [1.0, 1.6]}
+    losses = {("lfa", "loss"): [2.1, 2.0], ("std-t", "loss"): [2.0], ("d-cas", "loss"): [1.0, 1.6],
+              ("cfm", "loss"): [2.32, 2.5, 2.6]}  # fmt: skip
     found = derived(planted(losses), heads).set_index(["preset", "seed", "quantity"])["value"].sort_index()
     mine = found["lfa", 0]
     assert [mine[f"pds.over.L{i}"] for i in six] == [0, 0, 1, 1, 0, 1]
@@ -396,6 +397,8 @@ def test_what_follows_from_heads_and_losses() -> None:
     assert mine["cost"] == pytest.approx(0.05) and mine["cost.d-cas"] == pytest.approx(1.1)
     assert np.isnan(found["lfa", 1]["cost"]) and found["lfa", 1]["cost.d-cas"] == pytest.approx(0.25)
     assert found["d-cas", 0]["cost"] == pytest.approx(-0.5) and "cost" not in found["std-t", 0]
+    assert found["cfm", 0]["cost.added"] == pytest.approx((2.32 - 2.1) / 2.0) and "cost.added" not in mine
+    assert np.isnan([found["cfm", seed]["cost.added"] for seed in (1, 2)]).all()
     table = derived(planted(losses), heads)
     assert not (table["family"] == "position by layer").any()  # the figure draws that family as one curve
     named = {name for *_, name in found.index} - {"loss"}
