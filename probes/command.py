@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -254,7 +255,7 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     from streamscope.probes.result import check_out
 
     if options.out is not None:
-        check_out(options.out)
+        check_out(options.out, how.name, _inputs(how, data, options))
     if options.figure is not None:
         check_figure(options.figure)
     check_read(how, data)
@@ -308,6 +309,22 @@ def check_read(how: "Instrument", data: Sequence[Any]) -> None:
         for one in fields(given[kind]):
             if getattr(given[kind], one.name) != getattr(usual[kind], one.name):
                 raise InputError(f"--{one.name.replace('_', '-')} has no effect, because {reason}: leave it out")
+
+
+def _inputs(how: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:
+    """The files and folders that options name, whatever they say besides: FORMAT:PATH, PATH#CATEGORY, PATH*2 + PATH."""
+    found: list[Path] = []
+    values: list[Any] = [options.run, options.control, options.edit, *map(asdict, (how, *data))]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict | tuple | list):
+            values += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, str | Path):
+            parts = [str(value), *re.split(r"[*#@]|\s*\+\s*", str(value))]
+            for part in [*parts, *(part.partition(":")[2] for part in parts)]:
+                with suppress(OSError, ValueError):
+                    found += [Path(part.strip())] if part.strip() and Path(part.strip()).exists() else []
+    return found
 
 
 def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> None:

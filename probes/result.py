@@ -35,6 +35,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 from rich.text import Text
+from safetensors import SafetensorError, safe_open
 
 from streamscope.models.disk import check_writable, write_atomically, write_text
 from streamscope.models.errors import InputError, unknown
@@ -536,16 +537,20 @@ class Result:
         """Write PATH (the main table), PATH-<name> of the others, PATH-observations, and a figure.
 
         Tables are parquet with units, columns, reasons and provenance; the figure is html, svg, pdf or png by its
-        suffix. Every file is complete when it bears its name; the paths are returned. Tables and observations of an
+        suffix. Every file is complete when it bears its name; the paths are returned. What another instrument wrote is
+        not written over. Tables and observations of an
         earlier result at PATH that this one does not have are deleted. PATH.csv are the tables alone, as text with
         every digit, and what is known about them as JSON, PATH-about.json; only parquet can be loaded again. Raises
         `InputError` for another suffix and for what cannot be written.
         """
 
-        path = check_out(Path(path))
+        maker, path = str(self.about.get("instrument", "")), check_out(Path(path))
         names = list(self.tables)
         if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
             raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
+        files = [path, *(path.with_stem(f"{path.stem}-{name}") for name in (*names[1:], OBSERVED))]
+        for one in [*files, *([path.with_suffix(".safetensors")] if self.arrays else [])] if maker else ():
+            _keep_others(one, maker)
         if path.suffix == ".csv":
             return self._save_text(path, figure)
         about = {**self.about, "format": FORMAT, "tables": names, "blocks": list(self.blocks)}
@@ -635,14 +640,51 @@ class Result:
         return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)
 
 
-def check_out(path: Path) -> Path:
-    """`path` where a table can be written there. Raises `InputError` before anything is measured where it cannot."""
+def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = ()) -> Path:
+    """`path` where a table of an instrument can be written there. Raises `InputError` before anything is measured where
+    it cannot, and where that would destroy what is there: one of the `inputs` (files, or what lies in folders), the
+    table of another instrument, tensors that are none of its arrays."""
     if path.name == ".." or os.path.isdir(path):
         raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
     if path.suffix not in (".parquet", ".csv"):
         raise InputError(f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv")
+    whole, arrays = path.resolve(), path.with_suffix(".safetensors")
+    for one in (given.resolve() for given in inputs):
+        if one == whole or (one.is_dir() and path.exists() and one in whole.parents and not maker_of(path)):
+            raise InputError(f"--out {path} is an input, which would be lost; name another file")
+        if one == arrays.resolve():
+            raise InputError(f"--out {path}: {one.name} is an input, and arrays are written there; name another file")
+        if one.parent == whole.parent and one.suffix == whole.suffix and one.name.startswith(f"{whole.stem}-"):
+            raise InputError(f"--out {path}: {one.name} is an input, and other tables are named so; name another file")
+    for one in (path, arrays) if instrument else ():
+        _keep_others(one, instrument)
     check_writable(path)
     return path
+
+
+def _keep_others(path: Path, instrument: str) -> None:
+    """Raise `InputError` where another instrument has written, or tensors of somebody else lie, at `path`."""
+    maker = maker_of(path)
+    if maker and maker != instrument:
+        raise InputError(f"{path} holds a table of {maker}, which would be lost; name another file, or delete it")
+    if not maker and path.suffix == ".safetensors" and path.exists():
+        raise InputError(f"{path} holds no arrays of {instrument}, and would be lost; name another file, or move it")
+
+
+def maker_of(path: Path) -> str:
+    """The instrument that wrote a file of `Result.save`; empty where there is no such file."""
+    try:
+        if path.suffix == ".csv":
+            beside = json.loads(path.with_name(f"{path.stem}-about.json").read_text("utf-8")) if path.is_file() else {}
+            about = beside["about"]
+        elif path.suffix == ".safetensors":
+            with safe_open(path, framework="np") as file:
+                about = json.loads((file.metadata() or {})["about"])
+        else:
+            about = _meta(path)["about"]
+        return str(about["instrument"])
+    except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _files_of(path: Path) -> set[Path]:

@@ -163,6 +163,8 @@ def clusters_file(path: Path, labels: pd.DataFrame, of: dict[str, Any] | None, n
     """A result of `features.cluster` that says so of its labels."""
     tables = {"clusters": Table(pd.DataFrame({"cluster": [0, 1]}), (CLUSTER,))}
     tables["labels"] = LongTable.of([labels], tuple(key(c, c, c) for c in labels))
+    for old in path.parent.glob(f"{path.stem}*.parquet"):  # another instrument's would stay
+        old.unlink()
     Result(tables, about={"instrument": name, "clusters": of}).save(path)
     return path
 
