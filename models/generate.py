@@ -9,6 +9,7 @@ from torch import Tensor
 
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, edit, pad
+from streamscope.models.hooks.query import forward_at
 
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer
@@ -53,9 +54,9 @@ def generate(
         if all(done):
             break
         tokens = pad(rows).to(model.cfg.device)
-        last = torch.tensor([len(row) - 1 for row in rows], device=tokens.device)
         with edit(model, edits or {}):
-            logits = model(tokens, logits_at=last)
+            logits = forward_at(model, tokens, [[len(row) - 1] for row in rows])
+        assert logits is not None
         chosen = _sample(logits[:, 0].float().cpu(), temperature, top_k, top_p, generators).tolist()
         for i, token in enumerate(chosen):
             if not done[i]:

@@ -84,7 +84,7 @@ def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: i
     for rows in batches([len(t) for t in query.tokens], batch_tokens):
         tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
         with edit(model, edits or {}), capture(model, names) as found:
-            out = _forward(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
+            out = forward_at(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
         if not all(is_finite(x, name) for name, x in (*found.items(), *([("", out)] if out is not None else []))):
             raise not_finite(model, tokens, resolve(model, edits or {}))
         for b, i in enumerate(rows):
@@ -115,7 +115,7 @@ def batches(lengths: list[int], budget: int) -> Iterator[list[int]]:
     yield rows
 
 
-def _forward(model: Any, tokens: Tensor, at: Sequence[Sequence[int]] | None) -> Tensor | None:
+def forward_at(model: Any, tokens: Tensor, at: Sequence[Sequence[int]] | None) -> Tensor | None:
     """Logits [B, P, V] at padded position lists, or None; only our models can skip the other positions."""
     ours = hasattr(model, "segment")
     if at is None:

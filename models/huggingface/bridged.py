@@ -84,6 +84,8 @@ class Bridged(CleanCopies, TransformerBridge):
     run: Path | None
     label: str
     """What titles call it besides its family; empty of one that somebody booted."""
+    eos_ids: tuple[int, ...]
+    """The tokens that end a generated text: of generation_config.json or config.json, else the tokenizer's."""
     final = "unembed.hook_in"
     """The hook of what the head reads."""
 
@@ -226,12 +228,11 @@ def adopt(booted: TransformerBridge) -> Bridged:
 
 
 def _bridged(booted: TransformerBridge, family: str, tokenizer: Tokenizer | None) -> Bridged:
+    said = getattr(getattr(booted.original_model, "generation_config", None), "eos_token_id", None)
+    if said is None and tokenizer is not None:
+        said = tokenizer.bos_id if tokenizer.eos_id is None else tokenizer.eos_id
+    ends = () if said is None else tuple(said) if isinstance(said, list) else (said,)
+    words = None if tokenizer is None else tokenizer.padded_to(booted.cfg.d_vocab)
     made = Bridged.__new__(Bridged)  # with the modules of `booted`; its own copying binds the configuration anew
-    made.__dict__.update(
-        booted.__dict__,
-        family=family,
-        run=None,
-        label="",
-        _tokenizer=tokenizer and tokenizer.padded_to(booted.cfg.d_vocab),
-    )
+    made.__dict__.update(booted.__dict__, family=family, run=None, label="", eos_ids=ends, _tokenizer=words)
     return made

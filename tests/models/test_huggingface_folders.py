@@ -16,6 +16,7 @@ from streamscope.models import load
 from streamscope.models.checkpoint import opened
 from streamscope.models.errors import InputError
 from streamscope.models.export.write import export
+from streamscope.models.generate import generate
 from streamscope.models.huggingface.convert import read_config
 from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.contract import Text
@@ -359,6 +360,25 @@ def gptj(folder: Path, **changes: Any) -> Path:
     told = json.loads((folder / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps({name: x for name, x in told.items() if x is not ...}))
     return folder
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_texts_of_a_bridge_end_where_the_librarys_do(tmp_path: Path) -> None:
+    folder = gptj(tmp_path / "model", eos_token_id=None)
+    (folder / "generation_config.json").unlink()
+    tensors, generator = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(0)
+    noisy = {name: x + 0.3 * torch.randn(x.shape, generator=generator) for name, x in tensors.items()}
+    save_file(noisy, folder / "model.safetensors", {"format": "pt"})
+    model = opened(f"hf:{folder}")
+    free = [generate(model, [[start, 3]], max_new_tokens=12, temperature=0)[0] for start in range(40)]
+    row = next(row for row in free if len(set(row[2:])) > 2)
+    end = list(dict.fromkeys(row[2:]))[2]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [259, end]}))
+    peer = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    want = peer.generate(torch.tensor([row[:2]]), max_new_tokens=12, do_sample=False)[0].tolist()
+    model = opened(f"hf:{folder}")
+    assert model.eos_ids == (259, end) and want == row[: row.index(end, 2) + 1]
+    assert generate(model, [row[:2]], max_new_tokens=12, temperature=0)[0] == want[:-1]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
