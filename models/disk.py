@@ -41,6 +41,7 @@ class Packed(TypedDict):
     n_tokens: int
     n_documents: int
     source: Source
+    rule: NotRequired[str]
 
 
 class TokenizerOf(TypedDict):

@@ -40,7 +40,7 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
     if issubclass(cls, c.Part):
         kind = data.pop("kind", getattr(cls, "kind", None))
         options = kinds(cls)
-        if kind not in options:
+        if not isinstance(kind, str) or kind not in options:
             raise unknown(f"kind of {where}", str(kind), sorted(options))
         cls = typing.cast(type[T], options[kind])
     data = getattr(cls, "from_older", dict)(data)
@@ -49,6 +49,9 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
     for name in data:
         if name not in names:
             raise unknown(f"field of {where}", name, names)
+    for one in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if one.name not in data and one.default is one.default_factory is dataclasses.MISSING:
+            raise InputError(f"{where} lacks the field {one.name}")
     return cls(**{n: _value(hints[n], v, f"{where}.{n}") for n, v in data.items()})
 
 

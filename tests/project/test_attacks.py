@@ -150,6 +150,10 @@ RUNS: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "a width that is a list": (lambda r: change(r / "config.json", model__d_model=[96]), ("probes.heads",)),
     "an infinite width": (lambda r: change(r / "config.json", model__d_model=float("inf")), ("probes.heads",)),
     "a part that is a number": (lambda r: change(r / "config.json", model__attention=3), ("probes.heads",)),
+    "a kind that is a list": (lambda r: change(r / "config.json", model__positions={"kind": []}), ("probes.heads",)),
+    "a part without a required field": (
+        lambda r: change(r / "config.json", model__positions={"kind": "rope", "stretch": {}}), ("probes.heads",)),
+    "a rule that is a list": (lambda r: change(r / "manifest.json", data__valid__rule=[]), ("models.runs", "show")),
     "no data.valid": (lambda r: change(r / "config.json", data__valid=None), ("interventions.ablate",)),
     "data that is a list": (lambda r: change(r / "config.json", data=[]), ("interventions.ablate",)),
     "a manifest that is a list": (lambda r: write(r / "manifest.json", "[1]"), ("probes.heads",)),
