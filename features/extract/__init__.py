@@ -61,9 +61,9 @@ class Extract(Instrument):
     """ḡ of a vector gate: mean, or root mean square."""
     window: Annotated[Count, Only("tier", "structural+position", "topk")] = 5
     """Keys before the query that local_mass sums."""
-    anchor_heads: Annotated[Names, Only("tier", "core")] = ()
+    anchor_heads: Names = ()
     """Heads of anchor_mass; default: heads 2 and 3 of the last layer."""
-    entity_heads: Annotated[Names, Only("tier", "core")] = ()
+    entity_heads: Names = ()
     """Heads of entity_mass; default: heads 4 and 5 of the last layer."""
     raw: tuple[str, ...] | None = None
     """Hooks (names or patterns) whose activations go to a second table; --raw alone: the last layer's streams."""

@@ -78,10 +78,10 @@ def test_rows_are_those_of_the_documents(run: Path, corpus: tuple[Path, Path], t
 
 def test_the_file_says_what_it_is(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "f.parquet"
-    main(arguments(run, corpus, out, "--theta-gate", "0.2", "--max-tokens", "100"))
+    main(arguments(run, corpus, out, "--theta-entropy", "0.2", "--max-tokens", "100"))
     meta, about = read_about(out), read_features(out).about
     assert about["tier"] == "structural" and meta["about"]["instrument"] == "extract"
-    assert about["options"]["theta_gate"] == 0.2 and len(about["schema"]) == 3 * 2 + 1 + 4 * 2 * 4
+    assert about["options"]["theta_entropy"] == 0.2 and len(about["schema"]) == 3 * 2 + 1 + 4 * 2 * 4
     assert about["preset"] == "pls" and len(about["checkpoint"]) == 64
     assert about["data"]["rows"] == 100 == len(read_features(out).table)
     assert {"argv", "commit", "versions"} <= meta["about"].keys()

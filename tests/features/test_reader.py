@@ -68,7 +68,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_the_naive_reference(name: str) -> None:
     preset, shape = MODELS[name]
-    tiers = [Extract(tier=tier, k=3, **HEADS) for tier in get_args(Tier)]
+    tiers = [Extract(tier=tier, k=3 if tier == "topk" else 5, **HEADS) for tier in get_args(Tier)]
     x = check(model_of(preset, **shape), documents(2, 9, 13), *tiers)
     assert len(x) == 1 + 8 + 12
 
@@ -209,7 +209,7 @@ def test_kappa_counts_layers_in_a_row(predicted: list[int], truth: int, run: int
 def test_thresholds_of_entropy_and_gate() -> None:
     pattern = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.3, 0.3, 0.4]])[None, None]
     stats = attention_stats(pattern, k=2)
-    options = Extract(theta_entropy=0.1, theta_gate=0.3)
+    options = Extract(tier="topk", theta_entropy=0.1, theta_gate=0.3)
     for g, entropy, top in [(1.0, np.log(2), [0.3, 0.3]), (0.334, np.log(2), [0.1002, 0.1002]), (0.29, 0, [0, 0])]:
         found = gated(stats, torch.full((1, 3, 1, 1), g), options)
         assert float(found.entropy[0, 2, 0]) == pytest.approx(entropy, abs=1e-6)  # peaks .3, .1002, .087
@@ -249,7 +249,7 @@ def test_what_is_at_a_threshold_is_not_below_it() -> None:
     stats = attention_stats(pattern, k=1)
     gate = torch.full((1, 3, 1, 1), 0.5)
     for theta, kept in ((0.25, True), (0.251, False)):
-        found = gated(stats, gate, Extract(theta_entropy=theta, theta_gate=2 * theta))
+        found = gated(stats, gate, Extract(tier="topk", theta_entropy=theta, theta_gate=2 * theta))
         assert (float(found.entropy[0, 2, 0]) > 0) == kept
         assert found.top is not None and float(found.top[0, 2, 0, 0]) == (0.25 if kept else 0)
 
@@ -299,7 +299,7 @@ def test_a_tier_costs_only_what_it_shows(
         return attention_stats(pattern, **how)
 
     monkeypatch.setattr("streamscope.features.compute.reader.attention_stats", recorded)
-    FeatureReader(model_of("pls"), Extract(tier=tier, k=3, window=4, **HEADS)).read(documents(6, 4))
+    FeatureReader(model_of("pls"), Extract(tier=tier, k=k or 5, window=window or 5, **HEADS)).read(documents(6, 4))
     assert asked == [{"keys": 5, "k": k, "window": window, "distance": distance}] * 3, "nor is the last token read"
 
 
