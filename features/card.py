@@ -18,6 +18,7 @@ import tyro
 
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
+from streamscope.models.plain import cell, code, visible, yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +35,14 @@ class Options:
 
 def card(tables: Sequence[Path], license: str = "") -> str:
     """README.md of tables. Raises `InputError` for a file that is no table of ours."""
-    head = ["---", *([f"license: {license}"] if license else []), "tags:", "- streamscope", "configs:"]
+    head = ["---", *([f"license: {yaml(license)}"] if license else []), "tags:", "- streamscope", "configs:"]
     parts = []
     for path in tables:
         about, columns, kinds, rows = _read(path)
-        head += [f"- config_name: {path.stem}", f"  data_files: {path.name}"]
-        parts += [f"## {path.stem}", _of(about, rows), _columns(columns, kinds)]
-    names = ", ".join(path.stem for path in tables)
-    licence = license or "Not stated by who wrote this card."
+        head += [f"- config_name: {yaml(path.stem)}", f"  data_files: {yaml(path.name)}"]
+        parts += [f"## {cell(path.stem)}", _of(about, rows), _columns(columns, kinds)]
+    names = ", ".join(cell(path.stem) for path in tables)
+    licence = cell(license) or "Not stated by who wrote this card."
     return "\n\n".join(["\n".join([*head, "---"]), f"# {names}", *parts, f"## Licence\n\n{licence}"]) + "\n"
 
 
@@ -67,17 +68,17 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, s
 
 def _of(about: dict[str, Any], rows: int) -> str:
     """Title, model, data, options."""
-    lines = [about["title"], f"{rows:,} rows, by `{about.get('instrument')}` of streamscope."]
-    model = f"Model: {about['model']}" if about.get("model") else ""
+    lines = [cell(about["title"]), f"{rows:,} rows, by {code(about.get('instrument'))} of streamscope."]
+    model = f"Model: {cell(about['model'])}" if about.get("model") else ""
     checkpoint = about.get("features", {}).get("checkpoint")
-    lines.append(model + (f", weights of sha256 `{checkpoint}`" if checkpoint and model else ""))
+    lines.append(model + (f", weights of sha256 {code(checkpoint)}" if checkpoint and model else ""))
     for kind, data in (about.get("data") or {}).items():
         source = data.get("source") if isinstance(data, dict) else None
         if isinstance(source, dict):
-            lines.append(f"{kind}: `{source.get('source')}`, fingerprint `{data.get('corpus')}`")
+            lines.append(f"{cell(kind)}: {code(source.get('source'))}, fingerprint {code(data.get('corpus'))}")
     options = {name: value for name, value in (about.get("options") or {}).items() if value not in (None, [], "")}
     if options:
-        lines.append("Options: " + ", ".join(f"`{name}={value}`" for name, value in options.items()))
+        lines.append("Options: " + ", ".join(code(f"{name}={value}") for name, value in options.items()))
     return "\n\n".join(line for line in lines if line)
 
 
@@ -92,9 +93,9 @@ def _columns(columns: list[dict[str, Any]], kinds: dict[str, str]) -> str:
     for _, group in groupby(columns, alike):
         found = list(group)
         first, last = found[0], found[-1]
-        name = f"`{first['name']}`" + (f" … `{last['name']}` ({len(found)})" if len(found) > 1 else "")
+        name = code(first["name"]) + (f" … {code(last['name'])} ({len(found)})" if len(found) > 1 else "")
         cells = [name, first["unit"], kinds[first["name"]], first["doc"], first["source"]]
-        rows.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+        rows.append("| " + " | ".join(map(cell, cells)) + " |")
     return "\n".join(rows)
 
 
@@ -115,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.models.disk import write_text
 
     write_text(out, card(options.tables, options.license))
-    print(f"written {out}")
+    print(visible(f"written {out}"))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 from streamscope.models.bounds import check
 from streamscope.models.errors import InputError
 from streamscope.models.help import describe, examples, wrapped
+from streamscope.models.plain import visible
 
 Options = TypeVar("Options")
 SCRIPT = "streamscope "
@@ -205,10 +206,10 @@ def command(main: Callable[[], None]) -> None:
     try:
         main()
     except InputError as error:
-        print(f"error: {spoken(str(error))}", file=sys.stderr)
+        print(f"error: {visible(spoken(str(error)))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a full disk, a folder that may not be written
-        print(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
+        print(visible(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": ")), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -14,6 +14,7 @@ import tyro
 
 from streamscope.models.cli import command, parse
 from streamscope.models.errors import InputError
+from streamscope.models.plain import visible
 
 if TYPE_CHECKING:
     from streamscope.models.config import ModelConfig
@@ -93,10 +94,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     model = _model(options)
     config = model.config
-    console = Console(width=None if Console().is_terminal else 150)
+    console = Console(width=None if Console().is_terminal else 150, markup=False, emoji=False)
     total = model.n_params()
     console.print(
-        f"{config.name}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model}, "
+        f"{visible(config.name)}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model}, "
         f"vocabulary {config.d_vocab:,}, context {config.n_ctx}\n"
         f"mixing {config.mixing}   residual {config.residual.kind}   positions {config.positions.kind}"
         + (f"   canon {config.canon.places}" if config.canon is not None else ""),

@@ -49,6 +49,7 @@ from streamscope.models.disk import Manifest, read_json, read_rows
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.launch import LaunchOptions, child, is_worker, launch
 from streamscope.models.ledger import Ledger, Released
+from streamscope.models.plain import print_grid, visible
 
 SCALE = "small"
 """Of a run whose options do not say it: the default of `models.train`."""
@@ -60,7 +61,7 @@ class Options(LaunchOptions):
     """Arguments of `python -m models.grid`."""
 
     grid: Annotated[Path | None, tyro.conf.Positional] = None
-    """GRID.toml or GRID.py; default: the grid that --out was begun with."""
+    """GRID.toml or GRID.py, which is executed; default: the grid that --out was begun with."""
     out: Path | None = None
     """Folder of the run folders."""
     threads: Count = 1
@@ -122,7 +123,7 @@ def work(cells: Sequence[Cell], out: Path, *, threads: int = 1, shown: bool = Tr
     with _Bar(ledger, list(by_name), shown=shown) as bar:
         done = _stoppable(ledger, list(by_name), lambda name: train(by_name[name], out, threads), bar)
     if not done:
-        print(f"stopped; the same command goes on with {out}", file=sys.stderr)
+        print(visible(f"stopped; the same command goes on with {out}"), file=sys.stderr)
         sys.exit(130)
 
 
@@ -461,13 +462,7 @@ class _Bar:
 
 def print_status(out: Path, cells: Sequence[Cell]) -> None:
     """A line per run: its state, how far it came, its last validation loss, or why it failed."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=str(out), title_justify="left")
-    for title in ("run", "state", "step", "validation loss", ""):
-        table.add_column(title, overflow="fold")
-    ledger = Ledger(out / ".ledger")
+    found, ledger = [], Ledger(out / ".ledger")
     for cell in cells:
         state, folder = ledger.state(cell.name), out / cell.name
         log = folder / "metrics.jsonl"
@@ -475,8 +470,9 @@ def print_status(out: Path, cells: Sequence[Cell]) -> None:
         losses = [row["loss"] for row in rows if row["kind"] == "eval"]
         step = str(max((row["step"] for row in rows), default=0))
         detail = state.detail if state.kind in ("failed", "running") else ""
-        table.add_row(cell.name, state.kind, step, f"{losses[-1]:.4f}" if losses else "", detail)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+        found.append((cell.name, state.kind, step, f"{losses[-1]:.4f}" if losses else "", detail))
+    columns = ("run", "state", "step", "validation loss", "")
+    print_grid(columns, found, title=str(out), width=None if sys.stdout.isatty() else 160)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 
 from streamscope.models.bounds import Count, Only, Positive
 from streamscope.models.errors import InputError
+from streamscope.models.plain import visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ def launch(options: LaunchOptions, module: str, argv: Sequence[str], *, logs: Pa
     if failed == options.workers:
         raise InputError(f"every worker failed; {_last_line(logs)}")
     if failed:
-        print(f"{failed} of {options.workers} workers failed; {_last_line(logs)}", file=sys.stderr)
+        print(visible(f"{failed} of {options.workers} workers failed; {_last_line(logs)}"), file=sys.stderr)
 
 
 def _as_worker(argv: Sequence[str]) -> list[str]:
@@ -134,7 +135,7 @@ def _code(result: Any) -> int:
     try:
         return int(result())
     except Exception as error:  # each launcher has errors of its own for a lost worker
-        print(f"a worker was lost: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
+        print(visible(f"a worker was lost: {str(error).strip().splitlines()[-1]}"), file=sys.stderr)
         return -1
 
 

@@ -15,6 +15,7 @@ import tyro
 from streamscope.models.cli import command, parse
 from streamscope.models.disk import Listed, Trained
 from streamscope.models.errors import InputError
+from streamscope.models.plain import print_grid, visible
 
 
 @dataclass(frozen=True)
@@ -119,14 +120,14 @@ def _show(run: Path) -> None:
         "wall_seconds",
         "outcome",
     ):
-        print(f"{name:13s} {manifest.get(name, '')}")
+        print(visible(f"{name:13s} {manifest.get(name, '')}"))
     if steps := [str(row["step"]) for row in snapshots(run_folder(run))]:
         print(f"{'snapshots':13s} {', '.join(steps)}")
-    print(f"{'command':13s} {' '.join(manifest['argv'])}")
+    print(visible(f"{'command':13s} {' '.join(manifest['argv'])}"))
     if "parent" in manifest:  # fine-tuned or edited: what follows about data is the parent's
-        print(f"{'made from':13s} {manifest['parent']['run']}")
+        print(visible(f"{'made from':13s} {manifest['parent']['run']}"))
     documents = counted(data["n_documents"], manifest["data"]["valid"])
-    print(f"{'data':13s} {data['source']['source']}: {data['n_tokens']:,} tokens in {documents}")
+    print(visible(f"{'data':13s} {data['source']['source']}: {data['n_tokens']:,} tokens in {documents}"))
     _print(
         [
             {"step": r["step"], "loss": f"{r['loss']:.4f}", "perplexity": f"{r['perplexity']:.2f}"}
@@ -135,7 +136,7 @@ def _show(run: Path) -> None:
     )
     samples = [row["text"] for row in metrics if row["kind"] == "sample"]
     if samples:
-        print(f"last sample: {samples[-1]}")
+        print(visible(f"last sample: {samples[-1]}", keep="\n"))
 
 
 def _diff(first: Path, second: Path) -> None:
@@ -161,15 +162,7 @@ def _manifest(run: Path, kind: Any) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for name in rows[0] if rows else ():
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    Console().print(table)
+    print_grid(list(rows[0]) if rows else [], (list(row.values()) for row in rows))
 
 
 if __name__ == "__main__":

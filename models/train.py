@@ -24,6 +24,7 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, override, parse_set, to_dict
 from streamscope.models.errors import InputError
+from streamscope.models.plain import visible
 from streamscope.models.provenance import pick_device
 from streamscope.models.training.config import Options, Training, check_given, late_positions, phases_of, with_recipe
 
@@ -64,7 +65,7 @@ def _start(options: Options, out: Path) -> None:
 
     group, device = ranks(training.device, training.parallel)
     if group.leader:
-        print(f"reading {options.data}", file=sys.stderr)
+        print(visible(f"reading {options.data}"), file=sys.stderr)
     with group.leader_first():
         data = prepare(
             options.data,
@@ -191,10 +192,10 @@ def _fit(trainer: Any, data: Any) -> None:
     if trainer.ranks.leader:
         lengths = ", then ".join(f"{phase.batch} x {phase.n_ctx}" for phase in trainer.phases)
         print(
-            f"{model.config.name} {model.config.mixing}: {model.n_params():,} parameters; "
+            f"{visible(model.config.name)} {model.config.mixing}: {model.n_params():,} parameters; "
             f"{data.train.n_tokens:,} training tokens in {counted(data.train.n_documents, data.valid.meta)}, "
             f"{data.valid.n_tokens:,} for validation ({data.valid.meta['rule']}); "
-            f"{trainer.steps} steps of {lengths} tokens -> {folder}",
+            f"{trainer.steps} steps of {lengths} tokens -> {visible(folder)}",
             file=sys.stderr,
         )
         late = late_positions(phases_of(trainer.training.phases), model.config.n_ctx)

@@ -18,6 +18,7 @@ import tyro
 from streamscope.models.errors import InputError
 from streamscope.models.launch import LaunchOptions, is_worker, launch
 from streamscope.models.own_code import split
+from streamscope.models.plain import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +74,7 @@ def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
             progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
         )  # fmt: skip
         with progress.Progress(*columns, console=Console(file=sys.stderr)) as shown:
-            yield from shown.track(steps, description=escape(label))
+            yield from shown.track(steps, description=escape(visible(label)))
 
     return bar
 
@@ -92,7 +93,7 @@ def write_results(options: RunOptions, tables: Tables, **about: Any) -> None:
     for name, (table, units) in tables.items():
         path = options.out.with_stem(f"{options.out.stem}-{name}") if name else options.out
         write_table(table, path, units={c: u for c, u in units.items() if c in table}, about=about)
-        print(f"table {path}")
+        print(visible(f"table {path}"))
 
 
 # ---- the command of an instrument --------------------------------------------------------------
@@ -112,7 +113,8 @@ class Arguments(LaunchOptions):
     RUN@all: each snapshot beside the control's of the same step."""
     edit: tuple[str, ...] = ()
     """Measure the runs under edits of your own, the control as it is: FILE.py:NAME@HOOK of a function (value, hook) ->
-    value, or FILE.py:NAME of a function (model) -> {hook: function}. RUN --control RUN says what they change."""
+    value, or FILE.py:NAME of a function (model) -> {hook: function}. The file is executed, all of it,
+    with your rights: give only files that you trust. RUN --control RUN says what they change."""
     out: Path | None = None
     """Write the main table (.parquet) here, the other tables and the observations beside it, or tables alone as .csv;
     killed, the same command goes on with the runs that are left."""
@@ -333,15 +335,15 @@ def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> No
 
     result.print()
     if result.about.get("no_mean"):
-        print(result.about["no_mean"])
+        print(visible(result.about["no_mean"]))
     if options.out is not None:
         for path in replace(result, about={**result.about, **about}).save(options.out):
-            print(f"written {path}")
+            print(visible(f"written {path}"))
         shutil.rmtree(_parts(options.out), ignore_errors=True)
     if options.figure is not None:
         write_figure(result.figure(), options.figure)
         size = f" ({options.figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"
-        print(f"figure {options.figure}{size if options.figure.suffix == '.html' else ''}")
+        print(visible(f"figure {options.figure}") + f"{size if options.figure.suffix == '.html' else ''}")
 
 
 def contents(options: Any) -> Iterator[str]:

@@ -39,6 +39,7 @@ from safetensors import SafetensorError, safe_open
 
 from streamscope.models.disk import check_writable, write_atomically, write_text
 from streamscope.models.errors import InputError, unknown
+from streamscope.models.plain import cell, visible
 from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.probes.contract import discover
 from streamscope.probes.figures import OVER, over_steps, write_figure
@@ -288,6 +289,7 @@ class Table:
     def print(self, console: Any = None) -> None:
         """On the terminal. Names fold where it is narrow; numbers are never cut."""
         columns, rows = self.cells()
+        rows = [[visible(text, keep="\n") for text in row] for row in rows]
         terminal, grid = console or Console(), Grid()
         given, width = widths(
             [column.title for column in columns], [[row[i] for row in rows] for i in range(len(columns))],
@@ -301,14 +303,14 @@ class Table:
         )
         for column, wide in zip(columns, given, strict=True):
             justify: Any = "right" if column.format else "left"
-            grid.add_column(escape(column.title), justify=justify, overflow="fold", width=wide)
+            grid.add_column(escape(visible(column.title)), justify=justify, overflow="fold", width=wide)
         for row in rows:
             grid.add_row(*map(escape, row))
         if self.title:
-            out.print(Text(self.caption(), style="italic"))
+            out.print(Text(visible(self.caption(), keep="\n"), style="italic"))
         out.print(grid)
         for line in self.legend():
-            print(line, file=out.file)
+            print(visible(line), file=out.file)
 
     def _brief(self) -> "Table":
         """The table, or the first rows of a long one, which its title then says."""
@@ -325,11 +327,11 @@ class Table:
     def markdown(self) -> str:
         """As a Markdown table, with its title above and the reasons of missing values below."""
         columns, rows = self.cells()
-        lines = [f"**{_plain(self.caption())}**", ""] if self.title else []
-        lines.append("| " + " | ".join(_plain(c.title) for c in columns) + " |")
+        lines = [f"**{cell(self.caption())}**", ""] if self.title else []
+        lines.append("| " + " | ".join(cell(c.title) for c in columns) + " |")
         lines.append("|" + "|".join("--:" if c.format else "---" for c in columns) + "|")
-        lines += ["| " + " | ".join(map(_plain, row)) + " |" for row in rows]
-        return "\n".join([*lines, *(f"\n{_plain(line)}" for line in self.legend())])
+        lines += ["| " + " | ".join(map(cell, row)) + " |" for row in rows]
+        return "\n".join([*lines, *(f"\n{cell(line)}" for line in self.legend())])
 
     def _repr_html_(self) -> str:
         brief = self._brief()
@@ -454,11 +456,6 @@ def write_batches(path: Path, batches: Iterable[pa.Table], told: Mapping[bytes, 
             raise InputError(f"{path.name}: no rows to write")
 
     write_atomically(path, write)
-
-
-def _plain(text: str) -> str:
-    """Without what Markdown would read as the end of a cell."""
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 @dataclass(frozen=True)

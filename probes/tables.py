@@ -17,6 +17,7 @@ from rich.table import Table
 
 from streamscope.models.disk import parse, write_atomically
 from streamscope.models.errors import InputError
+from streamscope.models.plain import visible
 from streamscope.models.text.readers import first_line
 
 WORD, HEADER = 16, 8
@@ -118,13 +119,13 @@ def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
     Where it is narrow, names and long words are folded; numbers are never cut, a table of many is wider than it.
     """
 
-    texts = {str(name): [_text(v, str(name), digits) for v in table[name]] for name in table.columns}
+    texts = {visible(name): [_text(v, str(name), digits) for v in table[name]] for name in table.columns}
     right = [bool(pd.api.types.is_numeric_dtype(table[name])) for name in table.columns]
     whole = [
         number or all(re.match(NUMBER, cell) for cell in cells)
         for number, cells in zip(right, texts.values(), strict=True)
     ]
-    terminal, grid = Console(), Table(title=title, title_justify="left")
+    terminal, grid = Console(), Table(title=visible(title, keep="\n"), title_justify="left")
     given, width = widths(list(texts), list(texts.values()), whole, terminal.width if terminal.is_terminal else 160)
     for name, number, wide in zip(texts, right, given, strict=True):
         grid.add_column(name, justify="right" if number else "left", overflow="fold", width=wide)
@@ -162,5 +163,5 @@ def _wide(text: str) -> int:
 def _text(value: Any, name: str, digits: int) -> str:
     """A cell as it is shown."""
     if not isinstance(value, float):
-        return str(value)
+        return visible(value, keep="\n")
     return probability(value) if _is_p(name) and value == value else f"{value:.{digits}f}"

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     known = commands()
     if not words or words[0] in ("-h", "--help"):
         print("usage: streamscope COMMAND [options]; streamscope COMMAND --help says more")
-        print("       streamscope FILE.py:CLASS [RUN…] [options]; an instrument of your own\n")
+        print("       streamscope FILE.py:CLASS [RUN…] [options]; an instrument of your own; the file is executed\n")
         for room in ROOMS:
             listed(room, known)
         return

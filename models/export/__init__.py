@@ -19,6 +19,7 @@ import tyro
 
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
+from streamscope.models.plain import visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,4 +49,4 @@ def main(argv: Sequence[str] | None = None) -> None:
     for folder, told in export(
         options.run, options.out, native=options.native, snapshots=options.snapshots, license=options.license
     ):
-        print(f"{folder}  {told}")
+        print(visible(f"{folder}  {told}"))

@@ -8,6 +8,7 @@ from streamscope.models.checkpoint import read_manifest, run_folder, snapshot_st
 from streamscope.models.config import ModelConfig
 from streamscope.models.describe import parameters_by_part
 from streamscope.models.disk import Config, read_json
+from streamscope.models.plain import cell, code, visible, without_html, yaml
 from streamscope.models.text.shards import counted
 from streamscope.models.training.config import tokens_seen
 from streamscope.models.training.run import read_metrics
@@ -21,26 +22,26 @@ def model_card(model: "StreamTransformer", run: str, architecture: str, license:
     folder, config = run_folder(run), model.config
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     head = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags:", "- streamscope"]
-    head += [f"- {config.name}", *([f"license: {license}"] if license else []), "---"]
+    head += [f"- {yaml(config.name)}", *([f"license: {yaml(license)}"] if license else []), "---"]
     ours = architecture.startswith("Streamscope")
     parts = [
         "\n".join(head),
-        f"# {run.replace('hf:', '')}",
-        f"A causal language model of {model.n_params():,} parameters, the architecture `{config.name}` of streamscope"
-        + ("." if ours else f", written as `{architecture}`, which computes the same."),
+        f"# {cell(run.replace('hf:', ''))}",
+        f"A causal language model of {model.n_params():,} parameters, the architecture {code(config.name)} of "
+        "streamscope" + ("." if ours else f", written as `{architecture}`, which computes the same."),
         "## Architecture\n\n" + _table(("part", "value"), _architecture(config)),
         _table(("parameters", "count"), [(f"`{part}`", f"{n:,}") for part, n in parameters_by_part(model)]),
         "## Training\n\n" + _training(folder, manifest, config),
         "## Measured\n\n" + _measured(folder, run),
         "## Use\n\n" + _use(model, ours),
-        f"## Licence\n\n{license or 'Not stated by who exported it.'}",
+        f"## Licence\n\n{cell(license) or 'Not stated by who exported it.'}",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [titles, tuple("---" for _ in titles), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
 def _architecture(config: ModelConfig) -> list[tuple[str, ...]]:
@@ -71,13 +72,15 @@ def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> st
     """The data, the tokens seen, the command."""
     if "argv" not in manifest:
         source = manifest.get("source")
-        return f"Not trained here; read from `{Path(source).name}`." if source else "Nothing is known of its training."
+        return (
+            f"Not trained here; read from {code(Path(source).name)}." if source else "Nothing is known of its training."
+        )
     lines = []
     train, step = manifest.get("data", {}).get("train"), manifest.get("step")
     if train is not None:
         lines.append(
-            f"Data: `{train['source']['source']}`, {counted(train['n_documents'], manifest['data']['valid'])}, "
-            f"{train['n_tokens']:,} tokens, fingerprint `{train['corpus'][:12]}`."
+            f"Data: {code(train['source']['source'])}, {counted(train['n_documents'], manifest['data']['valid'])}, "
+            f"{train['n_tokens']:,} tokens, fingerprint {code(train['corpus'][:12])}."
         )
     training = read_json(folder / "config.json", Config).get("training", {})
     if step is not None and "batch_size" in training and "pairs" not in training:
@@ -86,8 +89,10 @@ def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> st
             f"{step:,} steps{of}, {tokens_seen(training, config.n_ctx, step):,} tokens seen, repeated ones counted."
         )
     commit = str(manifest.get("commit") or "unknown")[:12]
-    lines.append(f"Seed {manifest.get('seed')}, commit {commit}, {manifest.get('device', 'device unknown')}.")
-    return "\n".join(lines) + f"\n\n    {shlex.join(manifest['argv'])}"
+    lines.append(
+        f"Seed {manifest.get('seed')}, commit {cell(commit)}, {cell(manifest.get('device', 'device unknown'))}."
+    )
+    return "\n".join(lines) + f"\n\n    {visible(shlex.join(manifest['argv']))}"
 
 
 def _measured(folder: Path, run: str) -> str:
@@ -105,8 +110,18 @@ def _measured(folder: Path, run: str) -> str:
             _table(
                 ("measured", "value", "on", "run"),
                 [
-                    ("loss, nats/token", f"{last['loss']:.4f}", f"{over}`{valid}`", f"{run}, step {last['step']:,}"),
-                    ("perplexity", f"{last['perplexity']:.3f}", f"{over}`{valid}`", f"{run}, step {last['step']:,}"),
+                    (
+                        "loss, nats/token",
+                        f"{last['loss']:.4f}",
+                        f"{over}{code(valid)}",
+                        f"{run}, step {last['step']:,}",
+                    ),
+                    (
+                        "perplexity",
+                        f"{last['perplexity']:.3f}",
+                        f"{over}{code(valid)}",
+                        f"{run}, step {last['step']:,}",
+                    ),
                 ],
             )
         )
@@ -122,29 +137,29 @@ def _measured(folder: Path, run: str) -> str:
                     "training makes of its validation data; the card's is of documents, each read from its beginning "
                     "and cut at the context."
                 )
-            lines.append(f"From the card of the run `{run}`:\n\n|{meant.rstrip()}")
+            lines.append(f"From the card of the run {code(run)}:\n\n|{without_html(meant.rstrip())}")
     return "\n\n".join(lines) or "Nothing was measured on this run."
 
 
 def _use(model: "StreamTransformer", ours: bool) -> str:
     """How it is opened, and what is different from other models of the library."""
     trust = ", trust_remote_code=True" if ours else ""
-    code = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
-    code.append(f'model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})')
+    lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    lines.append(f'model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})')
     text = ""
     if model.tokenizer is not None:
-        code += [
+        lines += [
             f'tokenizer = AutoTokenizer.from_pretrained("FOLDER"{trust})',
             'text = tokenizer("Once upon a time", return_tensors="pt")',
             "print(tokenizer.decode(model.generate(**text, max_new_tokens=20)[0]))",
         ]
         known = range(model.tokenizer.d_vocab)
         bos, *ends = model.tokenizer.pieces([model.tokenizer.bos_id, *(i for i in model.eos_ids if i in known)])
-        end = "it ends a text" if ends == [bos] else f"{' or '.join(f'`{one}`' for one in ends) or 'none'} ends a text"
-        text = f"Every text begins with `{bos}`, which the tokenizer adds; generated, {end}. "
+        end = "it ends a text" if ends == [bos] else f"{' or '.join(map(code, ends)) or 'none'} ends a text"
+        text = f"Every text begins with {code(bos)}, which the tokenizer adds; generated, {end}. "
     if ours:
         text += (
             "There is no cache of keys and values: `use_cache` changes nothing. The modules named `hook_*` return what "
             "they are given, so forward hooks of torch read and replace activations there. "
         )
-    return "```python\n" + "\n".join(code) + f"\n```\n\n{text}The context is {model.config.n_ctx:,} tokens."
+    return "```python\n" + "\n".join(lines) + f"\n```\n\n{text}The context is {model.config.n_ctx:,} tokens."

@@ -17,6 +17,7 @@ import tyro
 
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
+from streamscope.models.plain import visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,4 +39,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.models.huggingface.convert import convert, source_folder
 
     config = convert(source_folder(options.folder), options.out)
-    print(f"{config.name}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model} -> {options.out}")
+    print(
+        visible(
+            f"{config.name}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model} -> {options.out}"
+        )
+    )

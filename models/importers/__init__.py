@@ -18,6 +18,7 @@ import tyro
 
 from streamscope.models.cli import parse
 from streamscope.models.errors import InputError
+from streamscope.models.plain import visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     found = convert(options.file, options.format, options.out, parse_set(options.set), options.tokenizer)
     config = found.config
-    print(f"{config.name}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model} -> {options.out}")
+    print(
+        visible(
+            f"{config.name}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model} -> {options.out}"
+        )
+    )
     for name, value in found.assumed.items():
         print(f"the file does not say {name}; {value} is the authors' setting (--set {name}=…)")

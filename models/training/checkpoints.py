@@ -19,6 +19,7 @@ from torch import Tensor
 from streamscope.models.checkpoint import load_weights
 from streamscope.models.disk import Config, Manifest, parse, read_json
 from streamscope.models.errors import InputError
+from streamscope.models.plain import visible
 from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import read_metrics
@@ -123,7 +124,9 @@ def _compare(then: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     for name, value in then.items():
         if value != here[name] and not (name == "threads" and here["device"] != "cpu"):
             remedy = f"; set OMP_NUM_THREADS={value} for the same run, bit for bit" if name == "threads" else ""
-            print(f"warning: the run was computed with {name} {value}, now {here[name]}{remedy}", file=sys.stderr)
+            print(
+                visible(f"warning: the run was computed with {name} {value}, now {here[name]}{remedy}"), file=sys.stderr
+            )
 
 
 def _newest(folder: Path) -> tuple[Path, dict[str, Tensor], dict[str, str]]:
@@ -136,7 +139,9 @@ def _newest(folder: Path) -> tuple[Path, dict[str, Tensor], dict[str, str]]:
             wrong.append(str(error))
             continue
         if wrong and not wrong[0].startswith(f"{folder / LAST} is missing"):  # missing: killed between two renames
-            print(f"warning: {wrong[0]}; going on from step {meta.get('step')} of {path.name}", file=sys.stderr)
+            print(
+                visible(f"warning: {wrong[0]}; going on from step {meta.get('step')} of {path.name}"), file=sys.stderr
+            )
         return path, tensors, meta
     raise InputError(wrong[0])
 

@@ -22,6 +22,7 @@ from streamscope.models.errors import InputError
 from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
 from streamscope.models.mixing import has_mixing, idle, measure, still
+from streamscope.models.plain import visible
 from streamscope.models.readout import IGNORE
 from streamscope.models.text.mixture import MixedWindows
 from streamscope.models.text.shards import Windows, epoch_order
@@ -472,9 +473,9 @@ def run_to_end(trainer: Trainer) -> None:
         trainer.fit()
     except Stopped as stop:
         if trainer.ranks.leader:
-            print(stop, file=sys.stderr)
+            print(visible(stop), file=sys.stderr)
         sys.exit(1 if "not finite" in str(stop) else 130)
     finally:
         trainer.ranks.close()
     if trainer.ranks.leader:
-        print(f"validation loss {trainer.best:.4f} at best -> {trainer.run.folder}")
+        print(visible(f"validation loss {trainer.best:.4f} at best -> {trainer.run.folder}"))

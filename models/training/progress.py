@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from streamscope.models.plain import visible
+
 
 class Progress:
     """A bar on a terminal or in a notebook; plain lines where standard error is a file; nothing unless `shown`."""
@@ -46,4 +48,4 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         with contextlib.suppress(BrokenPipeError):  # a reader that has gone must not end a training
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)

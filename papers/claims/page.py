@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from streamscope.models.disk import write_atomically, write_text
+from streamscope.models.plain import LINE_ENDS, code, visible
 from streamscope.models.provenance import provenance
 from streamscope.papers.claims.table import counts, measured
 from streamscope.papers.claims.words import MEANINGS
@@ -62,17 +63,18 @@ def _table(mine: pd.DataFrame) -> list[str]:
     """The table of a paper, the commands that its rows number, and what the measured models saw."""
     commands = {text: i for i, text in enumerate(dict.fromkeys(filter(None, mine["command"])), 1)}
     cells = [
-        [f"`{r.id}`", r.place, _plain(r.quote), _plain(r.configuration), _plain(f"{r.printed} {_unit(r)}".strip()), m,
-         _plain(_verdict(r)), commands.get(r.command, "")]
+        [code(r.id), _plain(r.place), _plain(r.quote), _plain(r.configuration),
+         _plain(f"{r.printed} {_unit(r)}".strip()), m, _plain(_verdict(r)), commands.get(r.command, "")]
         for r, m in zip(mine.itertuples(), measured(mine), strict=True)
     ]  # fmt: skip
     columns = ("id", "place", "claim", "of", "printed", "measured (95 %)", "verdict", "by")
     made = mine.loc[mine["measured"].ne(""), ["table", "scale", "tokens", "commit"]].drop_duplicates()
-    doses = [f"scale {r.scale}, {r.tokens} tokens seen, " if r.scale else "" for r in made.itertuples()]
+    doses = [f"scale {_plain(r.scale)}, {_plain(r.tokens)} tokens seen, " if r.scale else "" for r in made.itertuples()]
     results = [
-        f"- `{r.table}`: {dose}commit {r.commit or 'unknown'}" for r, dose in zip(made.itertuples(), doses, strict=True)
+        f"- {code(r.table)}: {dose}commit {_plain(r.commit or 'unknown')}"
+        for r, dose in zip(made.itertuples(), doses, strict=True)
     ]
-    by = "\n".join(f"{i}. `{text}`" for text, i in commands.items())
+    by = "\n".join(f"{i}. {code(text)}" for text, i in commands.items())
     return [table(columns, cells), *([f"By:\n\n{by}"] if by else []), *(["\n".join(results)] if results else [])]
 
 
@@ -108,6 +110,6 @@ def _verdict(r: Any) -> str:
     return f"{r.verdict}{f': {said}' if said else ''}{remark}"
 
 
-def _plain(text: str) -> str:
+def _plain(text: object) -> str:
     """Text in which Markdown sees no mark of its own; the pipe is the table's to escape."""
-    return re.sub(r"([\\`*_{}\[\]<>#$~^])", r"\\\1", text)
+    return re.sub(r"([\\`*_{}\[\]<>#$~^])", r"\\\1", visible(LINE_ENDS.sub(" ", str(text))))

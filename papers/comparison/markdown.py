@@ -3,15 +3,16 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from streamscope.models.plain import cell
 from streamscope.probes.tables import LEAST_P, probability
 
 SHARES = ("share of cases", "share of heads")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table; "|" in a cell is escaped."""
+    """A Markdown table; "|" and HTML in a cell are escaped."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines += ["| " + " | ".join(cell(one) for one in row) + " |" for row in rows]
     return "\n".join(lines)
 
 

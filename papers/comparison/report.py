@@ -12,6 +12,7 @@ import pandas as pd
 from streamscope.models.checkpoint import load
 from streamscope.models.disk import read_json, write_atomically
 from streamscope.models.errors import InputError
+from streamscope.models.plain import visible, without_html
 from streamscope.models.provenance import provenance
 from streamscope.models.text.shards import TokenShards
 from streamscope.models.training.data import evaluation_shards
@@ -161,7 +162,7 @@ def commands(report: Report) -> str:
     """The section with the commands that trained the runs and made the page."""
     lines = [f"{run.command}   # commit {str(run.manifest.get('commit', 'unknown'))[:12]}" for run in report.runs]
     once = dict.fromkeys([*lines, report.about["argv"]])  # a snapshot has the line of its run
-    return "## Commands\n\n```\n" + "\n".join(once) + "\n```"
+    return "## Commands\n\n```\n" + "\n".join(map(visible, once)) + "\n```"
 
 
 def undefined(quantities: pd.DataFrame) -> str:
@@ -170,7 +171,8 @@ def undefined(quantities: pd.DataFrame) -> str:
     for r in quantities[quantities["value"].isna()].itertuples():
         lost.setdefault(reasons(r.undefined)["value"], []).append(f"{r.preset} seed {r.seed} `{r.quantity}`")
     lines = [
-        f"- {why}: {cells[0]}" + (f" and {len(cells) - 1} more" if cells[1:] else "") for why, cells in lost.items()
+        f"- {without_html(why)}: {cells[0]}" + (f" and {len(cells) - 1} more" if cells[1:] else "")
+        for why, cells in lost.items()
     ]
     return "## Undefined\n\n" + "\n".join(lines or ["Every quantity has a value in every run."])
 

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from streamscope.models.disk import Trained, TrainedConfig, read_json
+from streamscope.models.plain import cell, code, visible
 from streamscope.models.training.config import tokens_seen
 from streamscope.probes.phenomena import NAMES
 from streamscope.probes.result import Table
@@ -33,17 +34,17 @@ def card(name: str, folder: Path, row: dict[str, Any]) -> str:
     manifest, config = read_json(folder / "manifest.json", Trained), read_json(folder / "config.json", TrainedConfig)
     data, seen = manifest["data"], tokens_seen(config["training"], config["model"]["n_ctx"], manifest["steps"])
     lines = [
-        f"# {name}, bundled model",
+        f"# {cell(name)}, bundled model",
         "",
         f"`load('stories/{name}')` in Python, `stories/{name}` wherever a command takes a run. {row['parameters']:,}",
         "parameters, trained by",
         "",
-        f"    {shlex.join(manifest['argv'])}",
+        f"    {visible(shlex.join(manifest['argv']))}",
         "",
         f"{manifest['steps']:,} steps, {seen:,} tokens seen, repeated ones counted, seed {manifest['seed']}; the text "
         f"has {data['train']['n_documents']:,} documents of {data['train']['n_tokens']:,} tokens "
-        f"(`{data['train']['source']['source']}`), validated on {data['valid']['n_documents']:,} documents "
-        f"(`{data['valid']['source']['source']}`). Commit {manifest['commit'][:12]}, torch "
+        f"({code(data['train']['source']['source'])}), validated on {data['valid']['n_documents']:,} documents "
+        f"({code(data['valid']['source']['source'])}). Commit {manifest['commit'][:12]}, torch "
         f"{manifest['versions']['torch']}, {manifest['device']}, {manifest['wall_seconds'] / 60:.0f} minutes.",
         "",
         "| phenomenon | value | 95 % interval | limit | verdict | unit | head | n | clusters |",
@@ -77,7 +78,7 @@ def index(rows: list[dict[str, Any]]) -> str:
     """The table of all bundled models."""
     table = printed(rows, bold="**")
     lines = ["| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns)]
-    lines += ["| " + " | ".join(map(str, one)) + " |" for one in table.itertuples(index=False)]
+    lines += ["| " + " | ".join(map(cell, one)) + " |" for one in table.itertuples(index=False)]
     return "\n".join(["# Bundled models", "", *INDEX_NOTE, "", *lines, ""])
 
 

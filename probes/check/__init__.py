@@ -24,7 +24,7 @@ class Options:
     """Arguments of `python -m probes.check`."""
 
     instrument: Annotated[str, tyro.conf.Positional]
-    """The name of an instrument, or FILE.py:CLASS."""
+    """The name of an instrument, or FILE.py:CLASS; the file is executed."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

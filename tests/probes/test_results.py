@@ -317,7 +317,7 @@ def test_a_table_is_the_same_text_everywhere() -> None:
     assert table.markdown().splitlines() == [
         "**a title**", "", "| a\\|name | kind | gain | p | kept |", "|---|---|--:|--:|---|",
         "| a\\|b | x | +1.0 (+0.0 … +2.0) | 0.5000 | yes |", "| c d | y | -3.0 (-4.0 … -2.0) | < 1e-4 | no |",
-        "| <e> | x | +2.0 (+1.0 … +3.0) | 0.2500 | yes |", "| f | y | undefined | undefined | no |",
+        "| \\<e> | x | +2.0 (+1.0 … +3.0) | 0.2500 | yes |", "| f | y | undefined | undefined | no |",
         "| g | x | undefined | undefined | yes |", "", "undefined (1 row) gain: flat", "",
         "undefined (1 row) gain: cut\\|off", "", "undefined (2 rows) p: flat",
     ]  # fmt: skip
