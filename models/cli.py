@@ -19,7 +19,7 @@ from contextlib import nullcontext, redirect_stderr
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from streamscope.models.bounds import check
 from streamscope.models.errors import InputError
@@ -59,7 +59,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     except SystemExit as end:
         if not end.code:
             raise
-        told = _one_line(said.getvalue())
+        told = _plainly(_one_line(said.getvalue()), options)
         raise InputError(
             f"{told}{_nearest(told, options)}; {prog or 'this command'} --help lists the options"
         ) from None
@@ -98,12 +98,49 @@ def _nearest(told: str, options: Any) -> str:
 
 def _names(options: Any) -> Iterator[str]:
     """The names of all fields of a dataclass (or several), also of those inside it."""
+    return (name for name, _ in _hints(options))
+
+
+def _hints(options: Any) -> Iterator[tuple[str, Any]]:
+    """(name, type) of all fields of a dataclass (or several), also of those inside it."""
     if is_dataclass(options):
         for name, hint in get_type_hints(options).items():
-            yield name
-            yield from _names(hint)
+            yield name, hint
+            yield from _hints(hint)
     for inner in get_args(options):
-        yield from _names(inner)
+        yield from _hints(inner)
+
+
+def _plainly(told: str, options: Any) -> str:
+    """ "--threshold takes a number or own, got 'x'" for a value that an option does not take; all else as it is."""
+    named = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", told)
+    hint = {f"--{name.replace('_', '-')}": hint for name, hint in _hints(options)}.get(
+        (named[1] or named[2]) if named else ""
+    )
+    if named is None or hint is None:
+        return told
+    got = re.search(r"'([^']*)'", told.removeprefix(named[1] or ""))
+    return f"{named[1] or named[2]} takes {_values(hint)}" + (f", got {got[1]!r}" if got else "")
+
+
+def _values(hint: Any) -> str:
+    """What values an option of this type takes, in words."""
+    words = {int: "a whole number", float: "a number", bool: "True or False", str: "text", Path: "a path"}
+    inner = [one for one in get_args(hint) if one is not type(None)]
+    if get_origin(hint) is Literal:
+        return _either(list(map(str, inner)))
+    if get_origin(hint) is tuple:
+        return (
+            f"one or more values, each {_values(inner[0])}"
+            if inner[-1] is ...
+            else (f"{len(inner)} values: {', '.join(map(_values, inner))}")
+        )
+    return _either(list(map(_values, inner))) if inner else words.get(hint, "another value")
+
+
+def _either(words: Sequence[str]) -> str:
+    """a, b or c."""
+    return " or ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
 
 
 def _one_line(told: str) -> str:

@@ -9,8 +9,11 @@ missing, of another type, too deep, no UTF-8 or no regular file (a pipe would be
 `InputError` that names file, field and remedy. This module imports nothing heavy.
 """
 
+import hashlib
 import os
+import re
 import secrets
+import socket
 import stat
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
@@ -318,9 +321,10 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
     The file has the mode that the umask leaves, whatever wrote it. With `keep` the file that was there gets that name.
     Raises `InputError` where it cannot be written; then, and where the user stops it, the previous file is untouched.
     """
-    part = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    part = path.with_name(f".{path.name[:190]}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_parts(path.parent)
         part.touch()
         mode = stat.S_IMODE(part.stat().st_mode)
         write(part)
@@ -338,6 +342,33 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
             left = "the previous file is untouched" if path.exists() else "nothing was written"
             raise InputError(f"cannot write {path}: {error.strerror or error}; {left}") from None
         raise
+
+
+@cache
+def _host() -> str:
+    """This machine, in the names of its temporary files."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+@cache
+def _remove_parts(folder: Path) -> None:
+    """Delete the temporary files that killed processes of this machine left in a folder; once per process."""
+    for part in folder.glob(f".*.{_host()}-*.part"):
+        found = re.search(r"-(\d+)-[0-9a-f]{8}\.part$", part.name)
+        if found and not _lives(int(found[1])):
+            with suppress(OSError):
+                part.unlink()
+
+
+def _lives(pid: int) -> bool:
+    """Whether this machine has a process of this number."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # of another user
+        pass
+    return True
 
 
 def write_text(path: Path, text: str) -> None:
@@ -360,7 +391,7 @@ def check_writable(path: Path) -> None:
 
     An empty file is made in that folder and taken away again: permissions do not say whether a file system takes files.
     """
-    part = path.parent / f".{os.getpid()}-{secrets.token_hex(4)}.part"
+    part = path.parent / f".probe.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part"
     try:
         if os.path.isdir(path):  # a name that is too long is no error there
             raise InputError(f"cannot write {path}: it is a folder; name a file")

@@ -45,7 +45,7 @@ import tyro
 
 from streamscope.models.bounds import Count
 from streamscope.models.cli import command, parse
-from streamscope.models.disk import Manifest, read_json, read_rows
+from streamscope.models.disk import Manifest, read_json, read_rows, write_text
 from streamscope.models.errors import InputError, unknown
 from streamscope.models.launch import LaunchOptions, child, is_worker, launch
 from streamscope.models.ledger import Ledger, Released
@@ -341,10 +341,8 @@ def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]
         before = _begun(out)
         found = _known(cells, before, out)
         if any(cell.name not in before for cell in found):
-            part = out / f".grid.json.{os.getpid()}"
             now = before | {cell.name: list(cell.argv) for cell in found}
-            part.write_text(json.dumps(now, indent=1), encoding="utf-8")
-            os.replace(part, out / "grid.json")
+            write_text(out / "grid.json", json.dumps(now, indent=1))
     return found
 
 

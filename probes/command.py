@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -263,13 +262,40 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     check_read(how, data)
     if options.launch != "serial" and options.out is None:
         raise InputError("--launch needs --out: workers meet in a folder beside it")
+    for spec in options.edit:
+        split(spec.partition("@")[0])
+    work = json.dumps([how.name, asdict(how), [asdict(one) for one in data], options.run, options.control, options.edit,
+                       options.dtype], default=str)  # fmt: skip
+    with _writing(options, work):
+        _measure(how, data, options, command)
 
+
+@contextmanager
+def _writing(options: Arguments, work: str) -> Iterator[None]:
+    """Hold --out for this work (`models.writers`). Raises `InputError` where other work is done for it."""
+    from streamscope.models.ledger import Gone
+    from streamscope.models.writers import shared
+
+    if options.out is None:
+        yield
+        return
+    try:
+        with shared(_parts(options.out), work, options.out, keep=is_worker(options)):
+            yield
+    except Gone:
+        if not is_worker(options):  # else all was done, and who saw that has tidied up
+            raise InputError(
+                f"the unfinished work on {options.out} was deleted meanwhile, by another command or by hand: "
+                "give the command again"
+            ) from None
+
+
+def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
+    """`measure` once it is known that nobody else writes there."""
     from streamscope.models.checkpoint import run_folder, runs_of
     from streamscope.models.provenance import pick_device, provenance
     from streamscope.probes.together import together
 
-    for spec in options.edit:
-        split(spec.partition("@")[0])
     if data and all(one.alone for one in data) and not options.run and options.control is None:
         if options.edit:
             raise InputError(f"--edit: {how.name} reads files, and no model runs; give it to what made them")
@@ -339,7 +365,6 @@ def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> No
     if options.out is not None:
         for path in replace(result, about={**result.about, **about}).save(options.out):
             print(visible(f"written {path}"))
-        shutil.rmtree(_parts(options.out), ignore_errors=True)
     if options.figure is not None:
         write_figure(result.figure(), options.figure)
         size = f" ({options.figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"

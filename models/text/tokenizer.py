@@ -16,7 +16,6 @@ tokenizer gives back exactly the text it was given.
 
 import copy
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +27,7 @@ from jaxtyping import Bool, Int
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
+from streamscope.models.disk import write_text
 from streamscope.models.errors import InputError
 from streamscope.models.text import END_OF_TEXT
 from streamscope.models.text.special_tokens import SpecialTokens, special_tokens
@@ -185,10 +185,7 @@ class Tokenizer:
         path = Path(path).expanduser()
         if path.is_dir():
             path = path / "tokenizer.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(self.to_json(), encoding="utf-8")
-        os.replace(temporary, path)
+        write_text(path, self.to_json())
 
     @cached_property
     def sha256(self) -> str:

@@ -51,7 +51,7 @@ class Run:
         """Keep other processes from writing here until `finish`. Raises `InputError` where one does already."""
         if self._lock is None:
             self._lock = Lock(self.folder)
-            for part in self.folder.glob("*.part"):  # of a process that was killed
+            for part in self.folder.rglob("*.part"):  # of a process that was killed
                 part.unlink(missing_ok=True)
 
     def unlock(self) -> None:
@@ -146,7 +146,7 @@ def check_startable(folder: Path) -> None:
         return
     files = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
     ours = {NAME, "config.json", "tokenizer.json"}
-    if {name for name in files if not (name.endswith(".part") or name.startswith(".tokenizer.json."))} - ours:
+    if {name for name in files if not name.endswith(".part")} - ours:
         raise InputError(f"{folder} is not empty: choose another --out, or --resume to go on with the run in it")
 
 

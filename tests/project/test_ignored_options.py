@@ -1,4 +1,4 @@
-"""An option that has no effect beside the others is refused in one line, never accepted and ignored."""
+"""An option that has no effect beside the others, or a value that it does not take, is refused in one plain line."""
 
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from streamscope.interventions.steer_heads import main as steer_heads
 from streamscope.interventions.suppress import main as suppress
 from streamscope.models.errors import InputError
 from streamscope.models.grid import main as grid
+from streamscope.models.train import main as train
 from streamscope.papers.dst import main as dst
 from streamscope.probes.contract import discover
 from streamscope.probes.heads import main as heads
@@ -86,3 +87,23 @@ DATA = [
 def test_options_of_commands(command: Any, argv: list[str], line: str) -> None:
     with pytest.raises(InputError, match=line):
         command(argv)
+
+
+VALUES = [
+    (train, ["lfa", "--optimizer", "x"], "--optimizer takes adamw or muon, got 'x'; "),
+    (train, ["lfa", "--batch-size", "x"], "--batch-size takes a whole number, got 'x'; "),
+    (train, ["lfa", "--param-dtype", "fp16"], "--param-dtype takes fp32 or bf16, got 'fp16'; "),
+    (train, ["lfa", "--bias-correction", "maybe"], "--bias-correction takes True or False, got 'maybe'; "),
+    (suppress, ["--threshold", "x"], "--threshold takes a number or own, got 'x'; "),
+    (suppress, ["--gates", "1", "x"], "--gates takes one or more values, each a number, got "),
+    (heads, ["--seed", "1.5"], "--seed takes a whole number, got '1.5'; "),
+    (heads, ["--dtype", "fp64"], "--dtype takes fp32 or bf16, got 'fp64'; "),
+]
+
+
+@pytest.mark.parametrize(("command", "argv", "line"), VALUES, ids=[" ".join(argv) for _, argv, _ in VALUES])
+def test_values_are_refused_in_words(command: Any, argv: list[str], line: str) -> None:
+    with pytest.raises(InputError) as caught:
+        command(argv)
+    assert str(caught.value).startswith(line)
+    assert not set("{}[]<") & set(str(caught.value)) and "typing" not in str(caught.value)

@@ -4,6 +4,9 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +30,7 @@ from streamscope.benchmarks.faults.measure import (
     uninterrupted,
 )
 from streamscope.models.checkpoint import load
+from streamscope.models.disk import write_text
 from streamscope.models.errors import InputError
 from streamscope.models.sft import main as tune
 from streamscope.models.tensors import read_tensors, write_tensors
@@ -308,7 +312,7 @@ def test_files_are_synced_before_they_get_their_name(tmp_path: Path, monkeypatch
 
     def own(path: object) -> str:
         """A name without the process's part."""
-        return re.sub(r"^\.(.*)\.\d+-\w+\.part$", r"\1.part", Path(str(path)).name)
+        return re.sub(r"^\.(.*)\.[0-9a-f]{8}-\d+-\w+\.part$", r"\1.part", Path(str(path)).name)
 
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda d: (done.append(own(os.readlink(f"/proc/self/fd/{d}"))), fsync(d)))
@@ -340,3 +344,37 @@ def test_the_command_kills_and_compares(capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr().out
     assert "4 kills at random times in" in said and ": 0 runs differ" in said
     assert "all runs ended with the same weights and metrics" in said
+
+
+WRITER = """
+import os, signal
+from pathlib import Path
+from streamscope.models.disk import write_atomically
+write_atomically(Path({path!r}), lambda part: (part.write_text("half"), os.kill(os.getpid(), signal.SIGKILL)))
+"""
+
+
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER.format(path=str(tmp_path / "table.parquet"))], cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    living = tmp_path / left.name.replace(f"-{done_pid(left)}-", f"-{os.getpid()}-")
+    living.write_text("of a process that writes now")
+    (stranger := tmp_path / ".notes.part").write_text("of somebody else")
+    write_text(tmp_path / "table.parquet", "whole")
+    assert {*tmp_path.iterdir()} == {tmp_path / "table.parquet", living, stranger}
+
+
+def done_pid(part: Path) -> int:
+    """Of the process that a temporary file is of."""
+    return int(part.name.split("-")[-2])
+
+
+def test_a_resumed_run_holds_no_parts_in_any_of_its_folders(cases, tmp_path: Path) -> None:
+    again = Path(shutil.copytree(cases["last"][1], tmp_path / "run"))
+    (again / "snapshots").mkdir(exist_ok=True)
+    (again / "snapshots" / ".step-000004.safetensors.0-00.part").write_bytes(b"half")
+    train(["--resume", "--out", str(again)])
+    assert not list(again.rglob("*.part"))
