@@ -197,7 +197,7 @@ class WeightsMixin:
         if path == "raw":
             return weights
         found = []
-        for block, w in zip(self.blocks, weights, strict=True):  # type: ignore[call-overload]
+        for block, w in zip(self.blocks, weights, strict=True):  # type: ignore[attr-defined]
             norm = block.ln1_v if path == "own" else block.ln1
             w = (norm.weight[:, None] * w).unflatten(-2, (norm.groups, -1))
             found.append((w - w.mean(-2, keepdim=True) if norm.centred else w).flatten(-3, -2))

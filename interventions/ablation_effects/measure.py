@@ -56,9 +56,10 @@ def observe(how: AblationEffects, model: Any, data: Opened, progress: Progress) 
     size, total = np.zeros((len(cells), len(units))), dict[str, np.ndarray]()
     for task in opened.tasks:
         inside, rows = np.flatnonzero(units["task"] == task.name), np.flatnonzero(cells["task"] == task.name)
-        size[at := np.ix_(rows, inside)] = 1.0
+        place = np.ix_(rows, inside)
+        size[place] = 1.0
         for measure, one in observe_task(model, task, sweep.edits, progress=progress).items():
-            total.setdefault(measure, np.zeros_like(size))[at] = [one.under(edits[row]) for row in rows]
+            total.setdefault(measure, np.zeros_like(size))[place] = [one.under(edits[row]) for row in rows]
     contrasts = _contrasts(cells)
     blocks = {
         name: Observations(measure=Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name]), cells=cells,

@@ -169,14 +169,14 @@ class Modes:
         for i, name in enumerate(names):
             some = slice(None) if not i else slice(i - 1, i)
             own, beside = (apart(part[some], tokens, flags[some][:, mode]) for flags in (self.own, self.beside))
-            nothing = [np.zeros(len(tokens))] * 2
-            low, other = own or nothing
-            low_beside, other_beside = beside or nothing
+            absent = [np.zeros(len(tokens))] * 2
+            low, other = own or absent
+            low_beside, other_beside = beside or absent
             rows += [
                 low,
                 other,
                 low - other,
-                low - other - (low_beside - other_beside) if own and beside else nothing[0],
+                low - other - (low_beside - other_beside) if own and beside else absent[0],
             ]
             sizes += [(own is not None) * tokens] * 3 + [(own is not None and beside is not None) * tokens]
             why = "" if own else NO_MODE

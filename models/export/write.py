@@ -72,7 +72,9 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
         described |= {"auto_map": AUTO, "use_cache": False}
     folder.mkdir(parents=True)
     tokenizer, (eos, *_) = model.tokenizer, (*model.eos_ids, None)
-    begins = {} if tokenizer is None else dict.fromkeys(("bos_token_id", "pad_token_id"), tokenizer.bos_id)
+    begins: dict[str, Any] = (
+        {} if tokenizer is None else dict.fromkeys(("bos_token_id", "pad_token_id"), tokenizer.bos_id)
+    )
     if tokenizer is not None:
         _write_tokenizer(tokenizer, eos, folder, config.n_ctx)
     if eos is not None:
@@ -89,7 +91,9 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
 def _write_tokenizer(tokenizer: Tokenizer, eos: int | None, folder: Path, n_ctx: int) -> None:
     """tokenizer.json as ours, and what the library's fast tokenizer must be told to give our ids."""
     tokenizer.save(folder / "tokenizer.json")
-    bos, end = tokenizer.pieces([tokenizer.bos_id, eos if eos in range(tokenizer.d_vocab) else tokenizer.bos_id])
+    bos, end = tokenizer.pieces(
+        [tokenizer.bos_id, eos if eos is not None and eos < tokenizer.d_vocab else tokenizer.bos_id]
+    )
     _write_json(
         folder / "tokenizer_config.json",
         {

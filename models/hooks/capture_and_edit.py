@@ -163,7 +163,8 @@ class CleanCopies(torch.nn.Module):
             for at in ours:
                 del module._forward_hooks[at]
             if ours and hasattr(module, "fwd_hooks"):
-                module.fwd_hooks[:] = [one for one in module.fwd_hooks if one.hook.id not in ours]
+                kept: Any = module.fwd_hooks
+                kept[:] = [one for one in kept if one.hook.id not in ours]
             if isinstance(module, OnDemand):
                 module.asked.clear()
         return made

@@ -259,6 +259,6 @@ def convert(
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
         words = fitting_tokenizer(tokenizer, found.config.d_vocab) if tokenizer is not None else None
-        about = {"source": str(file.resolve()), "source_sha256": sha256(file), "format": format}
+        about: dict[str, Any] = {"source": str(file.resolve()), "source_sha256": sha256(file), "format": format}
         fill(part, found.config, found.tensors, words, **about, assumed=found.assumed)
     return found

@@ -289,8 +289,9 @@ def chat_text(messages: Sequence[Any], where: str) -> str:
         if not isinstance(role, str):
             raise InputError(f"{where}: message {number} has no role; a chat is a list of roles and contents")
         parts = content if isinstance(content, list) else [{"text": content}]
-        texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-        if not all(isinstance(text, str) for text in texts):
+        found = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
+        texts = [text for text in found if isinstance(text, str)]
+        if len(texts) < len(found):
             raise InputError(f"{where}: message {number} has no content that is text; leave it out")
         lines.append(f"{role.capitalize()}: {checked_text(''.join(texts), where)}")
     return "\n".join(lines)

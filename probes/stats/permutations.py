@@ -112,8 +112,7 @@ def rank_among(observed: float, draws: ArrayLike, *, alternative: Alternative = 
     if alternative not in ("two-sided", "greater", "less"):
         raise InputError(f"alternative {alternative!r}: two-sided, greater or less")
     n, tied = len(x), 1e-12 * max(abs(observed), float(np.abs(x).max()))
-    above, below = (1 + int((y >= 0).sum()) for y in (x - observed + tied, observed - x + tied))
-    above, below = above / (1 + n), below / (1 + n)
+    above, below = ((1 + int((y >= 0).sum())) / (1 + n) for y in (x - observed + tied, observed - x + tied))
     p = {"greater": above, "less": below, "two-sided": min(1.0, 2 * min(above, below))}[alternative]
     p_min = (2 if alternative == "two-sided" else 1) / (1 + n)
     return Counted(float(observed - x.mean()), p, p_min, n, True)
