@@ -150,9 +150,9 @@ def monotonicity(block: Observations, within: tuple[float, float]) -> Observatio
 
 def monotonic(block: Observations) -> list[Contrast]:
     """The mean over cases."""
-    still = ~block.inside.any(axis=1, keepdims=True)[:, 0]
+    moving = block.inside.sum(1)
     return [
-        Contrast(quantity="spearman", weights={i: 1.0}, labels=labels, tested=False, missing=STILL if still[i] else "")
+        Contrast(quantity="spearman", weights={i: 1.0}, labels=labels, tested=False, missing="" if moving[i] else STILL)
         for i, labels in enumerate(block.cells.to_dict("records"))
     ]
 
