@@ -894,6 +894,30 @@ def test_every_folder_of_results_has_its_line(name: str) -> None:
     assert f"[{name}]({name}/README.md)" in SHELF and Path(RESULTS / name / "README.md").is_file()
 
 
+def test_text_that_only_repeats() -> None:
+    """The page's cells, and the rule of echo.toml on them: no setting passes in two of the three models."""
+    gain, loss = (table(f"recipe/echo-{name}") for name in ("48", "loss"))
+    gain = gain[gain["phenomenon"] == "repeats"].set_index("run")["value"]
+    loss, text = loss.set_index("run")["value"], page("results/recipe/README.md")
+    lines = {
+        "e0": "no echo (control)",
+        "e15": "15 % echo",
+        "e30": "30 % echo",
+        "late": "30 % echo in the last 30 % of it",
+    }
+    passed = dict.fromkeys(lines, 0)
+    for end, name in lines.items():
+        cells = []
+        for preset in ("std-t", "d-cas", "lfa"):
+            here, control = (f"{preset} (runs/echo/{preset}-{which}-s0)" for which in (end, "e0"))
+            passes = end != "e0" and gain[here] - gain[control] >= 0.5 and loss[here] - loss[control] <= 0.06
+            passed[end] += passes
+            value = bare(gain[here], 2)
+            cells.append(f"{f'**{value}**' if passes else value}, {loss[here]:.3f}")
+        says(text, f"| {name} | {' | '.join(cells)} |")
+    assert max(passed.values()) == 1
+
+
 def test_the_scorecard_of_an_eighth() -> None:
     between, against, arms = (table(f"scorecard_eighth/{name}") for name in ("between", "against", "arms"))
     size = arms[arms["quantity"] == "loss"]
