@@ -115,12 +115,13 @@ def _log_probs(logits: Tensor, index: Tensor, wide: torch.dtype, scale: Tensor |
     size, out = _softmax_rows(logits.shape[1], logits.device), []
     for rows in (slice(i, i + size) for i in range(0, logits.shape[0], size)):
         z, t = logits[rows], index[rows]
-        log_p = z.log_softmax(-1, dtype=wide)
-        out.append(log_p.gather(-1, t))
-        if scale is not None:
-            p = log_p.exp_()
-            p.scatter_add_(-1, t, p.new_full((), -1.0).expand_as(t))
-            torch.mul(p, scale[rows], out=z)
+        if scale is None:
+            out.append(z.log_softmax(-1, dtype=wide).gather(-1, t))
+            continue
+        p = z.softmax(-1, dtype=wide)  # ln p from the largest, which is no less than 1 / V: half the exponentials
+        out.append(z.gather(-1, t).to(wide) - z.amax(-1, keepdim=True).to(wide) + p.amax(-1, keepdim=True).log())
+        p.scatter_add_(-1, t, p.new_full((), -1.0).expand_as(t))
+        torch.mul(p, scale[rows], out=z)
     return torch.cat(out)
 
 
