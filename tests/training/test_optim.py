@@ -17,6 +17,7 @@ from streamscope.models.training.optim import (
     Muon,
     Optimizers,
     make_optimizer,
+    orthogonalise,
     roles,
     round_stochastically,
     set_lr,
@@ -249,6 +250,21 @@ def test_decay_modes_of_muon_are_different_optimisers() -> None:
         moves.append((p.detach() - w).flatten())
     assert float(torch.cosine_similarity(*moves, dim=0)) < 0.5
     assert 0.5 < float(moves[0].norm() / moves[1].norm()) < 2, "orthogonalised steps have one size"
+
+
+@pytest.mark.parametrize("shape", [(3, 96, 384), (3, 384, 96), (2, 12, 24), (3, 96, 96), (2, 12, 20)])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
+def test_orthogonalising_is_the_quintic_of_the_singular_values(shape: tuple[int, int, int], steps: int) -> None:
+    """Also where several steps are taken in the Gram matrix, and singular values span four decades."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    u, _, v = torch.linalg.svd(x, full_matrices=False)
+    s = torch.logspace(0, -4, u.shape[-1], dtype=torch.float64)
+    x, s = (u * s) @ v, s / s.norm()
+    for _ in range(steps):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    expected = (u * s) @ v
+    torch.testing.assert_close(orthogonalise(x, steps), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(orthogonalise(x.float(), steps).double(), expected, rtol=0, atol=1e-5)
 
 
 # ---- storage -----------------------------------------------------------------------------------
