@@ -181,7 +181,8 @@ class Trainer:
         """
         t = self.training
         assert t.lr_floor is not None, "with_recipe fills it"
-        self.ranks.trained.train()
+        if not self.ranks.trained.training:  # it visits hundreds of modules
+            self.ranks.trained.train()
         lr = set_lr(self.optimizer, lr_factor(self.step, self.steps, t.warmup or 0, t.lr_floor))
         sums: dict[str, Tensor] = {}
         windows = self.phases[self.phase(self.step)].windows

@@ -49,6 +49,7 @@ class Ranks:
         self.rank, self.size, self.sharded = rank, size, sharded
         self._sync: Callable[[bool], Any] = lambda on: contextlib.nullcontext()
         self._trained: nn.Module | None = None
+        self._parameters: list[nn.Parameter] = []
 
     @property
     def leader(self) -> bool:
@@ -95,7 +96,7 @@ class Ranks:
 
         Sharded, a copy of the model is trained and `trained` is that copy; `refresh` brings its weights back.
         """
-        self._trained = model
+        self._trained, self._parameters = model, []
         if not self.sharded and self.size == 1:
             return lambda tokens, targets: model.loss(tokens, targets, blocks=blocks)
         wrapped = _Loss(model, blocks)
@@ -142,7 +143,9 @@ class Ranks:
 
     def clip(self, largest: float) -> Tensor:
         """The norm of the whole gradient, over all parameters and shards; the gradient is scaled down to `largest`."""
-        norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), largest)
+        if not self._parameters:  # collecting them takes as long as their norms
+            self._parameters = list(self.trained.parameters())
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, largest)
         return _whole(norm)
 
     def refresh(self, model: nn.Module) -> None:
