@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from streamscope.models import grid
 from streamscope.models.cli import parse
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import parse_set
@@ -238,3 +240,21 @@ def test_a_setting_that_changes_nothing_is_refused() -> None:
     assert len(cells_of({"train": {"data": "stories"}, "parts": parts})) == 2
     with pytest.raises(InputError, match="lfa-s0 of a grid: 6 heads do not divide the width 64"):
         cells_of({"presets": ["lfa"], "train": {"set": ["d_model=64"]}})
+
+
+def test_a_training_keeps_its_memory_unless_the_caller_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, str] = {}
+
+    def child(words: list[str], *, env: dict[str, str], **_: Any) -> None:
+        seen.update(env)
+        raise InterruptedError
+
+    monkeypatch.setattr(grid, "child", child)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "5")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    with pytest.raises(InterruptedError):
+        grid.train(grid.Cell("lfa-0", ("lfa",)), tmp_path, threads=3)
+    assert seen["MALLOC_TRIM_THRESHOLD_"] == "5" and seen["OMP_NUM_THREADS"] == "3"
+    assert seen["GLIBC_TUNABLES"] == grid.ALLOCATOR["GLIBC_TUNABLES"]
