@@ -154,6 +154,12 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     grid, texts = cells(figure.y), cells("text")
     signed = column.format.startswith("+")
     limit = 1.0 if column.unit == "probability" else float(frame[figure.y].abs().max()) or 1.0
+    values = frame[figure.y]
+    if signed and values.min() < 0 < values.max():
+        colours, low, high = "RdBu_r", -limit, limit
+    else:  # one sign: the whole scale is used
+        below = signed and values.max() <= 0
+        colours, low, high = ("Blues_r", -limit, 0.0) if below else ("Reds" if signed else "Blues", 0.0, limit)
     written = None if figure.text is None else cells(figure.text).fillna("–").to_numpy()
     digits = ("+" if signed else "") + (".3f" if limit >= 0.01 else ".1e")
     drawn = go.Figure(
@@ -162,8 +168,7 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             y=_names(table.column(figure.rows), grid.index), customdata=texts.to_numpy(), text=written,
             texttemplate="%{text}" if figure.text else f"%{{z:{digits}}}" if grid.size <= MOST_NUMBERS else None,
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
-            colorscale="RdBu_r" if signed else "Blues", zmin=-limit if signed else 0.0, zmax=limit,
-            colorbar=_bar(column),
+            colorscale=colours, zmin=low, zmax=high, colorbar=_bar(column),
         )
     )  # fmt: skip
     for at, called, values in ((axes[1], figure.names, grid.columns), (axes[0], figure.row_names, grid.index)):

@@ -17,13 +17,17 @@ TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in PAGES}
 COMMANDS = [
     (name, line)
     for name, text in TEXTS.items()
-    for kind, block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+    for kind, block in re.findall(
+        r"```(\w*)\n(.*?)```", re.sub(r": `(python -m [^`]+)`", r"\n```\n\1\n```\n", text), re.DOTALL
+    )
     if kind != "python"
     for line in block.splitlines()
     if line.startswith("python -m ")
 ]
+"""In blocks, and behind a colon."""
 SMALLER = {  # the same commands, so small that they end in seconds
     "models.train": ["--steps=2", "--max-documents=200", "--sample-every=0", "--set", "d_vocab=600", "--batch-size=4"],
+    "probes.heads": ["--sequences", "4", "--max-documents", "2"],
     "probes.phenomena": ["--only", "loss", "repeats", "--sequences", "4", "--max-documents", "4"],
     "interventions.ablate": ["--max-documents", "2", "--draws", "1"],
     "interventions.latents": ["--max-documents", "2"],

@@ -22,7 +22,6 @@ from streamscope.papers.claims.judged import judged
 from streamscope.papers.comparison.runs import opened
 from streamscope.papers.comparison.verdicts import verdicts
 from streamscope.papers.dst.printed import TABLE5, straightness
-from streamscope.papers.krom.mixing import CONTRASTS
 from streamscope.probes.routing.measure import unevenness
 from tests.conftest import ROOT
 
@@ -52,6 +51,29 @@ def bare(x: float, digits: int = 3, sign: bool = False) -> str:
 def says(text: str, *sentences: str) -> None:
     for sentence in sentences:
         assert sentence in text, f"not said, or not so: {sentence}"
+
+
+# ---- README ------------------------------------------------------------------------------------
+
+
+def test_readme() -> None:
+    """Its table of papers counts the verdicts of the ledger; it fits on a screen and a half."""
+    rows = judged(HERE, RESULTS)
+    papers = rows.groupby("paper")["verdict"].value_counts().unstack(fill_value=0)
+    for paper in papers.index:
+        holds, opposite = papers.loc[paper, ["holds", "opposite"]]
+        assert re.search(
+            rf"\| {paper.upper()}\b[^\n]*\| {holds} \| {opposite} \|", (ROOT / "README.md").read_text("utf-8")
+        )
+    other = len(rows) - papers[["holds", "opposite"]].to_numpy().sum()
+    models = len(GATE.index.get_level_values("run").unique())
+    says(
+        FRONT,
+        f"The other {other} of {len(rows)} claims",
+        f"{COUNT[models].capitalize()} small models come with the clone",
+    )
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert text.count("\n") <= 90 and len(text.split()) <= 700
 
 
 # ---- comparisons -------------------------------------------------------------------------------
@@ -105,7 +127,6 @@ def test_lfa_with_its_control() -> None:
 
     assert {part for claim in loss.index for part in claim.split(" > ") if "std-t" in part} == {"std-t+rope+cln"}
     says(SHELF, f"`d-cas` costs {share('d-cas')}, `lfa` {share('lfa')}")
-    says(FRONT, f"`lfa` costs {share('lfa')} and `d-cas` {share('d-cas')}")
     for claim, row in loss.iterrows():
         more, less = str(claim).split(" > ")
         low, high = bare(row["ci_low"]), bare(row["ci_high"])
@@ -203,7 +224,6 @@ def test_where_the_token_stream_costs_more() -> None:
     assert (mine > 0).all()
     says(SHELF, f"{len(mine)} of {len(mine)} runs of the token-factor Kronecker model of six heads (not in "
                 f"{(gaps < 0).sum()} of the {others} others)")  # fmt: skip
-    says(FRONT, f"in {len(mine)} of {len(mine)} of its runs whose token stream learns")
 
 
 def test_what_sharpened_attention_costs() -> None:
@@ -224,7 +244,6 @@ def test_what_sharpened_attention_costs() -> None:
         f"the best of all is {bare(hotter.min(), 2)} to {hotter.max():.2f} times that at α = 1",
     )
     assert share.max() <= 1
-    says(FRONT, "no single hotter temperature gives back more than 1 %")
 
 
 def test_pls() -> None:
@@ -305,10 +324,6 @@ def test_pls_that_capitalizes() -> None:
         f"{n['the model cannot do the task']} of {(named['heads'] == 'named').sum()} claims about the paper's heads",
         f"{bare(loss['difference'])} lower with supervision ({bare(loss['ci_low'])} to {bare(loss['ci_high'])}), not",
     )
-    says(FRONT, f"({whole['early', 'pls']:.0f} % against {whole['early', 'c2']:.0f} % of tokens early)",
-         f"gives them ({ends[0]} points), and the control has one too ({100 * control['mean']:.1f}, "
-         "not resolved after correction)",
-         f"{n['the model cannot do the task']} claims are of tasks that they cannot do")  # fmt: skip
 
 
 def test_hdpl() -> None:
@@ -325,7 +340,6 @@ def test_hdpl() -> None:
         f"to {bare(hybrid['ci_high'])}) in windows of 64 tokens, as 97 % of the steps had them, opposite at this dose"
     )
     far = {name: lengths.loc["hdpl", name] - lengths.loc["llama", name] for name in ("whole", "beyond")}
-    says(FRONT, core)
     says(
         SHELF,
         core,
@@ -346,8 +360,6 @@ def test_hdpl() -> None:
         f"lies {ends[0]} above the dense model's ({ends[1]} to {ends[2]}), not resolved, and smaller than the .037",
         f"it lies {ends[0]} above ({ends[1]} to {ends[2]}), not resolved, with",
     )
-    link = f"after 22,800 steps [{ends[0]} above](results/hdpl_zoo/README.md) ({ends[1]} to {ends[2]}), not resolved"
-    says(FRONT, link)
     rows = judged(HERE, RESULTS)
     read = rows[rows["result"].str.startswith("hdpl_zoo/order")]
     assert len(read) == 9, "the order is read at the paper's steps, and says what was found at an eighth"
@@ -396,12 +408,6 @@ def test_krom() -> None:
     )[1]  # fmt: skip
     assert found["cosine"].between(float("0" + low), float("0" + high)).all()
     assert found["shuffled"].between(float("0" + shuffled_low), float("0" + shuffled_high)).all()
-    against = ", ".join(f"{a} against {b}" for a, b in CONTRASTS)  # the blog's is of helpful and harmful prompts
-    says(
-        FRONT,
-        "Per-stream cosines say how alike streams are, not what they hold: "
-        f"{low} to {high} for contrasts of ours ({against}), {shuffled_low} to {shuffled_high} for shuffled labels.",
-    )
     says(SHELF, f"real ones exceed them by {bare(runs.min())} to {bare(runs.max())} in {len(runs)} of {len(runs)} runs")
     assert (runs > 0).all()
     arms = table("krom_textbooks/arms").set_index(["preset", "b_res", "storage", "optimizer", "decay"])
@@ -412,7 +418,6 @@ def test_krom() -> None:
         f"(mean swap {bare(moved['swap'])}, decay alone {decay}, {COUNT[moved['n']]} runs); "
         f"stored in bf16 the swap stays ({bare(kept['swap'], 4)}, {COUNT[kept['n']]} run)",
     )
-    says(FRONT, f"takes them ({COUNT[moved['n']]} runs), in bf16 the swap stays ({COUNT[kept['n']]} run).")
 
 
 # ---- bundled models ----------------------------------------------------------------------------
@@ -437,14 +442,6 @@ def trained_on(run: str) -> dict[str, Any]:
 def test_the_gate() -> None:
     runs = GATE.index.get_level_values("run").unique()
     copy, place, induce, gender, pairs = map(present, ("copying", "position", "induction", "gender", "winograd"))
-    real = [run for run in runs if "tinystories" in json.dumps(trained_on(run)["data"])]
-    counted = [COUNT[len(some)] for some in (runs, copy, place, induce, real)]
-    says(
-        FRONT,
-        "of {} {} copy the noun that is meant, {} have position heads, {} end with an induction head of .3; "
-        "{} of them learned from real stories as well.".format(*counted),
-        f"{COUNT[len(runs)].capitalize()} small models come with the clone",
-    )
     start = SHELF.index("**What there is to find.**")
     told = SHELF[start : SHELF.index("![LFA's four architectures", start)]
     says(told, f"Of the {COUNT[len(runs)]} bundled models {COUNT[len(copy)]} copy (", f"{len(GATE)} lines")
@@ -796,7 +793,6 @@ def test_the_sweep_of_krom() -> None:
     below = f"{bare(first['difference'])} below canon's ({bare(first['ci_low'])} to {bare(first['ci_high'])})"
     above = f"{bare(-second['difference'])} above gpt2's ({bare(-second['ci_high'])} to {bare(-second['ci_low'])})"
     says(SHELF, f"kromcanon's loss lies {below}", f"canon's lies {above}, opposite")
-    says(FRONT, f"kromcanon's loss lies {below}", f"canon's {above}, opposite at this dose")
     order = order[["difference", "ci_low", "ci_high", "direction"]]
     hyper, both = order.loc["kromhc < gpt2"], order.loc["kromcanon < kromhc"]
     assert (hyper["direction"], both["direction"]) == ("holds", "opposite")
