@@ -98,8 +98,8 @@ def read_features(path: str | Path | Sequence[str | Path]) -> Features:
     Of several the table has one more index column, `file`: the place of the row's file among `path`, from 0. Documents
     of a file are numbered behind those of the files before it.
 
-    Raises `InputError` for a file that is no feature table, another format or schema, no rows, missing values,
-    positions that occur twice, files of different checkpoints or options, and data that are in two files.
+    Raises `InputError` for a file that is no feature table, another format or schema, no rows, missing or infinite
+    values, positions that occur twice, files of different checkpoints or options, and data that are in two files.
     """
     paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
     if not paths:
@@ -162,12 +162,19 @@ def raw_of(result: Result) -> Raw:
 
 
 def _raw(index: pa.Table, hooks: pa.Table, about: dict[str, Any], where: str) -> Raw:
-    """The vectors of the hooks one after the other; `InputError` for missing values."""
+    """The vectors of the hooks one after the other; `InputError` for missing or infinite values."""
     flat = [column.combine_chunks().flatten().to_numpy().reshape(len(index), -1) for column in hooks.columns]
     X = np.concatenate(flat, axis=1)
-    if not np.isfinite(X).all():
-        raise InputError(f"{where}: {int((~np.isfinite(X)).any(1).sum())} rows with missing values; extract it again")
+    if bad := not_finite(X):
+        raise InputError(f"{where}: {bad}; extract it again")
     return Raw(index.to_pandas(), X, tuple(hooks.column_names), about)
+
+
+def not_finite(x: np.ndarray) -> str:
+    """How many rows of `x` [n, d] have missing (NaN) and infinite values, in words; "" where all are finite."""
+    kinds = {"missing": np.isnan(x), "infinite": np.isinf(x)}
+    rows = {kind: int(bad.any(1).sum()) for kind, bad in kinds.items()}
+    return ", ".join(f"{n} row{'s' if n > 1 else ''} with {kind} values" for kind, n in rows.items() if n)
 
 
 def _read_one(path: Path) -> Features:
@@ -181,10 +188,9 @@ def _read_one(path: Path) -> Features:
     names = [column.name for column in schema]
     table = read_columns(path, INDEX | dict.fromkeys(names, "float"))
     x = np.stack([column.to_numpy() for column in table.select(names).columns], axis=1)
-    if not np.isfinite(x).all():
+    if bad := not_finite(x):
         row, column = np.argwhere(~np.isfinite(x))[0]
-        bad = int((~np.isfinite(x)).any(1).sum())
-        raise InputError(f"{path}: {bad} rows with missing values, first row {row}, {names[column]}; extract it again")
+        raise InputError(f"{path}: {bad}, first row {row}, {names[column]}; extract it again")
     index = table.select(list(INDEX)).to_pandas()
     if not len(index):
         raise InputError(f"{path} has no rows; extract it again")
@@ -215,7 +221,12 @@ def read_about_of(path: Path, kind: str) -> dict[str, Any]:
         raise InputError(f"{path} is no parquet file, or a damaged one ({str(error).splitlines()[0]})") from None
     said = about.get(kind) if isinstance(about, dict) else None
     if not isinstance(said, dict):
-        of = about.get("instrument") if isinstance(about, dict) else None
+        if not isinstance(about, dict):
+            raise InputError(
+                f"{path} is no table of {kind}: its metadata lack 'about', which pandas drops when it writes a table "
+                "again; copy the schema's metadata with pyarrow, or make the table again"
+            )
+        of = about.get("instrument")
         raise InputError(f"{path} is no table of {kind}{f' but of {of}' if of else ''}")
     if said.get("format", FORMAT) != FORMAT:
         raise InputError(f"{path} has format {said.get('format')}, this version reads {FORMAT}; make it again")
@@ -223,16 +234,24 @@ def read_about_of(path: Path, kind: str) -> dict[str, Any]:
 
 
 def read_columns(path: Path, types: Mapping[str, str]) -> pa.Table:
-    """The columns `types` (name -> Arrow type) of a file; `InputError` for one that is missing or of another type, and
-    for nulls among the index columns."""
+    """The columns `types` (name -> Arrow type) of a file, where text may be in any type that Arrow has for it.
+
+    Raises `InputError` for a column that is missing or of another type, and for nulls among the index columns.
+    """
 
     schema = pq.read_schema(path)
     for name, kind in types.items():
-        if name not in schema.names or str(schema.field(name).type) != kind:
+        if name not in schema.names or _plain(schema.field(name).type) != kind:
             found = f"is {schema.field(name).type}" if name in schema.names else "is missing"
             raise InputError(f"{path}: column {name} {found}, it should be {kind}; extract it again")
     table = read_parquet(path, list(types))
     for name in INDEX.keys() & types:
         if nulls := table[name].null_count:
             raise InputError(f"{path}: {nulls} rows without {name}; extract it again")
-    return table
+    return table.cast(pa.schema([(name, pa.type_for_alias(types[name])) for name in table.column_names]))
+
+
+def _plain(kind: pa.DataType) -> str:
+    """An Arrow type by name; "string" for text of every kind, which pandas writes as large strings or dictionaries."""
+    of = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return "string" if of in (pa.string(), pa.large_string(), pa.string_view()) else str(kind)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_float_dtype, is_integer_dtype
 
-from streamscope.features.store import KEY, Features
+from streamscope.features.store import KEY, Features, not_finite
 from streamscope.features.tables import OpenEffects
 from streamscope.models.errors import InputError
 
@@ -36,7 +36,7 @@ def match_effects(found: Features, effects: OpenEffects, features: str = "the fe
     """Join the rows of both tables; `features` is what errors call the first.
 
     Raises `InputError` for files of another kind, different models, columns that are missing or of another type, tokens
-    that differ (other data, other cuts), rows that occur twice, missing values, and no row in common.
+    that differ (other data, other cuts), rows that occur twice, missing or infinite values, and no row in common.
     """
     table, about, where = effects.table, effects.of, effects.where
     one, other = str(found.about["checkpoint"]), str(about.get("checkpoint"))
@@ -45,8 +45,8 @@ def match_effects(found: Features, effects: OpenEffects, features: str = "the fe
     edits = tuple(about.get("edits") or ())
     values = [f"{measure}_{edit}" for measure in MEASURES for edit in edits] + ["loss", "log_p"]
     table = _checked(table, where, values)
-    if bad := int((~np.isfinite(table[values].to_numpy())).any(1).sum()):
-        raise InputError(f"{where}: {bad} rows with missing values; compute it again")
+    if bad := not_finite(table[values].to_numpy()):
+        raise InputError(f"{where}: {bad}; compute it again")
     if twice := int(table.duplicated(KEY).sum()):
         raise InputError(f"{where}: {twice} positions occur twice; compute it again")
     index = found.table[[*KEY, *IDS]].assign(row=np.arange(len(found.table)))

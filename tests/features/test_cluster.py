@@ -221,7 +221,7 @@ def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
         (["--raw", "{texts}"], "3 of 240 tokens or targets are others"),
         (["--raw", "{raw}", "{raw}"], "2 files for 1 tables"),
         (["{missing}"], "does not exist"),
-        (["{nan}"], "1 rows with missing values"),
+        (["{nan}"], "1 row with missing values"),
         (["{constant}"], "every column has one value in all rows"),
         (["{f}", "{g}"], "have different checkpoint"),
     ],

@@ -11,11 +11,11 @@ import pytest
 
 from streamscope.features.compute.formulas import columns
 from streamscope.features.extract import Extract
-from streamscope.features.store import read_features
+from streamscope.features.store import INDEX, read_features, read_raw
 from streamscope.models import load
 from streamscope.models.errors import InputError
 from streamscope.probes.contract import Tokens
-from tests.features.planted import about_features, planted_file, planted_table
+from tests.features.planted import about_features, planted_file, planted_table, written
 
 ABOUT = about_features(2, 2, Extract())
 
@@ -59,6 +59,32 @@ def test_one_flipped_bit_is_noticed(tmp_path: Path) -> None:
         assert found.about == was.about
         pd.testing.assert_frame_equal(found.table, was.table, check_exact=True)
     assert len(places) > refused > 0.4 * len(places)
+
+
+@pytest.mark.parametrize("text", ["large_string", "string_view", "category"])
+def test_a_table_that_others_wrote_again(tmp_path: Path, text: str) -> None:
+    """pandas writes text as large_string, and no checksum of pages: the values are the same, so they are read."""
+    path, again = tmp_path / "f.parquet", tmp_path / "again.parquet"
+    Extract().measure(load("stories/gpt2"), Tokens(data="stories:1:3", max_tokens=60)).save(path)
+    was, rows = read_features(path), pq.read_table(path)
+    kinds = {"large_string": pa.large_string(), "string_view": pa.string_view()}
+    kind = kinds.get(text, pa.dictionary(pa.int32(), pa.string()))
+    fields = [field.with_type(kind) if pa.types.is_string(field.type) else field for field in rows.schema]
+    pq.write_table(rows.cast(pa.schema(fields, rows.schema.metadata)), again)
+    found = read_features(again)
+    assert found.about == was.about and found.columns == was.columns
+    pd.testing.assert_frame_equal(found.table, was.table, check_exact=True)
+
+
+def test_a_table_that_pandas_wrote_again(tmp_path: Path) -> None:
+    path, again = tmp_path / "f.parquet", tmp_path / "again.parquet"
+    was = read_features(planted_file(path))
+    pd.read_parquet(path).to_parquet(again)
+    with pytest.raises(InputError, match="no table of features: its metadata lack 'about', which pandas drops"):
+        read_features(again)
+    rows = pq.read_table(again)
+    pq.write_table(rows.replace_schema_metadata({**rows.schema.metadata, **pq.read_schema(path).metadata}), again)
+    pd.testing.assert_frame_equal(read_features(again).table, was.table, check_exact=True)
 
 
 def test_several_files_of_one_model(tmp_path: Path) -> None:
@@ -149,6 +175,30 @@ def test_missing_values_and_columns(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             read_features(path)
         planted_file(path, table=table)
+
+
+def test_infinite_values_are_called_so(tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    table = planted_table(ABOUT)
+    table.loc[3, "kappa"] = np.inf
+    with pytest.raises(InputError, match="f.parquet: 1 row with infinite values, first row 3, kappa; extract it again"):
+        read_features(planted_file(path, table=table))
+    table.loc[[2, 5], "k_star"] = np.nan
+    message = "2 rows with missing values, 1 row with infinite values, first row 2, k_star"
+    with pytest.raises(InputError, match=message):
+        read_features(planted_file(path, table=table))
+
+
+def test_raw_activations_that_are_no_numbers(tmp_path: Path) -> None:
+    about = ABOUT | {"raw": ["h"]}
+    fields = {name: pa.array(planted_table(ABOUT)[name], pa.type_for_alias(kind)) for name, kind in INDEX.items()}
+    for value, kind in ((np.inf, "infinite"), (-np.inf, "infinite"), (np.nan, "missing")):
+        x = np.ones((12, 3), np.float32)
+        x[[1, 4], [0, 2]] = value
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel(), from_pandas=False), 3)
+        path = written(tmp_path / "raw.parquet", pa.table({**fields, "h": rows}), about)
+        with pytest.raises(InputError, match=f"raw.parquet: 2 rows with {kind} values; extract it again"):
+            read_raw(path)
 
 
 def _double(name: str, path: Path) -> pa.Schema:
