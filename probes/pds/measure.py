@@ -73,8 +73,11 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Seen:
     about: dict[str, Any] = {"rule": rule_of(how)}
     if how.reference is not None:
         given, reference = data.specs[Prompts], load(how.reference)
-        if isinstance(given, OpenPrompts):  # in the tokens of this model, and not of the reference
-            given = given_prompts(given.suite if given.suite is not None else given.aligned, reference, given.tokenizer)
+        if isinstance(given, OpenPrompts):  # in the tokens of this model: the reference reads a suite in its own
+            if given.suite is not None and reference.tokenizer is not None:
+                given = given_prompts(given.suite, reference)
+            else:
+                given = given_prompts(given.aligned, reference, given.tokenizer)
         other = Pds(per_pair=how.per_pair).measure(reference, given)
         about["threshold"] = mean_plus_sd(other.table().frame)
     query = plan(opened.aligned, opened.tokenizer)
@@ -82,8 +85,6 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Seen:
     first, last = both_orders(captures, query)
     columns, layers = pair_columns(query), list(by_layer(captures, "hook_pattern"))
     total = np.stack([first, last, np.abs(last - first)])  # [orders, pairs, L, H]
-    if not np.isfinite(total).all():
-        raise InputError(f"{int((~np.isfinite(total)).sum())} observations are NaN")
     cells = [
         {"head": f"L{layer}H{h}", "layer": layer, "index": h, "order": order}
         for layer in layers for h in range(total.shape[3]) for order in ORDERS

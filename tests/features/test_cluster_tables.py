@@ -78,6 +78,28 @@ def test_tables_against_counting() -> None:
     assert spread["sd"] == pytest.approx(held) and spread["dealt"] == pytest.approx(2, abs=0.15)
 
 
+def test_spread_of_depth_against_dealing_by_hand() -> None:
+    """σ(k*) within clusters, weighted by tokens; of tokens dealt at random; noise is in neither."""
+    rng = np.random.default_rng(2)
+    cluster = np.repeat([-1, 0, 1, 2, 3], [30, 5, 40, 12, 3])
+    k_star = np.where(cluster == 2, 4, rng.integers(0, 7, len(cluster)))
+    k_star[cluster == -1] = 60  # would show
+    order = rng.permutation(len(cluster))
+    cluster, k_star = cluster[order], k_star[order]
+    one, labels = cluster >= 0, pd.DataFrame({"cluster": cluster, "k_star": k_star})
+
+    def within(values: np.ndarray) -> float:
+        return sum((cluster[one] == c).sum() * values[cluster[one] == c].std() for c in range(4)) / one.sum()
+
+    for seed, draws in ((0, 20), (5, 3)):
+        again = np.random.default_rng(seed)
+        dealt = [within(again.permutation(k_star[one].astype(float))) for _ in range(draws)]
+        found = depth_spread(labels, draws=draws, seed=seed)
+        assert found["sd"] == pytest.approx(within(k_star[one])) and found["without"] == 1 / 4
+        assert found["dealt"] == pytest.approx(np.mean(dealt), rel=1e-9)
+    assert depth_spread(labels) == depth_spread(labels, draws=20, seed=0)
+
+
 def blobs(documents: int, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     """Thirty tokens a document about twelve places in two columns; a third column says which half of the six a place is
     in: without it places come in six pairs."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
+from streamscope.models import load
 from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.text.tokenizer import Tokenizer
@@ -146,6 +147,24 @@ def test_a_bridge(tmp_path: Any) -> None:
         measure(bridge, Sps(attention="gated"), aligned, tokenizer=words)
 
 
+def test_the_reference_reads_prompts_in_its_own_tokens() -> None:
+    """Of a suite that was opened for this model the reference has words of its own; of tokens it needs the same."""
+    net, suite = planted.model(), planted.suite(3)
+    other = load("stories/gpt2")
+    assert other.tokenizer.sha256 != net.tokenizer.sha256
+    how = Pds(reference="stories/gpt2")
+    found = how.measure(net, given_prompts(suite, net))
+    threshold = mean_plus_sd(heads(other, suite).frame)
+    np.testing.assert_allclose(found.table("heads").frame["threshold"], threshold, rtol=1e-6)
+    assert found.about["threshold"] != pytest.approx(mean_plus_sd(found.table("heads").frame))
+
+    aligned = align(suite, other.tokenizer)
+    same = how.measure(load("stories/pls"), given_prompts(aligned, load("stories/pls")))
+    assert same.about["threshold"] == pytest.approx(threshold)
+    with pytest.raises(InputError, match="is not the model's tokenizer .*: its ids mean other words"):
+        how.measure(net, given_prompts(align(suite, net.tokenizer), net))
+
+
 def test_bad_input() -> None:
     net, suite = planted.model(), planted.suite()
     with pytest.raises(InputError, match="the suite has none"):
@@ -158,7 +177,7 @@ def test_bad_input() -> None:
     broken = planted.model()
     with torch.no_grad():
         broken.embed.weight.fill_(torch.nan)
-    with pytest.raises(InputError, match="L0H0 is not finite on prompt 'p0-target_first'"):
+    with pytest.raises(InputError, match="the weights embed.weight are NaN: 1040 of 1040"):
         measure(broken, Pds(), suite)
     with pytest.raises(InputError, match="threshold"):
         Pds(threshold=-1.0)
