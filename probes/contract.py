@@ -25,6 +25,7 @@ import inspect
 import json
 import textwrap
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
@@ -453,11 +454,17 @@ class Instrument(Validated):
         return Opened(model, [given.get(type(one), one) for one in self.takes], like)
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
-        """`measure` of data that are opened."""
-        from streamscope.models.hooks import edited_at
+        """`measure` of data that are opened. Warns of hooks on the model that are not of `capture` or `edit`."""
+        from streamscope.models.hooks import edited_at, hooked_at
         from streamscope.probes.observations import estimate_all
         from streamscope.probes.result import Result
 
+        if hooked := hooked_at(data.model):
+            warnings.warn(
+                f"the model has hooks of yours at {', '.join(hooked)}: {self.name} measures it with them; "
+                "to remove them, model.reset_hooks(including_permanent=True) or handle.remove()",
+                stacklevel=3,
+            )
         seen = self.observe(data.model, data, progress)
         if set(seen.blocks) != set(seen.contrasts):
             raise TypeError(f"{self.name}: blocks {sorted(seen.blocks)}, but contrasts of {sorted(seen.contrasts)}")
@@ -469,6 +476,8 @@ class Instrument(Validated):
             "data": {kind.__name__: about_of(one) for kind, one in data.opened.items()},
             "model": title_of(data.model),
             "edited_at": list(edited_at(data.model)),
+            "hooked_at": list(hooked),
+            **numerics_of(data.model),
             **recipe_of(data.model),
             **seen.about,
         }
@@ -552,12 +561,13 @@ def readable(model: Any) -> Any:
 
 
 def title_of(model: Any) -> str:
-    """What titles call a model: its preset, where it comes from, and that it is edited."""
+    """What titles call a model: its preset, where it comes from, whether it is edited, or hooked by somebody."""
     from streamscope.models.checkpoint import STORIES, run_label
-    from streamscope.models.hooks import edited_at
+    from streamscope.models.hooks import edited_at, hooked_at
 
     name = getattr(getattr(model, "config", None), "name", type(model).__name__)
     run, edited = getattr(model, "run", None), ", edited" if edited_at(model) else ""
+    edited += ", hooked" if hooked_at(model) else ""
     if run is None:
         read = getattr(model, "label", "")
         return f"{name} ({read}{edited})" if read else f"{name}{edited}"
@@ -582,6 +592,19 @@ def recipe_of(model: Any) -> dict[str, Any]:
     config = read_json(run / "config.json", Config)
     found = {"recipe": digest, "step": step, "training": run_label(run).rpartition("@")[0]}
     return found | ({"tokens": tokens_seen(config["training"], model.config.n_ctx, step)} if "data" in config else {})
+
+
+def numerics_of(model: Any) -> dict[str, str | None]:
+    """`dtype` of the weights, several with commas between; `autocast`: the dtype torch casts to, None where off."""
+    weights = list(model.parameters()) if hasattr(model, "parameters") else []
+    if not weights:
+        return {"dtype": None, "autocast": None}
+    import torch
+
+    device = weights[0].device.type
+    dtypes = {str(one.dtype).removeprefix("torch.") for one in weights}
+    cast = str(torch.get_autocast_dtype(device)).removeprefix("torch.") if torch.is_autocast_enabled(device) else None
+    return {"dtype": ", ".join(sorted(dtypes)), "autocast": cast}
 
 
 def checkpoint_of(model: Any) -> dict[str, Any]:

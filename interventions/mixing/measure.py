@@ -19,7 +19,7 @@ from streamscope.interventions.edits.mixing import (
 )
 from streamscope.interventions.mixing import Mixing
 from streamscope.interventions.observe.documents import NATS, PERCENT, document_losses
-from streamscope.models.hooks import Edits, edited_at
+from streamscope.models.hooks import Edits, edited_at, hooked_at
 from streamscope.models.mixing import Module, connections, idle, unseen
 from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
 from streamscope.probes.documents import OpenDocuments
@@ -106,11 +106,11 @@ def cells_of(how: Mixing, model: Any) -> list[Cell]:
 def inert(model: Any, change: str) -> dict[str, str]:
     """Modules in which a change cannot change any output, by name, with the reason.
 
-    With an edit of somebody's own around it nothing is known by construction.
+    With an edit of somebody's own around it, or hooks, nothing is known by construction.
     """
     spec, modules = model.config.residual, list(connections(model))
     to = change.partition("-")[2]
-    if edited_at(model):
+    if edited_at(model) or hooked_at(model):
         return {}
     if to == "mean" and not spec.dynamic:
         return dict.fromkeys(modules, SAME)

@@ -36,6 +36,10 @@ _LOCK = RLock()
 """Held while hooks, and what is noted of them, change: they are on the model, which threads may share."""
 _OURS = "of_streamscope"
 """What functions that `attached` registers with torch bear."""
+_KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+"""Where torch keeps the hooks of a module."""
+_LIBRARIES = ("transformer_lens.model_bridge", "transformers")
+"""Modules whose hooks belong to the models of these libraries."""
 
 
 def match(model: Any, names: str | Sequence[str]) -> list[str]:
@@ -148,6 +152,25 @@ def edited_at(model: Any) -> tuple[str, ...]:
     return getattr(model, "edited_at", ())
 
 
+def hooked_at(model: Any) -> tuple[str, ...]:
+    """The modules with hooks that somebody attached by `add_hook`, `register_forward_hook` and their kind, by name.
+
+    The model itself is called by its class. Hooks of `capture` and `edit` and those of a bridge itself do not count.
+    """
+    found = []
+    with _LOCK:
+        for name, module in model.named_modules() if hasattr(model, "named_modules") else ():
+            hooks = [hook for kind in _KINDS for hook in getattr(module, kind).values()]
+            if not all(hasattr(hook, _OURS) or _of_library(hook) for hook in hooks):
+                found.append(name or type(model).__name__)
+    return tuple(found)
+
+
+def _of_library(hook: Any) -> bool:
+    home = str(getattr(hook, "__module__", ""))
+    return any(home == one or home.startswith(f"{one}.") for one in _LIBRARIES)
+
+
 class CleanCopies(torch.nn.Module):
     """Base of models whose `copy.deepcopy` has no hook of `capture` and `edit`; what others attached is copied."""
 
@@ -245,7 +268,8 @@ def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, 
     with torch.no_grad(), attached(model, [*hooks, *((name, look(name)) for name in reversed(names))]):
         model(tokens)
     edited = ", ".join(dict.fromkeys((*edited_at(model), *(name for name, _ in plan))))
-    what = f"under the edit of {edited} the results" if edited else "the results of the unedited model"
+    hooked = f", hooked at {', '.join(names)}," if (names := hooked_at(model)) else ""
+    what = f"under the edit of {edited} the results" if edited else f"the results of the unedited model{hooked}"
     return InputError(f"{what} are not finite; first at {seen[0] if seen else 'the head: no hook before it is'}")
 
 

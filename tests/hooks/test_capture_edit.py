@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 import streamscope.models
+from streamscope.models import load
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import ObservePoint, OnDemand, capture, edit, edited_at
+from streamscope.models.hooks import ObservePoint, OnDemand, Query, capture, edit, edited_at, hooked_at, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise
@@ -461,3 +462,28 @@ def test_copies_are_made_while_other_threads_attach() -> None:
     stop.set()
     thread.join()
     assert not errors
+
+
+def test_hooks_of_others_are_named_and_ours_are_not() -> None:
+    model = load("stories/gpt2")
+    with capture(model, Z0), edit(model, {Z1: lambda x, hook: x * 0.5}):
+        assert hooked_at(model) == ()
+        model(TOKENS)
+    model.add_hook(Z0, lambda x, hook: x * 0.5, is_permanent=True)
+    handles = [
+        model.register_forward_hook(lambda module, inputs, output: output * 2),
+        model.blocks[1].register_forward_pre_hook(lambda module, inputs: None),
+        model.ln_final.register_full_backward_hook(lambda module, before, after: None),
+    ]
+    assert hooked_at(model) == ("StreamTransformer", Z0, "blocks.1", "ln_final")
+    with edit(model, {Z0: lambda x, hook: x * 0.5}, must_fire=False):
+        assert hooked_at(model) == hooked_at(copy.deepcopy(model)) == ("StreamTransformer", Z0, "blocks.1", "ln_final")
+    for handle in handles:
+        handle.remove()
+    model.reset_hooks()
+    assert hooked_at(model) == (Z0,)
+    model.reset_hooks(including_permanent=True)
+    assert hooked_at(model) == ()
+    model.add_hook(Z0, lambda x, hook: x * torch.nan)
+    with pytest.raises(InputError, match=f"the results of the unedited model, hooked at {Z0}, are not finite"):
+        run(model, Query(tokens=[[1, 2, 3]], hooks=(Z1,)))

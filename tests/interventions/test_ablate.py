@@ -19,7 +19,7 @@ from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import edit
 from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.contract import Documents
+from streamscope.probes.contract import Documents, numerics_of
 from streamscope.probes.result import Result
 from streamscope.probes.stats.estimators import ratio_of_sums
 
@@ -196,3 +196,46 @@ def test_interval_needs_documents() -> None:
         ratio_of_sums(np.array([1.0]), np.array([3]))
     with pytest.raises(InputError, match="finite"):
         ratio_of_sums(np.array([1.0, np.nan]), np.array([3, 3]))
+
+
+@pytest.mark.parametrize("torchs", [False, True])
+def test_hooks_that_somebody_attached_are_said(torchs: bool) -> None:
+    """A permanent hook changes every loss: title, `about` and one warning say that the model is not the run's."""
+    model, how, data = load("stories/gpt2"), Ablate(heads=("L1.H0",), draws=0), Documents("stories:1:3")
+    plain = how.measure(model, data)
+    assert plain.about["hooked_at"] == [] and "hooked" not in plain.about["model"]
+    if torchs:
+        name = "blocks.2.mlp"
+        handle = model.get_submodule(name).register_forward_hook(lambda module, inputs, output: output * -2)
+    else:
+        name = "blocks.2.hook_mlp_out"
+        model.add_hook(name, lambda x, hook: x * -2, is_permanent=True)
+    with pytest.warns(UserWarning) as said:
+        hooked = how.measure(model, data)
+    (line,) = map(str, (one.message for one in said))
+    assert line.startswith(f"the model has hooks of yours at {name}: ablate measures it with them; to remove them")
+    assert "\n" not in line
+    assert hooked.about["hooked_at"] == [name] and hooked.about["model"] == "stories/gpt2, hooked"
+    base, changed = (one.blocks["loss"].total[0] / one.blocks["loss"].sizes[0] for one in (plain, hooked))
+    assert (changed - base > 0.5).all()
+    if torchs:
+        handle.remove()
+    model.reset_hooks(including_permanent=True)
+    again = how.measure(model, data)
+    assert again.about == plain.about and (again.blocks["loss"].total == plain.blocks["loss"].total).all()
+
+
+def test_dtype_and_autocast_are_said() -> None:
+    model, how, data = load("stories/gpt2"), Ablate(heads=("L1.H0",), draws=0), Documents("stories:1:3")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = how.measure(model, data)
+        with torch.autocast("cpu", enabled=False):
+            off = how.measure(model, data)
+    plain = how.measure(model, data)
+    assert (cast.about["dtype"], cast.about["autocast"]) == ("float32", "bfloat16")
+    assert off.about == plain.about and (plain.about["dtype"], plain.about["autocast"]) == ("float32", None)
+    assert (cast.blocks["loss"].total != plain.blocks["loss"].total).any()
+    half = how.measure(model.bfloat16(), data)
+    assert (half.about["dtype"], half.about["autocast"]) == ("bfloat16", None)
+    model.ln_final.float()
+    assert how.open(model, data).model is model and numerics_of(model)["dtype"] == "bfloat16, float32"

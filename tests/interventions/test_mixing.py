@@ -252,6 +252,9 @@ def test_what_cannot_act_says_why_and_is_not_measured() -> None:
     assert all((table.frame["acts"] == "no").all() for table in still.tables.values()) and len(still.tables) == 2
     with edit(model, {"blocks.0.hook_streams_pre": lambda x, hook: x * torch.arange(1.0, 5.0)[:, None]}):
         assert (modules_of(model, change=("permute",), draws=1)["acts"] == "yes").all(), "its streams are not equal now"
+    model.add_hook("blocks.0.hook_streams_pre", lambda x, hook: x * torch.arange(1.0, 5.0)[:, None])
+    with pytest.warns(UserWarning, match="hooks of yours at blocks.0.hook_streams_pre"):
+        assert (modules_of(model, change=("permute",), draws=1)["acts"] == "yes").all(), "nor are they with a hook"
 
 
 # ---- options, refusals, seeds ------------------------------------------------------------------

@@ -15,7 +15,7 @@ from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate import main as ablate
 from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import capture, edit, edited_at
+from streamscope.models.hooks import capture, edit, edited_at, hooked_at
 from streamscope.models.huggingface.bridged import Bridged, bridge
 from streamscope.models.huggingface.convert import convert
 from streamscope.models.text import END_OF_TEXT
@@ -61,6 +61,23 @@ def test_a_copy_that_is_made_inside_an_edit_is_not_edited(theirs: tuple[Bridged,
     with edit(copied, {"blocks.2.hook_mlp_out": lambda x, hook: 0 * x}):
         assert torch.equal(copied(tokens), edited)
     assert torch.equal(model(tokens), plain)
+
+
+@torch.no_grad()
+def test_what_a_bridge_is_made_of_is_no_hook_of_somebodys_own(theirs: tuple[Bridged, Any]) -> None:
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=50, n_positions=32)
+    gpt2 = build_bridge_from_module(GPT2LMHeadModel(config).eval(), "GPT2LMHeadModel", hf_config=config)
+    for model in (theirs[0], gpt2):
+        model(torch.arange(3, 12)[None])
+        assert hooked_at(model) == ()
+        model.add_hook("blocks.1.hook_out", lambda x, hook: x * 2)
+        assert hooked_at(model) == ("blocks.1.hook_out",)
+        model.reset_hooks()
+        assert hooked_at(model) == ()
+    assert any(module._forward_pre_hooks for module in gpt2.modules()), "there is something to leave out"
 
 
 @torch.no_grad()

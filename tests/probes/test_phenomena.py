@@ -151,7 +151,8 @@ def test_a_planted_induction_head_is_found(one: object) -> None:
 
     point.add_hook(plant, is_permanent=True)
     try:
-        found = look(one, "induction")
+        with pytest.warns(UserWarning, match="hooks of yours at blocks.1.attn.hook_pattern"):
+            found = look(one, "induction")
     finally:
         point.remove_hooks("fwd", including_permanent=True)
     assert (found["value"], found["verdict"], found["head"]) == (1.0, "present", "L1H2 / L1H2")

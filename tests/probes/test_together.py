@@ -105,6 +105,8 @@ def test_snapshots_of_trainings_on_text_say_how_many_tokens_were_seen() -> None:
         ("stories/lfa@1000", "stories/lfa"),
         ("lfa (runs/lfa@8, edited)", "lfa (runs/lfa, edited)"),
         ("stories/lfa@1000, edited", "stories/lfa, edited"),
+        ("stories/lfa@1000, edited, hooked", "stories/lfa, edited, hooked"),
+        ("lfa (runs/lfa@8, hooked)", "lfa (runs/lfa, hooked)"),
     ],
 )
 def test_snapshots_are_of_their_training(snapshot: str, training: str) -> None:
