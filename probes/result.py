@@ -647,7 +647,7 @@ def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = ()) -> 
         raise InputError(f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv")
     whole, arrays = path.resolve(), path.with_suffix(".safetensors")
     for one in (given.resolve() for given in inputs):
-        if one == whole or (one.is_dir() and path.exists() and one in whole.parents and not maker_of(path)):
+        if one == whole or (one.is_dir() and os.path.exists(path) and one in whole.parents and not maker_of(path)):
             raise InputError(f"--out {path} is an input, which would be lost; name another file")
         if one == arrays.resolve():
             raise InputError(f"--out {path}: {one.name} is an input, and arrays are written there; name another file")
@@ -664,7 +664,7 @@ def _keep_others(path: Path, instrument: str) -> None:
     maker = maker_of(path)
     if maker and maker != instrument:
         raise InputError(f"{path} holds a table of {maker}, which would be lost; name another file, or delete it")
-    if not maker and path.suffix == ".safetensors" and path.exists():
+    if not maker and path.suffix == ".safetensors" and os.path.exists(path):  # False for a name that is too long
         raise InputError(f"{path} holds no arrays of {instrument}, and would be lost; name another file, or move it")
 
 

@@ -268,7 +268,8 @@ def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, 
     with torch.no_grad(), attached(model, [*hooks, *((name, look(name)) for name in reversed(names))]):
         model(tokens)
     edited = ", ".join(dict.fromkeys((*edited_at(model), *(name for name, _ in plan))))
-    hooked = f", hooked at {', '.join(names)}," if (names := hooked_at(model)) else ""
+    others = hooked_at(model)
+    hooked = f", hooked at {', '.join(others)}," if others else ""
     what = f"under the edit of {edited} the results" if edited else f"the results of the unedited model{hooked}"
     return InputError(f"{what} are not finite; first at {seen[0] if seen else 'the head: no hook before it is'}")
 

@@ -192,8 +192,9 @@ class Trainer:
             with self.ranks.syncing(i == t.accumulate - 1):
                 with self.autocast():
                     loss, parts = self.loss(tokens, targets)
+                of_targets, of_places = of_targets.to(loss.dtype), of_places.to(loss.dtype)
                 loss = loss * of_targets
-                if "kl" in parts and of_places != of_targets:
+                if "kl" in parts:
                     loss = loss + parts["kl"] * (of_places - of_targets)
                 loss.backward()
             scaled = {k: v.detach() * (of_places if k.startswith("kl") else of_targets) for k, v in parts.items()}
@@ -207,16 +208,17 @@ class Trainer:
         self.step += 1
         return {**sums, "grad_norm": norm, "lr": lr}
 
-    def _shares(self, batches: list[tuple[Tensor, Tensor]]) -> list[tuple[float, float]]:
+    def _shares(self, batches: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
         """(share of the step's targets, share of its positions) of each micro-batch, times the number of processes.
 
         So a sum over micro-batches, averaged over processes as gradients are, is a mean over the targets of the step;
         of HDPL's KL, which padding has as well, a mean over its positions.
         """
-        counts = [(float((targets != IGNORE).sum()), float(targets.numel())) for _, targets in batches]
-        of_targets, of_places = self.ranks.sum(*(sum(each) for each in zip(*counts, strict=True)))
+        counts = [((targets != IGNORE).sum().double(), targets.numel()) for _, targets in batches]
+        mine = torch.stack([torch.stack([n, torch.tensor(float(places)).double()]) for n, places in counts]).sum(0)
+        of_targets, of_places = self.ranks.total(mine).clamp(min=1)
         size = self.ranks.size
-        return [(size * n / max(of_targets, 1.0), size * places / of_places) for n, places in counts]
+        return [(size * n / of_targets, size * places / of_places) for n, places in counts]
 
     def _finite(self, loss: Tensor, norm: Tensor) -> bool:
         """Checked before the weights change: every step on a CPU, at the log steps on a GPU (a sync)."""

@@ -174,7 +174,8 @@ def orthogonalise(x: Tensor, steps: int = 5) -> Tensor:
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
         return x.mT if tall else x
     for first in range(0, steps, GRAM_STEPS):
-        gram, product = x @ x.mT, None
+        gram = x @ x.mT
+        product: Any = None
         for left in reversed(range(min(GRAM_STEPS, steps - first))):
             p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
             p.diagonal(dim1=-2, dim2=-1).add_(a)
@@ -213,9 +214,9 @@ class Muon(_Stored):
             buffers, decay = [s["momentum_buffer"] for s in states], group["weight_decay"]
             g, w, m = ([_wide(x) for x in some] for some in ([p.grad for p in params], params, buffers))
             if group["coupled"]:
-                g = torch._foreach_add(g, w, alpha=decay)
+                g = list(torch._foreach_add(g, w, alpha=decay))
             torch._foreach_lerp_(m, g, 1 - momentum)
-            g = torch._foreach_lerp(g, m, momentum)
+            g = list(torch._foreach_lerp(g, m, momentum))
             if not group["coupled"]:
                 torch._foreach_mul_(w, 1 - lr * decay)
             alike: dict[Any, list[int]] = {}

@@ -171,11 +171,13 @@ class Ranks:
 
     def sum(self, *values: float) -> list[float]:
         """Sums over the processes."""
-        if self.size == 1:
-            return list(values)
-        total = torch.tensor(values, dtype=torch.float64)
-        torch.distributed.all_reduce(total)
-        return total.tolist()
+        return list(values) if self.size == 1 else self.total(torch.tensor(values, dtype=torch.float64)).tolist()
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sums over the processes of numbers in memory."""
+        if self.size > 1:
+            torch.distributed.all_reduce(values)
+        return values
 
     def any(self, flag: bool) -> bool:
         """Whether one of the processes says so; so that a signal to one stops all at the same step."""

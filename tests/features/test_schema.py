@@ -148,7 +148,9 @@ TIERS = {"core": CORE, "structural": ONE + HEADS, "structural+position": ONE + H
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_column_says_what_it_is(tier: Any) -> None:
-    found = columns(2, 1, Extract(tier=tier, k=2, anchor_heads=("all",), entity_heads=("L1.H0",)))
+    found = columns(
+        2, 1, Extract(tier=tier, **({"k": 2} if tier == "topk" else {}), anchor_heads=("all",), entity_heads=("L1.H0",))
+    )
     told = [(c.name, c.component, c.layer, c.head, c.rank, c.unit, c.formula, c.source) for c in found]
     assert told == TIERS[tier]
     final = {c.name for c in found if c.constant}

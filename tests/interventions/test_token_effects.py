@@ -336,7 +336,7 @@ def test_bad_sequences_and_exit_code() -> None:
     broken = streamscope.models.build("lfa", scale="tiny")
     with torch.no_grad():
         broken.embed.weight.fill_(torch.nan)
-    with pytest.raises(InputError, match="not finite"):
+    with pytest.raises(InputError, match="the weights embed.weight are NaN"):
         token_effects(broken, [[1, 2, 3]], [])
     done = subprocess.run(
         [sys.executable, "-m", "interventions.token_effects", "--max-tokens", "0"], capture_output=True, text=True

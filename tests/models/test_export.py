@@ -241,7 +241,11 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
     early = {name: x.detach() * 0.5 for name, x in model.state_dict().items()}
     write_snapshot(run, early, 16, "fp32")
     packed = {"corpus": "c" * 40, "n_tokens": 1234567, "n_documents": 89, "source": {"source": "stories:0:89"}}
-    data = {"train": packed, "valid": {**packed, "source": {"source": "stories:1:5"}}, "tokenizer": {"sha256": "a"}}
+    data = {
+        "train": packed,
+        "valid": {**packed, "source": {"source": "stories:1:5"}},
+        "tokenizer": {"sha256": tokenizer.sha256},
+    }
     manifest = {"preset": "pls", "scale": "tiny", "seed": 7, "parameters": 1, "argv": ["python", "a b"],
                 "commit": "f" * 40, "data": data, "step": 40, "steps": 40, "outcome": "completed"}  # fmt: skip
     (run / "manifest.json").write_text(json.dumps(manifest))

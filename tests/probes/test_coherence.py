@@ -82,7 +82,7 @@ def test_bad_input(tiny_run: Any) -> None:
     net = planted_logits()
     with torch.no_grad():
         net.unembed.weight[:] = torch.nan
-    with pytest.raises(InputError, match="not finite"):
+    with pytest.raises(InputError, match="the weights unembed.weight are NaN"):
         measure(net, Coherence(), planted.suite())
     with pytest.raises(InputError, match="empty"):
         seen_of(pd.DataFrame({"relation": []}))

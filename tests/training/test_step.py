@@ -183,13 +183,13 @@ class Half(Ranks):
     def __init__(self, rank: int) -> None:
         super().__init__()
         self.rank = rank
-        self.totals: list[float] = []
+        self.totals = torch.zeros(2)
 
     def mine(self, order: Any) -> Any:
         return order[self.rank * 4 : self.rank * 4 + 4]
 
-    def sum(self, *values: float) -> list[float]:
-        return self.totals if len(values) == 2 else list(values)
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        return self.totals
 
 
 def uneven(corpus, out: Path, monkeypatch: Any, preset: str = "lfa", **changes: Any) -> Any:
@@ -233,7 +233,11 @@ def test_processes_count_by_their_tokens(corpus, tmp_path: Path, monkeypatch: An
     for rank in (0, 1):
         t = uneven(corpus, tmp_path / f"rank{rank}", monkeypatch, preset, accumulate=2)
         half = Half(rank)
-        half.size, half.totals, half._trained = 2, [float((targets != -100).sum()), float(targets.numel())], t.model
+        half.size, half.totals, half._trained = (
+            2,
+            torch.tensor([(targets != -100).sum(), targets.numel()]).double(),
+            t.model,
+        )
         half.mean = lambda values: values  # type: ignore[method-assign]
         t.ranks = half
         found.append(gradients(t)[1])
