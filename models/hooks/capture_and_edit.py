@@ -112,7 +112,7 @@ def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
 
     looking = False
 
-    def check(model: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def check(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         nonlocal looking
         results = output if isinstance(output, tuple) else (output,)
         if inputs and not looking and not all(is_finite(x) for x in results if isinstance(x, Tensor)):
@@ -133,7 +133,9 @@ def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
             names = [name for name, _ in plan]
             stack.callback(_forget, model, names)
             with _LOCK:
-                model.edited_at = (*edited_at(model), *names)
+                if not hasattr(model, "edited_at"):
+                    model.edited_at = []  # one for all of its shallow copies, which have the same hooks
+                model.edited_at.extend(names)
         yield
     check_fired([name for name, _ in plan if must_fire and name not in fired])
 
@@ -141,15 +143,13 @@ def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
 def _forget(model: Any, names: Sequence[str]) -> None:
     """Take the names of one edit from those of the model, and leave those of others."""
     with _LOCK:
-        left = list(edited_at(model))
         for name in names:
-            left.remove(name)
-        model.edited_at = tuple(left)
+            model.edited_at.remove(name)
 
 
 def edited_at(model: Any) -> tuple[str, ...]:
     """The hooks that the `edit` around the caller changes, by full name; () outside any."""
-    return getattr(model, "edited_at", ())
+    return tuple(getattr(model, "edited_at", ()))
 
 
 def hooked_at(model: Any) -> tuple[str, ...]:
@@ -314,9 +314,20 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
                 raise InputError(str(error)) from None
             with _LOCK:
                 handle = point.add_hook(own(name, fn))
-                setattr(point._forward_hooks[handle.hook.id], _OURS, True)
+                at = handle.hook.id
+                point._forward_hooks[at] = _only_at(point, point._forward_hooks[at])
             stack.callback(_detach, point, handle)
         yield
+
+
+def _only_at(point: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook of torch that does nothing at copies of the point: a copied part of a model keeps its hooks."""
+
+    def only(module: Any, *passed: Any) -> Any:
+        return hook(module, *passed) if module is point else None
+
+    setattr(only, _OURS, True)
+    return only
 
 
 def _detach(point: Any, handle: Any) -> None:

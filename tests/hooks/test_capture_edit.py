@@ -487,3 +487,15 @@ def test_hooks_of_others_are_named_and_ours_are_not() -> None:
     model.add_hook(Z0, lambda x, hook: x * torch.nan)
     with pytest.raises(InputError, match=f"the results of the unedited model, hooked at {Z0}, are not finite"):
         run(model, Query(tokens=[[1, 2, 3]], hooks=(Z1,)))
+
+
+def test_copies_of_parts_and_shallow_copies_are_not_edited_either() -> None:
+    model, other = build("std-t", "tiny", init_std=0.2).eval(), build("std-t", "tiny", init_std=0.2).eval()
+    plain = model(TOKENS)
+    with edit(model, {Z0: halve}), capture(model, Z1):
+        edited, shallow = model(TOKENS), copy.copy(model)
+        other.blocks = copy.deepcopy(model.blocks)
+        assert torch.equal(shallow(TOKENS), edited) and edited_at(shallow) == (Z0,), "it has the same modules"
+    assert not torch.equal(edited, plain)
+    assert torch.equal(other(TOKENS), plain)
+    assert torch.equal(shallow(TOKENS), plain) and edited_at(shallow) == () == edited_at(model)
