@@ -373,12 +373,16 @@ def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
     if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
         raise InputError(f"{unread} is not read here (what is: {KINDS}); unpack it, or move it elsewhere")
     found = [p for p in visible if suffix_of(p) and not CACHED.fullmatch(p.name)]
-    files = [p for p in found if suffix_of(p) != ".md" and not ABOUT.fullmatch(p.name.partition(".")[0])] or found
+    texts = [p for p in found if not ABOUT.fullmatch(p.name.partition(".")[0])] or found
+    files = [p for p in texts if suffix_of(p) != ".md"] or texts
     if not files:
         raise InputError(f"{source}: no {KINDS} file in this folder")
+    splits = [_split_of(path.relative_to(folder), anywhere=True) for path in files]
+    if not all(splits):
+        splits = [_split_of(path.relative_to(folder)) for path in files]
     by_split: dict[str, list[Path]] = {}
-    for path in files:
-        by_split.setdefault(_split_of(path.relative_to(folder)), []).append(path)
+    for path, split in zip(files, splits, strict=True):
+        by_split.setdefault(split, []).append(path)
     of_none, named = by_split.pop("", []), ", ".join(sorted(by_split))
     if by_split.keys() <= {"train"} or (len(by_split) == 1 and not of_none):
         return tuple(files)
@@ -390,11 +394,14 @@ def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
     return tuple(by_split["train"])
 
 
-def _split_of(path: Path) -> str:
-    """The split of a file by the name of a folder above it, or by its own first or last word; "" for none."""
+def _split_of(path: Path, *, anywhere: bool = False) -> str:
+    """The split of a file by the name of a folder above it, or by its own first or last word; "" for none.
+
+    A word in the middle counts with `anywhere`: en_train_v1 is of train, but a title may hold such a word by chance.
+    """
     stem = path.name.lower().removesuffix(suffix_of(path))
     words = [word for word in re.split(r"[^a-z]+", stem) if word not in ("", "of")]
-    for word in (*(part.lower() for part in path.parts[:-1]), *words[:1], *words[-1:]):
+    for word in (*(part.lower() for part in path.parts[:-1]), *words[:1], *words[-1:], *(words if anywhere else ())):
         for split, names in SPLITS.items():
             if word in names:
                 return split

@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,10 +82,22 @@ def suffix_of(path: Path) -> str:
 
 
 def visible_files(folder: Path) -> list[Path]:
-    """Every file below `folder` in order of path, without hidden files and folders."""
-    below = ((path.relative_to(folder).parts, path) for path in folder.rglob("*"))
-    visible = [(parts, path) for parts, path in below if not any(p.startswith(".") for p in parts)]
-    return [path for _, path in sorted(visible) if path.is_file()]
+    """Every file below `folder` in order of path, without hidden files and folders.
+
+    Links are followed, but for those to a folder that they lie in. Raises `InputError` for a folder that does not open.
+    """
+    found, todo = list[Path](), [(folder, frozenset[str]())]
+    while todo:
+        at, above = todo.pop()
+        if (real := os.path.realpath(at)) in above:
+            continue
+        try:
+            visible = [path for path in at.iterdir() if not path.name.startswith(".")]
+        except OSError as error:
+            raise unreadable(at, error) from error
+        found += [path for path in visible if path.is_file()]
+        todo += [(path, above | {real}) for path in visible if path.is_dir()]
+    return sorted(found, key=lambda path: path.relative_to(folder).parts)
 
 
 def digest(path: Path, root: Path) -> dict[str, Any]:

@@ -183,3 +183,33 @@ def test_a_truncated_zst_and_a_long_field(tmp_path: Path) -> None:
             read(tmp_path / name)
     (tmp_path / "d.csv").write_text("text\n" + "word " * 100_000 + "\n")
     assert len(read(tmp_path / "d.csv")[0]) == 499_999, "beyond the library's limit of 131,072"
+
+
+def test_a_split_is_said_in_the_middle_of_a_name_as_well(tmp_path: Path) -> None:
+    for language in ("en", "fr"):
+        for split in ("train", "test"):
+            rows(tmp_path / f"{language}_{split}_v1.jsonl", f"{language} {split}")
+    assert read(tmp_path) == ["en train", "fr train"]
+    books = tmp_path / "books"
+    for name in ("a long train ride.txt", "emma.txt", "the test of time.txt"):
+        rows(books / name, name)
+    assert len(read(books)) == 3, "only where all files are of splits"
+
+
+def test_a_licence_beside_markdown_is_no_document(tmp_path: Path) -> None:
+    for name in ("a.md", "b.md", "LICENSE.txt", "README.md"):
+        (tmp_path / name).write_text(name)
+    assert read(tmp_path) == ["a.md", "b.md"]
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "README.md").write_text("only this")
+    assert read(alone) == ["only this"]
+
+
+def test_linked_folders_are_read_and_one_that_leads_back_ends(tmp_path: Path) -> None:
+    rows(tmp_path / "elsewhere" / "deep" / "b.txt", "b")
+    folder = tmp_path / "data"
+    rows(folder / "a.txt", "a")
+    (folder / "shards").symlink_to(tmp_path / "elsewhere")
+    (folder / "shards" / "deep" / "up").symlink_to(folder)
+    assert read(folder) == ["a", "b"]
