@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import capture
+from streamscope.models.hooks import capture, is_finite, not_finite
 from streamscope.models.layers.hyper_mixing import StochasticConnection, mix
 from streamscope.models.mixing import Module, connections, idle, sigma2
 from streamscope.models.readout import IGNORE
@@ -37,6 +37,8 @@ def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> S
         tokens, real = tokens.to(model.cfg.device), (targets != IGNORE).to(model.cfg.device)
         with torch.no_grad(), capture(model, [*read, *(f"{name}.hook_res" for name in modules)]) as found:
             model(tokens, logits_at=torch.zeros(len(tokens), 1, dtype=torch.long, device=tokens.device))
+        if not all(map(is_finite, found.values())):
+            raise not_finite(model, tokens, [])
         after = by_module(found, modules)
         for name, rows in sums.items():
             rows.append(torch.stack([(one[name] * real).sum(1) for one in after]).cpu().numpy())

@@ -48,9 +48,12 @@ def lens_of(model: Any, tokenizer: Any = None) -> Lens:
     def logits(layer: int, x: Any) -> Any:
         x = x.to(device)[None]
         if hasattr(model, "layer_norm"):
-            return F.linear(model.layer_norm(layer)(x), model.head)[0]
-        # some families scale or cap what the head gives
-        return model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x)))[0]
+            found = F.linear(model.layer_norm(layer)(x), model.head)[0]
+        else:  # some families scale or cap what the head gives
+            found = model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x)))[0]
+        if not bool(found.logsumexp(-1).isfinite().all()):  # −∞ forbids a token
+            raise InputError(f"the logits of layer {layer} are not finite: the weights of the norm or head behind it")
+        return found
 
     def pieces(ids: Any) -> list[str]:
         if hasattr(tokenizer, "pieces"):

@@ -11,7 +11,9 @@ from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.hooks import Query, run
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.contract import Instrument, discover
+from streamscope.probes.contract import Documents, Instrument, Text, discover
+from streamscope.probes.contraction import Contraction
+from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.observations import Contrast, Measure, Observations, estimate
 
 INSTRUMENTS = {
@@ -73,3 +75,19 @@ def test_the_size_says_that_a_unit_is_not_in_a_cell() -> None:
     assert found["n"] == 1 and found["value"] == 0.0
     with pytest.raises(InputError, match="has a total, but the size 0"):
         block([[1.0, 2.0, 3.0]], [[1.0, 1.0, 0.0]])
+
+
+def test_an_infinity_behind_the_streams_is_no_probability() -> None:
+    model = load("stories/gpt2")
+    with torch.no_grad():
+        model.ln_final.weight[5] = torch.inf
+    with pytest.raises(InputError, match="logits of layer 0 are not finite"):
+        LogitLens().measure(model, Text(text=("Lily had a red ball",)))
+
+
+def test_an_infinity_in_a_model_with_streams_is_one_line() -> None:
+    model = load("stories/kromcanon")
+    with torch.no_grad():
+        model.get_parameter("blocks.2.mlp.down.weight").view(-1)[5] = torch.inf
+    with pytest.raises(InputError, match="not finite; first at blocks.2.hook_mlp_out"):
+        Contraction().measure(model, Documents("stories:2:2"))
