@@ -100,7 +100,8 @@ class Decoder(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.parameters():
-                parameter.fill_(torch.nan)
+                if parameter.is_floating_point():
+                    parameter.fill_(torch.nan)
 
         def visit(module: nn.Module) -> None:
             for child in module.children():

@@ -239,3 +239,8 @@ def test_a_weight_that_nothing_sets_is_named() -> None:
         with_part(Outer(torch.nn.Linear(2, 3)))
     with pytest.raises(InputError, match=r"blocks\.1\.part\.inner\.weight has no initial value: .*init_weights"):
         with_part(Outer(torch.nn.Linear(2, 3, bias=False)))
+
+
+def test_whole_numbers_among_the_parameters_are_left_as_they_are() -> None:
+    order = torch.nn.Parameter(torch.arange(3), requires_grad=False)
+    assert with_part(torch.nn.ParameterList([order])).blocks[1].part[0].tolist() == [0, 1, 2]
