@@ -1,7 +1,7 @@
 """What the files beside a vocabulary say of its tokens, as the transformers library writes them.
 
 tokenizer_config.json      bos_token, eos_token, added_tokens_decoder, add_prefix_space
-special_tokens_map.json    bos_token, eos_token, where the first does not name them
+special_tokens_map.json    bos_token, eos_token, where the first does not name them, or has no added_tokens_decoder
 added_tokens.json          tokens besides vocab.json, where the first does not list them
 """
 
@@ -39,7 +39,9 @@ class SpecialTokens:
 def special_tokens(folder: Path) -> SpecialTokens:
     """What the files of a folder say. Raises `InputError` for a damaged one."""
     config, named = (_read(folder / name) for name in (CONFIG, MAP))
-    roles = {**_roles(named or {}), **_roles(config or {})}
+    # as in the library: a configuration that lists its added tokens is of a version that reads the map no more
+    files = (named, config) if "added_tokens_decoder" in (config or {}) else (config, named)
+    roles = {role: name for fields in files for role, name in _roles(fields or {}).items()}
     rows: dict[Any, Any] = {}
     if config is not None and "added_tokens_decoder" in config:
         rows = config["added_tokens_decoder"]

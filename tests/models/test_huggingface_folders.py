@@ -189,6 +189,10 @@ def test_bos_is_the_token_that_the_folder_names(name: str, form: str, tmp_path: 
     (folder / "tokenizer_config.json").unlink()
     (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": name}))
     assert Tokenizer.load(folder).bos_id == 2048
+    for more in ({}, {"added_tokens_decoder": {"0": {"content": "<|endoftext|>", "special": True}}}):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|endoftext|>", **more}))
+        want = transformers.AutoTokenizer.from_pretrained(folder)
+        assert Tokenizer.load(folder).bos_id == want.bos_token_id == (0 if more else 2048), "two files that differ"
 
 
 def test_tokens_beside_a_pair_are_read(tmp_path: Path) -> None:
