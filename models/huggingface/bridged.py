@@ -69,6 +69,23 @@ class BridgedCache(NormedCache):
             weight = weight + 1
         return 1, not norm.uses_rms_norm, weight, None if norm.uses_rms_norm else getattr(norm, "bias", None)
 
+    def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens. Raises `InputError` where a norm stands between heads and stream (OLMo 2, Gemma 2)."""
+        self._check_direct("ln1_post", "heads")
+        return super().stack_head_results(*args, **kwargs)
+
+    def stack_neuron_results(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens. Raises `InputError` where a norm stands between neurons and stream."""
+        self._check_direct("ln2_post", "neurons")
+        return super().stack_neuron_results(*args, **kwargs)
+
+    def _check_direct(self, norm: str, parts: str) -> None:
+        if any(norm in dict(block.named_children()) for block in self.model.blocks):
+            raise InputError(
+                f"{self.model.family} norms what the {parts} of a layer write together ({norm}), so they are no shares "
+                "of the residual stream: take decompose_resid()"
+            )
+
     def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
         """As in TransformerLens, with the norm's weight and what the model multiplies its logits by (Granite, Cohere).
 

@@ -196,6 +196,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Gemma": {**GATED, "head_dim": 8},
     "OPT": {**SIZES, "ffn_dim": 64, "word_embed_proj_dim": 32},
     "Gemma2": {**GATED, "head_dim": 8, "final_logit_softcapping": 3.0},
+    "Olmo2": GATED,
 }  # fmt: skip
 
 
@@ -210,7 +211,7 @@ def random_one(family: str, folder: Path) -> tuple[Bridged, Any]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "Gemma2"])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("Gemma2", "Olmo2")])
 def test_parts_and_heads_give_the_librarys_logits(family: str, tmp_path: Path) -> None:
     """With the norm's weight, however the family stores it, and with what it multiplies its logits by."""
     model, module = random_one(family, tmp_path)
@@ -238,6 +239,20 @@ def test_parts_and_heads_give_the_librarys_logits(family: str, tmp_path: Path) -
     torch.testing.assert_close(lens, expected[0], **close)
     states = cache.accumulated_resid(apply_ln=True)[-1] @ model.W_U * model.logit_scale
     torch.testing.assert_close(states, expected - model.b_U * model.logit_scale, **close)
+
+
+@torch.no_grad()
+def test_heads_and_neurons_behind_a_norm_are_no_shares_of_the_stream(tmp_path: Path) -> None:
+    """OLMo 2 norms what attention and FFN write; its layers' updates add up, their heads and neurons do not."""
+    model, module = random_one("Olmo2", tmp_path)
+    tokens = torch.arange(12).reshape(2, 6)
+    _, cache = model.run_with_cache(tokens)
+    attributed = cache.logit_attrs(cache.decompose_resid(), 7).sum(0) + model.logit_bias[7]
+    torch.testing.assert_close(attributed, module(tokens).logits[..., 7], rtol=1e-4, atol=1e-4)
+    for call, parts in ((cache.stack_head_results, "heads"), (cache.stack_neuron_results, "neurons"),
+                        (cache.get_full_resid_decomposition, "heads")):  # fmt: skip
+        with pytest.raises(InputError, match=f"^olmo2 norms what the {parts} of a layer write together"):
+            call(-1)
 
 
 @torch.no_grad()
