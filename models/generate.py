@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from streamscope.models.errors import InputError
-from streamscope.models.hooks import Edits, edit, pad
+from streamscope.models.hooks import Edits, edit, not_finite, pad
 from streamscope.models.hooks.query import forward_at
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def generate(
     see what they would see in a forward pass; the state is not cached. A sequence ends early before one of
     `model.eos_ids`, unless `stop_at_eos` is False. Prompt i draws from a generator seeded `seed + i`, so its text
     does not depend on the other prompts.
-    Raises `InputError` when prompt and continuation would not fit the context.
+    Raises `InputError` when prompt and continuation would not fit the context, and for logits that are NaN or +∞.
     """
     if max_new_tokens < 0:
         raise InputError(f"max_new_tokens must be at least 0, got {max_new_tokens}")
@@ -56,7 +56,9 @@ def generate(
         tokens = pad(rows).to(model.cfg.device)
         with edit(model, edits or {}):
             logits = forward_at(model, tokens, [[len(row) - 1] for row in rows])
-        assert logits is not None
+            assert logits is not None
+            if not bool(logits[:, 0].logsumexp(-1).isfinite().all()):  # −∞ forbids a token
+                raise not_finite(model, tokens, [])
         chosen = _sample(logits[:, 0].float().cpu(), temperature, top_k, top_p, generators).tolist()
         for i, token in enumerate(chosen):
             if not done[i]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import streamscope.models
+from streamscope.models.checkpoint import load
 from streamscope.models.errors import InputError
 from streamscope.models.generate import generate
 from streamscope.models.make import build
@@ -203,3 +204,17 @@ def test_bad_input(model: Any, prompts: Any, options: dict[str, Any], message: s
 def test_the_package_exports_what_it_promises(name: str) -> None:
     """Also once a submodule of the same name is imported."""
     assert not isinstance(getattr(streamscope.models, name), types.ModuleType)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_text_is_made_of_logits_that_are_not_finite(temperature: float) -> None:
+    for at, value, line in (
+        ("blocks.2.mlp.up.weight", torch.nan, r"^the weights blocks\.2\.mlp\.up\.weight are NaN"),
+        ("blocks.2.mlp.down.weight", torch.inf, r"not finite; first at blocks\.2\.hook_mlp_out"),
+        ("ln_final.weight", torch.inf, "not finite; first at the head"),
+    ):
+        model = load("stories/gpt2")
+        with torch.no_grad():
+            model.get_parameter(at).view(-1)[5] = value
+        with pytest.raises(InputError, match=line):
+            model.generate(["Lily had"], max_new_tokens=3, temperature=temperature)
