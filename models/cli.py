@@ -112,7 +112,7 @@ def _hints(options: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plainly(told: str, options: Any) -> str:
-    """ "--threshold takes a number or own, got 'x'" for a value that an option does not take; all else as it is."""
+    """One plain line for a value that an option does not take: "--threshold takes a number or own, got 'x'"."""
     named = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", told)
     hint = {f"--{name.replace('_', '-')}": hint for name, hint in _hints(options)}.get(
         (named[1] or named[2]) if named else ""

@@ -56,7 +56,7 @@ def test_runs_are_listed_with_markup_in_a_manifest(run: Path, capsys: pytest.Cap
     (run / "manifest.json").write_text(json.dumps({**manifest, name: NASTY}))
     runs(["list", str(run.parent)])
     text = capsys.readouterr().out
-    assert "[/b]x" in "".join(text.split()), "said as it is, and no style"
+    assert "[/b]x" in "".join(text.split()), "the text is shown, not styled"
     clean(text)
     runs(["show", str(run)])
     clean(capsys.readouterr().out)
